@@ -1,0 +1,1 @@
+"""Passes over the corpus: trigger examples and statistics of every key, activations of sampled prefixes."""

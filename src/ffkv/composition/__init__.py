@@ -1,0 +1,1 @@
+"""How the memories of a layer compose (paper section 5.1)."""

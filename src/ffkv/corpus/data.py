@@ -1,0 +1,110 @@
+"""`corpus/<split>.h5`: the sentences of a split."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ffkv import store
+from ffkv.corpus.encode import Encoded, flatten
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The sentences of a split, as they stand in its file.
+
+    tokens: ids of all sentences, one behind the other [token]. BOS is not among them.
+    token_end: end (exclusive) of each token's characters in its sentence's text [token].
+    offsets: where each sentence's tokens start [sentence + 1].
+    document: which document each sentence is from [sentence].
+    multiplicity: how many identical sentences it stands for [sentence].
+    texts: the sentences' text; document_names: the documents' names.
+    bos: ids in front of every sentence when the model reads it.
+    pretokenized: whether words are what stands between blanks.
+    unigram: how often each id occurs, duplicates counted [vocabulary].
+    attributes: what the file says of itself (identities, counts).
+    """
+
+    tokens: np.ndarray
+    token_end: np.ndarray
+    offsets: np.ndarray
+    document: np.ndarray
+    multiplicity: np.ndarray
+    texts: store.Texts
+    document_names: store.Texts
+    bos: list[int]
+    pretokenized: bool
+    unigram: np.ndarray
+    attributes: dict[str, Any]
+
+    def __len__(self) -> int:
+        """Number of sentences."""
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sentence [sentence]."""
+        return np.diff(self.offsets)
+
+    def ids(self, sentence: int) -> np.ndarray:
+        """Token ids of a sentence [token]."""
+        return self.tokens[self.offsets[sentence] : self.offsets[sentence + 1]]
+
+    def prefix_text(self, sentence: int, position: int) -> str:
+        """Text of the first `position` tokens of a sentence."""
+        return self.texts[sentence][: self.character(sentence, position)]
+
+    def character(self, sentence: int, position: int) -> int:
+        """Where the text of the first `position` tokens ends."""
+        return int(self.token_end[self.offsets[sentence] + position - 1]) if position else 0
+
+    def next_token(self, sentence: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """Id of the token that follows each prefix, from the stored sentence. The prefixes must be proper."""
+        return self.tokens[self.offsets[sentence] + position]
+
+
+def write(path: Path, encoded: Encoded, bos: list[int], vocabulary: int, pretokenized: bool, attributes: dict[str, Any]) -> None:
+    """Writes `corpus/<split>.h5`."""
+    tokens, ends = flatten(encoded.ids), flatten(encoded.ends)
+    multiplicity = np.asarray(encoded.multiplicity, np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded.ids])]).astype(np.int64)
+    unigram = np.zeros(vocabulary, np.int64)
+    np.add.at(unigram, tokens, np.repeat(multiplicity, np.diff(offsets)))
+    digest = hashlib.sha256(tokens.tobytes() + offsets.tobytes() + str(bos).encode())
+    attributes = {**attributes, "corpus_hash": digest.hexdigest()[:16], "counts": dict(encoded.counts), "tokens": len(tokens), "sentences": len(encoded.ids), "bos": bos, "pretokenized": pretokenized}
+    with store.create(path, "corpus", attributes) as file:
+        store.put(file, "tokens", tokens, ["token"], "token", "ids of all sentences, one behind the other, without BOS")
+        store.put(file, "token_end", ends, ["token"], "character", "end (exclusive) of each token in its sentence's text")
+        store.put(file, "sentence_offset", offsets, ["sentence_boundary"], "token", "where each sentence starts in `tokens`")
+        store.put(file, "document", np.asarray(encoded.document, np.int32), ["sentence"], "document", "which document a sentence is from")
+        store.put(file, "multiplicity", multiplicity, ["sentence"], "sentence", "how many identical sentences it stands for")
+        store.put(file, "unigram", unigram, ["vocabulary"], "token", "how often each id occurs, duplicates counted")
+        store.put_texts(file, "text", encoded.text, "sentence", "the sentences")
+        store.put_texts(file, "document_name", encoded.names, "document", "the documents' names")
+
+
+def read(path: Path, belongs_to: dict[str, Any] | None = None) -> Corpus:
+    """Reads `corpus/<split>.h5`.
+
+    Raises:
+        UserError: see `store.open`.
+    """
+    import json
+
+    with store.open(path, "corpus", belongs_to) as file:
+        attributes = dict(file.attrs)
+        return Corpus(
+            tokens=file["tokens"][...],
+            token_end=file["token_end"][...],
+            offsets=file["sentence_offset"][...],
+            document=file["document"][...],
+            multiplicity=file["multiplicity"][...],
+            texts=store.texts(file, "text"),
+            document_names=store.texts(file, "document_name"),
+            bos=json.loads(attributes["bos"]),
+            pretokenized=bool(attributes["pretokenized"]),
+            unigram=file["unigram"][...],
+            attributes=attributes,
+        )

@@ -1,0 +1,1 @@
+"""The default run's own corpus and model."""

@@ -1,0 +1,54 @@
+"""Files that are whole when they stand under their name."""
+
+import contextlib
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from ffkv.errors import UserError
+
+
+@contextlib.contextmanager
+def atomic(path: Path | str) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; on success it is synced and renamed to `path`, on failure removed.
+
+    The block may make a file or a folder at the temporary path. A file that already stood under `path` stays until the
+    new one is complete.
+
+    Raises:
+        UserError: the folder cannot be written, or the disk is full.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        _sync(temporary)
+        if temporary.is_dir() and path.is_dir():
+            shutil.rmtree(path)
+        temporary.replace(path)
+        _sync_entry(path.parent)
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        raise UserError(f"{path} cannot be written: {error.strerror or error}. Check the folder's rights and the disk's space.") from error
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        _sync_entry(entry)
+
+
+def _sync_entry(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,61 @@
+"""Intervals and summaries that several branches draw."""
+
+import numpy as np
+import pandas as pd
+
+Z_95 = 1.959963984540054  # the standard normal's 97.5 % point
+
+
+def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """95 % Wilson score interval of a proportion (Wilson 1927). No trials give (0, 1): nothing is known.
+
+    Args:
+        successes: counts, any shape.
+        trials: counts of the same shape.
+    Returns:
+        Lower and upper bounds, each of that shape.
+    """
+    successes, trials = np.asarray(successes, float), np.asarray(trials, float)
+    n = np.maximum(trials, 1)
+    share, z2 = successes / n, Z_95**2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z_95 * np.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)
+    known = trials > 0
+    low = np.where(known & (successes > 0), np.clip(centre - half, 0, 1), 0.0)
+    return low, np.where(known & (successes < trials), np.clip(centre + half, 0, 1), 1.0)
+
+
+def bootstrap_mean(sample: np.ndarray, seed: int, resamples: int = 2000) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of `sample` [n]; (nan, nan) of an empty one."""
+    sample = np.asarray(sample, float)
+    if not len(sample):
+        return float("nan"), float("nan")
+    generator = np.random.default_rng(seed)
+    means = [sample[generator.integers(0, len(sample), len(sample))].mean() for _ in range(resamples)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def box(sample: np.ndarray) -> dict[str, float]:
+    """Tukey's box of `sample` [n]: quartiles, and whiskers at the last points within 1.5 interquartile ranges."""
+    sample = np.asarray(sample, float)
+    if not len(sample):
+        return dict.fromkeys(["whisker_low", "q1", "median", "q3", "whisker_high"], float("nan"))
+    q1, median, q3 = np.quantile(sample, [0.25, 0.5, 0.75])
+    inside = sample[(sample >= q1 - 1.5 * (q3 - q1)) & (sample <= q3 + 1.5 * (q3 - q1))]
+    return {"whisker_low": inside.min(), "q1": q1, "median": median, "q3": q3, "whisker_high": inside.max()}
+
+
+def boxes(frame: pd.DataFrame, column: str, count: str) -> pd.DataFrame:
+    """One box of `column` a layer, beside the number of rows that it stands for, in a column named `count`."""
+    rows = [{"layer": layer, count: len(rows), **box(rows[column])} for layer, rows in frame.groupby("layer")]
+    return pd.DataFrame(rows)
+
+
+def shares(frame: pd.DataFrame, column: str, count: str, total: str) -> pd.DataFrame:
+    """Share of true `column` by layer: layer, `total`, `count`, share, low, high (Wilson)."""
+    grouped = frame.groupby("layer")[column]
+    table = pd.DataFrame({total: grouped.size(), count: grouped.sum().astype(int)}).reset_index()
+    table["share"] = table[count] / table[total]
+    table["low"], table["high"] = wilson(table[count], table[total])
+    return table

@@ -1,0 +1,248 @@
+"""Every setting: its name, type, default, limits and meaning. The only code that knows defaults.
+
+The JSON schema in `workflow/schemas/` and the page `docs/settings.md` are written from these models (`ffkv settings`),
+and the command line takes its options from them.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ffkv.errors import UserError
+
+EMBEDDED = "embedded"
+Globs = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
+class Section(BaseModel):
+    """A part of the settings. Unknown keys and values of another type are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Model(Section):
+    """Which language model is read."""
+
+    checkpoint: str = Field(EMBEDDED, min_length=1, description="A local folder, a hub id, or `embedded`: the small GPT-2 that the workflow trains.")
+    revision: str = Field("main", min_length=1, description="The hub's branch, tag or commit. Pythia's training steps are revisions.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("float32", description="Type of the weights; `auto` takes the checkpoint's own.")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU where there is one.")
+    trust_remote_code: bool = Field(False, description="Run model code that the hub repository brings. Off unless you trust it.")
+
+
+class Embedded(Section):
+    """The model that the workflow trains itself, and its corpus. Used where `model.checkpoint` is `embedded`."""
+
+    layers: int = Field(6, ge=1, le=48, description="Number of blocks.")
+    width: int = Field(160, ge=8, description="Size of the residual stream.")
+    heads: int = Field(4, ge=1, description="Attention heads; must divide the width.")
+    vocabulary: int = Field(4096, ge=300, description="Size of the byte-level BPE vocabulary.")
+    context: int = Field(128, ge=8, description="Longest input in tokens.")
+    steps: int = Field(1500, ge=1, description="Training steps.")
+    batch_tokens: int = Field(2048, ge=64, description="Tokens a training step sees.")
+    learning_rate: float = Field(2e-3, gt=0, le=1, description="Peak learning rate of AdamW, with warm-up and cosine decay.")
+
+
+class Corpus(Section):
+    """Which text is read, and how it becomes sentences of tokens."""
+
+    dataset: str = Field(EMBEDDED, min_length=1, description="`embedded` (documentation of the Python library), `files`, or a hub id.")
+    config: str = Field("", description="The hub data set's configuration; empty takes its default.")
+    revision: str = Field("main", min_length=1, description="The hub data set's branch, tag or commit.")
+    train: Globs = Field(["train"], min_length=1, description="Hub: the split's name. Files: one or more paths or globs (txt, jsonl, csv, parquet; also .gz).")
+    validation: Globs = Field([], description="The same for validation. Empty: a share of the train documents is held out.")
+    validation_share: float = Field(0.1, gt=0, lt=1, description="Share of documents held out, by a hash of their name, where `validation` is empty.")
+    text_field: str = Field("text", min_length=1, description="The field that holds the text.")
+    splitter: Literal["sentence", "line", "document"] = Field("sentence", description="What counts as a sentence: spaCy's rule-based sentences, a line, or a whole document.")
+    pretokenized: bool = Field(False, description="The text is already split by blanks, like WikiText: words are what stands between blanks.")
+    long_sentences: Literal["windows", "drop"] = Field("windows", description="What becomes of a sentence longer than the model's context.")
+    bos: Literal["auto", "always", "never"] = Field("auto", description="Put the beginning-of-sequence token first; `auto` does what the tokenizer does.")
+    deduplicate: bool = Field(True, description="Identical sentences count once; how many stood for each is kept.")
+    limit: int = Field(0, ge=0, description="Read at most so many documents a split; 0 reads all.")
+
+
+class Activations(Section):
+    """How batches are cut. Fixed blocks make every number independent of the number of shards."""
+
+    batch_tokens: int = Field(1024, ge=1, description="Tokens a batch holds, padding included. Bounds the memory.")
+    block_sentences: int = Field(1024, ge=1, description="Sentences that are sorted by length together.")
+
+
+class Triggers(Section):
+    """Trigger examples of every key (paper section 3.1)."""
+
+    per_key: int = Field(50, ge=1, le=10_000, description="t: how many of the highest coefficients are kept for each key.")
+    one_prefix_per_sentence: bool = Field(True, description="Only the best position of each sentence, as in the authors' code; false takes every prefix, as in the paper's text.")
+    include_empty_prefix: bool = Field(False, description="Let the prefix that is only BOS compete, as in the authors' code.")
+
+
+class Prefixes(Section):
+    """The sample of validation prefixes behind composition and refinement (paper section 5)."""
+
+    count: int = Field(4000, ge=1, description="How many prefixes are drawn, without repetition.")
+    sample: Literal["sentence", "prefix"] = Field("sentence", description="`sentence`: a random sentence, then a random position (the authors' code); `prefix`: uniform over all prefixes.")
+
+
+class Keys(Section):
+    """Patterns in trigger examples, and token removal (paper section 3.2)."""
+
+    per_layer: int = Field(100, ge=1, description="Random keys a layer that are analysed.")
+    pattern_triggers: int = Field(25, ge=3, description="Trigger examples a key that patterns are sought in.")
+    minimum_prefixes: int = Field(3, ge=2, description="A pattern stands in at least so many of them.")
+    false_discovery_rate: float = Field(0.05, gt=0, lt=1, description="Benjamini-Hochberg level, by layer and family of patterns.")
+    background_prefixes: int = Field(20_000, ge=100, description="Random train prefixes that say what is frequent by chance.")
+    topics: int = Field(50, ge=2, description="Topics of the corpus (clusters in a latent semantic space).")
+    removal_triggers: int = Field(50, ge=1, description="Trigger examples a key that tokens are removed from.")
+
+
+class Values(Section):
+    """What each value predicts (paper section 4)."""
+
+    projection: Literal["head", "unembedding"] = Field("head", description="`head`: the model's own head, final norm included; `unembedding`: the output embedding alone.")
+    top_tokens: int = Field(50, ge=1, description="Tokens kept for each value.")
+    predictive: int = Field(100, ge=1, description="How many values of highest top probability are looked at.")
+    bins: int = Field(8, ge=1, description="Bins of top probability (figure 6).")
+
+
+class Composition(Section):
+    """How memories of a layer compose (paper section 5.1)."""
+
+    mass: float = Field(0.9, gt=0, le=1, description="Share of the summed contribution |m|·‖v‖ that the effective number of memories carries.")
+    short_prefix: int = Field(5, ge=1, description="A prefix of fewer words is called short.")
+
+
+class Refinement(Section):
+    """How predictions are refined from layer to layer (paper section 5.2)."""
+
+    changes: int = Field(100, ge=1, description="Sampled changes of prediction in the last layer.")
+
+
+class Report(Section):
+    """The HTML report."""
+
+    title: str = Field("Feed-forward layers as key-value memories", min_length=1, description="Its heading.")
+    cards: int = Field(24, ge=0, description="Keys shown as cards, spread over the layers.")
+    card_triggers: int = Field(10, ge=1, description="Trigger examples a card shows.")
+    paper_curves: bool = Field(True, description="Draw the paper's curve beside ours.")
+
+
+class Settings(Section):
+    """All settings of one run."""
+
+    model: Model = Model()
+    embedded: Embedded = Embedded()
+    corpus: Corpus = Corpus()
+    activations: Activations = Activations()
+    triggers: Triggers = Triggers()
+    prefixes: Prefixes = Prefixes()
+    keys: Keys = Keys()
+    values: Values = Values()
+    composition: Composition = Composition()
+    refinement: Refinement = Refinement()
+    report: Report = Report()
+    seed: int = Field(0, ge=0, lt=2**32, description="Seed of every random choice.")
+    shards: int = Field(1, ge=1, le=10_000, description="Parts that the corpus passes are cut into, each a job. Changes no number.")
+    layer_groups: int = Field(1, ge=1, le=1000, description="Parts that the layers are cut into, each a job of every branch. Changes no number.")
+
+
+RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class Configuration(Settings):
+    """A settings file: shared settings, and for each run what it overrides."""
+
+    runs: dict[Annotated[str, Field(pattern=RUN_NAME)], dict[str, Any]] = Field(min_length=1, description="Run name to what that run overrides. Each run has its own results and report.")
+
+
+def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
+    """The complete settings of every run of a settings file.
+
+    Args:
+        configuration: what stands in `config.yaml`, as nested dictionaries.
+    Returns:
+        Run name to settings: defaults, overridden by the shared settings, overridden by the run's own.
+    Raises:
+        UserError: an unknown key, a wrong type, an impossible value; names the key, the value and what is allowed.
+    """
+    shared = {key: value for key, value in configuration.items() if key != "runs"}
+    problems = _problems(Configuration, configuration)
+    runs = configuration.get("runs")
+    resolved = {}
+    for name, overrides in runs.items() if isinstance(runs, dict) else ():
+        merged = _merge(shared, overrides if isinstance(overrides, dict) else {})
+        found = _problems(Settings, merged) or _contradictions(Settings(**merged))
+        problems += [f"runs.{name}: {problem}" for problem in found if problem not in problems]
+        if not found:
+            resolved[name] = Settings(**merged)
+    if problems:
+        raise UserError("The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in dict.fromkeys(problems)))
+    return resolved
+
+
+def section(model: type[Section], **values: Any) -> Section:
+    """One section from given values, checked as in a settings file.
+
+    Raises:
+        UserError: as `resolve`.
+    """
+    if problems := _problems(model, values):
+        raise UserError("\n".join(problems))
+    return model(**values)
+
+
+def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:
+    """Where a split's documents come from, and whether train and validation share those documents."""
+    shared = corpus.dataset == EMBEDDED or not corpus.validation
+    return (corpus.train if split == "train" or shared else corpus.validation), shared
+
+
+def _merge(below: dict, above: dict) -> dict:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    problems = []
+    if settings.embedded.width % settings.embedded.heads:
+        problems.append(f"embedded.heads is {settings.embedded.heads}: must divide embedded.width, {settings.embedded.width}")
+    if settings.corpus.dataset != EMBEDDED and settings.corpus.dataset != "files" and len(settings.corpus.train) > 1:
+        problems.append(f"corpus.train is {settings.corpus.train}: a hub data set takes one split name")
+    if settings.corpus.dataset == "files" and settings.corpus.train == ["train"]:
+        problems.append("corpus.train is missing: corpus.dataset is 'files', so name the paths or globs of the train text")
+    return problems
+
+
+def _problems(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
+    """What is wrong, a line each: the key, the value, what is allowed."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        return [_sentence(model, detail) for detail in error.errors()]
+    return []
+
+
+def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
+    place = [part for part in detail["loc"] if part != "[key]"]
+    key, value = ".".join(map(str, place)), detail["input"]
+    if detail["type"] == "extra_forbidden":
+        known = _known(model, place[:-1])
+        return f"{key} is no setting; here one of: {', '.join(known)}"
+    if detail["type"] == "missing":
+        return f"{key} is missing"
+    if "[key]" in detail["loc"]:
+        return f"{key} is no run name: letters, digits, '.', '_' and '-', at most 64, not starting with '.', '_' or '-'"
+    allowed = re.sub(r"^(Input|Value|String|List|Dictionary) should ", "must ", detail["msg"]).replace("Input ", "")
+    return f"{key} is {value!r}: {allowed}"
+
+
+def _known(model: type[BaseModel], place: list) -> list[str]:
+    for part in place:
+        field = model.model_fields.get(str(part))
+        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+            break
+        model = field.annotation
+    return sorted(model.model_fields)

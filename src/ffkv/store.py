@@ -1,0 +1,150 @@
+"""HDF5 files with named dimensions, units and provenance. The only code that opens HDF5.
+
+Every dataset has its dimensions as dimension scales, a `description` and a `unit`, and fletcher32 checksums. Every file
+says what it is (`format`, `kind`), what made it (`settings`, `versions`) and what it belongs to (`model_hash`,
+`tokenizer_hash`, `corpus_hash`, ...). Readers name what they expect and are refused by name where it differs.
+"""
+
+import contextlib
+import json
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+import ffkv
+from ffkv.errors import UserError
+from ffkv.files import atomic
+
+FORMAT = 1
+IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
+
+
+@contextlib.contextmanager
+def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterator[h5py.File]:
+    """A new file under a temporary name, renamed to `path` when the block ends well.
+
+    Args:
+        path: where the complete file will stand.
+        kind: what the file is ("triggers", "prefixes", ...); readers ask for it.
+        attributes: provenance; dictionaries and lists are stored as JSON.
+    """
+    with atomic(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
+        file.attrs["format"], file.attrs["kind"] = FORMAT, kind
+        file.attrs["versions"] = json.dumps(_versions(), sort_keys=True)
+        for name, value in attributes.items():
+            file.attrs[name] = json.dumps(value, sort_keys=True) if isinstance(value, dict | list | tuple) else value
+        yield file
+
+
+def put(file: h5py.File, name: str, values: np.ndarray, dimensions: Sequence[str], unit: str, description: str, chunks: Sequence[int] | None = None) -> None:
+    """Writes one quantity whole. See `allocate`."""
+    values = np.asarray(values)
+    allocate(file, name, values.shape, values.dtype, dimensions, unit, description, chunks)[...] = values
+
+
+def allocate(file: h5py.File, name: str, shape: Sequence[int], dtype: Any, dimensions: Sequence[str], unit: str, description: str, chunks: Sequence[int] | None = None) -> h5py.Dataset:
+    """Room for one quantity, to be filled piece by piece.
+
+    Args:
+        dimensions: a name for each axis; axes of one name in one file have one length.
+        unit: "1" for a plain number, "token", "nat", ...
+        chunks: the piece that is read at a time; by default about 1 MiB of leading rows.
+    """
+    chunks = tuple(chunks) if chunks else _chunks(shape, np.dtype(dtype).itemsize)
+    whole = 0 not in shape
+    dataset = file.create_dataset(name, shape, dtype, chunks=chunks if whole else None, fletcher32=whole)
+    dataset.attrs["unit"], dataset.attrs["description"] = unit, description
+    for axis, dimension in enumerate(dimensions):
+        scale = file.require_dataset(f"dimension/{dimension}", (shape[axis],), "u1")
+        if not scale.is_scale:
+            scale.make_scale(dimension)
+        dataset.dims[axis].attach_scale(scale)
+    return dataset
+
+
+def _chunks(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    row = max(1, int(np.prod(shape[1:], dtype=np.int64))) * itemsize
+    return (max(1, min(shape[0], 2**20 // row)), *shape[1:])
+
+
+@contextlib.contextmanager
+def open(path: Path | str, kind: str, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
+    """Opens a file for reading.
+
+    Args:
+        kind: what the file must be.
+        belongs_to: attributes of another file; the identities (model, tokenizer, corpus hash) that both have must agree.
+    Raises:
+        UserError: no such file, not whole, of another kind or format, or of another model, tokenizer or corpus; or a
+            read inside the block meets damaged data.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist: run the step that makes it first.")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise UserError(f"{path} is not a whole HDF5 file ({error}). Delete it and run the workflow again.") from error
+    with file:
+        _check(path, file.attrs, kind, belongs_to or {})
+        try:
+            yield file
+        except OSError as error:
+            raise UserError(f"{path} is damaged ({error}). Delete it and run the workflow again.") from error
+
+
+def _check(path: Path, attributes: Mapping[str, Any], kind: str, belongs_to: Mapping[str, Any]) -> None:
+    if attributes.get("format") != FORMAT or "kind" not in attributes:
+        raise UserError(f"{path} is not of this ffkv's file format {FORMAT}. Delete it and run the workflow again.")
+    if attributes["kind"] != kind:
+        raise UserError(f"{path} holds {attributes['kind']}, not {kind}: check the order of the arguments.")
+    for name in IDENTITIES:
+        if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
+            what = name.removesuffix("_hash")
+            raise UserError(f"{path} belongs to another {what} ({attributes[name]}, expected {belongs_to[name]}). Make it again with this {what}.")
+
+
+def identity(file: h5py.File) -> dict[str, Any]:
+    """The identities of a file, to be handed on to what is made from it."""
+    return {name: file.attrs[name] for name in IDENTITIES if name in file.attrs}
+
+
+def put_texts(file: h5py.File, name: str, texts: Sequence[str], dimension: str, description: str) -> None:
+    """Writes texts as one run of UTF-8 bytes and the offsets between them (datasets `name` and `name_offset`)."""
+    encoded = [text.encode("utf-8") for text in texts]
+    offsets = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    put(file, name, np.frombuffer(b"".join(encoded), np.uint8), [f"{name}_byte"], "byte", f"{description}, as UTF-8")
+    put(file, f"{name}_offset", offsets, [f"{dimension}_boundary"], "byte", f"where each {dimension}'s part of `{name}` starts")
+
+
+def texts(file: h5py.File, name: str) -> "Texts":
+    """The texts that `put_texts` wrote."""
+    return Texts(file[name][...], file[f"{name}_offset"][...])
+
+
+class Texts(Sequence):
+    """Texts kept as bytes and decoded one at a time: a corpus of millions of sentences stays small in memory."""
+
+    def __init__(self, data: np.ndarray, offsets: np.ndarray):
+        """Takes the bytes [byte] and the offsets [text + 1]."""
+        self._data, self._offsets = data, offsets
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> str:
+        """Text number `index`, from 0."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._data[self._offsets[index] : self._offsets[index + 1]].tobytes().decode("utf-8")
+
+
+def _versions() -> dict[str, str]:
+    return {"ffkv": ffkv.__version__, "python": platform.python_version(), **{name: version(name) for name in ("torch", "transformers", "tokenizers")}}

@@ -1,0 +1,41 @@
+"""Tidy tables on disk: CSV for what a figure draws, parquet for the large ones."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+from pyarrow import csv
+
+from ffkv.errors import UserError
+from ffkv.files import atomic
+
+
+def write(frame: pd.DataFrame, path: Path | str) -> None:
+    """Writes a table as CSV or parquet, by the ending of its name. The same table gives the same bytes."""
+    with atomic(path) as temporary:
+        if Path(path).suffix == ".parquet":
+            frame.to_parquet(temporary, index=False)
+        else:
+            frame.to_csv(temporary, index=False, float_format="%.10g")
+
+
+def read(path: Path | str) -> pd.DataFrame:
+    """Reads what `write` wrote.
+
+    Raises:
+        UserError: there is no such table, or it cannot be read.
+    """
+    try:
+        if Path(path).suffix == ".parquet":
+            return pd.read_parquet(path)
+        # Not pandas' reader: it would take corpus text such as "null" or "nan" for a missing value.
+        return csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)).to_pandas()
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist: run the step that makes it first.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as a table ({error}). Delete it and run the workflow again.") from error
+
+
+def read_all(paths: Iterable[Path | str]) -> pd.DataFrame:
+    """The tables of several layer groups, one below the other."""
+    return pd.concat([read(path) for path in paths], ignore_index=True)

@@ -1,0 +1,1 @@
+"""What values predict: agreement, rank, top probability (paper section 4)."""
