@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import batched, chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -44,7 +44,8 @@ def encode(documents: Iterable[Document], tokenizer, longest: int, splitter: str
         deduplicate: identical sentences (same ids) count once.
     """
     encoded, seen = Encoded(), {}
-    for batch in batched(_sentences(documents, encoded, splitter, pretokenized), TOGETHER):
+    sentences = _sentences(documents, encoded, splitter, pretokenized)
+    while batch := list(islice(sentences, TOGETHER)):
         tokens = tokenizer([text for _, text in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for (document, text), ids, offsets in zip(batch, tokens["input_ids"], tokens["offset_mapping"], strict=True):
             ends = np.fromiter((end for _, end in offsets), np.int32, len(ids))

@@ -1,0 +1,108 @@
+"""`triggers.h5` and `prefixes.h5`: what the passes over the corpus leave behind."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ffkv import store
+from ffkv.activations.statistics import FIXED_POINT, HISTOGRAM_EDGES
+from ffkv.corpus.data import Corpus
+
+NONE = -1  # no sentence, no token
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """Trigger examples and statistics of every key. Memory (l, i) is row `layer_offset[l] + i`.
+
+    layer_offset: first row of each layer [layer + 1].
+    coefficient: memory coefficients, descending, 0 where there is no trigger [memory, rank].
+    sentence, position: the trigger prefix, -1 and 0 where there is none [memory, rank].
+    next_token: the token that follows it in the corpus, -1 where there is none [memory, rank].
+    count: how many triggers there are [memory].
+    fires: on how many prefixes the coefficient is positive [memory].
+    total: sum of the coefficient over all prefixes, in fixed point (units of 2^-20) [memory].
+    maximum: its largest value [memory].
+    histogram: on how many prefixes it falls into each bin of `HISTOGRAM_EDGES` [memory, bin].
+    prefixes: number of prefixes that were looked at.
+    attributes: what the file says of itself.
+    """
+
+    layer_offset: np.ndarray
+    coefficient: np.ndarray
+    sentence: np.ndarray
+    position: np.ndarray
+    next_token: np.ndarray
+    count: np.ndarray
+    fires: np.ndarray
+    total: np.ndarray
+    maximum: np.ndarray
+    histogram: np.ndarray
+    prefixes: int
+    attributes: dict[str, Any]
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.layer_offset) - 1
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean coefficient over all prefixes [memory]."""
+        return self.total * FIXED_POINT / max(self.prefixes, 1)
+
+    def rows(self, layer: int) -> slice:
+        """The rows of a layer's memories."""
+        return slice(int(self.layer_offset[layer]), int(self.layer_offset[layer + 1]))
+
+
+DESCRIPTIONS = {
+    "coefficient": (["memory", "rank"], "1", "memory coefficient, descending; 0 where there is no trigger"),
+    "sentence": (["memory", "rank"], "sentence", "sentence of the trigger prefix; -1 where there is none"),
+    "position": (["memory", "rank"], "token", "length of the trigger prefix, BOS not counted"),
+    "next_token": (["memory", "rank"], "token", "id of the token that follows the prefix; -1 where there is none"),
+    "count": (["memory"], "prefix", "number of triggers"),
+    "fires": (["memory"], "prefix", "number of prefixes with a positive coefficient"),
+    "total": (["memory"], "2^-20", "sum of the coefficient over all prefixes, in fixed point"),
+    "maximum": (["memory"], "1", "largest coefficient"),
+    "histogram": (["memory", "bin"], "prefix", "number of prefixes by coefficient; edges in dataset `histogram_edge`"),
+}
+
+
+def write_triggers(path: Path, triggers: Triggers) -> None:
+    """Writes `triggers.h5`, or a shard of it."""
+    with store.create(path, "triggers", {**triggers.attributes, "prefixes": triggers.prefixes}) as file:
+        store.put(file, "layer_offset", triggers.layer_offset, ["layer_boundary"], "memory", "first row of each layer; memory i of layer l is row layer_offset[l] + i")
+        store.put(file, "histogram_edge", HISTOGRAM_EDGES, ["bin_boundary"], "1", "bin b holds histogram_edge[b] <= coefficient < histogram_edge[b + 1]; the bin that starts at 0 holds positive ones, zeros are in the one below")
+        for name, (dimensions, unit, description) in DESCRIPTIONS.items():
+            store.put(file, name, getattr(triggers, name), dimensions, unit, description)
+
+
+def read_triggers(path: Path, belongs_to: dict[str, Any] | None = None) -> Triggers:
+    """Reads `triggers.h5`, or a shard of it.
+
+    Raises:
+        UserError: see `store.open`.
+    """
+    with store.open(path, "triggers", belongs_to) as file:
+        quantities = {name: file[name][...] for name in DESCRIPTIONS}
+        return Triggers(layer_offset=file["layer_offset"][...], prefixes=int(file.attrs["prefixes"]), attributes=dict(file.attrs), **quantities)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sampled prefixes: which, and what follows each.
+
+    sentence, position: the prefixes [prefix]; next_token: the token that follows [prefix].
+    """
+
+    sentence: np.ndarray
+    position: np.ndarray
+    next_token: np.ndarray
+
+
+def sample_of(corpus: Corpus, sentence: np.ndarray, position: np.ndarray) -> Sample:
+    """The sample with its next tokens."""
+    return Sample(sentence.astype(np.int32), position.astype(np.int32), corpus.next_token(sentence, position).astype(np.int32))

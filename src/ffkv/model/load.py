@@ -1,0 +1,132 @@
+"""Checkpoints to models in memory."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ffkv.errors import UserError
+from ffkv.model.anatomy import Anatomy, read_anatomy
+from ffkv.runtime import choose_device
+from ffkv.settings import Model
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode on its device, with its proven anatomy."""
+
+    model: torch.nn.Module
+    anatomy: Anatomy
+    device: str
+
+
+def load(model_folder: Path, device: str = "auto") -> LoadedModel:
+    """The model that the model stage has proven, loaded from its checkpoint again.
+
+    Args:
+        model_folder: `results/<run>/model`.
+        device: as the setting `model.device`.
+    Raises:
+        UserError: the checkpoint is gone, or its weights are no longer those that were proven.
+    """
+    anatomy = read_anatomy(model_folder)
+    settings = Model(checkpoint=anatomy.checkpoint, revision=anatomy.revision, dtype=anatomy.dtype, trust_remote_code=anatomy.trust_remote_code)
+    model = load_checkpoint(settings)
+    if weights_hash(model) != anatomy.model_hash:
+        raise UserError(f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model stage again.")
+    device = choose_device(device)
+    return LoadedModel(model.to(device), anatomy, device)
+
+
+def load_checkpoint(settings: Model) -> torch.nn.Module:
+    """A causal language model from a local folder or the hub, in evaluation mode on the CPU.
+
+    Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
+
+    Raises:
+        UserError: no such checkpoint, not a causal language model, weights missing or not finite.
+    """
+    from transformers import AutoModelForCausalLM, logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    check_checkpoint(settings.checkpoint)
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            settings.checkpoint,
+            revision=settings.revision,
+            dtype=settings.dtype,
+            trust_remote_code=settings.trust_remote_code,
+            output_loading_info=True,
+        )
+    except Exception as error:  # the library raises many classes for what a person named wrongly
+        raise UserError(f"The checkpoint {settings.checkpoint} cannot be loaded as a causal language model: {_short(error)}") from error
+    if info["missing_keys"]:
+        raise UserError(f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}.")
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise UserError(f"The checkpoint {settings.checkpoint} has values that are not finite in {name}: the file is damaged or the training diverged.")
+    return model.eval()
+
+
+def check_checkpoint(checkpoint: str) -> None:
+    """Refuses a name that is neither a local folder nor a possible hub id, before anything is asked of the hub.
+
+    Raises:
+        UserError: says which of the two it could have been.
+    """
+    path = Path(checkpoint)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UserError(f"{checkpoint} is a folder without config.json: not a checkpoint of transformers.")
+    elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1:
+        raise UserError(f"There is no checkpoint folder {checkpoint}: check model.checkpoint (relative to the working directory).")
+
+
+def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code: bool = False):
+    """The tokenizer of a checkpoint or of the model stage's folder.
+
+    Raises:
+        UserError: there is none, or it is no fast one (a fast one knows which characters a token stands for).
+    """
+    from transformers import AutoTokenizer, logging
+
+    logging.set_verbosity_error()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
+    except Exception as error:  # as above
+        raise UserError(f"The tokenizer of {source} cannot be loaded: {_short(error)}") from error
+    if not tokenizer.is_fast:
+        raise UserError(f"{source} has a {type(tokenizer).__name__}, which does not tell which characters a token stands for. ffkv needs a fast tokenizer (tokenizer.json).")
+    return tokenizer
+
+
+def weights_hash(model: torch.nn.Module) -> str:
+    """A hash of all parameters: names, types, shapes, bytes."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def tokenizer_hash(tokenizer) -> str:
+    """A hash of the tokenizer's complete definition."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16]
+
+
+def context_of(model: torch.nn.Module, tokenizer) -> int:
+    """The longest input in tokens: as the config says, else the tokenizer, else 2048."""
+    config = model.config.get_text_config(decoder=True)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"):
+        if isinstance(length := getattr(config, name, None), int) and length > 0:
+            return length
+    return tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else 2048
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    offline = " (offline: HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
+    return (text[:400] or type(error).__name__) + offline
