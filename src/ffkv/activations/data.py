@@ -8,7 +8,6 @@ import numpy as np
 
 from ffkv import store
 from ffkv.activations.statistics import FIXED_POINT, HISTOGRAM_EDGES
-from ffkv.corpus.data import Corpus
 
 NONE = -1  # no sentence, no token
 
@@ -89,20 +88,3 @@ def read_triggers(path: Path, belongs_to: dict[str, Any] | None = None) -> Trigg
     with store.open(path, "triggers", belongs_to) as file:
         quantities = {name: file[name][...] for name in DESCRIPTIONS}
         return Triggers(layer_offset=file["layer_offset"][...], prefixes=int(file.attrs["prefixes"]), attributes=dict(file.attrs), **quantities)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Sampled prefixes: which, and what follows each.
-
-    sentence, position: the prefixes [prefix]; next_token: the token that follows [prefix].
-    """
-
-    sentence: np.ndarray
-    position: np.ndarray
-    next_token: np.ndarray
-
-
-def sample_of(corpus: Corpus, sentence: np.ndarray, position: np.ndarray) -> Sample:
-    """The sample with its next tokens."""
-    return Sample(sentence.astype(np.int32), position.astype(np.int32), corpus.next_token(sentence, position).astype(np.int32))

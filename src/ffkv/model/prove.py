@@ -90,15 +90,15 @@ def _require(identity: str, error: float, tolerance: float, layer: Layer) -> Non
     raise UserError(f"layer {layer.index} ({layer.write}): {reasons[identity]} (relative error {error:.0e}, allowed {tolerance:.0e})")
 
 
-def prove_head(head: Head, final: Tensor, logits: Tensor, tolerance: float) -> float:
+def prove_head(head: Head, layer: int, final: Tensor, logits: Tensor, tolerance: float) -> float:
     """The relative error of head(o^L) against the model's own logits.
 
     Args:
-        final: block output of the last layer [sentence, token, d]; logits: the model's [sentence, token, vocabulary].
+        layer: the last layer, from 0. final: its block output [sentence, token, d]; logits: the model's [sentence, token, vocabulary].
     Raises:
         UserError: they differ by more than the tolerance.
     """
-    read = head.logits(final.reshape(-1, final.shape[-1]), len(head._layers) - 1)
+    read = head.logits(final.reshape(-1, final.shape[-1]), layer)
     error = relative_error(read.reshape(logits.shape), logits)
     if not error < tolerance:
         raise UserError(f"what follows the last block does not depend on its output alone: reading it out gives other logits than the model (relative error {error:.0e}, allowed {tolerance:.0e})")

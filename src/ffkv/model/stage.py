@@ -76,7 +76,7 @@ def write_stage(folder: Path, memories: Path | None, model: nn.Module, tokenizer
         store.put_texts(file, "token", token_texts(tokenizer, anatomy.vocabulary), "token", "the text of each id")
     write_head(folder, model, anatomy.layers, anatomy.returns)
     try:
-        error = prove_head(load_head(folder, "cpu"), *proof, TOLERANCE[model.dtype])
+        error = prove_head(load_head(folder, "cpu"), len(anatomy.layers) - 1, *proof, TOLERANCE[model.dtype])
     except UserError as failure:
         raise UserError(f"{anatomy.checkpoint} ({anatomy.architecture}) cannot be read as key-value memories: {failure}") from failure
     anatomy = replace(anatomy, errors={**anatomy.errors, "head": error})

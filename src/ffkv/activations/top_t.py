@@ -1,0 +1,62 @@
+"""The running top t of every key.
+
+A trigger is one 64-bit integer: above, the bits of its positive float32 coefficient, which sort as the number does; below,
+the complement of its place in the corpus. The t largest integers are then the t highest coefficients, equal ones by
+sentence and position, all different: the result does not depend on the order in which prefixes are seen, and merging is
+taking the t largest of both.
+"""
+
+import torch
+from torch import Tensor
+
+PLACES = 2**32  # how many places in a corpus the lower half can tell apart
+NOTHING = 0  # where there is no trigger
+
+
+def start(keys: int, t: int, device: str) -> Tensor:
+    """An empty state [key, t]."""
+    return torch.full((keys, t), NOTHING, dtype=torch.int64, device=device)
+
+
+def pack(coefficients: Tensor, places: Tensor) -> Tensor:
+    """One integer a candidate, of any common shape. Coefficients must be positive float32, places below 2^32."""
+    bits = coefficients.contiguous().view(torch.int32).to(torch.int64)
+    return (bits << 32) | (PLACES - 1 - places)
+
+
+def unpack(best: Tensor) -> tuple[Tensor, Tensor]:
+    """Coefficients (float32) and places (int64) of packed triggers; 0 and -1 where there is none."""
+    coefficients = (best >> 32).to(torch.int32).view(torch.float32)
+    return coefficients, torch.where(best == NOTHING, -1, PLACES - 1 - (best & (PLACES - 1)))
+
+
+def floor(best: Tensor) -> Tensor:
+    """What a coefficient must exceed to have a chance against each key's t-th best [key]."""
+    lowest = unpack(best[:, -1])[0]
+    # One step below: an equal coefficient from an earlier place still wins.
+    return torch.where(lowest > 0, torch.nextafter(lowest, torch.zeros_like(lowest)), lowest)
+
+
+def insert(best: Tensor, keys: Tensor, packed: Tensor) -> None:
+    """Merges candidates into the state, in place.
+
+    Args:
+        best: the state [key, t], each row descending.
+        keys: which key each candidate is for [candidate], in any order. packed: the candidates [candidate].
+    """
+    if not len(keys):
+        return
+    order = keys.argsort(stable=True)
+    hit, counts = torch.unique_consecutive(keys[order], return_counts=True)
+    rows = torch.repeat_interleave(torch.arange(len(hit), device=best.device), counts)
+    columns = torch.arange(len(keys), device=best.device) - (counts.cumsum(0) - counts)[rows]
+    t = best.shape[1]
+    contest = best.new_full((len(hit), t + int(counts.max())), NOTHING)
+    contest[:, :t] = best[hit]
+    contest[rows, t + columns] = packed[order]
+    best[hit] = contest.topk(t).values
+
+
+def merge(states: list[Tensor]) -> Tensor:
+    """The top t [key, t] of several states of the same keys, in whatever order."""
+    return torch.cat(states, 1).topk(states[0].shape[1]).values

@@ -1,0 +1,133 @@
+"""Trigger examples of every key (paper section 3.1): one pass over the corpus, nothing stored but the top t."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ffkv.activations import top_t
+from ffkv.activations.batches import batches, blocks, pad, padding
+from ffkv.activations.data import NONE, Triggers
+from ffkv.activations.statistics import HISTOGRAM_EVERY, Statistics
+from ffkv.corpus.data import Corpus
+from ffkv.errors import UserError
+from ffkv.model.anatomy import Layer
+from ffkv.model.load import LoadedModel
+from ffkv.model.tap import tap
+from ffkv.progress import progress
+from ffkv.settings import Activations
+from ffkv.settings import Triggers as TriggerSettings
+
+
+def find_triggers(loaded: LoadedModel, corpus: Corpus, settings: TriggerSettings, activations: Activations, shard: int = 0, shards: int = 1) -> Triggers:
+    """The top t prefixes of every key, and its statistics, over one shard of a corpus.
+
+    Every proper prefix of every sentence competes (j >= 1 tokens after BOS, the whole sentence left out: nothing follows
+    it), with its coefficient m_i at its last token. One forward pass of a sentence gives all of its prefixes.
+
+    Raises:
+        UserError: the empty prefix is asked for where there is no BOS; the corpus has more than 2^32 prefixes;
+            coefficients overflow.
+    """
+    layers, device = loaded.anatomy.layers, loaded.device
+    bos, empty = len(corpus.bos), int(settings.include_empty_prefix)
+    if empty and not bos:
+        raise UserError("triggers.include_empty_prefix needs a BOS token in front of sentences: set corpus.bos to 'always'.")
+    if len(corpus.tokens) + len(corpus) >= top_t.PLACES:
+        raise UserError(f"The corpus has {len(corpus.tokens):,} tokens; at most 2^32 can be told apart. Set corpus.limit.")
+    best = [top_t.start(layer.memories, settings.per_key, device) for layer in layers]
+    floors = [top_t.floor(state) for state in best]
+    statistics = [Statistics(layer.memories, device) for layer in layers]
+    batch: dict[str, Tensor | None] = {}
+
+    def take(layer: Layer, quantity: str, m: Tensor) -> None:
+        index = layer.index
+        if batch["padding"] is not None:
+            m.view(-1, m.shape[-1])[batch["padding"]] = 0  # silent padding: no later test, and no real token sees it
+        m = m[:, bos - empty :].float()
+        peaks = m.amax(1)
+        statistics[index].add(m, peaks)
+        if len(batch["counted"]):
+            statistics[index].add_histogram(m.reshape(-1, m.shape[-1])[batch["counted"]])
+        if settings.one_prefix_per_sentence:
+            rows, keys = (peaks > floors[index]).nonzero(as_tuple=True)
+            values, tokens = m[rows, :, keys].max(1)
+        else:
+            rows, tokens, keys = (m > floors[index]).nonzero(as_tuple=True)
+            values = m[rows, tokens, keys]
+        top_t.insert(best[index], keys, top_t.pack(values, batch["place"][rows] + tokens + 1 - empty))
+        floors[index] = top_t.floor(best[index])
+
+    work = blocks(len(corpus), activations.block_sentences, shard, shards)
+    lengths = corpus.lengths
+    seen = 0
+    with tap(loaded.model, layers, "m", take) as run, progress(sum(int(lengths[block].sum()) for block in map(_slice, work)), "tokens", "triggers") as bar:
+        for block in work:
+            for rows in batches(lengths[_slice(block)] - 1 + bos, activations.batch_tokens):
+                sentences = rows + block.start
+                _describe(batch, corpus, sentences, empty, device)
+                run(pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences], device))
+                seen += int(lengths[sentences].sum()) - len(sentences) * (1 - empty)
+                bar.update(int(lengths[sentences].sum()))
+    return _triggers(corpus, loaded, best, statistics, seen)
+
+
+def _slice(block: range) -> slice:
+    return slice(block.start, block.stop)
+
+
+def _describe(batch: dict[str, Tensor | None], corpus: Corpus, sentences: np.ndarray, empty: int, device: str) -> None:
+    """What `take` must know of a batch.
+
+    padding: flat positions of the padding. place: place in the corpus of each sentence's empty prefix; the prefix of j
+    tokens is j places further. counted: flat positions of the prefixes that the histogram looks at.
+    """
+    lengths = corpus.lengths[sentences] - 1 + len(corpus.bos)
+    prefixes = corpus.lengths[sentences] - 1 + empty
+    batch["padding"] = padding(lengths, device)
+    batch["place"] = torch.from_numpy(corpus.offsets[sentences] + sentences).to(device)
+    counted = (np.arange(prefixes.max())[None] < prefixes[:, None]) & (sentences % HISTOGRAM_EVERY == 0)[:, None]
+    batch["counted"] = torch.from_numpy(np.flatnonzero(counted)).to(device)
+
+
+def _triggers(corpus: Corpus, loaded: LoadedModel, best: list[Tensor], statistics: list[Statistics], prefixes: int) -> Triggers:
+    coefficient, place = (part.cpu().numpy() for part in top_t.unpack(torch.cat(best)))
+    # The maximum has met every coefficient, and NaN and infinity stay in it.
+    if not all(torch.isfinite(layer.maximum).all() for layer in statistics):
+        raise UserError(f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use model.dtype float32.")
+    found = place >= 0
+    sentence = np.searchsorted(corpus.offsets[:-1] + np.arange(len(corpus)), np.where(found, place, 0), side="right") - 1
+    position = np.where(found, place - corpus.offsets[sentence] - sentence, 0)
+    return Triggers(
+        layer_offset=np.asarray(loaded.anatomy.layer_offset),
+        coefficient=coefficient,
+        sentence=np.where(found, sentence, NONE).astype(np.int32),
+        position=position.astype(np.int32),
+        next_token=np.where(found, corpus.next_token(sentence, position), NONE).astype(np.int32),
+        count=found.sum(1).astype(np.int32),
+        prefixes=prefixes,
+        attributes={},
+        **{name: torch.cat([getattr(layer, name) for layer in statistics]).cpu().numpy() for name in ("fires", "total", "maximum", "histogram")},
+    )
+
+
+def merge_triggers(shards: Sequence[Triggers]) -> Triggers:
+    """The triggers of the whole corpus from those of its shards, in whatever order and grouping.
+
+    Order within a key: coefficient down, then sentence, then position.
+    """
+    first = shards[0]
+    together = {name: np.concatenate([getattr(shard, name) for shard in shards], 1) for name in ("coefficient", "sentence", "position", "next_token")}
+    order = np.lexsort((together["position"], together["sentence"], -together["coefficient"]), axis=1)[:, : first.coefficient.shape[1]]
+    return replace(
+        first,
+        **{name: np.take_along_axis(values, order, 1) for name, values in together.items()},
+        count=np.minimum(sum(shard.count for shard in shards), first.coefficient.shape[1]).astype(np.int32),
+        fires=sum(shard.fires for shard in shards),
+        total=sum(shard.total for shard in shards),
+        histogram=sum(shard.histogram for shard in shards),
+        maximum=np.max([shard.maximum for shard in shards], 0),
+        prefixes=sum(shard.prefixes for shard in shards),
+    )
