@@ -1,0 +1,161 @@
+"""`ffkv keys`: patterns, token removal, and what the report draws of them."""
+
+from pathlib import Path
+
+import click
+
+from ffkv.commands import READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.settings import Activations, Keys, Model
+
+triggers_option = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5.")
+corpus_option = click.option("--corpus", "corpus_file", type=READABLE, required=True, help="corpus/train.h5.")
+
+
+@click.group()
+def keys() -> None:
+    """What keys detect: patterns in their trigger examples, token removal, activity (paper section 3)."""
+
+
+@keys.command()
+@triggers_option
+@corpus_option
+@setting(Keys, *(name for name in Keys.model_fields if name != "removal_triggers"))
+@seed_option
+@part_options("layer_group")
+@threads_option
+@click.option("--patterns", "patterns_file", type=WRITABLE, required=True, help="The table of patterns to write.")
+@click.option("--prefixes", "prefixes_file", type=WRITABLE, required=True, help="The table of prefixes to write.")
+def patterns(
+    triggers_file: Path,
+    corpus_file: Path,
+    seed: int,
+    layer_group: int,
+    layer_groups: int,
+    threads: int,
+    patterns_file: Path,
+    prefixes_file: Path,
+    **values,
+) -> None:
+    """Find what recurs in the trigger examples of sampled keys, and in random prefixes beside them."""
+    from ffkv import tables
+    from ffkv.activations.data import read_triggers
+    from ffkv.corpus import data
+    from ffkv.errors import UserError
+    from ffkv.keys.patterns import find_patterns, prepare
+    from ffkv.keys.sample import sampled_examples
+    from ffkv.keys.tables import PATTERNS, PREFIXES, pattern_rows, prefix_rows, typed
+    from ffkv.progress import progress
+    from ffkv.settings import section
+
+    settings = section(Keys, **values)
+    if settings.minimum_prefixes > settings.pattern_triggers:
+        raise UserError(
+            f"keys.minimum_prefixes is {settings.minimum_prefixes}: at most keys.pattern_triggers, "
+            f"{settings.pattern_triggers}, or there can be no pattern."
+        )
+    corpus = data.read(corpus_file)
+    triggers = read_triggers(triggers_file, corpus.attributes)
+    layers = part(triggers.layers, layer_group, layer_groups)
+    found_patterns, found_prefixes = [], []
+    detector = prepare(corpus, settings, seed)
+    with progress(len(layers), "layers", "patterns") as bar:
+        for layer in layers:
+            examples = sampled_examples(triggers, corpus, layer, settings.per_layer, settings.pattern_triggers, seed)
+            found = find_patterns([key.prefixes for key in examples], detector)
+            found_patterns += pattern_rows(layer, examples, found, detector.topics)
+            found_prefixes += prefix_rows(layer, examples, found)
+            bar.update()
+    tables.write(typed(found_patterns, PATTERNS), patterns_file)
+    tables.write(typed(found_prefixes, PREFIXES), prefixes_file)
+
+
+@keys.command()
+@click.option(
+    "--model",
+    "model_folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="The model stage's folder.",
+)
+@triggers_option
+@corpus_option
+@setting(Keys, "per_layer", "removal_triggers")
+@setting(Model, "device")
+@setting(Activations, "batch_tokens")
+@seed_option
+@part_options("layer_group")
+@threads_option
+@click.option("--output", type=WRITABLE, required=True, help="The table to write.")
+def removal(
+    model_folder: Path,
+    triggers_file: Path,
+    corpus_file: Path,
+    per_layer: int,
+    removal_triggers: int,
+    device: str,
+    batch_tokens: int,
+    seed: int,
+    layer_group: int,
+    layer_groups: int,
+    threads: int,
+    output: Path,
+) -> None:
+    """Remove the first, the last or another token from trigger examples, and see how coefficients change."""
+    from ffkv import tables
+    from ffkv.activations.data import read_triggers
+    from ffkv.activations.rows import last_coefficients
+    from ffkv.corpus import data
+    from ffkv.keys.removal import relative_changes
+    from ffkv.keys.sample import removal_stream, sampled_keys, trigger_prefixes
+    from ffkv.keys.tables import REMOVAL, removal_rows, typed
+    from ffkv.model.anatomy import read_anatomy
+    from ffkv.model.load import load
+    from ffkv.progress import progress
+    from ffkv.runtime import torch_with
+
+    torch_with(threads)
+    corpus = data.read(corpus_file, read_anatomy(model_folder).identity)
+    triggers = read_triggers(triggers_file, {**corpus.attributes, **read_anatomy(model_folder).identity})
+    layers = part(triggers.layers, layer_group, layer_groups)
+    model = load(model_folder, device)
+    rows = []
+    with progress(len(layers), "layers", "token removal") as bar:
+        for layer in layers:
+            sampled = sampled_keys(triggers, layer, per_layer, seed)
+            memories, prefixes = trigger_prefixes(triggers, corpus, layer, sampled, removal_triggers)
+
+            def coefficients(shortened, of_memories, layer=layer):
+                return last_coefficients(model, layer, shortened, of_memories, batch_tokens)
+
+            changes = relative_changes(prefixes, memories, corpus.bos, coefficients, removal_stream(seed, layer))
+            rows += removal_rows(layer, sampled, memories, changes)
+            bar.update()
+    tables.write(typed(rows, REMOVAL), output)
+
+
+@keys.command()
+@triggers_option
+@click.option(
+    "--patterns", "pattern_files", type=READABLE, multiple=True, required=True, help="A layer group's patterns."
+)
+@click.option("--prefixes", "prefix_files", type=READABLE, multiple=True, required=True, help="Its prefixes.")
+@click.option("--removal", "removal_files", type=READABLE, multiple=True, required=True, help="Its token removals.")
+@seed_option
+@click.option("--output", type=WRITABLE, required=True, help="The folder to write the four tables into.")
+def summarize(triggers_file: Path, pattern_files, prefix_files, removal_files, seed: int, output: Path) -> None:
+    """Put the layer groups together: categories.csv, patterns.csv, removal.csv and activity.csv.
+
+    Repeat --patterns, --prefixes and --removal for each group.
+    """
+    from ffkv import tables
+    from ffkv.activations.data import read_triggers
+    from ffkv.keys.tables import activity, category_shares, check_layers, pattern_summary, removal_summary
+
+    triggers = read_triggers(triggers_file)
+    found, prefixes, removed = (tables.read_all(files) for files in (pattern_files, prefix_files, removal_files))
+    check_layers(prefixes, ["sample", "layer", "memory", "rank"], triggers, "--prefixes")
+    check_layers(removed, ["layer", "memory", "removed"], triggers, "--removal")
+    tables.write(category_shares(prefixes, triggers.layers), output / "categories.csv")
+    tables.write(pattern_summary(found, prefixes, triggers.layers), output / "patterns.csv")
+    tables.write(removal_summary(removed, triggers.layers, seed), output / "removal.csv")
+    tables.write(activity(triggers), output / "activity.csv")

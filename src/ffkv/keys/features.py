@@ -1,0 +1,107 @@
+"""What may recur in the prefixes that trigger a key: words at their ends, sequences of words, the last word's class."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of feature.
+
+    family: "shallow" (words, section 3.2) or "semantic" (a topic).
+    words: how many words it takes. anywhere: whether it may stand anywhere in the prefix, or has one place.
+    phrase: how a pattern of this kind reads.
+    """
+
+    family: str
+    words: int
+    anywhere: bool
+    phrase: str
+
+
+# The more specific before the less specific: of patterns that stand in the same prefixes the first one is named.
+KINDS = {
+    "last trigram": Kind("shallow", 3, False, "ends with “{}”"),
+    "inner trigram": Kind("shallow", 3, True, "contains “{}”"),
+    "last bigram": Kind("shallow", 2, False, "ends with “{}”"),
+    "inner bigram": Kind("shallow", 2, True, "contains “{}”"),
+    "last word": Kind("shallow", 1, False, "ends with “{}”"),
+    "first word": Kind("shallow", 1, False, "starts with “{}”"),
+    "word class": Kind("shallow", 1, False, "ends with {}"),
+    "topic": Kind("semantic", 1, False, "is about {}"),
+}
+
+
+# Something that a prefix has: a name in `KINDS`, and the words, the class or the topic's number. A plain tuple, because
+# there are many, and the garbage collector passes over plain tuples of strings.
+Feature = tuple[str, str]
+
+
+class Evidence(NamedTuple):
+    """A prefix as the test of one family sees it: its features, and the number of words that they come from."""
+
+    features: list[Feature]
+    words: int
+
+
+FUNCTION_WORDS = {
+    "a determiner": "a an the this that these those each every some any no another such both either neither",
+    "a preposition": "of in to for with on at from by about as into through after over between out against during "
+    "without before under around among within along across behind beyond near upon above below since until toward "
+    "towards via per",
+    "a pronoun": "i you he she it we they me him her us them who whom which what itself himself herself themselves "
+    "my your his its our their whose",
+    "a conjunction": "and or but nor so yet because although though while whereas if unless whether when where than",
+    "an auxiliary verb": "is are was were be been being am has have had do does did will would shall should can could "
+    "may might must not",
+}
+CLASS_OF_WORD = {word: name for name, listed in FUNCTION_WORDS.items() for word in listed.split()}
+# In this order: the first form that a word has is its class.
+CLASS_OF_FORM = {
+    "a year": re.compile(r"(1[0-9]|20)\d\d").fullmatch,
+    "a number": re.compile(r"[-+]?\d[\d.,:@%–]*").fullmatch,
+    "punctuation": re.compile(r"[^\w\s<]+").fullmatch,
+    "an identifier": re.compile(r"\w*_\w*|\w{2,}(\.\w{2,})+|[a-z]+[A-Z]\w*").fullmatch,
+    "capital letters": lambda word: len(word) > 1 and word.isupper(),
+    "a capitalised word": lambda word: word[0].isupper() and re.sub("[-'’]", "", word[1:]).isalpha(),
+    "a word in -ing": re.compile(r"[a-z]{2,}ing").fullmatch,
+    "a word in -ed": re.compile(r"[a-z]{2,}ed").fullmatch,
+    "a word in -ly": re.compile(r"[a-z]{2,}ly").fullmatch,
+}
+
+
+def word_class(word: str) -> str:
+    """The class of a word by its form, such as "a year" or "a preposition"; "" for a word of no class."""
+    if listed := CLASS_OF_WORD.get(word.lower()):
+        return listed
+    return next((name for name, has_form in CLASS_OF_FORM.items() if has_form(word)), "")
+
+
+def shallow_evidence(words: Sequence[str]) -> Evidence:
+    """The shallow features of a prefix, in lower case; what occurs twice in it is there twice.
+
+    Args:
+        words: the prefix's words, whole and in their own case.
+    """
+    lower = [word.lower() for word in words]
+    return Evidence(list(_shallow(words, lower)), len(words))
+
+
+def _shallow(words: Sequence[str], lower: list[str]) -> Iterator[Feature]:
+    if not words:
+        return
+    yield "first word", lower[0]
+    yield "last word", lower[-1]
+    if name := word_class(words[-1]):
+        yield "word class", name
+    for size, name in ((2, "bigram"), (3, "trigram")):
+        sequences = [" ".join(lower[start : start + size]) for start in range(len(lower) - size + 1)]
+        yield from ((f"inner {name}", sequence) for sequence in sequences)
+        if sequences:
+            yield f"last {name}", sequences[-1]
+
+
+def places(kind: str, words: int) -> int:
+    """In how many places of a prefix of so many words a feature of a kind can stand."""
+    fits = max(0, words - KINDS[kind].words + 1)
+    return fits if KINDS[kind].anywhere else min(fits, 1)

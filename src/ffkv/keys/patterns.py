@@ -1,0 +1,159 @@
+"""Patterns in the trigger examples of a key (paper section 3.2, figure 2), found without an annotator.
+
+The paper's annotators looked for what recurs in at least 3 of a key's 25 trigger examples. Here a pattern is a feature
+that recurs in as many and does so more often than chance allows.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ffkv.corpus.data import Corpus
+from ffkv.keys.chance import Background, count_background, p_value, q_values
+from ffkv.keys.features import KINDS, Evidence, Feature, shallow_evidence
+from ffkv.keys.sample import background_prefixes
+from ffkv.keys.topics import Topics, content_words, fit_topics
+from ffkv.settings import Keys
+
+CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")
+
+
+class Pattern(NamedTuple):
+    """A feature that recurs in a key's prefixes more often than by chance.
+
+    members: the prefixes that have it, as numbers from 0 in the key's list. chance: mean probability that a random
+    prefix of their lengths has it. q_value: share of false patterns among those at least as significant in the layer.
+    """
+
+    feature: Feature
+    members: tuple[int, ...]
+    chance: float
+    p_value: float
+    q_value: float
+
+    @property
+    def family(self) -> str:
+        """ "shallow" or "semantic"."""
+        kind, _ = self.feature
+        return KINDS[kind].family
+
+
+class Detector(NamedTuple):
+    """What patterns are measured by: what is frequent by chance, and how much is enough.
+
+    shallow, semantic: features of random prefixes. topics: of the corpus. minimum_prefixes: how many prefixes of a key
+    a pattern stands in, at least. false_discovery_rate: of the patterns of a layer and family.
+    """
+
+    shallow: Background
+    semantic: Background
+    topics: Topics
+    minimum_prefixes: int
+    false_discovery_rate: float
+
+
+def prepare(corpus: Corpus, settings: Keys, seed: int) -> Detector:
+    """Learns from random prefixes of a corpus what is frequent by chance, and from its passages what its topics are."""
+    prefixes = background_prefixes(corpus, settings.background_prefixes, seed)
+    topics = fit_topics(corpus, settings.topics, seed)
+    return Detector(
+        count_background(shallow_evidence(prefix) for prefix in prefixes),
+        count_background(topics.of([content_words(prefix) for prefix in prefixes])),
+        topics,
+        settings.minimum_prefixes,
+        settings.false_discovery_rate,
+    )
+
+
+def find_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
+    """The patterns of the keys of one layer.
+
+    Args:
+        keys: words of the prefixes by key. All keys given together are tested together.
+    Returns:
+        By key: its shallow patterns, then its semantic ones, the most significant first; none that says the same as
+        another one.
+    """
+    minimum, rate = detector.minimum_prefixes, detector.false_discovery_rate
+    shallow = [[shallow_evidence(prefix) for prefix in key] for key in keys]
+    semantic = semantic_evidence(keys, detector.topics, minimum)
+    found = zip(
+        significant(shallow, detector.shallow, minimum, rate), significant(semantic, detector.semantic, minimum, rate)
+    )
+    return [distinct(of_words) + distinct(of_topics) for of_words, of_topics in found]
+
+
+def semantic_evidence(keys: Sequence[Sequence[Sequence[str]]], topics: Topics, minimum: int) -> list[list[Evidence]]:
+    """The topic of each prefix of each key, from the content words that fewer than `minimum` prefixes of the key share.
+
+    Words that are shared are what shallow patterns are made of: a topic is a pattern of its own only beyond them.
+    """
+    remaining = []
+    for key in keys:
+        contents = [content_words(prefix) for prefix in key]
+        shared = Counter(word for content in contents for word in set(content))
+        remaining += [[word for word in content if shared[word] < minimum] for content in contents]
+    evidence = iter(topics.of(remaining))
+    return [[next(evidence) for _ in key] for key in keys]
+
+
+def significant(
+    keys: Sequence[Sequence[Evidence]], background: Background, minimum: int, rate: float
+) -> list[list[Pattern]]:
+    """The features of one family that recur beyond chance, by key.
+
+    Benjamini-Hochberg over every key and every feature that occurs in the background or in a key, not only over those
+    that were seen to recur: choosing what to test by looking at it would be no test.
+    """
+    candidates = [
+        (number, *candidate) for number, key in enumerate(keys) for candidate in recurring(key, minimum).items()
+    ]
+    lengths = [np.array([evidence.words for evidence in key], int) for key in keys]
+    chances = [background.chance(feature, lengths[number]) for number, feature, _ in candidates]
+    counts = np.array([(len(members), len(keys[number])) for number, _, members in candidates], int).reshape(-1, 2)
+    p_values = p_value(counts[:, 0], counts[:, 1], np.array(chances))
+    possible = background.features.union(*(evidence.features for key in keys for evidence in key))
+    found = [[] for _ in keys]
+    for (number, feature, members), chance, p, q in zip(
+        candidates, chances, p_values, q_values(p_values, len(keys) * len(possible))
+    ):
+        if q <= rate:
+            found[number].append(Pattern(feature, members, chance, float(p), float(q)))
+    return found
+
+
+def recurring(key: Sequence[Evidence], minimum: int) -> dict[Feature, tuple[int, ...]]:
+    """The features that stand in at least `minimum` prefixes of a key, and in which."""
+    members = defaultdict(list)
+    for number, evidence in enumerate(key):
+        for feature in dict.fromkeys(evidence.features):
+            members[feature].append(number)
+    return {feature: tuple(numbers) for feature, numbers in members.items() if len(numbers) >= minimum}
+
+
+def distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
+    """The patterns of one family without those that say nothing new, the most significant first.
+
+    Of patterns in the same prefixes the most specific stays; after that, a pattern whose prefixes are among those of a
+    more significant one goes.
+    """
+    specific = list(KINDS)
+    named = {}
+    for pattern in sorted(patterns, key=lambda pattern: specific.index(pattern.feature[0])):
+        named.setdefault(pattern.members, pattern)
+    kept = []
+    for pattern in sorted(named.values(), key=lambda pattern: pattern.p_value):
+        if not any(set(pattern.members) <= set(other.members) for other in kept):
+            kept.append(pattern)
+    return kept
+
+
+def categories(patterns: Sequence[Pattern], prefixes: int) -> list[str]:
+    """The category of each prefix of a key: the union of the families of the patterns that it has (figure 2)."""
+    families = [set() for _ in range(prefixes)]
+    for pattern in patterns:
+        for number in pattern.members:
+            families[number].add(pattern.family)
+    return [" and ".join(sorted(found, reverse=True)) or "none" for found in families]

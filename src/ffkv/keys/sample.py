@@ -1,0 +1,128 @@
+"""Which keys are looked at, in which prefixes, and the random prefixes beside them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ffkv.activations.data import Triggers
+from ffkv.corpus.data import Corpus
+from ffkv.corpus.words import words
+
+# What a random choice is for: with the run's seed (and the layer) it makes a stream of its own.
+KEYS, RANDOM, BACKGROUND, REMOVAL = range(4)
+
+
+class Examples(NamedTuple):
+    """Prefixes that are looked at together.
+
+    sample: "trigger" for a key's trigger examples, "random" for random prefixes in their place.
+    memory: the key's number in its layer, or the number of the random draw.
+    ranks: of the triggers in the key's list; prefixes: their words. Same length.
+    """
+
+    sample: str
+    memory: int
+    ranks: list[int]
+    prefixes: list[list[str]]
+
+
+def sampled_keys(triggers: Triggers, layer: int, count: int, seed: int) -> np.ndarray:
+    """Random keys of a layer among those that have a trigger, ascending; all of them where there are no more."""
+    alive = np.flatnonzero(triggers.count[triggers.rows(layer)])
+    generator = np.random.default_rng([seed, KEYS, layer])
+    return np.sort(generator.choice(alive, min(count, len(alive)), replace=False))
+
+
+def sampled_examples(
+    triggers: Triggers, corpus: Corpus, layer: int, keys: int, count: int, seed: int
+) -> list[Examples]:
+    """The trigger examples of up to `keys` random keys of a layer, and as many times random prefixes in their place."""
+    count = min(count, triggers.sentence.shape[1])
+    chosen = sampled_keys(triggers, layer, keys, seed)
+    return [
+        *(trigger_examples(triggers, corpus, layer, memory, count) for memory in chosen.tolist()),
+        *random_examples(corpus, len(chosen), count, seed, layer),
+    ]
+
+
+def trigger_examples(triggers: Triggers, corpus: Corpus, layer: int, memory: int, count: int) -> Examples:
+    """The first `count` trigger examples of a key that are from different sentences.
+
+    Prefixes of one sentence repeat each other, so that only the highest one of each sentence is evidence.
+    """
+    row = triggers.layer_offset[layer] + memory
+    sentences = triggers.sentence[row, : triggers.count[row]]
+    ranks = np.sort(np.unique(sentences, return_index=True)[1])[:count]
+    return Examples(
+        "trigger", memory, ranks.tolist(), prefix_words(corpus, sentences[ranks], triggers.position[row, ranks])
+    )
+
+
+def random_examples(corpus: Corpus, keys: int, count: int, seed: int, layer: int) -> list[Examples]:
+    """As many random prefixes as `keys` keys would have, drawn as triggers are: each of another sentence."""
+    generator = np.random.default_rng([seed, RANDOM, layer])
+    count = min(count, len(corpus))
+    return [
+        Examples("random", number, list(range(count)), _random_prefixes(corpus, count, generator))
+        for number in range(keys)
+    ]
+
+
+def _random_prefixes(corpus: Corpus, count: int, generator: np.random.Generator) -> list[list[str]]:
+    sentences = positions = np.empty(0, int)
+    while len(sentences) < count:
+        more = prefixes_at(corpus, generator.integers(0, prefixes_of(corpus), 2 * count))
+        sentences, positions = np.append(sentences, more[0]), np.append(positions, more[1])
+        first = np.sort(np.unique(sentences, return_index=True)[1])
+        sentences, positions = sentences[first], positions[first]
+    return prefix_words(corpus, sentences[:count], positions[:count])
+
+
+def background_prefixes(corpus: Corpus, count: int, seed: int) -> list[list[str]]:
+    """The words of different random prefixes of a corpus, all of them where there are no more than `count`."""
+    generator = np.random.default_rng([seed, BACKGROUND])
+    total = prefixes_of(corpus)
+    return prefix_words(
+        corpus, *prefixes_at(corpus, np.sort(generator.choice(total, min(count, total), replace=False)))
+    )
+
+
+def prefixes_of(corpus: Corpus) -> int:
+    """How many prefixes a corpus has that are neither empty nor a whole sentence."""
+    return len(corpus.tokens) - len(corpus)
+
+
+def prefixes_at(corpus: Corpus, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sentence and position of the prefixes of these numbers, counted from 0 over the corpus."""
+    starts = corpus.offsets - np.arange(len(corpus.offsets))
+    sentences = np.searchsorted(starts, numbers, side="right") - 1
+    return sentences, numbers - starts[sentences] + 1
+
+
+def prefix_words(corpus: Corpus, sentences: Sequence[int], positions: Sequence[int]) -> list[list[str]]:
+    """The words of each prefix."""
+    return [
+        words(corpus.prefix_text(sentence, position), corpus.pretokenized)
+        for sentence, position in zip(sentences, positions)
+    ]
+
+
+def trigger_prefixes(
+    triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, count: int
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The first `count` triggers of each of some keys of a layer.
+
+    Returns:
+        Whose trigger each one is, as a number in the layer [trigger], and its token ids without BOS [trigger][token].
+    """
+    rows = triggers.layer_offset[layer] + keys
+    counts = np.minimum(triggers.count[rows], count)
+    places = [(row, rank) for row, found in zip(rows, counts, strict=True) for rank in range(found)]
+    ids = [corpus.ids(triggers.sentence[place])[: triggers.position[place]] for place in places]
+    return np.repeat(keys, counts), ids
+
+
+def removal_stream(seed: int, layer: int) -> np.random.Generator:
+    """What the random tokens of a layer are chosen by."""
+    return np.random.default_rng([seed, REMOVAL, layer])
