@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from ffkv.settings import Section, Settings
 
 READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 WRITABLE = click.Path(path_type=Path)
 
 

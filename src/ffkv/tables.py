@@ -37,5 +37,6 @@ def read(path: Path | str) -> pd.DataFrame:
 
 
 def read_all(paths: Iterable[Path | str]) -> pd.DataFrame:
-    """The tables of several layer groups, one below the other."""
-    return pd.concat([read(path) for path in paths], ignore_index=True)
+    """The tables of several layer groups, one below the other. More groups than layers leave empty ones."""
+    tables = [read(path) for path in paths]
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import READABLE, WRITABLE, part_options, seed_option, setting, threads_option
+from ffkv.commands import FOLDER, READABLE, WRITABLE, part_options, seed_option, setting, threads_option
 from ffkv.settings import Activations, Model, Prefixes, Triggers, section
 
-MODEL = click.option("--model", "model_folder", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True, help="The model stage's folder.")
+MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
 CORPUS = click.option("--corpus", "corpus_file", type=READABLE, required=True, help="The split to read, corpus/<split>.h5.")
 OUTPUT = click.option("--output", type=WRITABLE, required=True, help="The file to write.")
 SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)

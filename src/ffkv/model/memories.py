@@ -65,13 +65,13 @@ def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
             value[offsets[layer.index] : offsets[layer.index + 1]], bias[layer.index] = (part.numpy() for part in values(model, layer))
 
 
-def read_memories(path: Path, layers: range | None = None) -> Memories:
+def read_memories(path: Path, layers: range | None = None, belongs_to: dict[str, Any] | None = None) -> Memories:
     """The values of some layers, of all by default.
 
     Raises:
         UserError: see `store.open`.
     """
-    with store.open(path, "memories") as file:
+    with store.open(path, "memories", belongs_to) as file:
         offsets = file["layer_offset"][...]
         layers = range(len(offsets) - 1) if layers is None else layers
         start, stop = (int(offsets[layers.start]), int(offsets[layers.stop])) if len(layers) else (0, 0)

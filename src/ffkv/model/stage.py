@@ -6,18 +6,17 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor, nn
 
 import ffkv
-from ffkv import store
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy, write_anatomy
 from ffkv.model.calibrate import TOLERANCE
-from ffkv.model.head import load_head, write_head
+from ffkv.model.emptied import load_head, write_head
 from ffkv.model.load import context_of, load_checkpoint, load_tokenizer, tokenizer_hash, weights_hash
 from ffkv.model.memories import write_memories
 from ffkv.model.prove import decompose, logits_and_form, observe, prove, prove_head
+from ffkv.model.vocabulary import write_vocabulary
 from ffkv.settings import Model
 
 
@@ -72,8 +71,7 @@ def write_stage(folder: Path, memories: Path | None, model: nn.Module, tokenizer
         write_memories(memories, model, anatomy)
     write_anatomy(folder, anatomy)
     tokenizer.save_pretrained(folder)
-    with store.create(folder / "vocabulary.h5", "vocabulary", anatomy.identity) as file:
-        store.put_texts(file, "token", token_texts(tokenizer, anatomy.vocabulary), "token", "the text of each id")
+    write_vocabulary(folder, tokenizer, anatomy)
     write_head(folder, model, anatomy.layers, anatomy.returns)
     try:
         error = prove_head(load_head(folder, "cpu"), len(anatomy.layers) - 1, *proof, TOLERANCE[model.dtype])
@@ -82,15 +80,6 @@ def write_stage(folder: Path, memories: Path | None, model: nn.Module, tokenizer
     anatomy = replace(anatomy, errors={**anatomy.errors, "head": error})
     write_anatomy(folder, anatomy)
     return anatomy
-
-
-def token_texts(tokenizer, vocabulary: int) -> list[str]:
-    """The text of every id, special tokens by name; of ids that the tokenizer does not know, their number."""
-    known = min(len(tokenizer), vocabulary)
-    decoded = tokenizer.batch_decode(np.arange(known)[:, None].tolist(), clean_up_tokenization_spaces=False)
-    names = tokenizer.convert_ids_to_tokens(list(range(known)))
-    # A piece of a character that takes several bytes has no text of its own: its name in the vocabulary says more.
-    return [str(name) if "\ufffd" in text or not text else text for text, name in zip(decoded, names, strict=True)] + [f"<id {i}>" for i in range(known, vocabulary)]
 
 
 def describe(anatomy: Anatomy) -> str:

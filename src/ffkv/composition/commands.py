@@ -1,0 +1,78 @@
+"""`ffkv composition`: `measure`, `summarize`."""
+
+from pathlib import Path
+
+import click
+
+from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, setting, threads_option
+from ffkv.settings import Composition, Model
+
+MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
+
+
+@click.group()
+def composition() -> None:
+    """How memories of a layer compose."""
+
+
+@composition.command()
+@MODEL
+@click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
+@click.option("--projections", "projections_file", type=READABLE, required=True, help="values/projections/<group>.h5 of the same group.")
+@click.option("--corpus", "corpus_file", type=READABLE, required=True, help="The validation split, corpus/validation.h5.")
+@setting(Composition, "mass")
+@setting(Model, "device")
+@part_options("layer_group")
+@threads_option
+@click.option("--output", type=WRITABLE, required=True, help="The table to write, composition/prefixes/<group>.parquet.")
+def measure(model_folder: Path, prefixes_file: Path, projections_file: Path, corpus_file: Path, mass: float, device: str, layer_group: int, layer_groups: int, threads: int, output: Path) -> None:
+    """Measure, on every sampled prefix, what the memories of a group of layers do."""
+    from ffkv.runtime import torch_with
+
+    torch_with(threads)
+    import pandas as pd
+
+    from ffkv import store, tables
+    from ffkv.activations.prefixes import read_layer
+    from ffkv.composition.composition import compose, describe_prefixes
+    from ffkv.corpus import data
+    from ffkv.model.anatomy import read_anatomy
+    from ffkv.model.emptied import load_head
+    from ffkv.model.head import tops
+    from ffkv.values.projections import read_projections
+
+    anatomy = read_anatomy(model_folder)
+    projections = read_projections(projections_file, anatomy.identity)
+    head = load_head(model_folder, device, projections.attributes["projection"])
+    with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
+        corpus = data.read(corpus_file, file.attrs)
+        facts = describe_prefixes(corpus, file["sentence"][...], file["position"][...])
+        measured = [facts.assign(layer=0).head(0)]
+        for layer in part(len(anatomy.layers), layer_group, layer_groups):
+            at = read_layer(file, layer, "ym")
+            mine = projections.layer == layer
+            composed = compose(at.m, projections.top[mine], tops(head, at.y, layer), projections.norm[mine], mass)
+            measured.append(pd.concat([facts.assign(layer=layer), composed], axis=1))
+    tables.write(pd.concat(measured, ignore_index=True), output)
+
+
+@composition.command()
+@click.argument("prefix_tables", nargs=-1, required=True, type=READABLE)
+@MODEL
+@setting(Composition, "short_prefix")
+@click.option("--output", type=WRITABLE, required=True, help="The folder to write into, composition/.")
+def summarize(prefix_tables: tuple[Path, ...], model_folder: Path, short_prefix: int, output: Path) -> None:
+    """Summarize PREFIX_TABLES, those of all groups, into the tables of figures 7 and 8."""
+    from ffkv import tables
+    from ffkv.composition import composition
+    from ffkv.model.anatomy import read_anatomy
+
+    table = tables.read_all(prefix_tables)
+    memories = {layer.index: layer.memories for layer in read_anatomy(model_folder).layers}
+    for name, summary in {
+        "active": composition.active(table),
+        "agreement": composition.without_agreement(table),
+        "cases": composition.cases(table, short_prefix),
+        "effective": composition.effective(table, memories),
+    }.items():
+        tables.write(summary, output / f"{name}.csv")

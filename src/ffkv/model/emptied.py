@@ -1,0 +1,107 @@
+"""A model without its blocks: what stands after the last one, kept in a file of its own.
+
+The blocks are emptied and the last one returns the vectors that are to be read. What remains is the model's own final norm,
+projections, output embedding, scale and soft cap, so nothing needs to be known of them.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ffkv.errors import UserError
+from ffkv.model.anatomy import Anatomy, Layer, read_anatomy
+from ffkv.model.head import Head
+from ffkv.runtime import choose_device
+
+FILE = "head.safetensors"
+EMBEDDING = "output embedding"  # key in the file's metadata; the others are names of tensors
+
+
+def empty(model: nn.Module, layers: list[Layer], returns: int) -> nn.Module:
+    """Empties the blocks of a model in place: they pass their input on, the last returns what is injected.
+
+    The blocks themselves stay, with the attributes that the model's own code asks them for, and where a block adds the
+    feed-forward output before a last norm, that norm stays too.
+    """
+    last, sites = layers[-1].block, {layer.site for layer in layers if layer.site}
+    for siblings in dict.fromkeys(layer.block.rpartition(".")[0] for layer in layers):
+        for name, block in model.get_submodule(siblings).named_children():
+            path = f"{siblings}.{name}"
+            kept = {site[len(path) + 1 :].split(".")[0] for site in sites if site.startswith(path + ".")}
+            for part in [part for part in block._modules if part not in kept]:
+                del block._modules[part]
+            block._parameters.clear()
+            block._buffers.clear()
+            block.forward = _pass_on(block, path == last, returns)
+    return model
+
+
+def _pass_on(block: nn.Module, is_last: bool, returns: int):
+    def forward(hidden_states: Tensor, *args, **kwargs):
+        output = block.injected if is_last else hidden_states
+        return (output, *[None] * (returns - 1)) if returns else output
+
+    return forward
+
+
+def write_head(folder: Path, model: nn.Module, layers: list[Layer], returns: int) -> None:
+    """Empties the model and writes what is left, config included. Tensors that share memory are written once."""
+    emptied = empty(model, layers, returns)
+    names: dict[int, str] = {}
+    aliases, tensors = {}, {}
+    for name, tensor in [*emptied.named_parameters(remove_duplicate=False), *emptied.named_buffers(remove_duplicate=False)]:
+        first = names.setdefault(id(tensor), name)
+        aliases[name] = first
+        tensors[first] = tensor.detach().cpu().contiguous()
+    embedding = emptied.get_output_embeddings()
+    aliases[EMBEDDING] = names.get(id(embedding.weight), "") if embedding is not None else ""
+    save_file(tensors, folder / FILE, metadata=aliases)
+    emptied.config.save_pretrained(folder)
+
+
+def load_head(model_folder: Path, device: str = "auto", projection: str = "head") -> Head:
+    """The head of a proven model, without its blocks.
+
+    Args:
+        model_folder: `results/<run>/model`.
+        projection: "head", or "unembedding" for the output embedding alone.
+    Raises:
+        UserError: the model stage has not been run.
+    """
+    anatomy = read_anatomy(model_folder)
+    device = choose_device(device)
+    return Head(_load(Path(model_folder), anatomy).to(device), anatomy.layers, anatomy.vocabulary, device, projection)
+
+
+def _load(folder: Path, anatomy: Anatomy) -> nn.Module:
+    from transformers import AutoConfig, AutoModelForCausalLM, logging
+
+    logging.set_verbosity_error()
+    source = anatomy.checkpoint if anatomy.trust_remote_code else folder
+    config = AutoConfig.from_pretrained(source, trust_remote_code=anatomy.trust_remote_code)
+    tensors = load_file(folder / FILE)
+    with safe_open(folder / FILE, "pt") as file:
+        aliases = {name: first for name, first in file.metadata().items() if name != EMBEDDING}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=next(iter(tensors.values())).dtype, trust_remote_code=anatomy.trust_remote_code)
+    empty(model, anatomy.layers, anatomy.returns)
+    shared = {name: nn.Parameter(tensor, requires_grad=False) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    for name, first in aliases.items():
+        owner, _, attribute = name.rpartition(".")
+        module = model.get_submodule(owner)
+        if attribute in module._buffers:
+            module._buffers[attribute] = tensors[first]
+        else:
+            module._parameters[attribute] = shared[first]
+    return model.eval()
+
+
+def stored_output_embedding(model_folder: Path) -> np.ndarray | None:
+    """The output embedding [vocabulary, d] in float32; None where the model has no single one."""
+    with safe_open(Path(model_folder) / FILE, "pt") as file:
+        name = file.metadata()[EMBEDDING]
+        return file.get_tensor(name).float().numpy() if name else None

@@ -1,0 +1,82 @@
+"""`ffkv refinement`: `measure`, `summarize`."""
+
+from pathlib import Path
+
+import click
+
+from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.settings import Model, Refinement
+
+MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used.")
+PREFIXES = click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
+
+
+@click.group()
+def refinement() -> None:
+    """How predictions are refined over the layers."""
+
+
+@refinement.command()
+@MODEL
+@PREFIXES
+@setting(Model, "device")
+@part_options("layer_group")
+@threads_option
+@click.option("--output", type=WRITABLE, required=True, help="The table to write, refinement/prefixes/<group>.parquet.")
+def measure(model_folder: Path, prefixes_file: Path, device: str, layer_group: int, layer_groups: int, threads: int, output: Path) -> None:
+    """Read out r, y and o of every sampled prefix in a group of layers."""
+    from ffkv.runtime import torch_with
+
+    torch_with(threads)
+    import numpy as np
+    import pandas as pd
+
+    from ffkv import store, tables
+    from ffkv.activations.prefixes import read_layer
+    from ffkv.model.anatomy import read_anatomy
+    from ffkv.model.emptied import load_head
+    from ffkv.model.head import probabilities, tops
+    from ffkv.refinement.refinement import classify
+
+    anatomy = read_anatomy(model_folder)
+    head, last = load_head(model_folder, device), len(anatomy.layers) - 1
+    with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
+        final = tops(head, read_layer(file, last, "o").o, last)
+        number = np.arange(len(final), dtype=np.int32)
+        measured = []
+        for layer in part(len(anatomy.layers), layer_group, layer_groups):
+            at = read_layer(file, layer, "ryo")
+            r, y, o = (tops(head, states, layer) for states in (at.r, at.y, at.o))
+            probability = probabilities(head, at.r, final, layer)
+            measured.append(pd.DataFrame({"layer": layer, "prefix": number, "top_residual": r, "top_ffn": y, "top_output": o, "final": final, "probability": probability, "case": classify(r, y, o)}))
+    columns = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case"]
+    tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=columns), output)
+
+
+@refinement.command()
+@click.argument("prefix_tables", nargs=-1, required=True, type=READABLE)
+@MODEL
+@PREFIXES
+@click.option("--corpus", "corpus_file", type=READABLE, required=True, help="The validation split, corpus/validation.h5.")
+@setting(Refinement, "changes")
+@seed_option
+@click.option("--output", type=WRITABLE, required=True, help="The folder to write into, refinement/.")
+def summarize(prefix_tables: tuple[Path, ...], model_folder: Path, prefixes_file: Path, corpus_file: Path, changes: int, seed: int, output: Path) -> None:
+    """Summarize PREFIX_TABLES, those of all groups, into the tables of figures 9 to 11 and the changes to annotate."""
+    from ffkv import store, tables
+    from ffkv.corpus import data
+    from ffkv.model.emptied import stored_output_embedding
+    from ffkv.model.vocabulary import read_vocabulary
+    from ffkv.refinement import refinement
+
+    table = tables.read_all(prefix_tables)
+    with store.open(prefixes_file, "prefixes") as file:
+        corpus, sentence, position = data.read(corpus_file, file.attrs), file["sentence"][...], file["position"][...]
+    chosen = refinement.sample_changes(table[table["layer"] == table["layer"].max()], changes, seed)
+    for name, summary in {
+        "residual": refinement.matches(table),
+        "probability": refinement.probabilities(table),
+        "breakdown": refinement.breakdown(table),
+        "changes": refinement.changes(chosen, corpus, sentence, position, read_vocabulary(model_folder), stored_output_embedding(model_folder), seed),
+    }.items():
+        tables.write(summary, output / f"{name}.csv")

@@ -1,0 +1,171 @@
+"""Do values predict what follows their keys' trigger examples? (paper section 4)"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ffkv.activations.data import NONE, Triggers
+from ffkv.intervals import boxes, wilson
+from ffkv.model.head import Head, rank
+from ffkv.model.memories import Memories
+from ffkv.values.projections import Projections
+
+PERMUTATIONS = 1000
+
+
+def compare(head: Head, memories: Memories, projections: Projections, triggers: Triggers) -> pd.DataFrame:
+    """One row a memory: what its value predicts beside what follows its triggers. Columns: see docs/architecture.md.
+
+    next_token is w_i, the token after the key's first trigger (-1: the key has none); agrees: top(v_i) = w_i; rank: number
+    of tokens with a strictly greater logit than w_i (-1: no trigger); matching: how many of all its triggers are followed
+    by top(v_i); first_match: the rank of the first of these (-1: none).
+    """
+    rows = triggers.layer_offset[memories.layer] + memories.memory
+    following, w = triggers.next_token[rows], triggers.next_token[rows, 0]
+    matches = (following == projections.top[:, None]) & (following != NONE)
+    table = pd.DataFrame(
+        {
+            "layer": memories.layer,
+            "memory": memories.memory,
+            "norm": projections.norm,
+            "top_token": projections.top,
+            "top_probability": np.exp(projections.top_log_probability[:, 0]),
+            "triggers": triggers.count[rows],
+            "next_token": w,
+            "rank": _ranks(head, memories, w),
+            "agrees": matches[:, 0],
+            "matching": matches.sum(1),
+            "first_match": np.where(matches.any(1), matches.argmax(1), -1),
+        }
+    )
+    return table.astype({"matching": np.int32, "first_match": np.int32})
+
+
+def _ranks(head: Head, memories: Memories, w: np.ndarray) -> np.ndarray:
+    ranks = np.full(len(w), -1, np.int32)
+    for layer in np.unique(memories.layer):
+        chosen = np.flatnonzero((memories.layer == layer) & (w != NONE))
+        for part, logits in head.chunks(torch.from_numpy(memories.value[chosen]), int(layer)):
+            tokens = torch.from_numpy(w[chosen[part]].astype(np.int64)).to(logits.device)
+            ranks[chosen[part]] = rank(logits, tokens).cpu().numpy()
+    return ranks
+
+
+def agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFrame:
+    """Agreement rate by layer (figure 4): top(v_i) = w_i, of the keys that have a trigger, beside three baselines.
+
+    - trigger: the rate itself, with a Wilson interval
+    - permuted: keys against values of the same layer in random order: the exact expectation, and the middle 95 % of
+      1,000 permutations
+    - unigram: w drawn from the corpus, whatever the key: the mean corpus frequency of top(v_i)
+    - uniform: w drawn from the vocabulary, 1 / |V|
+
+    Args:
+        table: of `compare`, all layers. unigram: how often each id occurs in the corpus [vocabulary].
+    """
+    frequency = unigram / max(unigram.sum(), 1)
+    rows = []
+    for layer, whole in table.groupby("layer"):
+        keys = whole[whole["triggers"] > 0]
+        n, dead = len(keys), int((whole["triggers"] == 0).sum())
+        if not n:
+            continue
+        agreeing = int(keys["agrees"].sum())
+        low, high = wilson(agreeing, n)
+        tops, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
+        permuted = permutation_baseline(tops, w, seed + int(layer))
+        by_unigram, uniform = frequency[tops].mean(), 1 / len(unigram)
+        for source, rate, bounds in (
+            ("trigger", agreeing / n, (float(low), float(high))),
+            ("permuted", permuted.expected, (permuted.low, permuted.high)),
+            ("unigram", by_unigram, (by_unigram, by_unigram)),
+            ("uniform", uniform, (uniform, uniform)),
+        ):
+            rows.append({"layer": layer, "source": source, "agreeing": rate * n, "keys": n, "dead": dead, "rate": rate, "low": bounds[0], "high": bounds[1]})
+    return pd.DataFrame(rows)
+
+
+class Baseline(NamedTuple):
+    """An expected rate and the middle 95 % of its random draws."""
+
+    expected: float
+    low: float
+    high: float
+
+
+def permutation_baseline(tops: np.ndarray, w: np.ndarray, seed: int) -> Baseline:
+    """Agreement of values [key] with the next tokens [key] of randomly permuted keys.
+
+    Each pair meets in one of n permutations: the expectation is sum over tokens of (values that predict it) times (keys
+    that it follows), over n squared.
+    """
+    n = len(tops)
+    tokens = np.union1d(tops, w)
+    predicted, following = (np.bincount(np.searchsorted(tokens, ids), minlength=len(tokens)) for ids in (tops, w))
+    generator = np.random.default_rng(seed)
+    rates = [(tops == generator.permutation(w)).mean() for _ in range(PERMUTATIONS)]
+    low, high = np.quantile(rates, [0.025, 0.975])
+    return Baseline(float(predicted @ following) / n**2, float(low), float(high))
+
+
+def ranks(table: pd.DataFrame) -> pd.DataFrame:
+    """Rank of the next token in the value's projection by layer, as boxes (figure 5); 0 is best. Keys with a trigger."""
+    return boxes(table[table["triggers"] > 0], "rank", "keys")
+
+
+def by_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
+    """Agreement rate by the value's top probability, in bins of equal width over all layers (figure 6)."""
+    keys = table[table["triggers"] > 0]
+    if keys.empty:
+        return pd.DataFrame(columns=["low", "high", "values", "agreeing", "rate", "rate_low", "rate_high"])
+    edges = np.linspace(keys["top_probability"].min(), keys["top_probability"].max(), bins + 1)
+    within = np.clip(np.searchsorted(edges, keys["top_probability"], side="right") - 1, 0, bins - 1)
+    values = np.bincount(within, minlength=bins)
+    agreeing = np.bincount(within, weights=keys["agrees"], minlength=bins).astype(int)
+    low, high = wilson(agreeing, values)
+    rate = np.divide(agreeing, values, out=np.full(bins, np.nan), where=values > 0)
+    return pd.DataFrame({"low": edges[:-1], "high": edges[1:], "values": values, "agreeing": agreeing, "rate": rate, "rate_low": low, "rate_high": high})
+
+
+def predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
+    """The `count` values of highest top probability over all layers, descending; equals by layer and memory."""
+    return table.sort_values(["top_probability", "layer", "memory"], ascending=[False, True, True], kind="stable").head(count)
+
+
+def predictive_layers(chosen: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """Where the most predictive values live, and how many match the next token of at least one of their triggers."""
+    counts = pd.DataFrame({"layer": np.arange(layers)})
+    for name, rows in (("values", chosen), ("matching", chosen[chosen["matching"] > 0])):
+        counts[name] = np.bincount(rows["layer"], minlength=layers)
+    return counts
+
+
+def examples(chosen: pd.DataFrame, triggers: Triggers, corpus, tokens, per_key: int) -> pd.DataFrame:
+    """The table of predictive values (paper's table 2): each with a trigger that its prediction follows, else its first.
+
+    Args:
+        corpus: the train split. tokens: the text of every id. per_key: t; precision at t divides by it even where a key
+            has fewer triggers.
+    """
+    rows = []
+    for value in chosen.itertuples():
+        at, rank = triggers.layer_offset[value.layer] + value.memory, max(value.first_match, 0)
+        found = triggers.count[at] > 0
+        rows.append(
+            {
+                "layer": value.layer,
+                "memory": value.memory,
+                "norm": value.norm,
+                "top_token": value.top_token,
+                "token": tokens[value.top_token],
+                "top_probability": value.top_probability,
+                "triggers": value.triggers,
+                "matching": value.matching,
+                "precision": value.matching / per_key,
+                "prefix": corpus.prefix_text(triggers.sentence[at, rank], triggers.position[at, rank]) if found else "",
+                "next_token": tokens[triggers.next_token[at, rank]] if found else "",
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,82 @@
+"""What each value predicts by itself: p_i = softmax of its projection onto the vocabulary (paper section 4)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ffkv import store
+from ffkv.model import head as reading
+from ffkv.model.head import Head
+from ffkv.model.memories import Memories
+from ffkv.progress import progress
+
+
+@dataclass(frozen=True)
+class Projections:
+    """Top tokens of the values of some layers, one row a memory.
+
+    layer, memory: which memory [row]. top: top(v_i), the id of the highest logit, the lowest id of equals [row].
+    tied: whether several ids share it [row]. top_token, top_log_probability: the ids of the highest logits, descending,
+    and their log-probabilities [row, rank]. norm: length of v_i [row].
+    """
+
+    layer: np.ndarray
+    memory: np.ndarray
+    top: np.ndarray
+    tied: np.ndarray
+    top_token: np.ndarray
+    top_log_probability: np.ndarray
+    norm: np.ndarray
+    attributes: dict[str, Any]
+
+    def tops(self, layer: int) -> np.ndarray:
+        """top(v_i) of the memories of a layer, in their order [memory]."""
+        return self.top[self.layer == layer]
+
+
+DESCRIPTIONS = {
+    "layer": (["memory"], "layer", "layer of the memory, from 0"),
+    "memory": (["memory"], "memory", "number of the memory in its layer, from 0"),
+    "top": (["memory"], "token", "id of the highest logit, the lowest id of equals"),
+    "tied": (["memory"], "1", "whether several ids share the highest logit"),
+    "top_token": (["memory", "rank"], "token", "ids of the highest logits, descending"),
+    "top_log_probability": (["memory", "rank"], "nat", "their log-probabilities"),
+    "norm": (["memory"], "1", "length of the value"),
+}
+
+
+def project(head: Head, memories: Memories, count: int) -> Projections:
+    """Projects values onto the vocabulary and keeps the `count` highest tokens of each."""
+    parts: dict[str, list] = {name: [] for name in ("top", "tied", "top_token", "top_log_probability")}
+    with progress(len(memories.value), "values", "projections") as bar:
+        for layer in np.unique(memories.layer):
+            for part, logits in head.chunks(torch.from_numpy(memories.value[memories.layer == layer]), int(layer)):
+                ids, log_probabilities = reading.top_tokens(logits, count)
+                found = (reading.top(logits), reading.tied(logits), ids, log_probabilities)
+                for pieces, values in zip(parts.values(), found, strict=True):
+                    pieces.append(values.cpu().numpy())
+                bar.update(part.stop - part.start)
+    types = {"top": np.int32, "tied": np.bool_, "top_token": np.int32, "top_log_probability": np.float32}
+    shapes = {"top": (0,), "tied": (0,), "top_token": (0, count), "top_log_probability": (0, count)}
+    whole = {name: np.concatenate(pieces).astype(types[name]) if pieces else np.zeros(shapes[name], types[name]) for name, pieces in parts.items()}
+    return Projections(memories.layer, memories.memory, norm=np.linalg.norm(memories.value, axis=1).astype(np.float32), attributes={}, **whole)
+
+
+def write_projections(path: Path, projections: Projections) -> None:
+    """Writes `values/projections/<group>.h5`."""
+    with store.create(path, "projections", projections.attributes) as file:
+        for name, (dimensions, unit, description) in DESCRIPTIONS.items():
+            store.put(file, name, getattr(projections, name), dimensions, unit, description)
+
+
+def read_projections(path: Path, belongs_to: dict[str, Any] | None = None) -> Projections:
+    """Reads `values/projections/<group>.h5`.
+
+    Raises:
+        UserError: see `store.open`.
+    """
+    with store.open(path, "projections", belongs_to) as file:
+        return Projections(**{name: file[name][...] for name in DESCRIPTIONS}, attributes=dict(file.attrs))
