@@ -1,4 +1,4 @@
-"""The settings' JSON schema and reference page, written from the models in `settings`."""
+"""The default settings file, its JSON schema and the reference page, written from the models in `settings`."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,31 @@ from pydantic import BaseModel
 from ffkv.files import atomic
 from ffkv.settings import Configuration, Settings
 
-SCHEMA, PAGE = Path("workflow/schemas/config.schema.json"), Path("docs/settings.md")
+DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("workflow/schemas/config.schema.json"), Path("docs/settings.md")
 
 
 def schema() -> str:
     """The JSON schema of a settings file."""
     return json.dumps(Configuration.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def default() -> str:
+    """The default settings file: every setting at its default, with a comment, and the demo's run."""
+    lines = [
+        "# yaml-language-server: $schema=workflow/schemas/config.schema.json",
+        "# The default run: a small GPT-2, trained here, on the documentation of the Python library. `make report` runs it.",
+        "# Every setting stands here at its default. Settings above `runs:` hold for all runs; a run may override any of them.",
+    ]
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            lines += ["", f"# {field.annotation.__doc__.strip()}", f"{name}:", *_lines(field.annotation.model_fields, "  ")]
+        else:
+            lines += ["", *_lines({name: field}, "")]
+    return "\n".join([*lines, "", "# Results go to results/<run>/, the report to reports/<run>/index.html.", "runs:", "  demo: {}"]) + "\n"
+
+
+def _lines(fields: dict, indent: str) -> list[str]:
+    return [line for name, field in fields.items() for line in (f"{indent}# {field.description}", f"{indent}{name}: {json.dumps(field.default)}")]
 
 
 def page() -> str:
@@ -56,8 +75,8 @@ def _allowed(field) -> str:
 
 @click.command()
 def settings() -> None:
-    """Write workflow/schemas/config.schema.json and docs/settings.md."""
-    for path, text in ((SCHEMA, schema()), (PAGE, page())):
+    """Write config.yaml, workflow/schemas/config.schema.json and docs/settings.md."""
+    for path, text in ((DEFAULT, default()), (SCHEMA, schema()), (PAGE, page())):
         with atomic(path) as temporary:
             temporary.write_text(text)
         click.echo(path)

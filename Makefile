@@ -1,0 +1,42 @@
+# make report   set up, run config.yaml, write reports/<run>/index.html
+# make test     set up, check everything
+# make install  set up only: .venv, from the pinned lists in envs/
+
+PYTHON ?= python3
+VENV := .venv
+SHELL := /bin/bash
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.PHONY: report test lint settings install clean
+
+report: install
+	snakemake
+
+test: install lint
+	coverage erase
+	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml pytest --cov=ffkv --cov-report=
+	coverage combine --quiet --append || true
+	coverage report --fail-under=90
+
+lint: install
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow
+	snakemake --lint
+	for file in config.yaml configs/*.yaml; do echo "dry run of $$file" && snakemake --configfile $$file -n --quiet all || exit 1; done
+
+# Writes config.yaml, its schema and the reference page from src/ffkv/settings.py.
+settings: install
+	ffkv settings
+
+install: $(VENV)/installed
+
+$(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/constraints.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ffkv needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
+	$(VENV)/bin/pip install --quiet --no-deps -e .
+	touch $@
+
+clean:
+	rm -rf results reports/*/ .snakemake

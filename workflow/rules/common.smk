@@ -1,0 +1,106 @@
+"""What the rules share: the checked settings, and how inputs follow from them."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+try:
+    from ffkv.errors import UserError
+    from ffkv.settings import EMBEDDED, corpus_sources, resolve, section
+    from ffkv.settings import Corpus as CorpusSettings
+except ImportError as error:
+    raise WorkflowError(
+        f"ffkv is not installed beside Snakemake ({error}). Run `make install` and `. .venv/bin/activate`."
+    )
+
+if shutil.which("ffkv") is None:
+    raise WorkflowError(
+        "The `ffkv` command is not on the PATH. Run `make install` and `. .venv/bin/activate`."
+    )
+
+try:
+    # Settings of each run, complete: defaults, shared settings, the run's own.
+    SETTINGS = {run: settings.model_dump() for run, settings in resolve(config).items()}
+except UserError as error:
+    raise WorkflowError(str(error))
+
+
+wildcard_constraints:
+    run=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    split="train|validation",
+    shard=r"\d+",
+    group=r"\d+",
+
+
+def setting(name):
+    """One setting of the job's run: a change of it reruns what uses it, and nothing else."""
+    return lookup(dpath="{run}/" + name, within=SETTINGS)
+
+
+def switch(name, flag):
+    """A setting that is true or false, as the command's option."""
+    return branch(setting(name), then=f"--{flag}", otherwise=f"--no-{flag}")
+
+
+def code(*rooms):
+    """The modules of some rooms: an edit of one reruns the rules that it serves."""
+    source = Path(workflow.basedir) / "src" / "ffkv"
+    return [
+        os.path.relpath(path)
+        for room in rooms
+        for path in sorted((source / room).iterdir()) if path.is_file()
+    ]
+
+
+def parts(path, name, count):
+    """The files of all parts of a run: its shards, or its groups of layers."""
+    return lambda wildcards: collect(
+        path, run=wildcards.run, **{name: range(SETTINGS[wildcards.run][count])}
+    )
+
+
+def checkpoint(wildcards):
+    """The checkpoint's name for the commands: the trained one's folder, a local folder, or a hub id."""
+    name = SETTINGS[wildcards.run]["model"]["checkpoint"]
+    return f"results/{wildcards.run}/checkpoint" if name == EMBEDDED else name
+
+
+def checkpoint_files(wildcards):
+    """The files behind a local checkpoint, so that a new one reruns what was made from the old."""
+    folder = Path(checkpoint(wildcards))
+    if SETTINGS[wildcards.run]["model"]["checkpoint"] == EMBEDDED:
+        return [str(folder)]
+    return (
+        sorted(str(path) for path in folder.iterdir() if path.is_file())
+        if folder.is_dir()
+        else []
+    )
+
+
+def corpus_files(wildcards):
+    """The files behind a local corpus, likewise."""
+    corpus = SETTINGS[wildcards.run]["corpus"]
+    if corpus["dataset"] != "files":
+        return code("embedded") if corpus["dataset"] == EMBEDDED else []
+    patterns, _ = corpus_sources(section(CorpusSettings, **corpus), wildcards.split)
+    return [path for pattern in patterns for path in collect_glob(pattern)]
+
+
+def collect_glob(pattern):
+    """What a pattern matches; the corpus command says so where that is nothing."""
+    import glob
+
+    return sorted(glob.glob(pattern, recursive=True))
+
+
+def repeated(flag, name):
+    """A setting that is a list, as an option repeated for each of its items."""
+    from shlex import quote
+
+    section, key = name.split("/")
+    return lambda wildcards: " ".join(
+        f"--{flag} {quote(item)}" for item in SETTINGS[wildcards.run][section][key]
+    )

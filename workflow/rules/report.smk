@@ -1,0 +1,92 @@
+"""Report: the tables of all branches as one HTML file, each figure also by itself.
+
+Needs: what the four branches made, and the benchmark files beside it.
+Makes: reports/<run>/index.html, reports/<run>/figures/.
+"""
+
+FIGURES = {
+    "figure_2": "keys",
+    "figure_3": "keys",
+    "figure_4": "values",
+    "figure_5": "values",
+    "figure_6": "values",
+    "figure_7": "composition",
+    "figure_8": "composition",
+    "figure_9": "refinement",
+    "figure_10": "refinement",
+    "figure_11": "refinement",
+}
+
+
+rule write_settings:
+    output:
+        settings="results/{run}/settings.json",
+    log:
+        "results/{run}/logs/write_settings.log",
+    benchmark:
+        "results/{run}/benchmarks/write_settings.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 1
+    params:
+        settings=lambda wildcards: json.dumps(SETTINGS[wildcards.run], sort_keys=True),
+    shell:
+        "printf '%s\\n' {params.settings:q} > {output.settings:q} 2> {log:q}"
+
+
+rule report:
+    input:
+        settings="results/{run}/settings.json",
+        model="results/{run}/model",
+        corpus=collect(
+            "results/{{run}}/corpus/{split}.h5", split=["train", "validation"]
+        ),
+        triggers="results/{run}/triggers.h5",
+        key_tables=rules.keys.output,
+        patterns=parts(
+            "results/{run}/keys/patterns/{group}.parquet", "group", "layer_groups"
+        ),
+        value_tables=rules.values.output,
+        memories=parts(
+            "results/{run}/values/memories/{group}.parquet", "group", "layer_groups"
+        ),
+        projections=parts(
+            "results/{run}/values/projections/{group}.h5", "group", "layer_groups"
+        ),
+        composition=rules.composition.output,
+        refinement=rules.refinement.output,
+        code=code("report"),
+    output:
+        page=report(
+            "reports/{run}/index.html",
+            caption="../report/page.rst",
+            category="{run}",
+            labels={"result": "the whole report"},
+        ),
+        figures=[
+            report(
+                f"reports/{{run}}/figures/{figure}.svg",
+                caption=f"../report/{figure}.rst",
+                category="{run}",
+                subcategory=branch_name,
+                labels={"result": figure.replace("_", " ")},
+            )
+            for figure, branch_name in FIGURES.items()
+        ],
+    log:
+        "results/{run}/logs/report.log",
+    benchmark:
+        "results/{run}/benchmarks/report.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 1
+    params:
+        results=subpath(input.settings, parent=True),
+    shell:
+        """
+        ffkv report \
+            --results {params.results:q} \
+            --settings {input.settings:q} \
+            --output {output.page:q} \
+            >{log:q} 2>&1
+        """
