@@ -1,0 +1,229 @@
+"""Cards of single keys: what triggers them, what they have in common, what their value predicts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from ffkv import store, tables
+from ffkv.activations.data import Triggers, read_triggers
+from ffkv.activations.statistics import HISTOGRAM_EDGES
+from ffkv.corpus import data
+from ffkv.report.results import Results
+from ffkv.report.text import ending, number, percent, token, visible
+
+LONGEST = 240  # characters of a prefix that a card shows; of a longer one its end
+PATTERNS = 6  # patterns that a card shows
+PREDICTIONS = 10  # top tokens of the value that a card shows
+
+Memory = tuple[int, int]  # layer, number in the layer; both from 0
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A trigger example, ready for the page: the text before its last token, that token, the token that follows."""
+
+    coefficient: str
+    position: int
+    before: Markup
+    last: Markup
+    following: Markup
+    patterns: list[int]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern of a key, ready for the page: its number on the card, in how many prefixes of how many it stands.
+
+    ranks: the trigger examples that have it. chance: in how many prefixes it would stand by chance.
+    """
+
+    number: int
+    family: str
+    text: Markup
+    prefixes: int
+    examined: int
+    chance: str
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A key and its value, ready for the page. Layer and memory count from 1 and from 0."""
+
+    layer: int
+    memory: int
+    statistics: list[str]
+    histogram: Markup
+    triggers: list[Trigger]
+    patterns: list[Pattern]
+    predictions: list[tuple[Markup, str, float]]
+    value: str
+
+
+def cards(results: Results) -> list[Card]:
+    """Cards of the keys that `choose` chooses, in the order of the layers."""
+    if not results.settings.report.cards:
+        return []
+    triggers = read_triggers(results.folder / "triggers.h5")
+    corpus = data.read(results.folder / "corpus" / "train.h5", triggers.attributes)
+    vocabulary = read_vocabulary(results)
+    found = read_patterns(results)
+    chosen = choose(found, triggers, results.settings.report.cards)
+    values = tables.read_all(results.groups("values/memories")).set_index(["layer", "memory"])
+    predictions = read_predictions(results, chosen, vocabulary, triggers.attributes)
+    shown = results.settings.report.card_triggers
+    made = []
+    for memory in chosen:
+        patterns = strongest(found[(found["layer"] == memory[0]) & (found["memory"] == memory[1])])
+        row = int(triggers.layer_offset[memory[0]]) + memory[1]
+        card = Card(
+            layer=memory[0] + 1,
+            memory=memory[1],
+            statistics=statistics(triggers, row),
+            histogram=sparkline(triggers.histogram[row]),
+            triggers=trigger_lines(triggers, corpus, vocabulary, row, shown, patterns),
+            patterns=patterns,
+            predictions=predictions.get(memory, []),
+            value=value_sentence(values.loc[memory]) if memory in values.index else "",
+        )
+        made.append(card)
+    return made
+
+
+def read_patterns(results: Results) -> pd.DataFrame:
+    """The patterns in trigger examples, with `examined`: how many prefixes of the key were looked at."""
+    by = ["sample", "layer", "memory"]
+    prefixes = tables.read_all(results.groups("keys/prefixes"))
+    patterns = tables.read_all(results.groups("keys/patterns"))
+    examined = prefixes.groupby(by).size().rename("examined").reset_index()
+    return patterns[patterns["sample"] == "trigger"].merge(examined, on=by)
+
+
+def choose(patterns: pd.DataFrame, triggers: Triggers, count: int) -> list[Memory]:
+    """Which keys are shown: spread evenly over the layers, in each layer those with the strongest patterns.
+
+    A key's strength is the number of trigger examples that share its commonest pattern, then the number of its
+    patterns. Where a layer has too few keys with a pattern, those with the highest coefficient follow. Ties go to the
+    lower number.
+    """
+    wanted = np.bincount(np.linspace(0, triggers.layers - 1e-9, count).astype(int), minlength=triggers.layers)
+    strength = patterns.groupby(["layer", "memory"])["prefixes"].agg(["max", "size"]).reset_index()
+    strength = strength.sort_values(["max", "size", "memory"], ascending=[False, False, True])
+    chosen = []
+    for layer, share in enumerate(wanted.tolist()):
+        by_pattern = strength.loc[strength["layer"] == layer, "memory"].tolist()
+        rows = triggers.rows(layer)
+        alive = np.flatnonzero(triggers.count[rows])
+        by_coefficient = alive[np.argsort(-triggers.maximum[rows][alive], kind="stable")].tolist()
+        keys = list(dict.fromkeys(by_pattern + by_coefficient))[:share]
+        chosen += [(layer, memory) for memory in sorted(keys)]
+    return chosen
+
+
+def strongest(patterns: pd.DataFrame) -> list[Pattern]:
+    """The patterns of one key that its card shows, in the most prefixes first, numbered from 1."""
+    order = patterns.sort_values(["prefixes", "q_value", "pattern"], ascending=[False, True, True]).head(PATTERNS)
+    return [
+        Pattern(
+            number=place,
+            family=row.family,
+            text=visible(row.label),
+            prefixes=row.prefixes,
+            examined=row.examined,
+            chance=f"{row.chance * row.examined:.1f}",
+            ranks=frozenset(row.ranks),
+        )
+        for place, row in enumerate(order.itertuples(), 1)
+    ]
+
+
+def statistics(triggers: Triggers, row: int) -> list[str]:
+    """How often and how strongly a key fires."""
+    return [
+        f"fires on {percent(triggers.fires[row] / max(triggers.prefixes, 1))} of prefixes",
+        f"mean {number(triggers.mean[row])}",
+        f"maximum {number(triggers.maximum[row])}",
+        f"{number(triggers.count[row])} trigger examples kept",
+    ]
+
+
+def trigger_lines(
+    triggers: Triggers,
+    corpus: data.Corpus,
+    vocabulary: Sequence[str],
+    row: int,
+    count: int,
+    patterns: Sequence[Pattern],
+) -> list[Trigger]:
+    """The strongest trigger examples of a key, with the numbers of the shown patterns that each one has."""
+    lines = []
+    for rank in range(min(count, int(triggers.count[row]))):
+        sentence, position = int(triggers.sentence[row, rank]), int(triggers.position[row, rank])
+        start, end = (corpus.character(sentence, max(place, 0)) for place in (position - 1, position))
+        text = corpus.texts[sentence]
+        line = Trigger(
+            coefficient=number(triggers.coefficient[row, rank]),
+            position=position,
+            before=ending(text[:start], LONGEST),
+            last=visible(text[start:end]),
+            following=token(vocabulary[int(triggers.next_token[row, rank])]),
+            patterns=[pattern.number for pattern in patterns if rank in pattern.ranks],
+        )
+        lines.append(line)
+    return lines
+
+
+def sparkline(counts: np.ndarray) -> Markup:
+    """A small histogram of a key's coefficient, heights logarithmic; the bin that is not positive is grey."""
+    heights = np.log1p(counts) / max(np.log1p(counts).max(), 1)
+    bars = Markup("").join(
+        Markup('<rect x="{}" y="{:.1f}" width="8" height="{:.1f}" class="{}"/>').format(
+            9 * place, 24 - 24 * height, 24 * height, "fires" if edge >= 0 else "rests"
+        )
+        for place, (height, edge) in enumerate(zip(heights, HISTOGRAM_EDGES[:-1], strict=True))
+    )
+    ends = f"{number(HISTOGRAM_EDGES[2])} to {number(HISTOGRAM_EDGES[-2])}"
+    label = f"Histogram of the coefficient: not positive {number(counts[0])}, then doubling bins from {ends}: "
+    label += ", ".join(number(count) for count in counts[1:])
+    return Markup('<svg class="sparkline" role="img" aria-label="{}" viewBox="0 0 {} 24">{}</svg>').format(
+        label, 9 * len(counts), bars
+    )
+
+
+def read_vocabulary(results: Results) -> store.Texts:
+    """The text of each token id."""
+    with store.open(results.folder / "model" / "vocabulary.h5", "vocabulary") as file:
+        return store.texts(file, "token")
+
+
+def read_predictions(
+    results: Results, chosen: Sequence[Memory], vocabulary: Sequence[str], belongs_to: dict
+) -> dict[Memory, list[tuple[Markup, str, float]]]:
+    """The top tokens of each chosen memory's value: token, probability as text and as a number."""
+    found = {}
+    for path in results.groups("values/projections", "h5"):
+        with store.open(path, "projections", belongs_to) as file:
+            layer, memory = file["layer"][...], file["memory"][...]
+            for wanted in chosen:
+                for row in np.flatnonzero((layer == wanted[0]) & (memory == wanted[1])):
+                    tokens = file["top_token"][row, :PREDICTIONS]
+                    probabilities = np.exp(file["top_log_probability"][row, :PREDICTIONS])
+                    found[wanted] = [
+                        (token(vocabulary[int(each)]), percent(probability), float(probability))
+                        for each, probability in zip(tokens, probabilities, strict=True)
+                    ]
+    return found
+
+
+def value_sentence(value: pd.Series) -> str:
+    """How a value's prediction and its key's trigger examples fit together."""
+    if not value["triggers"]:
+        return "The key has no trigger example."
+    verdict = "is" if value["agrees"] else "is not"
+    return (
+        f"The top token {verdict} what follows the strongest trigger example (rank {number(value['rank'])}); "
+        f"it follows {number(value['matching'])} of {number(value['triggers'])}."
+    )

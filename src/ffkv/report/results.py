@@ -1,0 +1,146 @@
+"""The run that is reported: its settings, model, corpus and tables, read from `results/<run>/`."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from ffkv import store, tables
+from ffkv.errors import UserError
+from ffkv.model.anatomy import Anatomy, read_anatomy
+from ffkv.settings import EMBEDDED, Settings
+
+TABLES = (
+    "keys/categories",
+    "keys/patterns",
+    "keys/removal",
+    "keys/activity",
+    "values/agreement",
+    "values/rank",
+    "values/probability",
+    "values/predictive",
+    "values/predictive_layers",
+    "composition/active",
+    "composition/agreement",
+    "composition/cases",
+    "composition/effective",
+    "refinement/residual",
+    "refinement/probability",
+    "refinement/breakdown",
+    "refinement/changes",
+)
+TRAINING = "checkpoint/training"
+SPLITS = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run left behind.
+
+    folder: `results/<run>`. tables: by name, such as "keys/removal". corpora: what each split's file says of itself:
+    `counts` of what was read and left out, `sentences`, `tokens`, `corpus_hash`, `settings`.
+    """
+
+    folder: Path
+    settings: Settings
+    anatomy: Anatomy
+    tables: dict[str, pd.DataFrame]
+    corpora: dict[str, dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.folder.resolve().name
+
+    @property
+    def layers(self) -> int:
+        """Number of the model's feed-forward layers."""
+        return len(self.anatomy.layers)
+
+    def csv(self, name: str) -> bytes:
+        """A table's file, as it stands on disk."""
+        return (self.folder / f"{name}.csv").read_bytes()
+
+    def groups(self, name: str, ending: str = "parquet") -> list[Path]:
+        """The files of a stage that writes one for each group of layers.
+
+        Raises:
+            UserError: there is none.
+        """
+        paths = sorted((self.folder / name).glob(f"*.{ending}"))
+        if not paths:
+            raise UserError(f"{self.folder / name}/*.{ending} does not exist: run the step that makes it first.")
+        return paths
+
+
+def read_results(folder: Path, settings: Path) -> Results:
+    """Reads a run's small tables.
+
+    Args:
+        folder: `results/<run>`.
+        settings: JSON file with the run's complete settings.
+    Raises:
+        UserError: something is missing or unreadable; names the file.
+    """
+    resolved = _settings(settings)
+    trained = [TRAINING] if resolved.model.checkpoint == EMBEDDED else []
+    return Results(
+        folder=folder,
+        settings=resolved,
+        anatomy=read_anatomy(folder / "model"),
+        tables={name: tables.read(folder / f"{name}.csv") for name in (*TABLES, *trained)},
+        corpora={split: _about(folder / "corpus" / f"{split}.h5") for split in SPLITS},
+    )
+
+
+def _settings(path: Path) -> Settings:
+    try:
+        return Settings.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist: run the step that makes it first.") from error
+    except ValidationError as error:
+        raise UserError(f"{path} does not hold the complete settings of a run: {error}") from error
+
+
+def _about(path: Path) -> dict[str, Any]:
+    with store.open(path, "corpus") as file:
+        about = {name: file.attrs[name] for name in ("counts", "settings", "tokens", "sentences", "corpus_hash")}
+    return {**about, "counts": json.loads(about["counts"]), "settings": json.loads(about["settings"])}
+
+
+@cache
+def paper_figures() -> dict[str, Any]:
+    """The numbers of the paper's own figures, by figure."""
+    return json.loads(files("ffkv.report").joinpath("paper_figures.json").read_text())
+
+
+def benchmarks(folder: Path) -> pd.DataFrame:
+    """What each rule cost, from the benchmark files that Snakemake wrote.
+
+    Returns:
+        rule, jobs, seconds (of all jobs together), longest (seconds), memory (largest peak, MiB); empty without files.
+    """
+    paths = sorted((folder / "benchmarks").rglob("*.tsv"))
+    jobs = pd.DataFrame(list(_jobs(folder / "benchmarks", paths)), columns=["rule", "s", "max_rss"])
+    grouped = jobs.groupby("rule", sort=False)
+    return pd.DataFrame(
+        {
+            "jobs": grouped.size(),
+            "seconds": grouped["s"].sum(),
+            "longest": grouped["s"].max(),
+            "memory": grouped["max_rss"].max(),
+        }
+    ).reset_index()
+
+
+def _jobs(folder: Path, paths: Iterable[Path]) -> Iterable[tuple[str, float, float]]:
+    for path in paths:
+        rule = path.relative_to(folder).with_suffix("").parts[0]
+        measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")
+        yield rule, measured["s"].sum(), measured["max_rss"].max()

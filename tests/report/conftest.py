@@ -1,0 +1,347 @@
+"""A whole results folder of made-up but plausible tables, by the contract in docs/architecture.md."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ffkv import store, tables
+from ffkv.activations.data import Triggers, write_triggers
+from ffkv.activations.statistics import FIXED_POINT, HISTOGRAM_EDGES
+from ffkv.corpus import data
+from ffkv.corpus.encode import Encoded
+from ffkv.intervals import box, wilson
+from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
+from ffkv.report.figures import CASES, CATEGORIES
+from ffkv.settings import Settings
+
+HOSTILE = [
+    " </script><script>alert(1)</script>",
+    ' <img src="http://evil.example/x" onerror="alert(1)">',
+    ' "onmouseover="alert(1)',
+    " \u202egnp.exe",
+    " nul\x00bell\x07",
+    " $\\frac{1}{",
+    " line\nbreak",
+    " {{ 7 * 7 }}",
+    " NA",
+]
+WORDS = [
+    "the",
+    "of",
+    "a",
+    "in",
+    "to",
+    "part",
+    "line",
+    "each",
+    "model",
+    "file",
+    "returns",
+    "list",
+    "string",
+    "object",
+    "when",
+    "is",
+    "not",
+    "path",
+    "name",
+    "value",
+]
+VOCABULARY = ["<|end|>", *(f" {word}" for word in WORDS), *HOSTILE]
+MEMORIES, KEPT, PREFIXES = 32, 12, 400
+
+
+def identities() -> dict:
+    return {"model": "synthetic", "model_hash": "0123456789abcdef", "tokenizer_hash": "fedcba9876543210"}
+
+
+def write_results(folder: Path, layers: int = 6, **overrides) -> Path:
+    """Writes `folder` as a finished run would stand there; `overrides` go into the settings. Returns the folder."""
+    generator = np.random.default_rng(7)
+    settings = Settings.model_validate({"triggers": {"per_key": KEPT}, **overrides})
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text(settings.model_dump_json())
+    _model(folder, layers)
+    corpus = _corpora(folder, generator)
+    _triggers(folder, corpus, layers, generator)
+    _keys(folder, layers, generator)
+    _values(folder, layers, generator)
+    _composition(folder, layers, generator)
+    _refinement(folder, layers, generator)
+    _costs(folder)
+    return folder
+
+
+def _model(folder: Path, layers: int) -> None:
+    (folder / "model").mkdir()
+    found = [
+        Layer(n, f"h.{n}", f"h.{n}.mlp.c_proj", [f"h.{n}.mlp.c_fc"], "", 1.0, MEMORIES, "plain") for n in range(layers)
+    ]
+    anatomy = Anatomy(
+        checkpoint="embedded",
+        revision="main",
+        dtype="float32",
+        trust_remote_code=False,
+        architecture="GPT2LMHeadModel",
+        activation="gelu_new",
+        parameters=1_234_567,
+        model_hash="0123456789abcdef",
+        tokenizer_hash="fedcba9876543210",
+        vocabulary=len(VOCABULARY),
+        context=128,
+        width=160,
+        returns=2,
+        layers=found,
+        errors={"output_is_sum_of_values": 3.1e-7, "head_is_models": 0.0},
+        versions={"ffkv": "0.1.0", "torch": "2.13.0"},
+    )
+    write_anatomy(folder / "model", anatomy)
+    assert asdict(anatomy)["layers"][0]["memories"] == MEMORIES
+    with store.create(folder / "model" / "vocabulary.h5", "vocabulary", identities()) as file:
+        store.put_texts(file, "token", VOCABULARY, "vocabulary", "text of each token")
+    steps = np.repeat(np.arange(0, 1501, 100), 2)
+    loss = 3 + 5 * np.exp(-steps / 300) + np.tile([0, 0.1], len(steps) // 2)
+    curves = {"step": steps, "tokens": steps * 2048, "split": ["train", "validation"] * (len(steps) // 2)}
+    tables.write(pd.DataFrame({**curves, "loss": loss, "perplexity": np.exp(loss)}), folder / "checkpoint/training.csv")
+
+
+def _corpora(folder: Path, generator: np.random.Generator) -> data.Corpus:
+    for split in ("train", "validation"):
+        encoded = Encoded(names=["os.rst", "re.rst"])
+        for number in range(60):
+            ids = generator.integers(1, len(VOCABULARY), generator.integers(4, 30)).astype(np.int32)
+            encoded.ids.append(ids)
+            encoded.text.append("".join(VOCABULARY[token] for token in ids))
+            encoded.ends.append(np.cumsum([len(VOCABULARY[token]) for token in ids]).astype(np.int32))
+            encoded.document.append(number % 2)
+            encoded.multiplicity.append(1)
+        encoded.counts.update(documents=2, sentences=64, duplicate_sentences=3, one_token_sentences=1)
+        attributes = {**identities(), "split": split, "settings": {"dataset": "embedded"}}
+        data.write(folder / "corpus" / f"{split}.h5", encoded, [], len(VOCABULARY), False, attributes)
+    return data.read(folder / "corpus" / "train.h5")
+
+
+def _triggers(folder: Path, corpus: data.Corpus, layers: int, generator: np.random.Generator) -> None:
+    keys = layers * MEMORIES
+    sentence = np.argsort(generator.random((keys, len(corpus))))[:, :KEPT].astype(np.int32)
+    position = generator.integers(1, corpus.lengths[sentence]).astype(np.int32)
+    next_token = corpus.next_token(sentence, position)
+    coefficient = np.sort(generator.gamma(2, 1, (keys, KEPT)))[:, ::-1].astype(np.float32)
+    count = np.full(keys, KEPT)
+    count[::MEMORIES] = 0  # the first key of each layer is dead
+    count[1::MEMORIES] = 2
+    absent = np.arange(KEPT) >= count[:, None]
+    coefficient[absent], sentence[absent], position[absent], next_token[absent] = 0, -1, 0, -1
+    prefixes = int((corpus.lengths - 1).sum())
+    histogram = generator.poisson(40 * 0.6 ** np.arange(len(HISTOGRAM_EDGES) - 1), (keys, len(HISTOGRAM_EDGES) - 1))
+    write_triggers(
+        folder / "triggers.h5",
+        Triggers(
+            layer_offset=np.arange(layers + 1) * MEMORIES,
+            coefficient=coefficient,
+            sentence=sentence,
+            position=position,
+            next_token=next_token,
+            count=count,
+            fires=np.where(count, generator.integers(KEPT, prefixes, keys), 0),
+            total=(coefficient.sum(1) / FIXED_POINT).astype(np.int64),
+            maximum=coefficient[:, 0],
+            histogram=histogram,
+            prefixes=prefixes,
+            attributes={**identities(), "corpus_hash": corpus.attributes["corpus_hash"]},
+        ),
+    )
+
+
+def _shares(generator: np.random.Generator, layers: int, names: list[str], column: str, total: int) -> pd.DataFrame:
+    """Shares that add up to 1 in each layer, drifting from the first name to the last."""
+    drift = np.linspace(0, 1, layers)[:, None]
+    weights = 0.05 + np.abs(np.linspace(1, 0, len(names)) - drift) + generator.random((layers, len(names))) / 4
+    counts = np.floor(total * weights / weights.sum(1, keepdims=True)).astype(int)
+    counts[:, 0] += total - counts.sum(1)
+    index = pd.MultiIndex.from_product([range(layers), names], names=["layer", column])
+    table = pd.DataFrame({"prefixes": counts.ravel()}, index=index).reset_index()
+    return table.assign(share=table["prefixes"] / total)
+
+
+def _keys(folder: Path, layers: int, generator: np.random.Generator) -> None:
+    both = [_shares(generator, layers, names, "category", 500) for names in (CATEGORIES, CATEGORIES[::-1])]
+    both = [table.assign(sample=sample) for table, sample in zip(both, ("trigger", "random"))]
+    tables.write(pd.concat(both)[["sample", "layer", "category", "prefixes", "share"]], folder / "keys/categories.csv")
+    summary = pd.DataFrame(
+        {"sample": np.repeat(["trigger", "random"], layers), "layer": list(range(layers)) * 2, "keys": 20,
+         "keys_with_pattern": [18] * layers + [1] * layers, "patterns_per_key": 3.5, "coverage": 0.7}
+    )  # fmt: skip
+    tables.write(summary, folder / "keys/patterns.csv")
+    removal = pd.DataFrame(
+        [
+            {"layer": layer, "removed": removed, "keys": 20, "triggers": 240, "skipped": 3, "change": change + layer,
+             "low": change + layer - 2, "high": change + layer + 2}
+            for layer in range(layers)
+            for removed, change in (("first", -12.0), ("last", -70.0), ("random", -20.0))
+        ]
+    )  # fmt: skip
+    tables.write(removal, folder / "keys/removal.csv")
+    activity = {"keys": MEMORIES, "dead": 1, "fewer": 2, "firing_q1": 0.1, "firing_median": 0.2, "firing_q3": 0.3}
+    tables.write(pd.DataFrame([{"layer": layer, **activity} for layer in range(layers)]), folder / "keys/activity.csv")
+    found = pd.DataFrame(
+        [
+            {"sample": sample, "layer": layer, "memory": memory, "pattern": number, "kind": "last word",
+             "family": ("shallow", "semantic")[number], "label": f"ends with “{HOSTILE[memory % len(HOSTILE)]}”",
+             "prefixes": 3 + (memory + number) % (KEPT - 3), "chance": 0.01, "p_value": 1e-9, "q_value": 1e-7,
+             "ranks": list(range(3 + (memory + number) % (KEPT - 3)))}
+            for sample in ("trigger", "random")
+            for layer in range(layers)
+            for memory in range(1, 8)
+            for number in (0, 1)
+        ]
+    )  # fmt: skip
+    looked = (
+        found[["sample", "layer", "memory"]].drop_duplicates().merge(pd.DataFrame({"rank": range(KEPT)}), how="cross")
+    )
+    tables.write(looked.assign(category="shallow"), folder / "keys/prefixes/0.parquet")
+    half = found["layer"] < max(1, layers // 2)
+    for group, part in enumerate((found[half], found[~half])):
+        tables.write(part, folder / "keys/patterns" / f"{group}.parquet")
+
+
+def _values(folder: Path, layers: int, generator: np.random.Generator) -> None:
+    keys = MEMORIES - 1
+    own = np.round(keys * 0.6 * (np.arange(layers) / layers) ** 2).astype(int)
+    rates = {"trigger": own, "permuted": own // 4, "unigram": np.ones(layers, int), "uniform": np.zeros(layers, int)}
+    rows = [
+        {"layer": layer, "source": source, "agreeing": agreeing[layer], "keys": keys, "dead": 1}
+        for source, agreeing in rates.items()
+        for layer in range(layers)
+    ]
+    agreement = pd.DataFrame(rows)
+    low, high = wilson(agreement["agreeing"], agreement["keys"])
+    tables.write(
+        agreement.assign(rate=agreement["agreeing"] / keys, low=low, high=high), folder / "values/agreement.csv"
+    )
+    ranks = [
+        {"layer": layer, "keys": keys, **box(generator.integers(0, 30 - layer // 2, 80))} for layer in range(layers)
+    ]
+    tables.write(pd.DataFrame(ranks), folder / "values/rank.csv")
+    edges, counts = np.linspace(0.001, 0.2, 9), np.array([900, 120, 40, 12, 6, 3, 0, 2])
+    agreeing = np.array([10, 12, 9, 4, 3, 2, 0, 2])
+    low, high = wilson(agreeing, counts)
+    bins = {"low": edges[:-1], "high": edges[1:], "values": counts, "agreeing": agreeing}
+    rate = np.where(counts, agreeing / np.maximum(counts, 1), np.nan)
+    tables.write(
+        pd.DataFrame({**bins, "rate": rate, "rate_low": low, "rate_high": high}), folder / "values/probability.csv"
+    )
+    predictive = [
+        {"layer": number % layers, "memory": number, "norm": 2.5, "top_token": number, "token": VOCABULARY[number],
+         "top_probability": 0.2 / (1 + number), "triggers": KEPT, "matching": number % 3,
+         "precision": number % 3 / KEPT, "prefix": "".join(HOSTILE) if number % 3 else "",
+         "next_token": VOCABULARY[number] if number % 3 else ""}
+        for number in range(20)
+    ]  # fmt: skip
+    tables.write(pd.DataFrame(predictive), folder / "values/predictive.csv")
+    where = [{"layer": layer, "values": 20 // layers, "matching": 3} for layer in range(layers)]
+    tables.write(pd.DataFrame(where), folder / "values/predictive_layers.csv")
+    _projections(folder, layers, generator)
+
+
+def _projections(folder: Path, layers: int, generator: np.random.Generator) -> None:
+    layer, memory = (grid.ravel() for grid in np.mgrid[:layers, :MEMORIES])
+    columns = {
+        "layer": layer, "memory": memory, "norm": 1.0, "top_token": memory % 20, "top_probability": 0.2,
+        "triggers": np.where(memory == 0, 0, KEPT), "next_token": 3, "rank": 17, "agrees": memory % 2 == 0,
+        "agrees_permuted": False, "agrees_unigram": False, "matching": 3, "first_match": 2,
+    }  # fmt: skip
+    tables.write(pd.DataFrame(columns), folder / "values/memories/0.parquet")
+    with store.create(folder / "values/projections/0.h5", "projections", identities()) as file:
+        top = generator.integers(0, len(VOCABULARY), (len(layer), 15)).astype(np.int32)
+        probability = np.log(0.3 / (1 + np.arange(15)))[None].repeat(len(layer), 0).astype(np.float32)
+        store.put(file, "layer", layer, ["row"], "1", "layer")
+        store.put(file, "memory", memory, ["row"], "1", "memory")
+        store.put(file, "top_token", top, ["row", "rank"], "token", "top tokens")
+        store.put(file, "top_log_probability", probability, ["row", "rank"], "nat", "their log-probabilities")
+        store.put(file, "norm", np.ones(len(layer), np.float32), ["row"], "1", "norm")
+
+
+def _boxes(layers: int, centre: np.ndarray, spread: float, generator: np.random.Generator) -> pd.DataFrame:
+    samples = np.clip(centre[:, None] + spread * generator.standard_normal((layers, 200)), 0, 1)
+    return pd.DataFrame([{"layer": layer, "prefixes": PREFIXES, **box(sample)} for layer, sample in enumerate(samples)])
+
+
+def _rates(layers: int, count: np.ndarray, **columns) -> pd.DataFrame:
+    low, high = wilson(count, np.full(layers, PREFIXES))
+    table = {
+        "layer": range(layers),
+        "prefixes": PREFIXES,
+        **columns,
+        "share": count / PREFIXES,
+        "low": low,
+        "high": high,
+    }
+    return pd.DataFrame(table)
+
+
+def _composition(folder: Path, layers: int, generator: np.random.Generator) -> None:
+    depth = np.linspace(0, 1, layers)
+    tables.write(_boxes(layers, 0.5 - 0.35 * depth, 0.06, generator), folder / "composition/active.csv")
+    without = np.round(PREFIXES * (0.95 - 0.3 * depth)).astype(int)
+    both = [
+        _rates(layers, without - less, reading=reading, without=without - less)
+        for reading, less in (("active", 0), ("all", 60))
+    ]
+    order = ["layer", "reading", "prefixes", "without", "share", "low", "high"]
+    tables.write(pd.concat(both)[order], folder / "composition/agreement.csv")
+    cases = {"cases": 50, "stop_word": 30, "stop_word_share": 0.6, "short": 21, "short_share": 0.42}
+    base = {
+        "base_cases": PREFIXES,
+        "base_stop_word": 160,
+        "base_stop_word_share": 0.4,
+        "base_short": 80,
+        "base_short_share": 0.2,
+    }
+    tables.write(
+        pd.DataFrame([{"layer": n, **cases, **base} for n in range(-1, layers)]), folder / "composition/cases.csv"
+    )
+    median = 6 + 10 * (1 - depth)
+    effective = {
+        "memories": MEMORIES,
+        "effective_q1": median - 2,
+        "effective_median": median,
+        "effective_q3": median + 3,
+    }
+    tables.write(
+        pd.DataFrame({"layer": range(layers), **effective, "participation_median": median / 2}),
+        folder / "composition/effective.csv",
+    )
+
+
+def _refinement(folder: Path, layers: int, generator: np.random.Generator) -> None:
+    depth = np.linspace(0.05, 0.9, layers)
+    matching = np.round(PREFIXES * depth).astype(int)
+    tables.write(_rates(layers, matching, matching=matching), folder / "refinement/residual.csv")
+    tables.write(_boxes(layers, depth / 2, 0.1, generator), folder / "refinement/probability.csv")
+    breakdown = _shares(generator, layers, CASES, "case", PREFIXES)
+    low, high = wilson(breakdown["prefixes"], np.full(len(breakdown), PREFIXES))
+    tables.write(breakdown.assign(low=low, high=high), folder / "refinement/breakdown.csv")
+    changes = [
+        {"prefix": number, "text": "".join(HOSTILE[: number % 9 + 1]), "next_token": VOCABULARY[number],
+         "residual_token": VOCABULARY[-number - 1], "output_token": VOCABULARY[number + 2],
+         "cosine": 0.1 * number - 0.5, "cosine_percentile": 5.0 * number, "related": ""}
+        for number in range(18)
+    ]  # fmt: skip
+    tables.write(pd.DataFrame(changes), folder / "refinement/changes.csv")
+
+
+def _costs(folder: Path) -> None:
+    for name, seconds, memory in (("triggers/0", 61.5, 812.3), ("triggers/1", 58.5, "-"), ("values", 0.3, 101.0)):
+        path = folder / "benchmarks" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:01:01\t{memory}\n")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory) -> Path:
+    """The results of a finished run of six layers."""
+    return write_results(tmp_path_factory.mktemp("results") / "demo")
