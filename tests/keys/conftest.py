@@ -92,7 +92,11 @@ def make_triggers():
             maximum=coefficient[:, 0],
             histogram=np.zeros((shape[0], len(HISTOGRAM_EDGES) - 1), np.int64),
             prefixes=1000,
-            attributes={**corpus.attributes, "model_hash": "fake"},
+            attributes={
+                "corpus_hash": corpus.attributes["corpus_hash"],
+                "tokenizer_hash": "blanks",
+                "model_hash": "fake",
+            },
         )
 
     return make

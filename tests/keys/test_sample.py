@@ -69,3 +69,7 @@ def test_triggers_of_several_keys_one_behind_the_other(corpus, make_triggers, co
     expected = [(0, 5, 2), (0, 6, 3), (2, 8, 1)] if count > 1 else [(0, 5, 2), (2, 8, 1)]
     assert memories.tolist() == [memory for memory, _, _ in expected]
     assert [ids.tolist() for ids in prefixes] == [corpus.ids(s)[:p].tolist() for _, s, p in expected]
+
+
+def test_random_examples_do_not_depend_on_what_was_drawn_before(corpus):
+    assert random_examples(corpus, 3, 5, seed=0, layer=2) == random_examples(corpus, 9, 5, seed=0, layer=2)[:3]

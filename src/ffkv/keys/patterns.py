@@ -35,7 +35,7 @@ class Pattern(NamedTuple):
 
     @property
     def family(self) -> str:
-        """ "shallow" or "semantic"."""
+        """Whether it is about words ("shallow") or about a topic ("semantic")."""
         kind, _ = self.feature
         return KINDS[kind].family
 
@@ -79,10 +79,9 @@ def find_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -
     minimum, rate = detector.minimum_prefixes, detector.false_discovery_rate
     shallow = [[shallow_evidence(prefix) for prefix in key] for key in keys]
     semantic = semantic_evidence(keys, detector.topics, minimum)
-    found = zip(
-        significant(shallow, detector.shallow, minimum, rate), significant(semantic, detector.semantic, minimum, rate)
-    )
-    return [distinct(of_words) + distinct(of_topics) for of_words, of_topics in found]
+    of_words = significant(shallow, detector.shallow, minimum, rate)
+    of_topics = significant(semantic, detector.semantic, minimum, rate)
+    return [distinct(in_words) + distinct(in_topics) for in_words, in_topics in zip(of_words, of_topics, strict=True)]
 
 
 def semantic_evidence(keys: Sequence[Sequence[Sequence[str]]], topics: Topics, minimum: int) -> list[list[Evidence]]:
@@ -107,21 +106,19 @@ def significant(
     Benjamini-Hochberg over every key and every feature that occurs in the background or in a key, not only over those
     that were seen to recur: choosing what to test by looking at it would be no test.
     """
-    candidates = [
-        (number, *candidate) for number, key in enumerate(keys) for candidate in recurring(key, minimum).items()
-    ]
-    lengths = [np.array([evidence.words for evidence in key], int) for key in keys]
-    chances = [background.chance(feature, lengths[number]) for number, feature, _ in candidates]
-    counts = np.array([(len(members), len(keys[number])) for number, _, members in candidates], int).reshape(-1, 2)
-    p_values = p_value(counts[:, 0], counts[:, 1], np.array(chances))
+    candidates = [(number, *found) for number, key in enumerate(keys) for found in recurring(key, minimum).items()]
+    words = [np.array([evidence.words for evidence in key], int) for key in keys]
+    chances = np.array([background.chance(feature, words[number]) for number, feature, _ in candidates])
+    occurrences = np.array([len(members) for _, _, members in candidates], int)
+    prefixes = np.array([len(keys[number]) for number, _, _ in candidates], int)
+    p = p_value(occurrences, prefixes, chances)
     possible = background.features.union(*(evidence.features for key in keys for evidence in key))
-    found = [[] for _ in keys]
-    for (number, feature, members), chance, p, q in zip(
-        candidates, chances, p_values, q_values(p_values, len(keys) * len(possible))
-    ):
-        if q <= rate:
-            found[number].append(Pattern(feature, members, chance, float(p), float(q)))
-    return found
+    q = q_values(p, len(keys) * len(possible))
+    patterns = [[] for _ in keys]
+    for index in np.flatnonzero(q <= rate).tolist():
+        number, feature, members = candidates[index]
+        patterns[number].append(Pattern(feature, members, float(chances[index]), float(p[index]), float(q[index])))
+    return patterns
 
 
 def recurring(key: Sequence[Evidence], minimum: int) -> dict[Feature, tuple[int, ...]]:

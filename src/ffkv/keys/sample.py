@@ -11,6 +11,7 @@ from ffkv.corpus.words import words
 
 # What a random choice is for: with the run's seed (and the layer) it makes a stream of its own.
 KEYS, RANDOM, BACKGROUND, REMOVAL = range(4)
+DRAWS = 4  # random prefixes that are drawn for each that is wanted, because some are of one sentence
 
 
 class Examples(NamedTuple):
@@ -53,39 +54,37 @@ def trigger_examples(triggers: Triggers, corpus: Corpus, layer: int, memory: int
     """
     row = triggers.layer_offset[layer] + memory
     sentences = triggers.sentence[row, : triggers.count[row]]
-    ranks = np.sort(np.unique(sentences, return_index=True)[1])[:count]
-    return Examples(
-        "trigger", memory, ranks.tolist(), prefix_words(corpus, sentences[ranks], triggers.position[row, ranks])
-    )
+    ranks = first_of_each(sentences)[:count]
+    found = prefix_words(corpus, sentences[ranks], triggers.position[row, ranks])
+    return Examples("trigger", memory, ranks.tolist(), found)
 
 
 def random_examples(corpus: Corpus, keys: int, count: int, seed: int, layer: int) -> list[Examples]:
-    """As many random prefixes as `keys` keys would have, drawn as triggers are: each of another sentence."""
+    """As many random prefixes as `keys` keys would have, drawn as triggers are: each of another sentence.
+
+    They are fewer than `count` only where the corpus has hardly more sentences than that.
+    """
     generator = np.random.default_rng([seed, RANDOM, layer])
-    count = min(count, len(corpus))
-    return [
-        Examples("random", number, list(range(count)), _random_prefixes(corpus, count, generator))
-        for number in range(keys)
-    ]
+    drawn = generator.integers(0, prefixes_of(corpus), (keys, DRAWS * count))
+    examples = []
+    for number, (sentences, positions) in enumerate(zip(*prefixes_at(corpus, drawn), strict=True)):
+        chosen = first_of_each(sentences)[:count]
+        found = prefix_words(corpus, sentences[chosen], positions[chosen])
+        examples.append(Examples("random", number, list(range(len(chosen))), found))
+    return examples
 
 
-def _random_prefixes(corpus: Corpus, count: int, generator: np.random.Generator) -> list[list[str]]:
-    sentences = positions = np.empty(0, int)
-    while len(sentences) < count:
-        more = prefixes_at(corpus, generator.integers(0, prefixes_of(corpus), 2 * count))
-        sentences, positions = np.append(sentences, more[0]), np.append(positions, more[1])
-        first = np.sort(np.unique(sentences, return_index=True)[1])
-        sentences, positions = sentences[first], positions[first]
-    return prefix_words(corpus, sentences[:count], positions[:count])
+def first_of_each(sentences: np.ndarray) -> np.ndarray:
+    """Where each sentence occurs for the first time, in order."""
+    return np.sort(np.unique(sentences, return_index=True)[1])
 
 
 def background_prefixes(corpus: Corpus, count: int, seed: int) -> list[list[str]]:
     """The words of different random prefixes of a corpus, all of them where there are no more than `count`."""
     generator = np.random.default_rng([seed, BACKGROUND])
     total = prefixes_of(corpus)
-    return prefix_words(
-        corpus, *prefixes_at(corpus, np.sort(generator.choice(total, min(count, total), replace=False)))
-    )
+    chosen = np.sort(generator.choice(total, min(count, total), replace=False))
+    return prefix_words(corpus, *prefixes_at(corpus, chosen))
 
 
 def prefixes_of(corpus: Corpus) -> int:
@@ -94,7 +93,7 @@ def prefixes_of(corpus: Corpus) -> int:
 
 
 def prefixes_at(corpus: Corpus, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sentence and position of the prefixes of these numbers, counted from 0 over the corpus."""
+    """Sentence and position of the prefixes of these numbers, counted from 0 over the corpus. Any shape."""
     starts = corpus.offsets - np.arange(len(corpus.offsets))
     sentences = np.searchsorted(starts, numbers, side="right") - 1
     return sentences, numbers - starts[sentences] + 1

@@ -42,7 +42,7 @@ class Topics:
         Args:
             prefixes: content words by prefix. One without any known word has no topic.
         """
-        if not self.labels:
+        if not (self.labels and prefixes):
             return [Evidence([], 0) for _ in prefixes]
         with threadpool_limits(1):
             vectors = self.vectorizer.transform(prefixes)

@@ -1,0 +1,160 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ffkv.keys.features import Evidence
+from ffkv.keys.patterns import (
+    CATEGORIES,
+    Pattern,
+    categories,
+    distinct,
+    find_patterns,
+    prepare,
+    recurring,
+    semantic_evidence,
+)
+from ffkv.keys.sample import prefix_words, prefixes_at, prefixes_of, random_examples
+from ffkv.keys.topics import content_words
+from ffkv.settings import Keys
+
+from .conftest import TOPICS, topic_word
+
+SETTINGS = Keys(background_prefixes=5000, topics=TOPICS)
+
+
+@pytest.fixture(scope="module")
+def detector(corpus):
+    return prepare(corpus, SETTINGS, seed=0)
+
+
+def prefixes_where(corpus, condition, count=25, most_uses=None):
+    """Prefixes of different sentences that meet a condition on (sentence, words).
+
+    Args:
+        most_uses: in how many of them a content word may occur.
+    """
+    found, sentences, uses = [], set(), Counter()
+    for number in np.random.default_rng(1).permutation(prefixes_of(corpus)):
+        sentence, position = prefixes_at(corpus, number)
+        (words,) = prefix_words(corpus, [int(sentence)], [int(position)])
+        content = set(content_words(words))
+        rare = most_uses is None or all(uses[word] < most_uses for word in content)
+        if int(sentence) not in sentences and rare and condition(int(sentence), words):
+            found.append(words)
+            sentences.add(int(sentence))
+            uses.update(content)
+        if len(found) == count:
+            return found
+    raise AssertionError("the corpus has too few such prefixes")
+
+
+def random_prefixes(corpus, count, seed=0):
+    (key,) = random_examples(corpus, 1, count, seed, layer=0)
+    return key.prefixes
+
+
+def found_in(detector, *keys):
+    return [[(*pattern.feature, len(pattern.members)) for pattern in found] for found in find_patterns(keys, detector)]
+
+
+def test_a_key_whose_prefixes_share_the_last_word(corpus, detector):
+    word = topic_word(0, 0)
+    key = prefixes_where(corpus, lambda sentence, words: words[-1] == word and len(words) > 3)
+    (patterns,) = find_patterns([key], detector)
+    assert patterns[0].feature == ("last word", word)
+    assert patterns[0].members == tuple(range(25))
+    assert patterns[0].p_value < 1e-30
+    assert set(categories(patterns, 25)) <= {"shallow", "shallow and semantic"}
+
+
+def test_a_topic_without_shared_words(corpus, detector):
+    def of_topic(sentence, words):
+        return sentence // 10 % TOPICS == 3 and len(content_words(words)) > 1
+
+    key = prefixes_where(corpus, of_topic, most_uses=2)
+    (patterns,) = find_patterns([key], detector)
+    (topic,) = [pattern for pattern in patterns if pattern.family == "semantic"]
+    assert len(topic.members) == 25
+    assert all(word.startswith("d") for word in detector.topics.labels[int(topic.feature[1])].split(", "))
+
+
+def test_a_topic_is_seen_beyond_shared_words_only(detector):
+    shared = [topic_word(1, number) for number in range(3)]
+    key = [["the", *shared, "of"] for _ in range(25)]
+    assert semantic_evidence([key], detector.topics, 3) == [[([], 0)] * 25]
+    assert all(evidence.words == 3 for evidence in semantic_evidence([key[:2]], detector.topics, 3)[0])
+    (patterns,) = find_patterns([key], detector)
+    assert [pattern.family for pattern in patterns] == ["shallow"]
+
+
+def test_two_prefixes_are_too_few_and_three_enough(corpus, detector):
+    rest = random_prefixes(corpus, 22)
+    unheard = [["the", topic_word(number, 90 + number), "zebra"] for number in range(3)]
+    two, three = found_in(detector, [*unheard[:2], *rest], [*unheard, *rest])
+    assert ("last word", "zebra", 3) in three
+    assert not any("zebra" in text for _, text, _ in two)
+
+
+def test_frequent_words_need_more_than_three(corpus, detector):
+    of_the = [["the", topic_word(number % 5, 80 + number), "of"] for number in range(3)]
+    (found,) = found_in(detector, [*of_the, *random_prefixes(corpus, 22)])
+    assert ("last word", "of", 3) not in found
+
+
+def test_random_prefixes_have_no_pattern(corpus, detector):
+    assert found_in(detector, random_prefixes(corpus, 25)) == [[]]
+
+
+def test_the_share_of_random_keys_with_a_pattern_is_below_the_false_discovery_rate(corpus, detector):
+    """Beside keys that have patterns, so that the level is the one that real keys are held to."""
+    words = [topic_word(topic, number) for topic in range(TOPICS) for number in range(6)]
+    real = [prefixes_where(corpus, lambda sentence, w, word=word: w[-1] == word, count=10) for word in words]
+    random = [key.prefixes for layer in range(3) for key in random_examples(corpus, 100, 25, 0, layer)]
+    found = find_patterns([*real, *random], detector)
+    assert all(found[: len(real)])
+    assert np.mean([bool(patterns) for patterns in found[len(real) :]]) <= SETTINGS.false_discovery_rate
+
+
+def test_no_keys_no_patterns(detector):
+    assert find_patterns([], detector) == []
+    assert find_patterns([[]], detector) == [[]]
+    assert find_patterns([[[], []]], detector) == [[]]
+
+
+def test_recurring_counts_prefixes_not_occurrences():
+    key = [Evidence([("inner bigram", "a b")] * 5, 10), Evidence([("inner bigram", "a b"), ("last word", "b")], 2)]
+    assert recurring(key, 2) == {("inner bigram", "a b"): (0, 1)}
+
+
+def pattern(kind, members, p, text="x"):
+    return Pattern((kind, text), tuple(members), 0.01, p, p)
+
+
+def test_of_patterns_in_the_same_prefixes_the_most_specific_stays():
+    word, bigram, trigram = (
+        pattern(kind, range(5), p) for kind, p in [("last word", 1e-9), ("last bigram", 1e-6), ("last trigram", 1e-7)]
+    )
+    assert distinct([word, bigram, trigram]) == distinct([trigram, word, bigram]) == [trigram]
+
+
+def test_a_pattern_inside_a_more_significant_one_is_dropped():
+    word, bigram = pattern("last word", range(10), 1e-9), pattern("last bigram", range(4), 1e-6)
+    assert distinct([bigram, word]) == [word]
+
+
+def test_a_pattern_inside_a_less_significant_one_stays_beside_it():
+    word, bigram = pattern("last word", range(10), 1e-6), pattern("last bigram", range(4), 1e-9)
+    assert distinct([word, bigram]) == [bigram, word]
+
+
+def test_patterns_that_only_overlap_both_stay():
+    first, second = pattern("last word", [0, 1, 2], 1e-6), pattern("first word", [2, 3, 4], 1e-5)
+    assert distinct([first, second]) == [first, second]
+
+
+def test_a_prefixs_category_is_the_union_of_its_patterns_families():
+    patterns = [pattern("last word", [0, 1], 0.01), pattern("inner bigram", [0], 0.01), pattern("topic", [1, 2], 0.01)]
+    found = categories(patterns, 4)
+    assert found == ["shallow", "shallow and semantic", "semantic", "none"] == list(CATEGORIES)
+    assert categories([], 2) == ["none", "none"]

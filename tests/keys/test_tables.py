@@ -1,0 +1,130 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from ffkv.errors import UserError
+from ffkv.keys.patterns import Pattern
+from ffkv.keys.sample import Examples
+from ffkv.keys.tables import (
+    PATTERNS,
+    PREFIXES,
+    REMOVAL,
+    activity,
+    category_shares,
+    check_layers,
+    pattern_rows,
+    pattern_summary,
+    prefix_rows,
+    removal_rows,
+    removal_summary,
+    typed,
+)
+from ffkv.keys.topics import Topics
+
+TOPICS = Topics(None, np.empty((0, 0)), np.empty((0, 0)), ["army, war"])
+EXAMPLES = [Examples("trigger", 7, [0, 2, 5], [[], [], []]), Examples("random", 0, [0, 1], [[], []])]
+FOUND = [[Pattern(("last word", "of"), (0, 2), 0.1, 0.01, 0.02), Pattern(("topic", "0"), (2,), 0.2, 0.03, 0.04)], []]
+
+
+def found_tables(layer=0):
+    patterns = typed(pattern_rows(layer, EXAMPLES, FOUND, TOPICS), PATTERNS)
+    return patterns, typed(prefix_rows(layer, EXAMPLES, FOUND), PREFIXES)
+
+
+def test_a_row_for_each_pattern():
+    patterns, _ = found_tables(3)
+    assert patterns.to_dict("records") == [
+        {
+            "sample": "trigger", "layer": 3, "memory": 7, "pattern": 0, "kind": "last word", "family": "shallow",
+            "label": "ends with “of”", "prefixes": 2, "chance": 0.1, "p_value": 0.01, "q_value": 0.02, "ranks": [0, 5],
+        },
+        {
+            "sample": "trigger", "layer": 3, "memory": 7, "pattern": 1, "kind": "topic", "family": "semantic",
+            "label": "is about army, war", "prefixes": 1, "chance": 0.2, "p_value": 0.03, "q_value": 0.04, "ranks": [5],
+        },
+    ]  # fmt: skip
+
+
+def test_a_row_for_each_prefix():
+    _, prefixes = found_tables()
+    assert prefixes["rank"].tolist() == [0, 2, 5, 0, 1]
+    assert prefixes["category"].tolist() == ["shallow", "none", "shallow and semantic", "none", "none"]
+
+
+def test_figure_2_counts_every_category_of_every_layer():
+    shares = category_shares(found_tables()[1], layers=2).set_index(["sample", "layer", "category"]).sort_index()
+    assert len(shares) == 2 * 2 * 4
+    assert shares.loc[("trigger", 0)]["prefixes"].to_dict() == {
+        "shallow": 1,
+        "shallow and semantic": 1,
+        "semantic": 0,
+        "none": 1,
+    }
+    assert shares.loc[("trigger", 0, "shallow"), "share"] == pytest.approx(1 / 3)
+    assert shares.loc[("random", 0, "none"), "share"] == 1
+    assert shares.loc[("trigger", 1)]["prefixes"].sum() == 0
+    assert shares.loc[("trigger", 1)]["share"].isna().all()
+
+
+def test_patterns_per_key_and_coverage():
+    table = pattern_summary(*found_tables(), layers=2)
+    assert list(table.columns) == ["sample", "layer", "keys", "keys_with_pattern", "patterns_per_key", "coverage"]
+    trigger, empty, random, _ = table.to_dict("records")
+    assert trigger == {
+        "sample": "trigger",
+        "layer": 0,
+        "keys": 1,
+        "keys_with_pattern": 1,
+        "patterns_per_key": 2,
+        "coverage": pytest.approx(2 / 3),
+    }
+    assert (random["keys"], random["keys_with_pattern"], random["patterns_per_key"], random["coverage"]) == (1, 0, 0, 0)
+    assert (empty["keys"], empty["keys_with_pattern"]) == (0, 0)
+    assert np.isnan([empty["patterns_per_key"], empty["coverage"]]).all()
+
+
+def test_the_change_is_averaged_by_key_and_then_over_keys():
+    changes = np.array([[-10, -50, np.nan], [-30, -70, -20], [0, -100, -40]])
+    rows = removal_rows(1, np.array([4, 6, 9]), np.array([4, 4, 6]), changes)
+    by_key = typed(rows, REMOVAL)
+    assert by_key[by_key["memory"] == 4]["change"].tolist() == [-20, -60, -20]
+    assert by_key[by_key["memory"] == 4]["skipped"].tolist() == [0, 0, 1]
+    assert by_key[by_key["memory"] == 9]["change"].isna().all()
+    table = removal_summary(by_key, layers=2, seed=0)
+    assert list(table.columns) == ["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high"]
+    assert table["change"].tolist()[3:] == [-10, -80, -30]
+    assert table[["keys", "triggers", "skipped"]].to_numpy()[3:].tolist() == [[2, 3, 0], [2, 3, 0], [2, 2, 1]]
+    assert (table["low"][3:] <= table["change"][3:]).all()
+    assert (table["high"][3:] >= table["change"][3:]).all()
+    assert table[:3]["change"].isna().all()
+    assert table[:3]["keys"].tolist() == [0, 0, 0]
+
+
+def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):
+    triggers = make_triggers(corpus, [[[(0, 1)], [], [(0, 1), (1, 1)]], [[], []]], per_key=2)
+    first, second = activity(triggers).to_dict("records")
+    assert first == {
+        "layer": 0,
+        "keys": 3,
+        "dead": 1,
+        "fewer": 2,
+        "firing_q1": 0.001,
+        "firing_median": 0.002,
+        "firing_q3": 0.003,
+    }
+    assert (second["keys"], second["dead"], second["fewer"], second["firing_q3"]) == (2, 2, 2, 0)
+
+
+def test_groups_that_do_not_make_a_whole_are_refused(corpus, make_triggers):
+    triggers = make_triggers(corpus, [[[(0, 1)]], [[]], [[(0, 1)]]])
+    first, last = found_tables(0)[1], found_tables(2)[1]
+    identity = ["sample", "layer", "memory", "rank"]
+    check_layers(pd.concat([first, last]), identity, triggers, "--prefixes")
+    with pytest.raises(UserError, match=r"layers \[2\] are missing"):
+        check_layers(first, identity, triggers, "--prefixes")
+    with pytest.raises(UserError, match=r"layers \[0\] are there more than once"):
+        check_layers(pd.concat([first, last, first]), identity, triggers, "--prefixes")
+
+
+def test_tables_without_rows_keep_their_types():
+    assert typed([], PREFIXES).dtypes.to_dict() == typed(prefix_rows(0, EXAMPLES, FOUND), PREFIXES).dtypes.to_dict()
