@@ -1,0 +1,37 @@
+"""The embedded model's tokenizer: byte-level byte-pair encoding, as GPT-2's, with a BOS token in front."""
+
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+BOS = "<|bos|>"
+BOS_ID = 0
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int, context: int) -> PreTrainedTokenizerFast:
+    """Learns a vocabulary. The same texts in the same order give the same tokenizer.
+
+    Args:
+        texts: what it learns from.
+        vocabulary: number of tokens, BOS (id 0) and the 256 bytes among them; short texts may give fewer.
+        context: the model's longest input in tokens, BOS included; stands in the tokenizer's files.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[BOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=BOS,
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )
