@@ -3,6 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from ffkv.keys.chance import count_background
 from ffkv.keys.features import Evidence
 from ffkv.keys.patterns import (
     CATEGORIES,
@@ -13,6 +14,7 @@ from ffkv.keys.patterns import (
     prepare,
     recurring,
     semantic_evidence,
+    significant,
 )
 from ffkv.keys.sample import prefix_words, prefixes_at, prefixes_of, random_examples
 from ffkv.keys.topics import content_words
@@ -114,6 +116,17 @@ def test_the_share_of_random_keys_with_a_pattern_is_below_the_false_discovery_ra
     found = find_patterns([*real, *random], detector)
     assert all(found[: len(real)])
     assert np.mean([bool(patterns) for patterns in found[len(real) :]]) <= SETTINGS.false_discovery_rate
+
+
+def test_every_feature_of_the_background_counts_as_a_hypothesis_for_every_key():
+    background = count_background(Evidence([("last word", f"w{number}")], 1) for number in range(50))
+    key = [Evidence([("last word", "new")], 1)] * 4 + [Evidence([("last word", "w1")], 1)]
+    (pattern,), nothing = significant([key, []], background, minimum=3, rate=0.05)
+    assert pattern.members == (0, 1, 2, 3)
+    assert pattern.chance == pytest.approx(1 / 51)
+    assert pattern.p_value == pytest.approx(5 * (1 / 51) ** 4 * (50 / 51) + (1 / 51) ** 5)
+    assert pattern.q_value == pytest.approx(pattern.p_value * 2 * 51)
+    assert nothing == []
 
 
 def test_no_keys_no_patterns(detector):

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
 from ffkv.settings import Activations, Keys, Model
 
-triggers_option = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5.")
-corpus_option = click.option("--corpus", "corpus_file", type=READABLE, required=True, help="corpus/train.h5.")
+TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5.")
+CORPUS = click.option("--corpus", "corpus_file", type=READABLE, required=True, help="corpus/train.h5.")
 
 
 @click.group()
@@ -17,8 +17,8 @@ def keys() -> None:
 
 
 @keys.command()
-@triggers_option
-@corpus_option
+@TRIGGERS
+@CORPUS
 @setting(Keys, *(name for name in Keys.model_fields if name != "removal_triggers"))
 @seed_option
 @part_options("layer_group")
@@ -70,15 +70,9 @@ def patterns(
 
 
 @keys.command()
-@click.option(
-    "--model",
-    "model_folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="The model stage's folder.",
-)
-@triggers_option
-@corpus_option
+@click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
+@TRIGGERS
+@CORPUS
 @setting(Keys, "per_layer", "removal_triggers")
 @setting(Model, "device")
 @setting(Activations, "batch_tokens")
@@ -101,6 +95,9 @@ def removal(
     output: Path,
 ) -> None:
     """Remove the first, the last or another token from trigger examples, and see how coefficients change."""
+    from ffkv.runtime import torch_with
+
+    torch_with(threads)
     from ffkv import tables
     from ffkv.activations.data import read_triggers
     from ffkv.activations.rows import last_coefficients
@@ -111,11 +108,10 @@ def removal(
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.load import load
     from ffkv.progress import progress
-    from ffkv.runtime import torch_with
 
-    torch_with(threads)
-    corpus = data.read(corpus_file, read_anatomy(model_folder).identity)
-    triggers = read_triggers(triggers_file, {**corpus.attributes, **read_anatomy(model_folder).identity})
+    identity = read_anatomy(model_folder).identity
+    corpus = data.read(corpus_file, identity)
+    triggers = read_triggers(triggers_file, {**corpus.attributes, **identity})
     layers = part(triggers.layers, layer_group, layer_groups)
     model = load(model_folder, device)
     rows = []
@@ -134,7 +130,7 @@ def removal(
 
 
 @keys.command()
-@triggers_option
+@TRIGGERS
 @click.option(
     "--patterns", "pattern_files", type=READABLE, multiple=True, required=True, help="A layer group's patterns."
 )
