@@ -20,6 +20,7 @@ def train(limit: int, validation_share: float, seed: int, threads: int, output: 
     Writes a checkpoint folder that transformers loads, and in it training.csv (the loss by step) and training.json
     (what was reached).
     """
+    from ffkv.embedded import training
     from ffkv.errors import UserError
     from ffkv.progress import progress
     from ffkv.runtime import torch_with
@@ -28,14 +29,11 @@ def train(limit: int, validation_share: float, seed: int, threads: int, output: 
     if settings.width % settings.heads:
         raise UserError(f"embedded.heads is {settings.heads}: must divide embedded.width, {settings.width}")
     torch_with(threads)
-    from ffkv.embedded.training import save
-    from ffkv.embedded.training import train as train_model
-
     corpus = section(Corpus, limit=limit, validation_share=validation_share)
     with progress(settings.steps * settings.batch_tokens, "tokens", "training") as bar:
-        trained = train_model(settings, corpus, seed, bar.update)
+        trained = training.train(settings, corpus, seed, bar.update)
         bar.total = bar.n  # batches are not full to the last token
-    save(trained, output)
+    training.save(trained, output)
     click.echo(
         f"{trained.summary['parameters']:,} parameters; validation perplexity "
         f"{trained.summary['validation_perplexity']:.1f} (unigram {trained.summary['unigram_perplexity']:.1f})"
