@@ -48,7 +48,7 @@ class Corpus(Section):
     """Which text is read, and how it becomes sentences of tokens."""
 
     dataset: str = Field(EMBEDDED, min_length=1, description="`embedded` (documentation of the Python library), `files`, or a hub id.")
-    config: str = Field("", description="The hub data set's configuration; empty takes its default.")
+    config: str = Field("default", min_length=1, description="The hub data set's configuration; `default` takes its default one.")
     revision: str = Field("main", min_length=1, description="The hub data set's branch, tag or commit.")
     train: Globs = Field(["train"], min_length=1, description="Hub: the split's name. Files: one or more paths or globs (txt, jsonl, csv, parquet; also .gz).")
     validation: Globs = Field([], description="The same for validation. Empty: a share of the train documents is held out.")

@@ -78,7 +78,7 @@ def _format(path: str) -> str:
 
 
 def _from_hub(corpus: Corpus, split: str) -> Iterator[Document]:
-    rows = _load(corpus.dataset, corpus.dataset, name=corpus.config or None, revision=corpus.revision, split=split)
+    rows = _load(corpus.dataset, corpus.dataset, name=None if corpus.config == "default" else corpus.config, revision=corpus.revision, split=split)
     return _rows(rows, corpus.text_field, f"{corpus.dataset}:{split}")
 
 

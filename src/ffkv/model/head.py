@@ -36,22 +36,22 @@ class Head:
             yield part, self.logits(vectors[part], layer)
 
     def logits(self, vectors: Tensor, layer: int) -> Tensor:
-        """Logits of vectors [n, d] of a layer, as float32 [n, vocabulary]."""
-        vectors = vectors.to(self._device)
-        if self._projection == "unembedding":
-            return vectors @ self.output_embedding().T
-        return self._through_head(vectors, layer)
-
-    def output_embedding(self) -> Tensor:
-        """The output embedding E [vocabulary, d] in float32.
+        """Logits of vectors [n, d] of a layer, as float32 [n, vocabulary].
 
         Raises:
-            UserError: the model has no single matrix from the residual stream to the vocabulary.
+            UserError: the projection is "unembedding", and no single matrix maps the residual stream to the vocabulary.
         """
+        vectors = vectors.to(self._device)
+        if self._projection == "unembedding":
+            return vectors @ self._output_embedding(vectors.shape[1]).T
+        return self._through_head(vectors, layer)
+
+    def _output_embedding(self, width: int) -> Tensor:
+        """E [vocabulary, d] in float32."""
         embedding = self._model.get_output_embeddings()
-        if embedding is None or embedding.weight.shape[0] != self.vocabulary:
-            raise UserError("This model has no single output embedding: use values.projection 'head'.")
-        return embedding.weight.float()
+        if embedding is None or tuple(embedding.weight.shape) != (self.vocabulary, width):
+            raise UserError("This model has no single matrix from its residual stream to the vocabulary: use values.projection 'head'.")
+        return embedding.weight.detach().float()
 
     def _through_head(self, vectors: Tensor, layer: int) -> Tensor:
         last, at = self._layers[-1], self._layers[layer]

@@ -19,6 +19,7 @@ PASSAGES = (
     "reservoirs, of which only one was ever built, because the council could not agree on how to pay for the others.",
 )
 LONGEST = 40  # tokens of a passage that are run
+DISTINCT = 8  # different tokens that a passage must have to prove anything
 
 
 def decompose(model: nn.Module, tokenizer) -> tuple[list[Layer], Tensor]:
@@ -42,6 +43,8 @@ def _two_sentences(tokenizer, passage: str, model: nn.Module) -> Tensor:
     largest = model.get_input_embeddings().weight.shape[0]
     if max(ids) >= largest:
         raise UserError(f"The tokenizer gives id {max(ids)}, but the model embeds only {largest} tokens: it is the tokenizer of another model.")
+    if len(set(ids)) < DISTINCT:  # a tokenizer that knows no English: any of its tokens will do
+        ids = torch.randint(min(len(tokenizer), largest), (len(ids),), generator=torch.Generator().manual_seed(len(passage))).tolist()
     context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or LONGEST
     tokens = min(len(ids) // 2, LONGEST, context)
     return torch.tensor(ids[: 2 * tokens]).reshape(2, tokens)

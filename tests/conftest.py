@@ -1,0 +1,67 @@
+"""What tests of several rooms share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support import detector_checkpoint, prove_into, random_checkpoint
+
+from ffkv.corpus import data
+from ffkv.corpus.encode import encode
+from ffkv.corpus.read import Document
+from ffkv.model.load import LoadedModel, load
+
+torch.set_num_threads(2)
+
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """Folders of tiny random checkpoints, by kind, made when first asked for."""
+    made: dict[str, Path] = {}
+
+    def get(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = random_checkpoint(tmp_path_factory.mktemp("checkpoint") / kind, kind)
+        return made[kind]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def proven(checkpoints, tmp_path_factory):
+    """Model stage folders of tiny random checkpoints, by kind."""
+    made: dict[str, Path] = {}
+
+    def get(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = prove_into(tmp_path_factory.mktemp(kind), checkpoints(kind))
+        return made[kind]
+
+    return get
+
+
+@pytest.fixture
+def write_corpus(tmp_path):
+    """Writes sentences (a document each) as a corpus file with the tokenizer of a model folder; returns its path."""
+
+    def write(sentences: list[str], tokenizer, vocabulary: int, name: str = "corpus.h5", deduplicate: bool = True, bos: list[int] | None = None, **attributes) -> Path:
+        documents = [Document(f"d{number}", sentence) for number, sentence in enumerate(sentences)]
+        encoded = encode(documents, tokenizer, 31, "line", True, "windows", deduplicate)
+        data.write(tmp_path / name, encoded, [0] if bos is None else bos, vocabulary, True, attributes)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def detector(tmp_path_factory) -> Path:
+    """The model stage's folder of the detector; memories.h5 stands beside it."""
+    folder = tmp_path_factory.mktemp("detector")
+    return prove_into(folder / "stage", detector_checkpoint(folder / "checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def loaded_detector(detector) -> LoadedModel:
+    """The detector in memory."""
+    return load(detector, "cpu")

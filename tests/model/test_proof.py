@@ -1,0 +1,180 @@
+"""The model stage on every family it promises, and its refusals."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from support import CONFIGS, prove_into, random_checkpoint, word_tokenizer
+from transformers import AutoModelForCausalLM, BertConfig, Gemma2Config, MambaConfig, MixtralConfig
+
+from ffkv.errors import UserError
+from ffkv.model.anatomy import read_anatomy
+from ffkv.model.commands import inspect
+from ffkv.model.load import load
+from ffkv.model.memories import read_memories, values
+from ffkv.model.prove import observe
+from ffkv.settings import Model
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_identity_of_the_decomposition_holds(proven, kind):
+    anatomy = read_anatomy(proven(kind))
+    assert set(anatomy.errors) == {"memories", "residual", "prefix", "head"}
+    # float32 rounding over two or three layers; the stage itself allows 1e-4
+    assert all(error < 1e-5 for error in anatomy.errors.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "site"),
+    [
+        ("gpt2", "plain", False),
+        ("opt", "plain", False),
+        ("opt-post-norm", "plain", True),
+        ("gpt-neox", "plain", False),
+        ("llama", "gated", False),
+    ],
+)
+def test_the_anatomy_says_how_the_layers_are_built(proven, kind, expected, site):
+    for layer in read_anatomy(proven(kind)).layers:
+        assert layer.kind == expected
+        assert bool(layer.site) == site
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt-post-norm", "gpt-neox", "llama"])
+def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
+    """m from the weights and x by hand; o of the last layer through the model's own tail gives the logits."""
+    loaded = load(proven(kind), "cpu")
+    ids = torch.randint(1, 60, (2, 7), generator=torch.Generator().manual_seed(1))
+    seen = {}
+    from ffkv.model.tap import tap
+
+    with tap(loaded.model, loaded.anatomy.layers, "xmyo", lambda layer, q, t: seen.__setitem__((layer.index, q), t.clone())) as run:
+        run(ids)
+    for layer in loaded.anatomy.layers:
+        matrices = [loaded.model.get_submodule(name) for name in layer.readers]
+        pre = [matrix(seen[layer.index, "x"]) for matrix in matrices]
+        block = loaded.model.get_submodule(layer.block)
+        act = next(module for name, module in block.named_modules() if name.rsplit(".", 1)[-1] in ("act", "act_fn", "activation_fn"))
+        expected = act(pre[0]) * (pre[1] if len(pre) == 2 else 1)
+        torch.testing.assert_close(seen[layer.index, "m"], expected, rtol=1e-5, atol=1e-6)
+        v, b = values(loaded.model, layer)
+        torch.testing.assert_close(seen[layer.index, "m"] @ v + b, seen[layer.index, "y"], rtol=1e-4, atol=1e-5)
+
+
+def test_values_are_rows_of_the_second_matrix(proven, checkpoints):
+    weights = load_file(checkpoints("gpt2") / "model.safetensors")
+    memories = read_memories(proven("gpt2").parent / "memories.h5", range(1, 2))
+    expected = weights["transformer.h.1.mlp.c_proj.weight"]  # Conv1D: rows are values
+    torch.testing.assert_close(torch.from_numpy(memories.value), expected, rtol=1e-6, atol=1e-6)
+    assert set(memories.layer) == {1}
+    assert memories.memory.tolist() == list(range(64))
+
+
+def test_weights_that_changed_after_the_proof_are_refused(tmp_path):
+    folder = prove_into(tmp_path / "stage", random_checkpoint(tmp_path / "checkpoint", "gpt2"))
+    random_checkpoint(tmp_path / "checkpoint", "gpt2", seed=1)
+    with pytest.raises(UserError, match="have changed"):
+        load(folder, "cpu")
+
+
+REFUSED = {
+    "mamba": (MambaConfig(num_hidden_layers=2, hidden_size=16, vocab_size=60), "no feed-forward layer.*MambaBlock"),
+    "bert": (BertConfig(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24), "not causal"),
+    "gemma2": (
+        Gemma2Config(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=8, intermediate_size=24),
+        "norm or gate after the feed-forward layer",
+    ),
+    "mixtral": (MixtralConfig(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, intermediate_size=24), "mixture of experts"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_models_that_cannot_be_read_are_refused_with_the_reason(tmp_path, kind):
+    config, reason = REFUSED[kind]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    for parameter in model.parameters():
+        parameter.data += 0.5 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path / "checkpoint")
+    word_tokenizer(["<bos>", *[f"w{i}" for i in range(59)]]).save_pretrained(tmp_path / "checkpoint")
+    with pytest.raises(UserError, match=reason):
+        prove_into(tmp_path / "stage", tmp_path / "checkpoint")
+    assert not (tmp_path / "stage" / "memories.h5").exists()
+
+
+def broken(tmp_path, change):
+    folder = shutil.copytree(random_checkpoint(tmp_path / "good", "gpt2"), tmp_path / "bad")
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path):
+    folder = broken(tmp_path, lambda weights: weights["transformer.h.1.mlp.c_fc.weight"][0, 0].fill_(float("nan")))
+    with pytest.raises(UserError, match=r"not finite in transformer\.h\.1\.mlp\.c_fc\.weight"):
+        prove_into(tmp_path / "stage", folder)
+
+
+def test_a_missing_tensor_is_refused_by_name(tmp_path):
+    folder = broken(tmp_path, lambda weights: weights.pop("transformer.h.1.mlp.c_fc.weight"))
+    with pytest.raises(UserError, match=r"lacks the weights transformer\.h\.1\.mlp\.c_fc\.weight"):
+        prove_into(tmp_path / "stage", folder)
+
+
+def test_a_misshapen_tensor_is_refused(tmp_path):
+    folder = broken(tmp_path, lambda weights: weights.__setitem__("transformer.h.1.mlp.c_fc.weight", torch.zeros(3, 3)))
+    with pytest.raises(UserError, match="cannot be loaded"):
+        prove_into(tmp_path / "stage", folder)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("./nowhere", "no checkpoint folder"), ("/nowhere/at/all", "no checkpoint folder"), ("a/b/c", "no checkpoint folder")])
+def test_a_missing_checkpoint_is_refused_before_the_hub_is_asked(name, reason):
+    with pytest.raises(UserError, match=reason):
+        from ffkv.model.load import load_checkpoint
+
+        load_checkpoint(Model(checkpoint=name))
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
+    from ffkv.model.load import load_checkpoint
+
+    with pytest.raises(UserError, match=r"without config\.json"):
+        load_checkpoint(Model(checkpoint=str(tmp_path)))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_checkpoint(Model(checkpoint=str(tmp_path)))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
+    word_tokenizer([f"w{i}" for i in range(500)], bos=False).save_pretrained(folder)
+    with pytest.raises(UserError, match="tokenizer of another model"):
+        prove_into(tmp_path / "stage", folder)
+
+
+def test_inspect_shows_layers_and_errors(checkpoints):
+    result = CliRunner().invoke(inspect, ["--checkpoint", str(checkpoints("opt"))])
+    assert result.exit_code == 0, result.output
+    assert "model.decoder.layers.1.fc1 -> model.decoder.layers.1.fc2" in result.output
+    assert "head(o^L) = the model's logits" in result.output
+
+
+def test_the_tap_ends_the_pass_with_the_last_wanted_layer(proven):
+    from ffkv.model.hooks import after
+    from ffkv.model.tap import tap
+
+    loaded, ran = load(proven("gpt2"), "cpu"), []
+    blocks = [(loaded.model.get_submodule(layer.block), lambda m, a, k, o, i=layer.index: ran.append(i)) for layer in loaded.anatomy.layers]
+    with after(*blocks), tap(loaded.model, loaded.anatomy.layers[:2], "m", lambda *_: None) as run:
+        run(torch.ones(1, 4, dtype=torch.long))
+    assert ran == [0]  # layer 1's block was left in the middle, layer 2 never ran
+
+
+def test_observing_leaves_no_hooks_behind(proven):
+    loaded = load(proven("gpt2"), "cpu")
+    observe(loaded.model, loaded.anatomy.layers, torch.ones(1, 4, dtype=torch.long))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in loaded.model.modules())

@@ -1,0 +1,85 @@
+"""Helpers of tests in several rooms: tokenizers, tiny checkpoints, sentences, and a model whose answers are known."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, OPTConfig, PreTrainedTokenizerFast
+
+from ffkv.model.stage import examine, write_stage
+from ffkv.settings import Model
+
+ROOT = Path(__file__).parents[1]
+WORDS = ["<bos>", *"abcdefghijklmnop"]
+SMALL = {"vocab_size": 60, "max_position_embeddings": 32, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2}
+CONFIGS = {
+    "gpt2": GPT2Config(n_layer=3, n_embd=16, n_head=2, vocab_size=60, n_positions=32, bos_token_id=0, eos_token_id=0),
+    "gpt2-relu": GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=60, n_positions=32, activation_function="relu", bos_token_id=0, eos_token_id=0),
+    "opt": OPTConfig(**SMALL, ffn_dim=24, word_embed_proj_dim=16),
+    "opt-post-norm": OPTConfig(**SMALL, ffn_dim=24, word_embed_proj_dim=8, do_layer_norm_before=False),
+    "gpt-neox": GPTNeoXConfig(**SMALL, intermediate_size=24),
+    "gpt-neox-sequential": GPTNeoXConfig(**SMALL, intermediate_size=24, use_parallel_residual=False),
+    "llama": LlamaConfig(**SMALL, intermediate_size=24),
+}
+
+
+def word_tokenizer(words: list[str], bos: bool = True) -> PreTrainedTokenizerFast:
+    """One token a word; puts `<bos>` (id 0) in front if asked to."""
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[-1]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", None, [("<bos>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>")
+
+
+def random_checkpoint(folder: Path, kind: str, seed: int = 0) -> Path:
+    """A tiny model of a family with random weights, biases included, and a word tokenizer of its vocabulary."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind])
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else 0.5) + (parameter.data if parameter.ndim == 1 else 0)
+    model.save_pretrained(folder)
+    word_tokenizer(["<bos>", *[f"w{number}" for number in range(59)]]).save_pretrained(folder)
+    return folder
+
+
+def prove_into(folder: Path, checkpoint: Path) -> Path:
+    """The model stage's folder of a checkpoint, and memories.h5 beside it."""
+    model, tokenizer, anatomy, proof = examine(Model(checkpoint=str(checkpoint), device="cpu"))
+    (folder / "model").mkdir(parents=True)
+    write_stage(folder / "model", folder / "memories.h5", model, tokenizer, anatomy, proof)
+    return folder / "model"
+
+
+def random_sentences(seed: int, count: int, longest: int = 14, words: int = 59) -> list[str]:
+    """Sentences of random words of the random checkpoints' vocabulary."""
+    generator = np.random.default_rng(seed)
+    return [" ".join(f"w{word}" for word in generator.integers(0, words, generator.integers(2, longest + 1))) for _ in range(count)]
+
+
+def detector_checkpoint(folder: Path) -> Path:
+    """A GPT-2 with ReLU whose every number can be worked out by hand.
+
+    Embedding and head are the identity over 17 words, attention and positions are zero, norms are plain. The residual of a
+    prefix is the unit vector of its last word w, so x = LN(e_w) has sqrt(16) = 4 at w and -1/4 elsewhere. Two layers of
+    four memories each; key i detects one word, so m_i = 4 when the last word is that one, else 0; value i writes another:
+
+        layer 0: a -> b (weight 1: y = 4 e_b beats the residual e_a), b -> c (weight 0.1: 0.4 e_c does not), c -> c, dead
+        layer 1: d -> e (weight 1), d -> f (weight 0.5), e -> a (weight 1), dead
+    """
+    config = GPT2Config(n_layer=2, n_embd=17, n_head=1, n_inner=4, vocab_size=17, n_positions=16, activation_function="relu", bos_token_id=0, eos_token_id=0)
+    model = AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        parameter.data = torch.ones_like(parameter) if "ln_" in name and name.endswith("weight") else torch.zeros_like(parameter)
+    model.transformer.wte.weight.data = torch.eye(17)
+    links = {0: [("a", "b", 1.0), ("b", "c", 0.1), ("c", "c", 1.0)], 1: [("d", "e", 1.0), ("d", "f", 0.5), ("e", "a", 1.0)]}
+    for layer, memories in links.items():
+        mlp = model.transformer.h[layer].mlp
+        mlp.c_fc.bias.data[3] = -100
+        for memory, (detects, writes, weight) in enumerate(memories):
+            mlp.c_fc.weight.data[WORDS.index(detects), memory] = 1
+            mlp.c_proj.weight.data[memory, WORDS.index(writes)] = weight
+    model.save_pretrained(folder)
+    word_tokenizer(WORDS).save_pretrained(folder)
+    return folder
