@@ -1,6 +1,7 @@
 """A whole results folder of made-up but plausible tables, by the contract in docs/architecture.md."""
 
-from dataclasses import asdict
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from ffkv.intervals import box, wilson
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.report.figures import CASES, CATEGORIES
 from ffkv.settings import Settings
+from ffkv.values.projections import Projections, write_projections
 
 HOSTILE = [
     " </script><script>alert(1)</script>",
@@ -28,29 +30,8 @@ HOSTILE = [
     " {{ 7 * 7 }}",
     " NA",
 ]
-WORDS = [
-    "the",
-    "of",
-    "a",
-    "in",
-    "to",
-    "part",
-    "line",
-    "each",
-    "model",
-    "file",
-    "returns",
-    "list",
-    "string",
-    "object",
-    "when",
-    "is",
-    "not",
-    "path",
-    "name",
-    "value",
-]
-VOCABULARY = ["<|end|>", *(f" {word}" for word in WORDS), *HOSTILE]
+WORDS = " the of a in to part line each model file returns list string object when is not path name value"
+VOCABULARY = ["<|end|>", *re.findall(r" \w+", WORDS), *HOSTILE]
 MEMORIES, KEPT, PREFIXES = 32, 12, 400
 
 
@@ -99,7 +80,6 @@ def _model(folder: Path, layers: int) -> None:
         versions={"ffkv": "0.1.0", "torch": "2.13.0"},
     )
     write_anatomy(folder / "model", anatomy)
-    assert asdict(anatomy)["layers"][0]["memories"] == MEMORIES
     with store.create(folder / "model" / "vocabulary.h5", "vocabulary", identities()) as file:
         store.put_texts(file, "token", VOCABULARY, "vocabulary", "text of each token")
     steps = np.repeat(np.arange(0, 1501, 100), 2)
@@ -199,10 +179,6 @@ def _keys(folder: Path, layers: int, generator: np.random.Generator) -> None:
             for number in (0, 1)
         ]
     )  # fmt: skip
-    looked = (
-        found[["sample", "layer", "memory"]].drop_duplicates().merge(pd.DataFrame({"rank": range(KEPT)}), how="cross")
-    )
-    tables.write(looked.assign(category="shallow"), folder / "keys/prefixes/0.parquet")
     half = found["layer"] < max(1, layers // 2)
     for group, part in enumerate((found[half], found[~half])):
         tables.write(part, folder / "keys/patterns" / f"{group}.parquet")
@@ -252,17 +228,21 @@ def _projections(folder: Path, layers: int, generator: np.random.Generator) -> N
     columns = {
         "layer": layer, "memory": memory, "norm": 1.0, "top_token": memory % 20, "top_probability": 0.2,
         "triggers": np.where(memory == 0, 0, KEPT), "next_token": 3, "rank": 17, "agrees": memory % 2 == 0,
-        "agrees_permuted": False, "agrees_unigram": False, "matching": 3, "first_match": 2,
+        "matching": 3, "first_match": 2,
     }  # fmt: skip
     tables.write(pd.DataFrame(columns), folder / "values/memories/0.parquet")
-    with store.create(folder / "values/projections/0.h5", "projections", identities()) as file:
-        top = generator.integers(0, len(VOCABULARY), (len(layer), 15)).astype(np.int32)
-        probability = np.log(0.3 / (1 + np.arange(15)))[None].repeat(len(layer), 0).astype(np.float32)
-        store.put(file, "layer", layer, ["row"], "1", "layer")
-        store.put(file, "memory", memory, ["row"], "1", "memory")
-        store.put(file, "top_token", top, ["row", "rank"], "token", "top tokens")
-        store.put(file, "top_log_probability", probability, ["row", "rank"], "nat", "their log-probabilities")
-        store.put(file, "norm", np.ones(len(layer), np.float32), ["row"], "1", "norm")
+    top = generator.integers(0, len(VOCABULARY), (len(layer), 15)).astype(np.int32)
+    projections = Projections(
+        layer=layer,
+        memory=memory,
+        top=top[:, 0],
+        tied=np.zeros(len(layer), bool),
+        top_token=top,
+        top_log_probability=np.log(0.3 / (1 + np.arange(15)))[None].repeat(len(layer), 0).astype(np.float32),
+        norm=np.ones(len(layer), np.float32),
+        attributes=identities(),
+    )
+    write_projections(folder / "values/projections/0.h5", projections)
 
 
 def _boxes(layers: int, centre: np.ndarray, spread: float, generator: np.random.Generator) -> pd.DataFrame:
@@ -294,13 +274,7 @@ def _composition(folder: Path, layers: int, generator: np.random.Generator) -> N
     order = ["layer", "reading", "prefixes", "without", "share", "low", "high"]
     tables.write(pd.concat(both)[order], folder / "composition/agreement.csv")
     cases = {"cases": 50, "stop_word": 30, "stop_word_share": 0.6, "short": 21, "short_share": 0.42}
-    base = {
-        "base_cases": PREFIXES,
-        "base_stop_word": 160,
-        "base_stop_word_share": 0.4,
-        "base_short": 80,
-        "base_short_share": 0.2,
-    }
+    base = {"base_stop_word_share": 0.4, "base_short_share": 0.2}
     tables.write(
         pd.DataFrame([{"layer": n, **cases, **base} for n in range(-1, layers)]), folder / "composition/cases.csv"
     )
@@ -328,7 +302,7 @@ def _refinement(folder: Path, layers: int, generator: np.random.Generator) -> No
     changes = [
         {"prefix": number, "text": "".join(HOSTILE[: number % 9 + 1]), "next_token": VOCABULARY[number],
          "residual_token": VOCABULARY[-number - 1], "output_token": VOCABULARY[number + 2],
-         "cosine": 0.1 * number - 0.5, "cosine_percentile": 5.0 * number, "related": ""}
+         "cosine": 0.1 * number - 0.5, "cosine_percentile": 0.05 * number, "related": ""}
         for number in range(18)
     ]  # fmt: skip
     tables.write(pd.DataFrame(changes), folder / "refinement/changes.csv")
@@ -345,3 +319,15 @@ def _costs(folder: Path) -> None:
 def folder(tmp_path_factory) -> Path:
     """The results of a finished run of six layers."""
     return write_results(tmp_path_factory.mktemp("results") / "demo")
+
+
+@pytest.fixture
+def write(tmp_path) -> Callable[..., Path]:
+    """Writes another finished run; see `write_results`."""
+    return lambda **options: write_results(tmp_path / "other", **options)
+
+
+@pytest.fixture(scope="session")
+def hostile() -> list[str]:
+    """Texts of the corpus that a careless page would run, reverse or swallow."""
+    return HOSTILE

@@ -115,9 +115,9 @@ def figure_4(results: Results) -> Caption:
         "How often the token that a value predicts is the token that follows its key's strongest trigger example in "
         f"the corpus: {number(own['agreeing'].sum())} of {number(own['keys'].sum())} values. Left out are "
         f"{number(own['dead'].sum())} keys without a trigger example. "
-        f"{PROJECTIONS[results.settings.values.projection]} Three baselines: keys permuted against values within the "
-        "layer, always the corpus's commonest token, and a token drawn at random (1 in "
-        f"{number(results.anatomy.vocabulary)}). {INTERVALS}"
+        f"{PROJECTIONS[results.settings.values.projection]} Three baselines: the keys of a layer permuted (mean and "
+        "middle 95 % of 1,000 permutations), and in place of the trigger's next token one drawn from the corpus, or "
+        f"any token (1 in {number(results.anatomy.vocabulary)}). Bars are 95 % intervals."
     )
     text += paper_line(results, "The grey line is the paper's.")
     description = f"Lines by layer. Agreement: {course(own, 'rate')}. With keys permuted: {course(permuted, 'rate')}."

@@ -7,12 +7,14 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv import store, tables
+from ffkv import tables
 from ffkv.activations.data import Triggers, read_triggers
 from ffkv.activations.statistics import HISTOGRAM_EDGES
 from ffkv.corpus import data
+from ffkv.model.vocabulary import read_vocabulary
 from ffkv.report.results import Results
 from ffkv.report.text import ending, number, percent, token, visible
+from ffkv.values.projections import read_projections
 
 LONGEST = 240  # characters of a prefix that a card shows; of a longer one its end
 PATTERNS = 6  # patterns that a card shows
@@ -69,16 +71,18 @@ def cards(results: Results) -> list[Card]:
         return []
     triggers = read_triggers(results.folder / "triggers.h5")
     corpus = data.read(results.folder / "corpus" / "train.h5", triggers.attributes)
-    vocabulary = read_vocabulary(results)
-    found = read_patterns(results)
+    vocabulary = read_vocabulary(results.folder / "model")
+    found = tables.read_all(results.groups("keys/patterns"))
+    found = found[found["sample"] == "trigger"]
     chosen = choose(found, triggers, results.settings.report.cards)
     values = tables.read_all(results.groups("values/memories")).set_index(["layer", "memory"])
     predictions = read_predictions(results, chosen, vocabulary, triggers.attributes)
     shown = results.settings.report.card_triggers
     made = []
     for memory in chosen:
-        patterns = strongest(found[(found["layer"] == memory[0]) & (found["memory"] == memory[1])])
         row = int(triggers.layer_offset[memory[0]]) + memory[1]
+        examined = min(results.settings.keys.pattern_triggers, sentences(triggers, row))
+        patterns = strongest(found[(found["layer"] == memory[0]) & (found["memory"] == memory[1])], examined)
         card = Card(
             layer=memory[0] + 1,
             memory=memory[1],
@@ -91,15 +95,6 @@ def cards(results: Results) -> list[Card]:
         )
         made.append(card)
     return made
-
-
-def read_patterns(results: Results) -> pd.DataFrame:
-    """The patterns in trigger examples, with `examined`: how many prefixes of the key were looked at."""
-    by = ["sample", "layer", "memory"]
-    prefixes = tables.read_all(results.groups("keys/prefixes"))
-    patterns = tables.read_all(results.groups("keys/patterns"))
-    examined = prefixes.groupby(by).size().rename("examined").reset_index()
-    return patterns[patterns["sample"] == "trigger"].merge(examined, on=by)
 
 
 def choose(patterns: pd.DataFrame, triggers: Triggers, count: int) -> list[Memory]:
@@ -123,7 +118,12 @@ def choose(patterns: pd.DataFrame, triggers: Triggers, count: int) -> list[Memor
     return chosen
 
 
-def strongest(patterns: pd.DataFrame) -> list[Pattern]:
+def sentences(triggers: Triggers, row: int) -> int:
+    """From how many sentences a key's trigger examples are: patterns are sought in one example of each."""
+    return len(np.unique(triggers.sentence[row, : triggers.count[row]]))
+
+
+def strongest(patterns: pd.DataFrame, examined: int) -> list[Pattern]:
     """The patterns of one key that its card shows, in the most prefixes first, numbered from 1."""
     order = patterns.sort_values(["prefixes", "q_value", "pattern"], ascending=[False, True, True]).head(PATTERNS)
     return [
@@ -132,8 +132,8 @@ def strongest(patterns: pd.DataFrame) -> list[Pattern]:
             family=row.family,
             text=visible(row.label),
             prefixes=row.prefixes,
-            examined=row.examined,
-            chance=f"{row.chance * row.examined:.1f}",
+            examined=examined,
+            chance=f"{row.chance * examined:.1f}",
             ranks=frozenset(row.ranks),
         )
         for place, row in enumerate(order.itertuples(), 1)
@@ -162,7 +162,7 @@ def trigger_lines(
     lines = []
     for rank in range(min(count, int(triggers.count[row]))):
         sentence, position = int(triggers.sentence[row, rank]), int(triggers.position[row, rank])
-        start, end = (corpus.character(sentence, max(place, 0)) for place in (position - 1, position))
+        start, end = (corpus.character(sentence, place) for place in (max(position - 1, 0), position))
         text = corpus.texts[sentence]
         line = Trigger(
             coefficient=number(triggers.coefficient[row, rank]),
@@ -193,28 +193,18 @@ def sparkline(counts: np.ndarray) -> Markup:
     )
 
 
-def read_vocabulary(results: Results) -> store.Texts:
-    """The text of each token id."""
-    with store.open(results.folder / "model" / "vocabulary.h5", "vocabulary") as file:
-        return store.texts(file, "token")
-
-
 def read_predictions(
     results: Results, chosen: Sequence[Memory], vocabulary: Sequence[str], belongs_to: dict
 ) -> dict[Memory, list[tuple[Markup, str, float]]]:
     """The top tokens of each chosen memory's value: token, probability as text and as a number."""
     found = {}
     for path in results.groups("values/projections", "h5"):
-        with store.open(path, "projections", belongs_to) as file:
-            layer, memory = file["layer"][...], file["memory"][...]
-            for wanted in chosen:
-                for row in np.flatnonzero((layer == wanted[0]) & (memory == wanted[1])):
-                    tokens = file["top_token"][row, :PREDICTIONS]
-                    probabilities = np.exp(file["top_log_probability"][row, :PREDICTIONS])
-                    found[wanted] = [
-                        (token(vocabulary[int(each)]), percent(probability), float(probability))
-                        for each, probability in zip(tokens, probabilities, strict=True)
-                    ]
+        projections = read_projections(path, belongs_to)
+        rows = {memory: row for row, memory in enumerate(zip(projections.layer.tolist(), projections.memory.tolist()))}
+        for memory in set(chosen) & set(rows):
+            ids = projections.top_token[rows[memory], :PREDICTIONS].tolist()
+            probabilities = np.exp(projections.top_log_probability[rows[memory], :PREDICTIONS].astype(float)).tolist()
+            found[memory] = [(token(vocabulary[i]), percent(p), p) for i, p in zip(ids, probabilities, strict=True)]
     return found
 
 

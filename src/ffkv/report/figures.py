@@ -75,8 +75,8 @@ def figure_4(agreement: pd.DataFrame, paper: list | None) -> Figure:
     labels = {
         "trigger": "values and their keys",
         "permuted": "keys permuted",
-        "unigram": "commonest token",
-        "uniform": "random token",
+        "unigram": "token of the corpus",
+        "uniform": "any token",
     }
     for style, (source, label) in enumerate(labels.items()):
         curve(axes, agreement[agreement["source"] == source], "rate", label, style, len(labels))

@@ -83,7 +83,7 @@ def predictive(results: Results) -> Table:
             chip(row.token),
             percent(row.top_probability),
             f"{row.matching} of {row.triggers}",
-            Markup("{} {}").format(ending(row.prefix, LONGEST), chip(row.next_token)) if row.matching else "",
+            Markup("{} {}").format(ending(row.prefix, LONGEST), chip(row.next_token)),
         ]
         for row in results.tables["values/predictive"].itertuples()
     ]
@@ -97,12 +97,12 @@ def changes(results: Results) -> Table:
         [
             Markup("{} {}").format(ending(row.text, LONGEST), chip(row.next_token)),
             Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
-            number(row.cosine),
-            number(row.cosine_percentile),
+            f"{row.cosine:.2f}" if row.cosine == row.cosine else "–",
+            percent(row.cosine_percentile),
         ]
         for row in results.tables["refinement/changes"].itertuples()
     ]
-    headers = ["prefix and its next token", "residual → block output", "cosine", "percentile"]
+    headers = ["prefix and its next token", "residual → block output", "cosine", "closer than"]
     return Table("refinement/changes", headers, [False, False, True, True], rows, "")
 
 

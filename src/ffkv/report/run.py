@@ -4,7 +4,7 @@ from collections import Counter
 
 from ffkv.report.results import Results, benchmarks
 from ffkv.report.text import duration, number, percent
-from ffkv.settings import Settings
+from ffkv.settings import EMBEDDED, Corpus, Settings
 
 Terms = list[tuple[str, str]]
 
@@ -46,8 +46,7 @@ def model(results: Results) -> Terms:
 
 def corpus(results: Results) -> Terms:
     """Which text was read, and what was left out of it."""
-    chosen = results.settings.corpus
-    terms = [("source", f"{chosen.dataset}, {chosen.config}" if chosen.config else chosen.dataset)]
+    terms = [("source", _source(results.settings.corpus))]
     for split, about in results.corpora.items():
         counts = dict(about["counts"])
         read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences found"
@@ -57,6 +56,14 @@ def corpus(results: Results) -> Terms:
         others = "; ".join(f"{name.replace('_', ' ')}: {number(count)}" for name, count in counts.items())
         terms += [(f"{split}: kept", kept), (f"{split}: read", f"{read}. {others}")]
     return terms
+
+
+def _source(chosen: Corpus) -> str:
+    if chosen.dataset == EMBEDDED:
+        return "the documentation of the Python library"
+    if chosen.dataset == "files":
+        return f"files: {', '.join(chosen.train + chosen.validation)}"
+    return f"{chosen.dataset}, configuration {chosen.config}, revision {chosen.revision}"
 
 
 def definitions(settings: Settings) -> Terms:

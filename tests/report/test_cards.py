@@ -1,0 +1,80 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from ffkv.activations.data import read_triggers
+from ffkv.corpus import data
+from ffkv.report import cards
+from ffkv.report.results import read_results
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    return read_results(folder, folder / "settings.json")
+
+
+@pytest.fixture(scope="module")
+def made(results):
+    return cards.cards(results)
+
+
+def test_cards_are_spread_evenly_over_the_layers(made):
+    assert [card.layer for card in made] == sorted(list(range(1, 7)) * 4)
+
+
+def test_with_fewer_cards_than_layers_the_first_and_the_last_layer_have_one(results):
+    triggers = read_triggers(results.folder / "triggers.h5")
+    empty = pd.DataFrame({"layer": [], "memory": [], "prefixes": []})
+    assert [layer for layer, _ in cards.choose(empty, triggers, 3)] == [0, 2, 5]
+
+
+def test_keys_with_the_strongest_patterns_come_first_then_the_highest_coefficients(results):
+    triggers = read_triggers(results.folder / "triggers.h5")
+    patterns = pd.DataFrame({"layer": [0, 0, 0, 0], "memory": [3, 5, 5, 9], "prefixes": [8, 8, 2, 4]})
+    chosen = [memory for layer, memory in cards.choose(patterns, triggers, 24) if layer == 0]
+    highest = [memory for memory in np.argsort(-triggers.maximum[triggers.rows(0)]).tolist() if memory not in (3, 5, 9)]
+    assert chosen == sorted([3, 5, 9, highest[0]])
+    assert cards.choose(patterns, triggers, 6)[0] == (0, 5)
+
+
+def test_a_dead_key_has_no_card(results):
+    triggers = read_triggers(results.folder / "triggers.h5")
+    empty = pd.DataFrame({"layer": [], "memory": [], "prefixes": []})
+    chosen = cards.choose(empty, triggers, 10_000)
+    assert len(chosen) == (triggers.count > 0).sum()
+
+
+def test_a_trigger_shows_its_text_with_the_last_token_apart(results, made):
+    triggers = read_triggers(results.folder / "triggers.h5")
+    corpus = data.read(results.folder / "corpus" / "train.h5")
+    card = made[0]
+    row = triggers.layer_offset[card.layer - 1] + card.memory
+    assert len(card.triggers) == results.settings.report.card_triggers
+    for rank, line in enumerate(card.triggers):
+        sentence, position = triggers.sentence[row, rank], triggers.position[row, rank]
+        start, end = corpus.character(sentence, position - 1), corpus.character(sentence, position)
+        assert line.before == cards.ending(corpus.texts[sentence][:start], cards.LONGEST)
+        assert line.last == cards.visible(corpus.texts[sentence][start:end])
+        assert line.position == position
+
+
+def test_triggers_name_the_patterns_that_they_have(made):
+    for card in made:
+        for rank, line in enumerate(card.triggers):
+            assert line.patterns == [pattern.number for pattern in card.patterns if rank in pattern.ranks]
+        assert any(line.patterns for line in card.triggers)
+        prefixes = [pattern.prefixes for pattern in card.patterns]
+        assert prefixes == sorted(prefixes, reverse=True)
+
+
+def test_a_card_has_predictions_and_what_they_are_worth(made):
+    assert all(len(card.predictions) == cards.PREDICTIONS for card in made)
+    assert [written for _, written, _ in made[0].predictions[:2]] == ["30\u00a0%", "15\u00a0%"]
+    assert "follows 3 of 12" in made[0].value
+
+
+def test_the_small_histogram_says_its_counts():
+    drawn = str(cards.sparkline(np.array([7, 3, 0, 1])[np.r_[0:4, [2] * 9]]))
+    assert "not positive 7" in drawn
+    assert drawn.count("<rect") == 13
+    assert drawn.count('class="rests"') == 1

@@ -1,0 +1,165 @@
+"""The page as a browser's parser sees it."""
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import pytest
+from click.testing import CliRunner
+
+from ffkv.report.commands import report
+from ffkv.report.page import DATA
+
+VOID = {"meta", "br", "rect", "use", "path"}
+
+
+class Page(HTMLParser):
+    """Every element with its attributes, and all text outside style sheets."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def attributes(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def make(folder, output) -> str:
+    arguments = ["--results", folder, "--settings", folder / "settings.json", "--output", output]
+    outcome = CliRunner().invoke(report, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return output.read_text()
+
+
+@pytest.fixture(scope="module")
+def output(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("reports") / "demo" / "index.html"
+    make(folder, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(output):
+    return Page(output.read_text())
+
+
+def test_elements_are_closed_in_order(page):
+    assert page.open == []
+
+
+def test_nothing_runs_and_nothing_is_fetched(page):
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "iframe", "object", "embed", "link", "img", "form", "base", "foreignobject", "image"}
+    (policy,) = [each["content"] for each in page.attributes("meta") if "http-equiv" in each]
+    assert "default-src 'none'" in policy
+    assert "script" not in policy
+    for _, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("href", "xlink:href", "src", "action", "style", "fill", "clip-path"):
+            value = attributes.get(name) or ""
+            assert "//" not in value.split(",")[0]
+            assert "javascript" not in value.lower()
+        for name in ("href", "xlink:href"):
+            assert attributes.get(name, "#").startswith(("#", "data:text/csv;"))
+
+
+def test_style_sheets_fetch_nothing(output):
+    for style in re.findall("<style.*?</style>", output.read_text(), re.DOTALL):
+        assert "@import" not in style
+        assert "http" not in style
+
+
+def test_hostile_text_is_shown_as_text(page, hostile):
+    for text in hostile:
+        shown = text.strip()
+        for character, spelled in {"\u202e": r"\u202e", "\x00": r"\x00", "\x07": r"\x07", "\n": r"\n"}.items():
+            shown = shown.replace(character, spelled)
+        assert shown in page.text
+    assert {character for character in page.text if not character.isprintable()} == {"\n", "\u00a0"}
+
+
+def test_a_hostile_title_is_text_too(write, tmp_path):
+    folder = write(layers=1, report={"title": "</title><script>alert(1)</script>", "cards": 0})
+    page = Page(make(folder, tmp_path / "index.html"))
+    assert not page.attributes("script")
+    assert "</title><script>alert(1)</script>" in page.text
+
+
+def test_links_inside_the_page_have_a_target_and_ids_are_unique(page):
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {each["href"][1:] for each in page.attributes("a") if each["href"].startswith("#")} <= set(ids)
+
+
+def test_every_figure_has_a_title_and_a_description(page, output):
+    figures = [each for each in page.attributes("svg") if "aria-labelledby" in each]
+    assert len(figures) == len(page.attributes("figure")) == len(DATA)
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    for figure in figures:
+        assert figure["role"] == "img"
+        assert set(figure["aria-labelledby"].split()) <= ids
+    for each in page.attributes("svg"):
+        assert each in figures or "aria-label" in each or each["aria-hidden"] == "true"
+    text = output.read_text()
+    assert all(f'<desc id="{name}-description">' in text for name in DATA)
+
+
+def test_the_csv_links_are_the_tables(page, folder):
+    links = {each["download"]: each["href"] for each in page.attributes("a") if "download" in each}
+    names = {name for sources in DATA.values() for name in sources}
+    for name in {*names, "values/predictive", "values/predictive_layers", "keys/activity", "refinement/changes"}:
+        head, body = links[name.replace("/", "_") + ".csv"].split(",")
+        assert head == "data:text/csv;charset=utf-8;base64"
+        assert base64.b64decode(body) == (folder / f"{name}.csv").read_bytes()
+
+
+def test_layers_count_from_one_in_the_tables_of_the_page(page):
+    assert "layers from 1" in page.text
+    assert "Layer 1, memory" in page.text
+    assert "Layer 6, memory" in page.text
+    assert "Layer 0" not in page.text
+
+
+def test_the_run_is_described(page):
+    for fact in ("GPT2LMHeadModel", "0123456789abcdef", "duplicate sentences: 3", "812 MiB"):
+        assert fact in page.text
+
+
+def test_the_figures_stand_beside_the_page(output):
+    files = sorted(path.name for path in (output.parent / "figures").iterdir())
+    assert files == sorted(f"{name}.svg" for name in DATA)
+    for path in (output.parent / "figures").iterdir():
+        assert path.read_text().startswith('<?xml version="1.0" encoding="utf-8"?>\n<svg role="img"')
+        assert path.stat().st_size < 100_000
+
+
+def test_the_same_tables_give_the_same_bytes(folder, output, tmp_path):
+    again = tmp_path / "again" / "index.html"
+    make(folder, again)
+    assert again.read_bytes() == output.read_bytes()
+    for path in (output.parent / "figures").iterdir():
+        assert (again.parent / "figures" / path.name).read_bytes() == path.read_bytes()

@@ -1,0 +1,60 @@
+import pytest
+
+from ffkv.report.text import change, duration, ending, number, percent, token, visible
+
+
+def test_text_is_escaped_and_isolated():
+    assert visible("<b>&") == "<bdi>&lt;b&gt;&amp;</bdi>"
+
+
+@pytest.mark.parametrize(
+    ("character", "shown"),
+    [("\n", r"\n"), ("\x00", r"\x00"), ("\u202e", r"\u202e"), ("\u00a0", r"\xa0"), ("\U000e0001", r"\U000e0001")],
+)
+def test_what_cannot_be_seen_is_spelled_out(character, shown):
+    assert visible(character) == f'<bdi><span class="escape">{shown}</span></bdi>'
+
+
+def test_letters_of_other_scripts_stay():
+    assert visible("naïve 数 שלום") == "<bdi>naïve 数 שלום</bdi>"
+
+
+def test_blanks_of_a_token_show():
+    assert token(" the") == "<bdi>␣the</bdi>"
+
+
+def test_of_a_long_text_the_end_stays():
+    assert ending("abcdef", 3) == "<bdi>…def</bdi>"
+    assert ending("abc", 3) == "<bdi>abc</bdi>"
+
+
+@pytest.mark.parametrize(
+    ("share", "written"),
+    [(0, "0"), (1, "100"), (0.5, "50"), (0.1234, "12.3"), (0.00123, "0.12"), (0.0000037, "0.00037")],
+)
+def test_percent(share, written):
+    assert percent(share) == f"{written}\u00a0%"
+
+
+def test_what_is_not_there_is_a_dash():
+    assert percent(float("nan")) == number(float("nan")) == change(float("nan")) == "–"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0, "0"), (4096, "4,096"), (1234567.0, "1,234,567"), (0.25, "0.2500"), (1234.56, "1,235"), (3e-9, "3e-09")],
+)
+def test_number(value, written):
+    assert number(value) == written
+
+
+def test_a_change_has_its_sign():
+    assert change(-12.34) == "−12.3\u00a0%"
+    assert change(1) == "+1.0\u00a0%"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"), [(0.2, "under 1 s"), (41, "41 s"), (725, "12 min 5 s"), (12000, "3 h 20 min")]
+)
+def test_duration(seconds, written):
+    assert duration(seconds) == written
