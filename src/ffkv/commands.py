@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import click
 from pydantic import TypeAdapter, ValidationError
 
+from ffkv.errors import UserError
 from ffkv.settings import Section, Settings
 
 READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -74,5 +75,11 @@ def part_options(name: str) -> Callable:
 
 
 def part(total: int, index: int, parts: int) -> range:
-    """Part `index` of `parts` of the numbers 0..total-1: contiguous, as even as can be, empty where there are more parts."""
+    """Part `index` of `parts` of the numbers 0..total-1: contiguous, as even as can be, empty where there are more parts.
+
+    Raises:
+        UserError: there is no such part.
+    """
+    if not 0 <= index < parts:
+        raise UserError(f"There is no part {index} of {parts}: parts count from 0.")
     return range(total * index // parts, total * (index + 1) // parts)

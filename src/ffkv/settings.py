@@ -211,6 +211,8 @@ def _contradictions(settings: Settings) -> list[str]:
         problems.append(f"embedded.heads is {settings.embedded.heads}: must divide embedded.width, {settings.embedded.width}")
     if settings.corpus.dataset != EMBEDDED and settings.corpus.dataset != "files" and len(settings.corpus.train) > 1:
         problems.append(f"corpus.train is {settings.corpus.train}: a hub data set takes one split name")
+    if settings.keys.minimum_prefixes > settings.keys.pattern_triggers:
+        problems.append(f"keys.minimum_prefixes is {settings.keys.minimum_prefixes}: must be at most keys.pattern_triggers, {settings.keys.pattern_triggers}")
     if settings.corpus.dataset == "files" and settings.corpus.train == ["train"]:
         problems.append("corpus.train is missing: corpus.dataset is 'files', so name the paths or globs of the train text")
     return problems

@@ -34,9 +34,8 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
         attributes: provenance; dictionaries and lists are stored as JSON.
     """
     with atomic(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
-        file.attrs["format"], file.attrs["kind"] = FORMAT, kind
-        file.attrs["versions"] = json.dumps(_versions(), sort_keys=True)
-        for name, value in attributes.items():
+        own = {"format": FORMAT, "kind": kind, "versions": _versions()}
+        for name, value in {**attributes, **own}.items():
             file.attrs[name] = json.dumps(value, sort_keys=True) if isinstance(value, dict | list | tuple) else value
         yield file
 

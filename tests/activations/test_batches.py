@@ -1,0 +1,34 @@
+"""How sentences are cut into batches."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffkv.activations.batches import batches, blocks, pad, padding
+
+
+@given(st.integers(0, 100), st.integers(1, 30), st.integers(1, 12))
+def test_the_shards_share_the_same_blocks_out(total, size, shards):
+    whole = blocks(total, size)
+    assert [index for block in whole for index in block] == list(range(total))
+    assert [block for shard in range(shards) for block in blocks(total, size, shard, shards)] == whole
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 120))
+def test_batches_hold_every_row_once_and_no_more_tokens_than_allowed(lengths, limit):
+    lengths = np.array(lengths, np.int64)
+    cut = batches(lengths, limit)
+    assert sorted(np.concatenate(cut).tolist() if cut else []) == list(range(len(lengths)))
+    for rows in cut:
+        assert len(rows) == 1 or len(rows) * lengths[rows].max() <= limit
+
+
+def test_rows_of_similar_length_stand_together():
+    assert [rows.tolist() for rows in batches(np.array([5, 1, 5, 2, 1]), 10)] == [[1, 4, 3], [0, 2]]
+
+
+def test_padding_is_on_the_right():
+    rows = [np.array([3, 4]), np.array([5])]
+    assert pad(rows, "cpu").tolist() == [[3, 4], [5, 0]]
+    assert padding(np.array([2, 1]), "cpu").tolist() == [3]
+    assert padding(np.array([2, 2]), "cpu") is None

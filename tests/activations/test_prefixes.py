@@ -1,0 +1,73 @@
+"""Sampled prefixes: what stands in the file is what the model computes."""
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from support import random_sentences
+
+from ffkv import store
+from ffkv.activations.commands import merge_prefixes, merge_triggers, prefixes, triggers
+from ffkv.activations.prefixes import read_layer
+from ffkv.activations.rows import last_coefficients
+from ffkv.corpus import data
+from ffkv.model.load import load, load_tokenizer
+from ffkv.model.prove import observe
+
+
+def run(command, *arguments):
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt-post-norm", "gpt-neox"])
+def test_states_of_prefixes_are_those_of_the_prefix_run_alone(proven, write_corpus, tmp_path, kind):
+    tokenizer = load_tokenizer(proven(kind))
+    loaded = load(proven(kind), "cpu")
+    path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    for shard in range(3):
+        run(prefixes, "--model", proven(kind), "--corpus", path, "--count", 30, "--block-sentences", 4, "--batch-tokens", 50, "--shard", shard, "--shards", 3, "--output", tmp_path / f"{shard}.h5")
+    run(merge_prefixes, *[tmp_path / f"{shard}.h5" for shard in range(3)], "--model", proven(kind), "--output", tmp_path / "merged.h5")
+    run(prefixes, "--model", proven(kind), "--corpus", path, "--count", 30, "--block-sentences", 4, "--batch-tokens", 50, "--output", tmp_path / "whole.h5")
+    corpus = data.read(path)
+    with store.open(tmp_path / "merged.h5", "prefixes") as merged, store.open(tmp_path / "whole.h5", "prefixes") as whole:
+        for name in ("sentence", "position", "next_token", "r", "x", "y", "o", "m"):
+            np.testing.assert_array_equal(merged[name][...], whole[name][...])
+        assert len(merged["sentence"]) == 30
+        for number in (0, 11, 29):
+            s, p = int(merged["sentence"][number]), int(merged["position"][number])
+            assert merged["next_token"][number] == corpus.ids(s)[p]
+            alone = observe(loaded.model, loaded.anatomy.layers, torch.tensor([[0, *corpus.ids(s)[:p].tolist()]]))
+            for layer in range(len(alone)):
+                stored = read_layer(merged, layer)
+                for quantity in "myo":
+                    # batched against alone: last digits
+                    np.testing.assert_allclose(getattr(stored, quantity)[number], alone[layer][quantity][0, -1], rtol=1e-4, atol=1e-4)
+                np.testing.assert_allclose(stored.r[number] + stored.y[number], stored.o[number], rtol=1e-5, atol=1e-5)
+        assert read_layer(merged, 0, "y").m.size == 0
+
+
+def test_last_coefficients_are_those_of_the_last_token(proven):
+    loaded = load(proven("gpt2"), "cpu")
+    generator = np.random.default_rng(0)
+    rows = [generator.integers(1, 60, length) for length in (3, 9, 1, 5, 5, 30)]
+    memories = np.array([0, 63, 5, 7, 7, 2])
+    found = last_coefficients(loaded, 1, rows, memories, batch_tokens=12)
+    expected = [observe(loaded.model, loaded.anatomy.layers, torch.tensor(row[None]))[1]["m"][0, -1, memory].item() for row, memory in zip(rows, memories, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_files_of_another_model_are_refused_by_name(proven, write_corpus, tmp_path):
+    from ffkv.errors import UserError
+
+    loaded = load(proven("gpt2"), "cpu")
+    path = write_corpus(random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    other = write_corpus(random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, name="other.h5", tokenizer_hash="another")
+    with pytest.raises(UserError, match=r"other\.h5 belongs to another tokenizer"):
+        run(triggers, "--model", proven("gpt2"), "--corpus", other, "--output", tmp_path / "never.h5")
+    assert not (tmp_path / "never.h5").exists()
+    for kind, name in (("gpt2", "one.h5"), ("gpt2-relu", "two.h5")):
+        run(triggers, "--model", proven(kind), "--corpus", path, "--per-key", 3, "--output", tmp_path / name)
+    with pytest.raises(UserError, match=r"two\.h5 belongs to another model"):
+        run(merge_triggers, tmp_path / "one.h5", tmp_path / "two.h5", "--output", tmp_path / "never.h5")
+    assert not (tmp_path / "never.h5").exists()

@@ -1,0 +1,62 @@
+"""The running top t against sorting everything."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffkv.activations import top_t
+
+# Few different values, so that ties are common; negative ones and zeros must never enter.
+coefficients = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0, 1.5, 1e-30, 3e38]), min_size=1, max_size=40)
+
+
+def brute_force(values: np.ndarray, t: int) -> list[tuple[float, int]]:
+    """Positive values of one key with their places: descending, equal ones by place."""
+    return sorted(((float(value), place) for place, value in enumerate(values) if value > 0), key=lambda pair: (-pair[0], pair[1]))[:t]
+
+
+@given(st.lists(coefficients, min_size=1, max_size=4), st.integers(1, 6), st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys, t, data):
+    places = max(map(len, keys))
+    table = np.full((len(keys), places), -1.0, np.float32)
+    for key, values in enumerate(keys):
+        table[key, : len(values)] = values
+    order = data.draw(st.permutations(range(places)))
+    shards = [top_t.start(len(keys), t, "cpu") for _ in range(data.draw(st.integers(1, 3)))]
+    while order:
+        size = data.draw(st.integers(1, len(order)))
+        batch, order = torch.tensor(order[:size]), order[size:]
+        state = shards[data.draw(st.integers(0, len(shards) - 1))]
+        values = torch.from_numpy(table)[:, batch]
+        hit, column = (values > top_t.floor(state)[:, None]).nonzero(as_tuple=True)
+        top_t.insert(state, hit, top_t.pack(values[hit, column], batch[column]))
+    found, place = top_t.unpack(top_t.merge(shards))
+    for key in range(len(keys)):
+        expected = brute_force(table[key], t)
+        assert [(value, p) for value, p in zip(found[key].tolist(), place[key].tolist(), strict=True) if p >= 0] == [(np.float32(v), p) for v, p in expected]
+        assert found[key, len(expected) :].tolist() == [0.0] * (t - len(expected))
+
+
+@given(st.floats(2**-126, 2.0**127, width=32), st.integers(0, 2**32 - 1))
+def test_packing_loses_nothing(value, place):
+    packed = top_t.pack(torch.tensor([value], dtype=torch.float32), torch.tensor([place]))
+    coefficient, back = top_t.unpack(packed)
+    assert coefficient.item() == np.float32(value)
+    assert back.item() == place
+    assert packed.item() > top_t.NOTHING
+
+
+def test_an_equal_coefficient_from_an_earlier_place_wins():
+    state = top_t.start(1, 1, "cpu")
+    for place in (7, 3, 5):
+        value = torch.tensor([1.0])
+        top_t.insert(state, torch.tensor([0]), top_t.pack(value, torch.tensor([place])))
+    assert top_t.unpack(state)[1].item() == 3
+
+
+def test_nothing_to_insert_changes_nothing():
+    state = top_t.start(2, 3, "cpu")
+    top_t.insert(state, torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+    assert (state == top_t.NOTHING).all()

@@ -1,0 +1,145 @@
+"""The trigger pass: known answers, brute force, any number of shards."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support import WORDS, random_sentences
+
+from ffkv.activations.data import DESCRIPTIONS, read_triggers, write_triggers
+from ffkv.activations.statistics import FIXED_POINT, HISTOGRAM_EDGES, HISTOGRAM_EVERY
+from ffkv.activations.triggers import find_triggers, merge_triggers
+from ffkv.corpus import data
+from ffkv.errors import UserError
+from ffkv.model.load import load, load_tokenizer
+from ffkv.model.prove import observe
+from ffkv.settings import Activations
+from ffkv.settings import Triggers as Settings
+
+LN = 4.0  # LayerNorm of a unit vector in 17 dimensions; its epsilon of 1e-5 takes 0.01 % off
+
+
+def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_detector, detector, write_corpus):
+    """Layer 0 detects a, b, c and nothing; layer 1 d, d, e and nothing. A last word has no next token: no trigger."""
+    corpus = data.read(write_corpus(["a b a", "c a", "b d d e", "p p a"], load_tokenizer(detector), 17))
+    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
+    triggers = {(row, rank): (found.sentence[row, rank], found.position[row, rank], WORDS[found.next_token[row, rank]]) for row in range(8) for rank in range(found.count[row])}
+    assert triggers == {
+        (0, 0): (0, 1, "b"),  # a: the a that ends "a b a" and "c a" and "p p a" has nothing after it
+        (1, 0): (0, 2, "a"),
+        (1, 1): (2, 1, "d"),  # b: equal coefficients, so by sentence
+        (2, 0): (1, 1, "a"),
+        (4, 0): (2, 2, "d"),  # d: one prefix a sentence, the first of equal ones
+        (5, 0): (2, 2, "d"),
+    }
+    assert found.count.tolist() == [1, 2, 1, 0, 1, 1, 0, 0]
+    assert found.fires.tolist() == [1, 2, 1, 0, 2, 2, 0, 0]
+    assert found.prefixes == 2 + 1 + 3 + 2
+    assert found.coefficient[0, 0] == pytest.approx(LN, rel=2e-4)
+    assert found.mean[1] == pytest.approx(2 * LN / 8, rel=2e-4)
+    assert found.maximum.tolist() == pytest.approx([LN, LN, LN, 0, LN, LN, 0, 0], rel=2e-4)
+
+
+def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
+    corpus = data.read(write_corpus(["a a b", "a c"], load_tokenizer(detector), 17))
+    found = find_triggers(loaded_detector, corpus, Settings(per_key=5, one_prefix_per_sentence=False), Activations())
+    assert [(found.sentence[0, rank], found.position[0, rank]) for rank in range(found.count[0])] == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
+    """Its prefix is BOS alone: position 0, and the first word follows. No memory detects BOS, so b is looked at as one."""
+    corpus = data.read(write_corpus(["c p", "e p"], load_tokenizer(detector), 17, bos=[WORDS.index("b")]))
+    without = find_triggers(loaded_detector, corpus, Settings(per_key=2), Activations())
+    within = find_triggers(loaded_detector, corpus, Settings(per_key=2, include_empty_prefix=True), Activations())
+    assert without.count[1] == 0
+    assert within.position[1].tolist() == [0, 0]
+    assert [WORDS[token] for token in within.next_token[1]] == ["c", "e"]
+    assert (without.prefixes, within.prefixes) == (2, 4)
+
+
+def test_the_empty_prefix_needs_a_bos(loaded_detector, detector, write_corpus):
+    corpus = replace(data.read(write_corpus(["a b", "b a"], load_tokenizer(detector), 17)), bos=[])
+    with pytest.raises(UserError, match=r"corpus\.bos"):
+        find_triggers(loaded_detector, corpus, Settings(include_empty_prefix=True), Activations())
+
+
+def naive(loaded, corpus):
+    """Every coefficient of every proper prefix, one prefix at a time: {row: [(coefficient, sentence, position)]}."""
+    table = defaultdict(list)
+    for sentence in range(len(corpus)):
+        for position in range(1, int(corpus.lengths[sentence])):
+            ids = torch.tensor([[*corpus.bos, *corpus.ids(sentence)[:position].tolist()]])
+            states = observe(loaded.model, loaded.anatomy.layers, ids)
+            m = torch.cat([layer["m"][0, -1] for layer in states]).tolist()
+            for row, coefficient in enumerate(m):
+                table[row].append((coefficient, sentence, position))
+    return table
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt2-relu", "opt", "gpt-neox", "opt-post-norm"])
+@pytest.mark.parametrize("one_prefix", [True, False])
+def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix):
+    loaded = load(proven(kind), "cpu")
+    corpus = data.read(write_corpus(random_sentences(1, 24, longest=8), load_tokenizer(proven(kind)), 60))
+    found = find_triggers(loaded, corpus, Settings(per_key=6, one_prefix_per_sentence=one_prefix), Activations(batch_tokens=40, block_sentences=7))
+    for row, everything in naive(loaded, corpus).items():
+        positive = sorted((entry for entry in everything if entry[0] > 0), key=lambda entry: (-entry[0], *entry[1:]))
+        if one_prefix:
+            best = {}
+            for entry in positive:
+                best.setdefault(entry[1], entry)
+            positive = list(best.values())
+        # a batched forward differs from a single one in the last digits
+        np.testing.assert_allclose(found.coefficient[row, : found.count[row]], [entry[0] for entry in positive[:6]], rtol=1e-4, atol=1e-5)
+        by_place = {entry[1:]: entry[0] for entry in everything}
+        for rank in range(found.count[row]):
+            place = (int(found.sentence[row, rank]), int(found.position[row, rank]))
+            assert by_place[place] == pytest.approx(float(found.coefficient[row, rank]), rel=1e-4, abs=1e-5)
+            assert found.next_token[row, rank] == corpus.ids(place[0])[place[1]]
+        values = np.array([entry[0] for entry in everything])
+        clear = np.abs(values) > 1e-5
+        assert abs(found.fires[row] - (values > 0).sum()) <= (~clear).sum()
+        assert found.mean[row] == pytest.approx(values.mean(), rel=1e-4, abs=1e-5)
+        assert found.maximum[row] == pytest.approx(max(values.max(), 0), rel=1e-4, abs=1e-5)
+        counted = np.array([entry[0] for entry in everything if entry[1] % HISTOGRAM_EVERY == 0])
+        assert found.histogram[row].sum() == len(counted)
+        edges = HISTOGRAM_EDGES.astype(np.float64)
+        if np.abs(counted[:, None] - edges[None, 1:-1]).min() > 1e-4:
+            expected = [((counted > low) if low == 0 else (counted >= low)) & ((counted <= high) if high == 0 else (counted < high)) for low, high in zip(edges, edges[1:], strict=False)]
+            assert found.histogram[row].tolist() == [int(inside.sum()) for inside in expected]
+
+
+@pytest.mark.parametrize("shards", [2, 5, 9])
+def test_any_number_of_shards_gives_the_same_bytes(proven, write_corpus, tmp_path, shards):
+    loaded = load(proven("gpt2"), "cpu")
+    corpus = data.read(write_corpus(random_sentences(2, 60), load_tokenizer(proven("gpt2")), 60))
+    settings, activations = Settings(per_key=7), Activations(batch_tokens=64, block_sentences=9)
+    whole = find_triggers(loaded, corpus, settings, activations)
+    parts = [find_triggers(loaded, corpus, settings, activations, shard, shards) for shard in range(shards)]
+    merged = merge_triggers(parts[::-1])  # in whatever order
+    assert merged.prefixes == whole.prefixes
+    for name in DESCRIPTIONS:
+        np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name), err_msg=name)
+
+
+def test_written_and_read_back(loaded_detector, detector, write_corpus, tmp_path):
+    corpus = data.read(write_corpus(["a b a", "c a"], load_tokenizer(detector), 17))
+    found = replace(find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations()), attributes={"model_hash": "one"})
+    write_triggers(tmp_path / "triggers.h5", found)
+    back = read_triggers(tmp_path / "triggers.h5", {"model_hash": "one"})
+    for name in DESCRIPTIONS:
+        np.testing.assert_array_equal(getattr(back, name), getattr(found, name))
+    assert back.prefixes == found.prefixes
+    np.testing.assert_allclose(back.mean, found.total * FIXED_POINT / found.prefixes)
+    with pytest.raises(UserError, match=r"triggers\.h5 belongs to another model"):
+        read_triggers(tmp_path / "triggers.h5", {"model_hash": "two"})
+
+
+def test_coefficients_that_overflow_are_refused(proven, write_corpus):
+    loaded = load(proven("gpt2-relu"), "cpu")
+    loaded.model.get_submodule(loaded.anatomy.layers[1].readers[0]).weight[:] = 1e38
+    corpus = data.read(write_corpus(random_sentences(1, 5), load_tokenizer(proven("gpt2-relu")), 60))
+    with pytest.raises(UserError, match="not finite"):
+        find_triggers(loaded, corpus, Settings(), Activations())
