@@ -1,0 +1,156 @@
+"""Values against triggers: the detector's answers by hand, every statistic against a naive one."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import WORDS
+
+from ffkv.activations.triggers import find_triggers
+from ffkv.corpus import data
+from ffkv.model.emptied import load_head
+from ffkv.model.load import load_tokenizer
+from ffkv.model.memories import read_memories
+from ffkv.model.vocabulary import read_vocabulary
+from ffkv.settings import Activations
+from ffkv.settings import Triggers as Settings
+from ffkv.values import agreement
+from ffkv.values.projections import project, read_projections, write_projections
+
+SENTENCES = ["a b p", "a c p", "b d e a", "p c c p", "d e p", "p d f p"]
+# Keys of layer 0 detect a, b, c, nothing and write b, c, c, nothing; of layer 1 d, d, e, nothing and write e, f, a, nothing.
+
+
+@pytest.fixture
+def worked(detector, loaded_detector, write_corpus):
+    """Corpus, triggers, projections and the comparison of the detector on SENTENCES."""
+    corpus = data.read(write_corpus(SENTENCES, load_tokenizer(detector), 17))
+    triggers = find_triggers(loaded_detector, corpus, Settings(per_key=4), Activations())
+    memories, head = read_memories(detector.parent / "memories.h5"), load_head(detector, "cpu")
+    projections = project(head, memories, 3)
+    return corpus, triggers, projections, agreement.compare(head, memories, projections, triggers)
+
+
+def test_projections_of_the_detectors_values(worked):
+    _, _, projections, _ = worked
+    assert [WORDS[token] for token in projections.top[[0, 1, 2, 4, 5, 6]]] == ["b", "c", "c", "e", "f", "a"]
+    assert projections.norm.tolist() == pytest.approx([1, 0.1, 1, 0, 1, 0.5, 1, 0])
+    # LayerNorm of a unit vector: 4 at the word, -1/4 at the 16 others
+    assert math.exp(projections.top_log_probability[0, 0]) == pytest.approx(math.exp(4) / (math.exp(4) + 16 * math.exp(-0.25)), rel=1e-3)
+    # a value of zeros: all 17 tokens alike; the lowest id wins, and the tie is told
+    assert projections.top[[3, 7]].tolist() == [0, 0]
+    assert projections.tied.tolist() == [False] * 3 + [True] + [False] * 3 + [True]
+
+
+def test_what_values_predict_beside_what_follows_their_triggers(worked):
+    """First triggers: a is followed by b (agrees), b by p, c by p, d by e (agrees with the first, not the second), e by a."""
+    *_, table = worked
+    assert [WORDS[token] if token >= 0 else None for token in table["next_token"]] == ["b", "p", "p", None, "e", "e", "a", None]
+    assert table["agrees"].tolist() == [True, False, False, False, True, False, True, False]
+    # b's triggers go on with p and d; c's with p and c (one prefix a sentence: the first c of "p c c p"); d's with e, e and f
+    assert table["matching"].tolist() == [1, 0, 1, 0, 2, 1, 1, 0]
+    assert table["first_match"].tolist() == [0, -1, 1, -1, 0, 2, 0, -1]
+    assert table["triggers"].tolist() == [2, 2, 2, 0, 3, 3, 2, 0]
+    # rank: 0 where the value agrees; else one token (the one it writes) is strictly greater; no trigger, no rank
+    assert table["rank"].tolist() == [0, 1, 1, -1, 0, 1, 0, -1]
+
+
+def test_agreement_by_layer_counts_dead_keys_beside_the_others(worked):
+    corpus, _, _, table = worked
+    rates = agreement.agreement(table, corpus.unigram, seed=0).set_index(["layer", "source"])
+    assert rates.loc[(0, "trigger"), ["agreeing", "keys", "dead", "rate"]].tolist() == pytest.approx([1, 3, 1, 1 / 3])
+    assert rates.loc[(1, "trigger"), ["agreeing", "keys", "dead", "rate"]].tolist() == pytest.approx([2, 3, 1, 2 / 3])
+    assert rates.loc[(0, "uniform"), "rate"] == pytest.approx(1 / 17)
+    # layer 0 predicts b, c, c; of the 21 tokens 2 are b and 3 are c
+    assert rates.loc[(0, "unigram"), "rate"] == pytest.approx((2 / 21 + 2 * 3 / 21) / 3)
+    # tops b, c, c against next tokens b, p, p: one pair of nine
+    assert rates.loc[(0, "permuted"), "rate"] == pytest.approx(1 / 9)
+
+
+def test_the_table_of_predictive_values_shows_a_trigger_that_matches(worked, detector):
+    corpus, triggers, _, table = worked
+    chosen = agreement.predictive(table, 5)
+    shown = agreement.examples(chosen, triggers, corpus, read_vocabulary(detector), per_key=4).set_index(["layer", "memory"])
+    assert shown.loc[(1, 1), ["token", "prefix", "next_token", "precision"]].tolist() == ["f", "p d", "f", 0.25]
+    assert shown.loc[(0, 2), ["token", "prefix", "next_token"]].tolist() == ["c", "p c", "c"]
+    places = agreement.predictive_layers(chosen, 2)
+    assert places["values"].tolist() == [2, 3]  # the dead ones are flat, and value (0, 1) is short: LayerNorm's epsilon
+    assert places["matching"].tolist() == [2, 3]
+
+
+def test_agreement_by_probability_puts_every_key_with_a_trigger_into_one_bin(worked):
+    *_, table = worked
+    bins = agreement.by_probability(table, 3)
+    assert bins["values"].sum() == 6
+    assert bins["agreeing"].sum() == 3
+    assert (bins["rate"].dropna() == (bins["agreeing"] / bins["values"]).dropna()).all()
+    assert bins["high"].iloc[-1] == table["top_probability"][table["triggers"] > 0].max()
+
+
+def test_bins_of_one_probability_or_of_no_key(worked):
+    *_, table = worked
+    assert agreement.by_probability(table[table["triggers"] == 0], 3).empty
+    same = table.assign(top_probability=0.5)
+    assert agreement.by_probability(same, 3)["values"].sum() == 6
+
+
+def test_ranks_of_keys_with_a_trigger(worked):
+    *_, table = worked
+    boxes = agreement.ranks(table)
+    assert boxes["keys"].tolist() == [3, 3]
+    assert boxes["median"].tolist() == [1, 0]
+
+
+def test_a_layer_of_dead_keys_has_no_rate(worked):
+    corpus, _, _, table = worked
+    dead = table.assign(triggers=np.where(table["layer"] == 1, 0, table["triggers"]))
+    assert set(agreement.agreement(dead, corpus.unigram, 0)["layer"]) == {0}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=5))
+def test_the_expected_agreement_of_permuted_keys_is_the_mean_over_all_permutations(pairs):
+    from itertools import permutations
+
+    tops, w = (np.array(part) for part in zip(*pairs, strict=True))
+    every = [np.mean(tops == np.array(order)) for order in permutations(w)]
+    found = agreement.permutation_baseline(tops, w, 0)
+    assert found.expected == pytest.approx(np.mean(every))
+    assert found.low <= found.high
+
+
+def test_a_null_at_its_known_value():
+    """Values and next tokens drawn alike from 5 tokens: both the rate and its permuted baseline are about a fifth."""
+    generator = np.random.default_rng(0)
+    n = 20_000
+    table = pd.DataFrame({"layer": 0, "top_token": generator.integers(0, 5, n), "next_token": generator.integers(0, 5, n), "triggers": 1})
+    table["agrees"] = table["top_token"] == table["next_token"]
+    rates = agreement.agreement(table, np.ones(5), 0).set_index("source")["rate"]
+    # standard error sqrt(0.2 * 0.8 / 20000) = 0.0028; four of them
+    assert rates.to_numpy() == pytest.approx([0.2] * 4, abs=0.0115)
+
+
+@pytest.mark.parametrize(("kind", "projection"), [("gpt2", "head"), ("gpt2", "unembedding"), ("opt-post-norm", "head")])
+def test_projections_against_a_second_computation(proven, kind, projection):
+    memories, head = read_memories(proven(kind).parent / "memories.h5"), load_head(proven(kind), "cpu", projection)
+    found = project(head, memories, 5)
+    for row in range(0, len(memories.value), 17):
+        logits = head.logits(torch.from_numpy(memories.value[row : row + 1]), int(memories.layer[row]))[0].double()
+        order = np.lexsort((np.arange(60), -logits.numpy()))
+        assert found.top[row] == order[0]
+        np.testing.assert_allclose(found.top_log_probability[row], torch.log_softmax(logits, 0)[order[:5].copy()], atol=1e-4)
+
+
+def test_groups_of_layers_change_nothing(detector, tmp_path):
+    head = load_head(detector, "cpu")
+    whole = project(head, read_memories(detector.parent / "memories.h5"), 3)
+    groups = [project(head, read_memories(detector.parent / "memories.h5", range(layer, layer + 1)), 3) for layer in (0, 1)]
+    for name in ("layer", "memory", "top", "top_token", "norm"):
+        np.testing.assert_array_equal(np.concatenate([getattr(group, name) for group in groups]), getattr(whole, name))
+    nothing = project(head, read_memories(detector.parent / "memories.h5", range(1, 1)), 3)
+    write_projections(tmp_path / "0.h5", replace(nothing, attributes={"projection": "head"}))
+    assert read_projections(tmp_path / "0.h5").top_token.shape == (0, 3)
