@@ -43,6 +43,8 @@ def course(table: pd.DataFrame, value: str, written: Callable[[float], str] = pe
 
     if len(known) == 1:
         return at(first)
+    if known[value].nunique() == 1:
+        return f"{written(first[value])} in every layer"
     between = [f"{name} {at(row)}" for name, row in extremes.items() if row[value] not in (first[value], last[value])]
     return f"from {at(first)} to {at(last)}" + (f" ({', '.join(between)})" if between else "")
 

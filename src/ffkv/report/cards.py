@@ -8,8 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ffkv import tables
-from ffkv.activations.data import Triggers, read_triggers
-from ffkv.activations.statistics import HISTOGRAM_EDGES
+from ffkv.activations.data import HISTOGRAM_EDGES, Triggers, read_triggers
 from ffkv.corpus import data
 from ffkv.model.vocabulary import read_vocabulary
 from ffkv.report.results import Results
@@ -133,7 +132,7 @@ def strongest(patterns: pd.DataFrame, examined: int) -> list[Pattern]:
             text=visible(row.label),
             prefixes=row.prefixes,
             examined=examined,
-            chance=f"{row.chance * examined:.1f}",
+            chance="under 0.1" if row.chance * examined < 0.1 else f"{row.chance * examined:.1f}",
             ranks=frozenset(row.ranks),
         )
         for place, row in enumerate(order.itertuples(), 1)

@@ -12,7 +12,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 PAPER_LAYERS = 16
 PAPER_COLOUR = "0.45"
@@ -67,17 +67,19 @@ def layer_axis(axes: Axes, layers: int) -> None:
 
 def share_axis(axes: Axes, label: str, whole: bool = False) -> None:
     """A vertical axis of shares, as percentages from 0; up to 100 % where `whole`."""
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
     axes.set_ylim(0, 1 if whole else None)
     axes.set_ylabel(label)
 
 
 def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 0, count: int = 1) -> None:
     """A line by layer with intervals `low` to `high`: number `style` of `count` lines, which stand a little apart."""
-    x = table["layer"] + 1 + 0.06 * (style - (count - 1) / 2)
+    apart = min(0.01 * len(table), 0.1)
+    x = table["layer"] + 1 + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
     bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
-    axes.plot(x, table[value], label=label, color=colour, marker=MARKERS[style], linestyle=LINES[style], markersize=5)
+    marks = {"marker": MARKERS[style], "markersize": 5 if len(table) <= 24 else 3, "linestyle": LINES[style]}
+    axes.plot(x, table[value], label=label, color=colour, **marks)
     axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
 
 

@@ -93,7 +93,7 @@ def figure_5(rank: pd.DataFrame, vocabulary: int) -> Figure:
     figure, (axes,) = canvas()
     boxes(axes, rank)
     axes.axhline(vocabulary / 2, color="0.3", linestyle="--", label=f"half of the vocabulary ({vocabulary // 2:,})")
-    axes.set_ylim(0, vocabulary)
+    axes.set_ylim(0, None)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel("rank of the next token (0 is best)")
     layer_axis(axes, depth(rank))

@@ -83,7 +83,7 @@ def predictive(results: Results) -> Table:
             chip(row.token),
             percent(row.top_probability),
             f"{row.matching} of {row.triggers}",
-            Markup("{} {}").format(ending(row.prefix, LONGEST), chip(row.next_token)),
+            Markup("{} {}").format(ending(row.prefix, LONGEST), chip(row.next_token)) if row.next_token else "",
         ]
         for row in results.tables["values/predictive"].itertuples()
     ]

@@ -121,12 +121,12 @@ def paper_figures() -> dict[str, Any]:
 
 
 def benchmarks(folder: Path) -> pd.DataFrame:
-    """What each rule cost, from the benchmark files that Snakemake wrote.
+    """What each rule cost, from the benchmark files that Snakemake wrote; not the report's own, of an earlier run.
 
     Returns:
         rule, jobs, seconds (of all jobs together), longest (seconds), memory (largest peak, MiB); empty without files.
     """
-    paths = sorted((folder / "benchmarks").rglob("*.tsv"))
+    paths = sorted(path for path in (folder / "benchmarks").rglob("*.tsv") if path.name != "report.tsv")
     jobs = pd.DataFrame(list(_jobs(folder / "benchmarks", paths)), columns=["rule", "s", "max_rss"])
     grouped = jobs.groupby("rule", sort=False)
     return pd.DataFrame(

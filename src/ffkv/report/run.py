@@ -8,6 +8,14 @@ from ffkv.settings import EMBEDDED, Corpus, Settings
 
 Terms = list[tuple[str, str]]
 
+# What each error of the proof is about.
+IDENTITIES = {
+    "memories": "the memories add up to the feed-forward output: y = Σ m v + b",
+    "residual": "what the block adds it to is the residual: o - y = r",
+    "prefix": "a prefix's coefficients do not depend on the tokens after it",
+    "head": "the last block output, read out by the head, gives the model's own logits",
+}
+
 
 def facts(results: Results) -> dict[str, Terms]:
     """The run in tables: heading to terms and values."""
@@ -49,12 +57,12 @@ def corpus(results: Results) -> Terms:
     terms = [("source", _source(results.settings.corpus))]
     for split, about in results.corpora.items():
         counts = dict(about["counts"])
-        read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences found"
+        read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"
         kept = (
             f"{number(about['sentences'])} sentences of {number(about['tokens'])} tokens, hash {about['corpus_hash']}"
         )
-        others = "; ".join(f"{name.replace('_', ' ')}: {number(count)}" for name, count in counts.items())
-        terms += [(f"{split}: kept", kept), (f"{split}: read", f"{read}. {others}")]
+        others = "".join(f"; {name.replace('_', ' ')}: {number(count)}" for name, count in counts.items() if count)
+        terms += [(f"{split}: kept", kept), (f"{split}: read", read + others)]
     return terms
 
 
@@ -111,10 +119,8 @@ def _methods(settings: Settings) -> Terms:
 
 def proof(results: Results) -> Terms:
     """How exactly the model's layers are what this analysis takes them for."""
-    return [
-        (name.replace("_", " "), f"largest relative error {error:.2g}")
-        for name, error in results.anatomy.errors.items()
-    ]
+    errors = results.anatomy.errors.items()
+    return [(IDENTITIES.get(name, name), f"largest relative error {error:.2g}") for name, error in errors]
 
 
 def cost(results: Results) -> Terms:
