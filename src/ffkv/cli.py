@@ -14,7 +14,10 @@ COMMANDS = {
     "model": ("ffkv.model.commands:model", "Prove a checkpoint's feed-forward layers and write its values and head."),
     "inspect": ("ffkv.model.commands:inspect", "Show how a checkpoint's feed-forward layers are built."),
     "corpus": ("ffkv.corpus.commands:corpus", "Turn documents into sentences of token ids."),
-    "triggers": ("ffkv.activations.commands:triggers", "Find the trigger examples of every key in one shard of the corpus."),
+    "triggers": (
+        "ffkv.activations.commands:triggers",
+        "Find the trigger examples of every key in one shard of the corpus.",
+    ),
     "merge-triggers": ("ffkv.activations.commands:merge_triggers", "Merge the shards' trigger examples."),
     "prefixes": ("ffkv.activations.commands:prefixes", "Store r, x, y, o and m of one shard of the sampled prefixes."),
     "merge-prefixes": ("ffkv.activations.commands:merge_prefixes", "Put the shards' prefixes together."),

@@ -43,7 +43,16 @@ def _option(model: type[Section], name: str) -> Callable:
             raise click.BadParameter(f"{value!r}: {error.errors()[0]['msg']}") from error
         return value
 
-    return click.option(flag, name, type=kind, default=field.default, multiple=many, callback=check, show_default=True, help=field.description)
+    return click.option(
+        flag,
+        name,
+        type=kind,
+        default=field.default,
+        multiple=many,
+        callback=check,
+        show_default=True,
+        help=field.description,
+    )
 
 
 def seed_option(command: Callable) -> Callable:
@@ -60,7 +69,15 @@ def threads_option(command: Callable) -> Callable:
         configure(value)
         return value
 
-    return click.option("--threads", type=click.IntRange(1), default=1, show_default=True, callback=apply, is_eager=True, help="Threads that this process may use.")(command)
+    return click.option(
+        "--threads",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        callback=apply,
+        is_eager=True,
+        help="Threads that this process may use.",
+    )(command)
 
 
 def part_options(name: str) -> Callable:
@@ -68,8 +85,22 @@ def part_options(name: str) -> Callable:
 
     def decorate(command: Callable) -> Callable:
         flag = name.replace("_", "-")
-        command = click.option(f"--{flag}s", f"{name}s", type=click.IntRange(1), default=1, show_default=True, help=f"Number of {flag.replace('-', ' ')}s.")(command)
-        return click.option(f"--{flag}", name, type=click.IntRange(0), default=0, show_default=True, help=f"Which {flag.replace('-', ' ')}, from 0.")(command)
+        command = click.option(
+            f"--{flag}s",
+            f"{name}s",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help=f"Number of {flag.replace('-', ' ')}s.",
+        )(command)
+        return click.option(
+            f"--{flag}",
+            name,
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            help=f"Which {flag.replace('-', ' ')}, from 0.",
+        )(command)
 
     return decorate
 

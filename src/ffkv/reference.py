@@ -27,14 +27,34 @@ def default() -> str:
     ]
     for name, field in Settings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            lines += ["", f"# {field.annotation.__doc__.strip()}", f"{name}:", *_lines(field.annotation.model_fields, "  ")]
+            lines += [
+                "",
+                f"# {field.annotation.__doc__.strip()}",
+                f"{name}:",
+                *_lines(field.annotation.model_fields, "  "),
+            ]
         else:
             lines += ["", *_lines({name: field}, "")]
-    return "\n".join([*lines, "", "# Results go to results/<run>/, the report to reports/<run>/index.html.", "runs:", "  demo: {}"]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                "",
+                "# Results go to results/<run>/, the report to reports/<run>/index.html.",
+                "runs:",
+                "  demo: {}",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _lines(fields: dict, indent: str) -> list[str]:
-    return [line for name, field in fields.items() for line in (f"{indent}# {field.description}", f"{indent}{name}: {json.dumps(field.default)}")]
+    return [
+        line
+        for name, field in fields.items()
+        for line in (f"{indent}# {field.description}", f"{indent}{name}: {json.dumps(field.default)}")
+    ]
 
 
 def page() -> str:
@@ -48,7 +68,14 @@ def page() -> str:
     plain = {}
     for name, field in Settings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            lines += ["", f"## `{name}`", "", field.annotation.__doc__.strip(), "", *_table(field.annotation.model_fields)]
+            lines += [
+                "",
+                f"## `{name}`",
+                "",
+                field.annotation.__doc__.strip(),
+                "",
+                *_table(field.annotation.model_fields),
+            ]
         else:
             plain[name] = field
     return "\n".join([*lines, "", "## At the top level", "", *_table(plain)]) + "\n"
@@ -69,7 +96,12 @@ def _allowed(field) -> str:
         return "text, or a list of texts"
     kind = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}[field.annotation]
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    limits = [f"{sign} {getattr(rule, key)}" for rule in field.metadata for key, sign in signs.items() if getattr(rule, key, None) is not None]
+    limits = [
+        f"{sign} {getattr(rule, key)}"
+        for rule in field.metadata
+        for key, sign in signs.items()
+        if getattr(rule, key, None) is not None
+    ]
     return ", ".join([kind, *limits])
 
 

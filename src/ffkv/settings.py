@@ -24,11 +24,25 @@ class Section(BaseModel):
 class Model(Section):
     """Which language model is read."""
 
-    checkpoint: str = Field(EMBEDDED, min_length=1, description="A local folder, a hub id, or `embedded`: the small GPT-2 that the workflow trains.")
-    revision: str = Field("main", min_length=1, description="The hub's branch, tag or commit. Pythia's training steps are revisions.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("float32", description="Type of the weights; `auto` takes the checkpoint's own.")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU where there is one.")
-    trust_remote_code: bool = Field(False, description="Run model code that the hub repository brings. Off unless you trust it.")
+    checkpoint: str = Field(
+        EMBEDDED,
+        min_length=1,
+        description="A local folder, a hub id, or `embedded`: the small GPT-2 that the workflow trains.",
+    )
+    revision: str = Field(
+        "main", min_length=1, description="The hub's branch, tag or commit. Pythia's training steps are revisions."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "float32", description="Type of the weights; `auto` takes the checkpoint's own."
+    )
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU where there is one.",
+    )
+    trust_remote_code: bool = Field(
+        False, description="Run model code that the hub repository brings. Off unless you trust it."
+    )
 
 
 class Embedded(Section):
@@ -41,23 +55,48 @@ class Embedded(Section):
     context: int = Field(128, ge=8, description="Longest input in tokens.")
     steps: int = Field(1500, ge=1, description="Training steps.")
     batch_tokens: int = Field(2048, ge=64, description="Tokens a training step sees.")
-    learning_rate: float = Field(2e-3, gt=0, le=1, description="Peak learning rate of AdamW, with warm-up and cosine decay.")
+    learning_rate: float = Field(
+        2e-3, gt=0, le=1, description="Peak learning rate of AdamW, with warm-up and cosine decay."
+    )
 
 
 class Corpus(Section):
     """Which text is read, and how it becomes sentences of tokens."""
 
-    dataset: str = Field(EMBEDDED, min_length=1, description="`embedded` (documentation of the Python library), `files`, or a hub id.")
-    config: str = Field("default", min_length=1, description="The hub data set's configuration; `default` takes its default one.")
+    dataset: str = Field(
+        EMBEDDED, min_length=1, description="`embedded` (documentation of the Python library), `files`, or a hub id."
+    )
+    config: str = Field(
+        "default", min_length=1, description="The hub data set's configuration; `default` takes its default one."
+    )
     revision: str = Field("main", min_length=1, description="The hub data set's branch, tag or commit.")
-    train: Globs = Field(["train"], min_length=1, description="Hub: the split's name. Files: one or more paths or globs (txt, jsonl, csv, parquet; also .gz).")
-    validation: Globs = Field([], description="The same for validation. Empty: a share of the train documents is held out.")
-    validation_share: float = Field(0.1, gt=0, lt=1, description="Share of documents held out, by a hash of their name, where `validation` is empty.")
+    train: Globs = Field(
+        ["train"],
+        min_length=1,
+        description="Hub: the split's name. Files: one or more paths or globs (txt, jsonl, csv, parquet; also .gz).",
+    )
+    validation: Globs = Field(
+        [], description="The same for validation. Empty: a share of the train documents is held out."
+    )
+    validation_share: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="Share of documents held out, by a hash of their name, where `validation` is empty.",
+    )
     text_field: str = Field("text", min_length=1, description="The field that holds the text.")
-    splitter: Literal["sentence", "line", "document"] = Field("sentence", description="What counts as a sentence: spaCy's rule-based sentences, a line, or a whole document.")
-    pretokenized: bool = Field(False, description="The text is already split by blanks, like WikiText: words are what stands between blanks.")
-    long_sentences: Literal["windows", "drop"] = Field("windows", description="What becomes of a sentence longer than the model's context.")
-    bos: Literal["auto", "always", "never"] = Field("auto", description="Put the beginning-of-sequence token first; `auto` does what the tokenizer does.")
+    splitter: Literal["sentence", "line", "document"] = Field(
+        "sentence", description="What counts as a sentence: spaCy's rule-based sentences, a line, or a whole document."
+    )
+    pretokenized: bool = Field(
+        False, description="The text is already split by blanks, like WikiText: words are what stands between blanks."
+    )
+    long_sentences: Literal["windows", "drop"] = Field(
+        "windows", description="What becomes of a sentence longer than the model's context."
+    )
+    bos: Literal["auto", "always", "never"] = Field(
+        "auto", description="Put the beginning-of-sequence token first; `auto` does what the tokenizer does."
+    )
     deduplicate: bool = Field(True, description="Identical sentences count once; how many stood for each is kept.")
     limit: int = Field(0, ge=0, description="Read at most so many documents a split; 0 reads all.")
 
@@ -72,16 +111,26 @@ class Activations(Section):
 class Triggers(Section):
     """Trigger examples of every key (paper section 3.1)."""
 
-    per_key: int = Field(50, ge=1, le=10_000, description="t: how many of the highest coefficients are kept for each key.")
-    one_prefix_per_sentence: bool = Field(True, description="Only the best position of each sentence, as in the authors' code; false takes every prefix, as in the paper's text.")
-    include_empty_prefix: bool = Field(False, description="Let the prefix that is only BOS compete, as in the authors' code.")
+    per_key: int = Field(
+        50, ge=1, le=10_000, description="t: how many of the highest coefficients are kept for each key."
+    )
+    one_prefix_per_sentence: bool = Field(
+        True,
+        description="Only the best position of each sentence, as in the authors' code; false takes every prefix, as in the paper's text.",
+    )
+    include_empty_prefix: bool = Field(
+        False, description="Let the prefix that is only BOS compete, as in the authors' code."
+    )
 
 
 class Prefixes(Section):
     """The sample of validation prefixes behind composition and refinement (paper section 5)."""
 
     count: int = Field(4000, ge=1, description="How many prefixes are drawn, without repetition.")
-    sample: Literal["sentence", "prefix"] = Field("sentence", description="`sentence`: a random sentence, then a random position (the authors' code); `prefix`: uniform over all prefixes.")
+    sample: Literal["sentence", "prefix"] = Field(
+        "sentence",
+        description="`sentence`: a random sentence, then a random position (the authors' code); `prefix`: uniform over all prefixes.",
+    )
 
 
 class Keys(Section):
@@ -90,8 +139,12 @@ class Keys(Section):
     per_layer: int = Field(100, ge=1, description="Random keys a layer that are analysed.")
     pattern_triggers: int = Field(25, ge=3, description="Trigger examples a key that patterns are sought in.")
     minimum_prefixes: int = Field(3, ge=2, description="A pattern stands in at least so many of them.")
-    false_discovery_rate: float = Field(0.05, gt=0, lt=1, description="Benjamini-Hochberg level, by layer and family of patterns.")
-    background_prefixes: int = Field(20_000, ge=100, description="Random train prefixes that say what is frequent by chance.")
+    false_discovery_rate: float = Field(
+        0.05, gt=0, lt=1, description="Benjamini-Hochberg level, by layer and family of patterns."
+    )
+    background_prefixes: int = Field(
+        20_000, ge=100, description="Random train prefixes that say what is frequent by chance."
+    )
     topics: int = Field(50, ge=2, description="Topics of the corpus (clusters in a latent semantic space).")
     removal_triggers: int = Field(50, ge=1, description="Trigger examples a key that tokens are removed from.")
 
@@ -99,7 +152,10 @@ class Keys(Section):
 class Values(Section):
     """What each value predicts (paper section 4)."""
 
-    projection: Literal["head", "unembedding"] = Field("head", description="`head`: the model's own head, final norm included; `unembedding`: the output embedding alone.")
+    projection: Literal["head", "unembedding"] = Field(
+        "head",
+        description="`head`: the model's own head, final norm included; `unembedding`: the output embedding alone.",
+    )
     top_tokens: int = Field(50, ge=1, description="Tokens kept for each value.")
     predictive: int = Field(100, ge=1, description="How many values of highest top probability are looked at.")
     bins: int = Field(8, ge=1, description="Bins of top probability (figure 6).")
@@ -108,7 +164,12 @@ class Values(Section):
 class Composition(Section):
     """How memories of a layer compose (paper section 5.1)."""
 
-    mass: float = Field(0.9, gt=0, le=1, description="Share of the summed contribution |m|·‖v‖ that the effective number of memories carries.")
+    mass: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of the summed contribution |m|·‖v‖ that the effective number of memories carries.",
+    )
     short_prefix: int = Field(5, ge=1, description="A prefix of fewer words is called short.")
 
 
@@ -142,8 +203,15 @@ class Settings(Section):
     refinement: Refinement = Refinement()
     report: Report = Report()
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of every random choice.")
-    shards: int = Field(1, ge=1, le=10_000, description="Parts that the corpus passes are cut into, each a job. Changes no number.")
-    layer_groups: int = Field(1, ge=1, le=1000, description="Parts that the layers are cut into, each a job of every branch. Changes no number.")
+    shards: int = Field(
+        1, ge=1, le=10_000, description="Parts that the corpus passes are cut into, each a job. Changes no number."
+    )
+    layer_groups: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="Parts that the layers are cut into, each a job of every branch. Changes no number.",
+    )
 
 
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -152,7 +220,9 @@ RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 class Configuration(Settings):
     """A settings file: shared settings, and for each run what it overrides."""
 
-    runs: dict[Annotated[str, Field(pattern=RUN_NAME)], dict[str, Any]] = Field(min_length=1, description="Run name to what that run overrides. Each run has its own results and report.")
+    runs: dict[Annotated[str, Field(pattern=RUN_NAME)], dict[str, Any]] = Field(
+        min_length=1, description="Run name to what that run overrides. Each run has its own results and report."
+    )
 
 
 def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
@@ -176,7 +246,9 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
         if not found:
             resolved[name] = Settings(**merged)
     if problems:
-        raise UserError("The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in dict.fromkeys(problems)))
+        raise UserError(
+            "The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in dict.fromkeys(problems))
+        )
     return resolved
 
 
@@ -208,13 +280,19 @@ def _merge(below: dict, above: dict) -> dict:
 def _contradictions(settings: Settings) -> list[str]:
     problems = []
     if settings.embedded.width % settings.embedded.heads:
-        problems.append(f"embedded.heads is {settings.embedded.heads}: must divide embedded.width, {settings.embedded.width}")
+        problems.append(
+            f"embedded.heads is {settings.embedded.heads}: must divide embedded.width, {settings.embedded.width}"
+        )
     if settings.corpus.dataset != EMBEDDED and settings.corpus.dataset != "files" and len(settings.corpus.train) > 1:
         problems.append(f"corpus.train is {settings.corpus.train}: a hub data set takes one split name")
     if settings.keys.minimum_prefixes > settings.keys.pattern_triggers:
-        problems.append(f"keys.minimum_prefixes is {settings.keys.minimum_prefixes}: must be at most keys.pattern_triggers, {settings.keys.pattern_triggers}")
+        problems.append(
+            f"keys.minimum_prefixes is {settings.keys.minimum_prefixes}: must be at most keys.pattern_triggers, {settings.keys.pattern_triggers}"
+        )
     if settings.corpus.dataset == "files" and settings.corpus.train == ["train"]:
-        problems.append("corpus.train is missing: corpus.dataset is 'files', so name the paths or globs of the train text")
+        problems.append(
+            "corpus.train is missing: corpus.dataset is 'files', so name the paths or globs of the train text"
+        )
     return problems
 
 

@@ -40,13 +40,30 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
         yield file
 
 
-def put(file: h5py.File, name: str, values: np.ndarray, dimensions: Sequence[str], unit: str, description: str, chunks: Sequence[int] | None = None) -> None:
+def put(
+    file: h5py.File,
+    name: str,
+    values: np.ndarray,
+    dimensions: Sequence[str],
+    unit: str,
+    description: str,
+    chunks: Sequence[int] | None = None,
+) -> None:
     """Writes one quantity whole. See `allocate`."""
     values = np.asarray(values)
     allocate(file, name, values.shape, values.dtype, dimensions, unit, description, chunks)[...] = values
 
 
-def allocate(file: h5py.File, name: str, shape: Sequence[int], dtype: Any, dimensions: Sequence[str], unit: str, description: str, chunks: Sequence[int] | None = None) -> h5py.Dataset:
+def allocate(
+    file: h5py.File,
+    name: str,
+    shape: Sequence[int],
+    dtype: Any,
+    dimensions: Sequence[str],
+    unit: str,
+    description: str,
+    chunks: Sequence[int] | None = None,
+) -> h5py.Dataset:
     """Room for one quantity, to be filled piece by piece.
 
     Args:
@@ -105,7 +122,9 @@ def _check(path: Path, attributes: Mapping[str, Any], kind: str, belongs_to: Map
     for name in IDENTITIES:
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
             what = name.removesuffix("_hash")
-            raise UserError(f"{path} belongs to another {what} ({attributes[name]}, expected {belongs_to[name]}). Make it again with this {what}.")
+            raise UserError(
+                f"{path} belongs to another {what} ({attributes[name]}, expected {belongs_to[name]}). Make it again with this {what}."
+            )
 
 
 def identity(file: h5py.File) -> dict[str, Any]:
@@ -119,7 +138,14 @@ def put_texts(file: h5py.File, name: str, texts: Sequence[str], dimension: str, 
     offsets = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
     put(file, name, np.frombuffer(b"".join(encoded), np.uint8), [f"{name}_byte"], "byte", f"{description}, as UTF-8")
-    put(file, f"{name}_offset", offsets, [f"{dimension}_boundary"], "byte", f"where each {dimension}'s part of `{name}` starts")
+    put(
+        file,
+        f"{name}_offset",
+        offsets,
+        [f"{dimension}_boundary"],
+        "byte",
+        f"where each {dimension}'s part of `{name}` starts",
+    )
 
 
 def texts(file: h5py.File, name: str) -> "Texts":
@@ -146,4 +172,8 @@ class Texts(Sequence):
 
 
 def _versions() -> dict[str, str]:
-    return {"ffkv": ffkv.__version__, "python": platform.python_version(), **{name: version(name) for name in ("torch", "transformers", "tokenizers")}}
+    return {
+        "ffkv": ffkv.__version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers", "tokenizers")},
+    }

@@ -8,7 +8,7 @@ from support import random_sentences
 
 from ffkv import store
 from ffkv.activations.commands import merge_prefixes, merge_triggers, prefixes, triggers
-from ffkv.activations.prefixes import read_layer
+from ffkv.activations.prefix_data import read_layer
 from ffkv.activations.rows import last_coefficients
 from ffkv.corpus import data
 from ffkv.model.load import load, load_tokenizer
@@ -26,11 +26,53 @@ def test_states_of_prefixes_are_those_of_the_prefix_run_alone(proven, write_corp
     loaded = load(proven(kind), "cpu")
     path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
     for shard in range(3):
-        run(prefixes, "--model", proven(kind), "--corpus", path, "--count", 30, "--block-sentences", 4, "--batch-tokens", 50, "--shard", shard, "--shards", 3, "--output", tmp_path / f"{shard}.h5")
-    run(merge_prefixes, *[tmp_path / f"{shard}.h5" for shard in range(3)], "--model", proven(kind), "--output", tmp_path / "merged.h5")
-    run(prefixes, "--model", proven(kind), "--corpus", path, "--count", 30, "--block-sentences", 4, "--batch-tokens", 50, "--output", tmp_path / "whole.h5")
+        run(
+            prefixes,
+            "--model",
+            proven(kind),
+            "--corpus",
+            path,
+            "--count",
+            30,
+            "--block-sentences",
+            4,
+            "--batch-tokens",
+            50,
+            "--shard",
+            shard,
+            "--shards",
+            3,
+            "--output",
+            tmp_path / f"{shard}.h5",
+        )
+    run(
+        merge_prefixes,
+        *[tmp_path / f"{shard}.h5" for shard in range(3)],
+        "--model",
+        proven(kind),
+        "--output",
+        tmp_path / "merged.h5",
+    )
+    run(
+        prefixes,
+        "--model",
+        proven(kind),
+        "--corpus",
+        path,
+        "--count",
+        30,
+        "--block-sentences",
+        4,
+        "--batch-tokens",
+        50,
+        "--output",
+        tmp_path / "whole.h5",
+    )
     corpus = data.read(path)
-    with store.open(tmp_path / "merged.h5", "prefixes") as merged, store.open(tmp_path / "whole.h5", "prefixes") as whole:
+    with (
+        store.open(tmp_path / "merged.h5", "prefixes") as merged,
+        store.open(tmp_path / "whole.h5", "prefixes") as whole,
+    ):
         for name in ("sentence", "position", "next_token", "r", "x", "y", "o", "m"):
             np.testing.assert_array_equal(merged[name][...], whole[name][...])
         assert len(merged["sentence"]) == 30
@@ -42,7 +84,9 @@ def test_states_of_prefixes_are_those_of_the_prefix_run_alone(proven, write_corp
                 stored = read_layer(merged, layer)
                 for quantity in "myo":
                     # batched against alone: last digits
-                    np.testing.assert_allclose(getattr(stored, quantity)[number], alone[layer][quantity][0, -1], rtol=1e-4, atol=1e-4)
+                    np.testing.assert_allclose(
+                        getattr(stored, quantity)[number], alone[layer][quantity][0, -1], rtol=1e-4, atol=1e-4
+                    )
                 np.testing.assert_allclose(stored.r[number] + stored.y[number], stored.o[number], rtol=1e-5, atol=1e-5)
         assert read_layer(merged, 0, "y").m.size == 0
 
@@ -53,7 +97,10 @@ def test_last_coefficients_are_those_of_the_last_token(proven):
     rows = [generator.integers(1, 60, length) for length in (3, 9, 1, 5, 5, 30)]
     memories = np.array([0, 63, 5, 7, 7, 2])
     found = last_coefficients(loaded, 1, rows, memories, batch_tokens=12)
-    expected = [observe(loaded.model, loaded.anatomy.layers, torch.tensor(row[None]))[1]["m"][0, -1, memory].item() for row, memory in zip(rows, memories, strict=True)]
+    expected = [
+        observe(loaded.model, loaded.anatomy.layers, torch.tensor(row[None]))[1]["m"][0, -1, memory].item()
+        for row, memory in zip(rows, memories, strict=True)
+    ]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -61,8 +108,12 @@ def test_files_of_another_model_are_refused_by_name(proven, write_corpus, tmp_pa
     from ffkv.errors import UserError
 
     loaded = load(proven("gpt2"), "cpu")
-    path = write_corpus(random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
-    other = write_corpus(random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, name="other.h5", tokenizer_hash="another")
+    path = write_corpus(
+        random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, tokenizer_hash=loaded.anatomy.tokenizer_hash
+    )
+    other = write_corpus(
+        random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, name="other.h5", tokenizer_hash="another"
+    )
     with pytest.raises(UserError, match=r"other\.h5 belongs to another tokenizer"):
         run(triggers, "--model", proven("gpt2"), "--corpus", other, "--output", tmp_path / "never.h5")
     assert not (tmp_path / "never.h5").exists()

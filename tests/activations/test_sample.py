@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from ffkv.activations.sample import sample_prefixes
 
 
-@given(st.lists(st.integers(2, 9), min_size=1, max_size=20), st.integers(1, 200), st.sampled_from(["sentence", "prefix"]), st.integers(0, 5))
+@given(
+    st.lists(st.integers(2, 9), min_size=1, max_size=20),
+    st.integers(1, 200),
+    st.sampled_from(["sentence", "prefix"]),
+    st.integers(0, 5),
+)
 def test_proper_prefixes_none_twice(lengths, count, how, seed):
     sentence, position = sample_prefixes(np.array(lengths), count, how, seed)
     pairs = list(zip(sentence.tolist(), position.tolist(), strict=True))

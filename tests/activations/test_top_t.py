@@ -13,7 +13,9 @@ coefficients = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0, 1.5, 1e-30, 
 
 def brute_force(values: np.ndarray, t: int) -> list[tuple[float, int]]:
     """Positive values of one key with their places: descending, equal ones by place."""
-    return sorted(((float(value), place) for place, value in enumerate(values) if value > 0), key=lambda pair: (-pair[0], pair[1]))[:t]
+    return sorted(
+        ((float(value), place) for place, value in enumerate(values) if value > 0), key=lambda pair: (-pair[0], pair[1])
+    )[:t]
 
 
 @given(st.lists(coefficients, min_size=1, max_size=4), st.integers(1, 6), st.data())
@@ -35,7 +37,9 @@ def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys,
     found, place = top_t.unpack(top_t.merge(shards))
     for key in range(len(keys)):
         expected = brute_force(table[key], t)
-        assert [(value, p) for value, p in zip(found[key].tolist(), place[key].tolist(), strict=True) if p >= 0] == [(np.float32(v), p) for v, p in expected]
+        assert [(value, p) for value, p in zip(found[key].tolist(), place[key].tolist(), strict=True) if p >= 0] == [
+            (np.float32(v), p) for v, p in expected
+        ]
         assert found[key, len(expected) :].tolist() == [0.0] * (t - len(expected))
 
 

@@ -2,15 +2,23 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from support import WORDS, random_sentences
 
-from ffkv.activations.data import DESCRIPTIONS, read_triggers, write_triggers
-from ffkv.activations.statistics import FIXED_POINT, HISTOGRAM_EDGES, HISTOGRAM_EVERY
-from ffkv.activations.triggers import find_triggers, merge_triggers
+from ffkv.activations.data import (
+    DESCRIPTIONS,
+    FIXED_POINT,
+    HISTOGRAM_EDGES,
+    HISTOGRAM_EVERY,
+    read_triggers,
+    write_triggers,
+)
+from ffkv.activations.merge import merge_triggers
+from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
 from ffkv.errors import UserError
 from ffkv.model.load import load, load_tokenizer
@@ -25,7 +33,11 @@ def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_det
     """Layer 0 detects a, b, c and nothing; layer 1 d, d, e and nothing. A last word has no next token: no trigger."""
     corpus = data.read(write_corpus(["a b a", "c a", "b d d e", "p p a"], load_tokenizer(detector), 17))
     found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
-    triggers = {(row, rank): (found.sentence[row, rank], found.position[row, rank], WORDS[found.next_token[row, rank]]) for row in range(8) for rank in range(found.count[row])}
+    triggers = {
+        (row, rank): (found.sentence[row, rank], found.position[row, rank], WORDS[found.next_token[row, rank]])
+        for row in range(8)
+        for rank in range(found.count[row])
+    }
     assert triggers == {
         (0, 0): (0, 1, "b"),  # a: the a that ends "a b a" and "c a" and "p p a" has nothing after it
         (1, 0): (0, 2, "a"),
@@ -45,7 +57,11 @@ def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_det
 def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
     corpus = data.read(write_corpus(["a a b", "a c"], load_tokenizer(detector), 17))
     found = find_triggers(loaded_detector, corpus, Settings(per_key=5, one_prefix_per_sentence=False), Activations())
-    assert [(found.sentence[0, rank], found.position[0, rank]) for rank in range(found.count[0])] == [(0, 1), (0, 2), (1, 1)]
+    assert [(found.sentence[0, rank], found.position[0, rank]) for rank in range(found.count[0])] == [
+        (0, 1),
+        (0, 2),
+        (1, 1),
+    ]
 
 
 def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
@@ -83,7 +99,12 @@ def naive(loaded, corpus):
 def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix):
     loaded = load(proven(kind), "cpu")
     corpus = data.read(write_corpus(random_sentences(1, 24, longest=8), load_tokenizer(proven(kind)), 60))
-    found = find_triggers(loaded, corpus, Settings(per_key=6, one_prefix_per_sentence=one_prefix), Activations(batch_tokens=40, block_sentences=7))
+    found = find_triggers(
+        loaded,
+        corpus,
+        Settings(per_key=6, one_prefix_per_sentence=one_prefix),
+        Activations(batch_tokens=40, block_sentences=7),
+    )
     for row, everything in naive(loaded, corpus).items():
         positive = sorted((entry for entry in everything if entry[0] > 0), key=lambda entry: (-entry[0], *entry[1:]))
         if one_prefix:
@@ -92,7 +113,9 @@ def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix):
                 best.setdefault(entry[1], entry)
             positive = list(best.values())
         # a batched forward differs from a single one in the last digits
-        np.testing.assert_allclose(found.coefficient[row, : found.count[row]], [entry[0] for entry in positive[:6]], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            found.coefficient[row, : found.count[row]], [entry[0] for entry in positive[:6]], rtol=1e-4, atol=1e-5
+        )
         by_place = {entry[1:]: entry[0] for entry in everything}
         for rank in range(found.count[row]):
             place = (int(found.sentence[row, rank]), int(found.position[row, rank]))
@@ -107,7 +130,11 @@ def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix):
         assert found.histogram[row].sum() == len(counted)
         edges = HISTOGRAM_EDGES.astype(np.float64)
         if np.abs(counted[:, None] - edges[None, 1:-1]).min() > 1e-4:
-            expected = [((counted > low) if low == 0 else (counted >= low)) & ((counted <= high) if high == 0 else (counted < high)) for low, high in zip(edges, edges[1:], strict=False)]
+            expected = [
+                ((counted > low) if low == 0 else (counted >= low))
+                & ((counted <= high) if high == 0 else (counted < high))
+                for low, high in pairwise(edges)
+            ]
             assert found.histogram[row].tolist() == [int(inside.sum()) for inside in expected]
 
 
@@ -126,7 +153,9 @@ def test_any_number_of_shards_gives_the_same_bytes(proven, write_corpus, tmp_pat
 
 def test_written_and_read_back(loaded_detector, detector, write_corpus, tmp_path):
     corpus = data.read(write_corpus(["a b a", "c a"], load_tokenizer(detector), 17))
-    found = replace(find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations()), attributes={"model_hash": "one"})
+    found = replace(
+        find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations()), attributes={"model_hash": "one"}
+    )
     write_triggers(tmp_path / "triggers.h5", found)
     back = read_triggers(tmp_path / "triggers.h5", {"model_hash": "one"})
     for name in DESCRIPTIONS:

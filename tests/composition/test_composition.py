@@ -25,16 +25,28 @@ def test_a_layer_of_four_memories_by_hand():
     assert found["participation"].tolist() == pytest.approx([64 / 24, 0, 64 / 22])
 
 
-@given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 7)), elements=st.floats(-4, 4, width=16)), st.floats(0.05, 1), st.integers(0, 9))
+@given(
+    arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 7)), elements=st.floats(-4, 4, width=16)),
+    st.floats(0.05, 1),
+    st.integers(0, 9),
+)
 @settings(deadline=None)
 def test_against_naive_loops(m, mass, seed):
     generator = np.random.default_rng(seed)
-    top_v, top_y, norm = generator.integers(0, 3, m.shape[1]), generator.integers(0, 3, m.shape[0]), generator.uniform(0.5, 2, m.shape[1])
+    top_v, top_y, norm = (
+        generator.integers(0, 3, m.shape[1]),
+        generator.integers(0, 3, m.shape[0]),
+        generator.uniform(0.5, 2, m.shape[1]),
+    )
     found = composition.compose(m, top_v, top_y, norm, mass)
     for prefix, row in enumerate(found.itertuples()):
         assert row.active == sum(1 for value in m[prefix] if value > 0)
-        assert row.agreeing == sum(1 for value, top in zip(m[prefix], top_v, strict=True) if value > 0 and top == top_y[prefix])
-        contributions = sorted((abs(float(value)) * size for value, size in zip(m[prefix], norm, strict=True)), reverse=True)
+        assert row.agreeing == sum(
+            1 for value, top in zip(m[prefix], top_v, strict=True) if value > 0 and top == top_y[prefix]
+        )
+        contributions = sorted(
+            (abs(float(value)) * size for value, size in zip(m[prefix], norm, strict=True)), reverse=True
+        )
         needed, carried = 0, 0.0
         while contributions and sum(contributions) > 0 and carried < mass * sum(contributions) * (1 - 1e-9):
             carried += contributions[needed]
@@ -80,7 +92,13 @@ def test_the_share_of_prefixes_without_an_agreeing_memory():
 
 def test_cases_of_agreement_beside_all_prefixes():
     cases = composition.cases(TABLE, short_prefix=5).set_index("layer")
-    assert cases.loc[0, ["cases", "stop_word", "short", "base_stop_word_share", "base_short_share"]].tolist() == [2, 1, 1, 0.75, 0.5]
+    assert cases.loc[0, ["cases", "stop_word", "short", "base_stop_word_share", "base_short_share"]].tolist() == [
+        2,
+        1,
+        1,
+        0.75,
+        0.5,
+    ]
     assert cases.loc[-1, ["cases", "stop_word_share", "short_share"]].tolist() == [2, 0.5, 0.5]
     assert cases.loc[1, "cases"] == 0
     assert np.isnan(cases.loc[1, "stop_word_share"])

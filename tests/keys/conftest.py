@@ -5,8 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ffkv.activations.data import Triggers
-from ffkv.activations.statistics import HISTOGRAM_EDGES
+from ffkv.activations.data import HISTOGRAM_EDGES, Triggers
 from ffkv.corpus import data
 from ffkv.corpus.encode import Encoded
 

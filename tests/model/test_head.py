@@ -18,7 +18,12 @@ def test_readings_of_a_small_row_of_logits():
     logits = torch.tensor([[0.0, 2.0, 1.0, 2.0]])
     assert reading.top(logits).tolist() == [1]  # the lowest of equal ids
     assert reading.tied(logits).tolist() == [True]
-    assert [reading.rank(logits, torch.tensor([token])).item() for token in range(4)] == [3, 0, 2, 0]  # equals do not count
+    assert [reading.rank(logits, torch.tensor([token])).item() for token in range(4)] == [
+        3,
+        0,
+        2,
+        0,
+    ]  # equals do not count
     total = math.log(1 + math.e + 2 * math.e**2)
     assert reading.log_probability(logits, torch.tensor([2])).item() == pytest.approx(1 - total, abs=1e-6)
     ids, log_probabilities = reading.top_tokens(logits, 3)

@@ -51,13 +51,19 @@ def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
     seen = {}
     from ffkv.model.tap import tap
 
-    with tap(loaded.model, loaded.anatomy.layers, "xmyo", lambda layer, q, t: seen.__setitem__((layer.index, q), t.clone())) as run:
+    with tap(
+        loaded.model, loaded.anatomy.layers, "xmyo", lambda layer, q, t: seen.__setitem__((layer.index, q), t.clone())
+    ) as run:
         run(ids)
     for layer in loaded.anatomy.layers:
         matrices = [loaded.model.get_submodule(name) for name in layer.readers]
         pre = [matrix(seen[layer.index, "x"]) for matrix in matrices]
         block = loaded.model.get_submodule(layer.block)
-        act = next(module for name, module in block.named_modules() if name.rsplit(".", 1)[-1] in ("act", "act_fn", "activation_fn"))
+        act = next(
+            module
+            for name, module in block.named_modules()
+            if name.rsplit(".", 1)[-1] in ("act", "act_fn", "activation_fn")
+        )
         expected = act(pre[0]) * (pre[1] if len(pre) == 2 else 1)
         torch.testing.assert_close(seen[layer.index, "m"], expected, rtol=1e-5, atol=1e-6)
         v, b = values(loaded.model, layer)
@@ -82,12 +88,33 @@ def test_weights_that_changed_after_the_proof_are_refused(tmp_path):
 
 REFUSED = {
     "mamba": (MambaConfig(num_hidden_layers=2, hidden_size=16, vocab_size=60), "no feed-forward layer.*MambaBlock"),
-    "bert": (BertConfig(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24), "not causal"),
+    "bert": (
+        BertConfig(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24),
+        "not causal",
+    ),
     "gemma2": (
-        Gemma2Config(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=8, intermediate_size=24),
+        Gemma2Config(
+            vocab_size=60,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=8,
+            intermediate_size=24,
+        ),
         "norm or gate after the feed-forward layer",
     ),
-    "mixtral": (MixtralConfig(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, intermediate_size=24), "mixture of experts"),
+    "mixtral": (
+        MixtralConfig(
+            vocab_size=60,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            intermediate_size=24,
+        ),
+        "mixture of experts",
+    ),
 }
 
 
@@ -131,7 +158,14 @@ def test_a_misshapen_tensor_is_refused(tmp_path):
         prove_into(tmp_path / "stage", folder)
 
 
-@pytest.mark.parametrize(("name", "reason"), [("./nowhere", "no checkpoint folder"), ("/nowhere/at/all", "no checkpoint folder"), ("a/b/c", "no checkpoint folder")])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("./nowhere", "no checkpoint folder"),
+        ("/nowhere/at/all", "no checkpoint folder"),
+        ("a/b/c", "no checkpoint folder"),
+    ],
+)
 def test_a_missing_checkpoint_is_refused_before_the_hub_is_asked(name, reason):
     with pytest.raises(UserError, match=reason):
         from ffkv.model.load import load_checkpoint
@@ -168,7 +202,10 @@ def test_the_tap_ends_the_pass_with_the_last_wanted_layer(proven):
     from ffkv.model.tap import tap
 
     loaded, ran = load(proven("gpt2"), "cpu"), []
-    blocks = [(loaded.model.get_submodule(layer.block), lambda m, a, k, o, i=layer.index: ran.append(i)) for layer in loaded.anatomy.layers]
+    blocks = [
+        (loaded.model.get_submodule(layer.block), lambda m, a, k, o, i=layer.index: ran.append(i))
+        for layer in loaded.anatomy.layers
+    ]
     with after(*blocks), tap(loaded.model, loaded.anatomy.layers[:2], "m", lambda *_: None) as run:
         run(torch.ones(1, 4, dtype=torch.long))
     assert ran == [0]  # layer 1's block was left in the middle, layer 2 never ran

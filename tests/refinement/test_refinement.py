@@ -101,6 +101,14 @@ def test_the_table_to_annotate_tells_text_and_words(detector, write_corpus):
 
     corpus = data.read(write_corpus(["a b c", "d e"], load_tokenizer(detector), 17))
     chosen = pd.DataFrame({"prefix": [1], "top_residual": [2], "top_output": [3]})
-    made = refinement.changes(chosen, corpus, np.array([0, 0, 1]), np.array([1, 2, 1]), read_vocabulary(detector), None, 0)
-    assert made.loc[0, ["text", "next_token", "residual_token", "output_token", "related"]].tolist() == ["a b", "c", "b", "c", ""]
+    made = refinement.changes(
+        chosen, corpus, np.array([0, 0, 1]), np.array([1, 2, 1]), read_vocabulary(detector), None, 0
+    )
+    assert made.loc[0, ["text", "next_token", "residual_token", "output_token", "related"]].tolist() == [
+        "a b",
+        "c",
+        "b",
+        "c",
+        "",
+    ]
     assert np.isnan(made.loc[0, "cosine"])

@@ -20,6 +20,7 @@ from ffkv.model.vocabulary import read_vocabulary
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 from ffkv.values import agreement
+from ffkv.values.compare import compare
 from ffkv.values.projections import project, read_projections, write_projections
 
 SENTENCES = ["a b p", "a c p", "b d e a", "p c c p", "d e p", "p d f p"]
@@ -33,7 +34,7 @@ def worked(detector, loaded_detector, write_corpus):
     triggers = find_triggers(loaded_detector, corpus, Settings(per_key=4), Activations())
     memories, head = read_memories(detector.parent / "memories.h5"), load_head(detector, "cpu")
     projections = project(head, memories, 3)
-    return corpus, triggers, projections, agreement.compare(head, memories, projections, triggers)
+    return corpus, triggers, projections, compare(head, memories, projections, triggers)
 
 
 def test_projections_of_the_detectors_values(worked):
@@ -41,7 +42,9 @@ def test_projections_of_the_detectors_values(worked):
     assert [WORDS[token] for token in projections.top[[0, 1, 2, 4, 5, 6]]] == ["b", "c", "c", "e", "f", "a"]
     assert projections.norm.tolist() == pytest.approx([1, 0.1, 1, 0, 1, 0.5, 1, 0])
     # LayerNorm of a unit vector: 4 at the word, -1/4 at the 16 others
-    assert math.exp(projections.top_log_probability[0, 0]) == pytest.approx(math.exp(4) / (math.exp(4) + 16 * math.exp(-0.25)), rel=1e-3)
+    assert math.exp(projections.top_log_probability[0, 0]) == pytest.approx(
+        math.exp(4) / (math.exp(4) + 16 * math.exp(-0.25)), rel=1e-3
+    )
     # a value of zeros: all 17 tokens alike; the lowest id wins, and the tie is told
     assert projections.top[[3, 7]].tolist() == [0, 0]
     assert projections.tied.tolist() == [False] * 3 + [True] + [False] * 3 + [True]
@@ -50,7 +53,16 @@ def test_projections_of_the_detectors_values(worked):
 def test_what_values_predict_beside_what_follows_their_triggers(worked):
     """First triggers: a is followed by b (agrees), b by p, c by p, d by e (agrees with the first, not the second), e by a."""
     *_, table = worked
-    assert [WORDS[token] if token >= 0 else None for token in table["next_token"]] == ["b", "p", "p", None, "e", "e", "a", None]
+    assert [WORDS[token] if token >= 0 else None for token in table["next_token"]] == [
+        "b",
+        "p",
+        "p",
+        None,
+        "e",
+        "e",
+        "a",
+        None,
+    ]
     assert table["agrees"].tolist() == [True, False, False, False, True, False, True, False]
     # b's triggers go on with p and d; c's with p and c (one prefix a sentence: the first c of "p c c p"); d's with e, e and f
     assert table["matching"].tolist() == [1, 0, 1, 0, 2, 1, 1, 0]
@@ -75,7 +87,9 @@ def test_agreement_by_layer_counts_dead_keys_beside_the_others(worked):
 def test_the_table_of_predictive_values_shows_a_trigger_that_matches(worked, detector):
     corpus, triggers, _, table = worked
     chosen = agreement.predictive(table, 5)
-    shown = agreement.examples(chosen, triggers, corpus, read_vocabulary(detector), per_key=4).set_index(["layer", "memory"])
+    shown = agreement.examples(chosen, triggers, corpus, read_vocabulary(detector), per_key=4).set_index(
+        ["layer", "memory"]
+    )
     assert shown.loc[(1, 1), ["token", "prefix", "next_token", "precision"]].tolist() == ["f", "p d", "f", 0.25]
     assert shown.loc[(0, 2), ["token", "prefix", "next_token"]].tolist() == ["c", "p c", "c"]
     places = agreement.predictive_layers(chosen, 2)
@@ -127,7 +141,9 @@ def test_a_null_at_its_known_value():
     """Values and next tokens drawn alike from 5 tokens: both the rate and its permuted baseline are about a fifth."""
     generator = np.random.default_rng(0)
     n = 20_000
-    table = pd.DataFrame({"layer": 0, "top_token": generator.integers(0, 5, n), "next_token": generator.integers(0, 5, n), "triggers": 1})
+    table = pd.DataFrame(
+        {"layer": 0, "top_token": generator.integers(0, 5, n), "next_token": generator.integers(0, 5, n), "triggers": 1}
+    )
     table["agrees"] = table["top_token"] == table["next_token"]
     rates = agreement.agreement(table, np.ones(5), 0).set_index("source")["rate"]
     # standard error sqrt(0.2 * 0.8 / 20000) = 0.0028; four of them
@@ -142,13 +158,17 @@ def test_projections_against_a_second_computation(proven, kind, projection):
         logits = head.logits(torch.from_numpy(memories.value[row : row + 1]), int(memories.layer[row]))[0].double()
         order = np.lexsort((np.arange(60), -logits.numpy()))
         assert found.top[row] == order[0]
-        np.testing.assert_allclose(found.top_log_probability[row], torch.log_softmax(logits, 0)[order[:5].copy()], atol=1e-4)
+        np.testing.assert_allclose(
+            found.top_log_probability[row], torch.log_softmax(logits, 0)[order[:5].copy()], atol=1e-4
+        )
 
 
 def test_groups_of_layers_change_nothing(detector, tmp_path):
     head = load_head(detector, "cpu")
     whole = project(head, read_memories(detector.parent / "memories.h5"), 3)
-    groups = [project(head, read_memories(detector.parent / "memories.h5", range(layer, layer + 1)), 3) for layer in (0, 1)]
+    groups = [
+        project(head, read_memories(detector.parent / "memories.h5", range(layer, layer + 1)), 3) for layer in (0, 1)
+    ]
     for name in ("layer", "memory", "top", "top_token", "norm"):
         np.testing.assert_array_equal(np.concatenate([getattr(group, name) for group in groups]), getattr(whole, name))
     nothing = project(head, read_memories(detector.parent / "memories.h5", range(1, 1)), 3)

@@ -8,7 +8,9 @@ from ffkv.commands import FOLDER, READABLE, WRITABLE, part_options, seed_option,
 from ffkv.settings import Activations, Model, Prefixes, Triggers, section
 
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
-CORPUS = click.option("--corpus", "corpus_file", type=READABLE, required=True, help="The split to read, corpus/<split>.h5.")
+CORPUS = click.option(
+    "--corpus", "corpus_file", type=READABLE, required=True, help="The split to read, corpus/<split>.h5."
+)
 OUTPUT = click.option("--output", type=WRITABLE, required=True, help="The file to write.")
 SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 
@@ -22,7 +24,18 @@ SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 @part_options("shard")
 @threads_option
 @OUTPUT
-def triggers(model_folder: Path, corpus_file: Path, shard: int, shards: int, device: str, threads: int, output: Path, batch_tokens: int, block_sentences: int, **values) -> None:
+def triggers(
+    model_folder: Path,
+    corpus_file: Path,
+    shard: int,
+    shards: int,
+    device: str,
+    threads: int,
+    output: Path,
+    batch_tokens: int,
+    block_sentences: int,
+    **values,
+) -> None:
     """Find the trigger examples of every key in one shard of the corpus."""
     from dataclasses import replace
 
@@ -34,11 +47,19 @@ def triggers(model_folder: Path, corpus_file: Path, shard: int, shards: int, dev
     from ffkv.corpus import data
     from ffkv.model.load import load
 
-    settings, batching = section(Triggers, **values), section(Activations, batch_tokens=batch_tokens, block_sentences=block_sentences)
+    settings, batching = (
+        section(Triggers, **values),
+        section(Activations, batch_tokens=batch_tokens, block_sentences=block_sentences),
+    )
     loaded = load(model_folder, device)
     corpus = data.read(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
     found = find_triggers(loaded, corpus, settings, batching, shard, shards)
-    attributes = {**loaded.anatomy.identity, "corpus_hash": corpus.attributes["corpus_hash"], "settings": settings.model_dump(), "activations": batching.model_dump()}
+    attributes = {
+        **loaded.anatomy.identity,
+        "corpus_hash": corpus.attributes["corpus_hash"],
+        "settings": settings.model_dump(),
+        "activations": batching.model_dump(),
+    }
     write_triggers(output, replace(found, attributes=attributes))
 
 
@@ -47,11 +68,13 @@ def triggers(model_folder: Path, corpus_file: Path, shard: int, shards: int, dev
 @OUTPUT
 def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
     """Merge the trigger examples of SHARDS."""
-    from ffkv.activations import triggers as stage
+    from ffkv.activations import merge
     from ffkv.activations.data import read_triggers, write_triggers
 
     first = read_triggers(shards[0])
-    write_triggers(output, stage.merge_triggers([first, *(read_triggers(shard, first.attributes) for shard in shards[1:])]))
+    write_triggers(
+        output, merge.merge_triggers([first, *(read_triggers(shard, first.attributes) for shard in shards[1:])])
+    )
 
 
 @click.command()
@@ -64,7 +87,19 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
 @part_options("shard")
 @threads_option
 @OUTPUT
-def prefixes(model_folder: Path, corpus_file: Path, shard: int, shards: int, device: str, seed: int, threads: int, output: Path, batch_tokens: int, block_sentences: int, **values) -> None:
+def prefixes(
+    model_folder: Path,
+    corpus_file: Path,
+    shard: int,
+    shards: int,
+    device: str,
+    seed: int,
+    threads: int,
+    output: Path,
+    batch_tokens: int,
+    block_sentences: int,
+    **values,
+) -> None:
     """Store r, x, y, o and m of one shard of the sampled prefixes."""
     from ffkv.runtime import torch_with
 
@@ -74,11 +109,20 @@ def prefixes(model_folder: Path, corpus_file: Path, shard: int, shards: int, dev
     from ffkv.corpus import data
     from ffkv.model.load import load
 
-    settings, batching = section(Prefixes, **values), section(Activations, batch_tokens=batch_tokens, block_sentences=block_sentences)
+    settings, batching = (
+        section(Prefixes, **values),
+        section(Activations, batch_tokens=batch_tokens, block_sentences=block_sentences),
+    )
     loaded = load(model_folder, device)
     corpus = data.read(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
     sample = sample_prefixes(corpus.lengths, settings.count, settings.sample, seed)
-    attributes = {**loaded.anatomy.identity, "corpus_hash": corpus.attributes["corpus_hash"], "settings": settings.model_dump(), "activations": batching.model_dump(), "seed": seed}
+    attributes = {
+        **loaded.anatomy.identity,
+        "corpus_hash": corpus.attributes["corpus_hash"],
+        "settings": settings.model_dump(),
+        "activations": batching.model_dump(),
+        "seed": seed,
+    }
     write_prefixes(output, loaded, corpus, sample, batching, shard, shards, attributes)
 
 
@@ -88,7 +132,7 @@ def prefixes(model_folder: Path, corpus_file: Path, shard: int, shards: int, dev
 @OUTPUT
 def merge_prefixes(shards: tuple[Path, ...], model_folder: Path, output: Path) -> None:
     """Put the prefixes of SHARDS one behind the other."""
-    from ffkv.activations import prefixes as stage
+    from ffkv.activations import merge
     from ffkv.model.anatomy import read_anatomy
 
-    stage.merge_prefixes(output, shards, read_anatomy(model_folder))
+    merge.merge_prefixes(output, shards, read_anatomy(model_folder))

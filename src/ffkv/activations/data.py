@@ -1,4 +1,4 @@
-"""`triggers.h5` and `prefixes.h5`: what the passes over the corpus leave behind."""
+"""`triggers.h5`: trigger examples and statistics of every key."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 
 from ffkv import store
-from ffkv.activations.statistics import FIXED_POINT, HISTOGRAM_EDGES
 
 NONE = -1  # no sentence, no token
+# Floating-point sums depend on their order, and so on the shards; sums of integers do not.
+FIXED_POINT = 2.0**-20
+# Everything not positive, then powers of two.
+HISTOGRAM_EDGES = np.array([-np.inf, 0.0, *2.0 ** np.arange(-6, 5), np.inf], np.float32)
+HISTOGRAM_EVERY = 8  # the histogram looks at every eighth sentence: it costs more than the other statistics together
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,22 @@ DESCRIPTIONS = {
 def write_triggers(path: Path, triggers: Triggers) -> None:
     """Writes `triggers.h5`, or a shard of it."""
     with store.create(path, "triggers", {**triggers.attributes, "prefixes": triggers.prefixes}) as file:
-        store.put(file, "layer_offset", triggers.layer_offset, ["layer_boundary"], "memory", "first row of each layer; memory i of layer l is row layer_offset[l] + i")
-        store.put(file, "histogram_edge", HISTOGRAM_EDGES, ["bin_boundary"], "1", "bin b holds histogram_edge[b] <= coefficient < histogram_edge[b + 1]; the bin that starts at 0 holds positive ones, zeros are in the one below")
+        store.put(
+            file,
+            "layer_offset",
+            triggers.layer_offset,
+            ["layer_boundary"],
+            "memory",
+            "first row of each layer; memory i of layer l is row layer_offset[l] + i",
+        )
+        store.put(
+            file,
+            "histogram_edge",
+            HISTOGRAM_EDGES,
+            ["bin_boundary"],
+            "1",
+            "bin b holds histogram_edge[b] <= coefficient < histogram_edge[b + 1]; the bin that starts at 0 holds positive ones, zeros are in the one below",
+        )
         for name, (dimensions, unit, description) in DESCRIPTIONS.items():
             store.put(file, name, getattr(triggers, name), dimensions, unit, description)
 
@@ -87,4 +105,9 @@ def read_triggers(path: Path, belongs_to: dict[str, Any] | None = None) -> Trigg
     """
     with store.open(path, "triggers", belongs_to) as file:
         quantities = {name: file[name][...] for name in DESCRIPTIONS}
-        return Triggers(layer_offset=file["layer_offset"][...], prefixes=int(file.attrs["prefixes"]), attributes=dict(file.attrs), **quantities)
+        return Triggers(
+            layer_offset=file["layer_offset"][...],
+            prefixes=int(file.attrs["prefixes"]),
+            attributes=dict(file.attrs),
+            **quantities,
+        )

@@ -14,7 +14,14 @@ from ffkv.model.tap import tap
 TOGETHER = 4096  # rows that are sorted by length together
 
 
-def at_last_position(loaded: LoadedModel, layers: Sequence[Layer], quantities: str, rows: Sequence[np.ndarray], batch_tokens: int, take: Callable[[np.ndarray, Layer, str, Tensor], None]) -> None:
+def at_last_position(
+    loaded: LoadedModel,
+    layers: Sequence[Layer],
+    quantities: str,
+    rows: Sequence[np.ndarray],
+    batch_tokens: int,
+    take: Callable[[np.ndarray, Layer, str, Tensor], None],
+) -> None:
     """Runs rows and hands on what stands at the last token of each.
 
     Args:
@@ -25,7 +32,9 @@ def at_last_position(loaded: LoadedModel, layers: Sequence[Layer], quantities: s
     batch: dict[str, np.ndarray] = {}
 
     def last(layer: Layer, quantity: str, tensor: Tensor) -> None:
-        chosen = tensor[torch.arange(len(tensor), device=tensor.device), torch.from_numpy(batch["last"]).to(tensor.device)]
+        chosen = tensor[
+            torch.arange(len(tensor), device=tensor.device), torch.from_numpy(batch["last"]).to(tensor.device)
+        ]
         take(batch["rows"], layer, quantity, chosen)
 
     lengths = np.array([len(row) for row in rows], np.int64)
@@ -35,7 +44,9 @@ def at_last_position(loaded: LoadedModel, layers: Sequence[Layer], quantities: s
             run(pad([rows[number] for number in numbers], loaded.device))
 
 
-def last_coefficients(model: LoadedModel, layer: int, rows: Sequence[np.ndarray], memories: np.ndarray, batch_tokens: int) -> np.ndarray:
+def last_coefficients(
+    model: LoadedModel, layer: int, rows: Sequence[np.ndarray], memories: np.ndarray, batch_tokens: int
+) -> np.ndarray:
     """The coefficient of one memory at the last token of each row. The pass ends after that layer.
 
     Args:

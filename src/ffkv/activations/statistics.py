@@ -1,14 +1,9 @@
 """What is counted of every key while the model runs: how often it fires, sum, maximum, histogram."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
-# Floating-point sums depend on their order, and so on the shards; sums of integers do not.
-FIXED_POINT = 2.0**-20
-# Everything not positive, then powers of two.
-HISTOGRAM_EDGES = np.array([-np.inf, 0.0, *2.0 ** np.arange(-6, 5), np.inf], np.float32)
-HISTOGRAM_EVERY = 8  # the histogram looks at every eighth sentence: it costs more than the other statistics together
+from ffkv.activations.data import FIXED_POINT, HISTOGRAM_EDGES
 
 
 class Statistics:

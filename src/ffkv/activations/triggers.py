@@ -1,16 +1,13 @@
 """Trigger examples of every key (paper section 3.1): one pass over the corpus, nothing stored but the top t."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ffkv.activations import top_t
 from ffkv.activations.batches import batches, blocks, pad, padding
-from ffkv.activations.data import NONE, Triggers
-from ffkv.activations.statistics import HISTOGRAM_EVERY, Statistics
+from ffkv.activations.data import HISTOGRAM_EVERY, NONE, Triggers
+from ffkv.activations.statistics import Statistics
 from ffkv.corpus.data import Corpus
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
@@ -21,7 +18,14 @@ from ffkv.settings import Activations
 from ffkv.settings import Triggers as TriggerSettings
 
 
-def find_triggers(loaded: LoadedModel, corpus: Corpus, settings: TriggerSettings, activations: Activations, shard: int = 0, shards: int = 1) -> Triggers:
+def find_triggers(
+    loaded: LoadedModel,
+    corpus: Corpus,
+    settings: TriggerSettings,
+    activations: Activations,
+    shard: int = 0,
+    shards: int = 1,
+) -> Triggers:
     """The top t prefixes of every key, and its statistics, over one shard of a corpus.
 
     Every proper prefix of every sentence competes (j >= 1 tokens after BOS, the whole sentence left out: nothing follows
@@ -34,9 +38,13 @@ def find_triggers(loaded: LoadedModel, corpus: Corpus, settings: TriggerSettings
     layers, device = loaded.anatomy.layers, loaded.device
     bos, empty = len(corpus.bos), int(settings.include_empty_prefix)
     if empty and not bos:
-        raise UserError("triggers.include_empty_prefix needs a BOS token in front of sentences: set corpus.bos to 'always'.")
+        raise UserError(
+            "triggers.include_empty_prefix needs a BOS token in front of sentences: set corpus.bos to 'always'."
+        )
     if len(corpus.tokens) + len(corpus) >= top_t.PLACES:
-        raise UserError(f"The corpus has {len(corpus.tokens):,} tokens; at most 2^32 can be told apart. Set corpus.limit.")
+        raise UserError(
+            f"The corpus has {len(corpus.tokens):,} tokens; at most 2^32 can be told apart. Set corpus.limit."
+        )
     best = [top_t.start(layer.memories, settings.per_key, device) for layer in layers]
     floors = [top_t.floor(state) for state in best]
     statistics = [Statistics(layer.memories, device) for layer in layers]
@@ -63,7 +71,10 @@ def find_triggers(loaded: LoadedModel, corpus: Corpus, settings: TriggerSettings
     work = blocks(len(corpus), activations.block_sentences, shard, shards)
     lengths = corpus.lengths
     seen = 0
-    with tap(loaded.model, layers, "m", take) as run, progress(sum(int(lengths[block].sum()) for block in map(_slice, work)), "tokens", "triggers") as bar:
+    with (
+        tap(loaded.model, layers, "m", take) as run,
+        progress(sum(int(lengths[block].sum()) for block in map(_slice, work)), "tokens", "triggers") as bar,
+    ):
         for block in work:
             for rows in batches(lengths[_slice(block)] - 1 + bos, activations.batch_tokens):
                 sentences = rows + block.start
@@ -92,13 +103,19 @@ def _describe(batch: dict[str, Tensor | None], corpus: Corpus, sentences: np.nda
     batch["counted"] = torch.from_numpy(np.flatnonzero(counted)).to(device)
 
 
-def _triggers(corpus: Corpus, loaded: LoadedModel, best: list[Tensor], statistics: list[Statistics], prefixes: int) -> Triggers:
+def _triggers(
+    corpus: Corpus, loaded: LoadedModel, best: list[Tensor], statistics: list[Statistics], prefixes: int
+) -> Triggers:
     coefficient, place = (part.cpu().numpy() for part in top_t.unpack(torch.cat(best)))
     # The maximum has met every coefficient, and NaN and infinity stay in it.
     if not all(torch.isfinite(layer.maximum).all() for layer in statistics):
-        raise UserError(f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use model.dtype float32.")
+        raise UserError(
+            f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use model.dtype float32."
+        )
     found = place >= 0
-    sentence = np.searchsorted(corpus.offsets[:-1] + np.arange(len(corpus)), np.where(found, place, 0), side="right") - 1
+    sentence = (
+        np.searchsorted(corpus.offsets[:-1] + np.arange(len(corpus)), np.where(found, place, 0), side="right") - 1
+    )
     position = np.where(found, place - corpus.offsets[sentence] - sentence, 0)
     return Triggers(
         layer_offset=np.asarray(loaded.anatomy.layer_offset),
@@ -109,25 +126,8 @@ def _triggers(corpus: Corpus, loaded: LoadedModel, best: list[Tensor], statistic
         count=found.sum(1).astype(np.int32),
         prefixes=prefixes,
         attributes={},
-        **{name: torch.cat([getattr(layer, name) for layer in statistics]).cpu().numpy() for name in ("fires", "total", "maximum", "histogram")},
-    )
-
-
-def merge_triggers(shards: Sequence[Triggers]) -> Triggers:
-    """The triggers of the whole corpus from those of its shards, in whatever order and grouping.
-
-    Order within a key: coefficient down, then sentence, then position.
-    """
-    first = shards[0]
-    together = {name: np.concatenate([getattr(shard, name) for shard in shards], 1) for name in ("coefficient", "sentence", "position", "next_token")}
-    order = np.lexsort((together["position"], together["sentence"], -together["coefficient"]), axis=1)[:, : first.coefficient.shape[1]]
-    return replace(
-        first,
-        **{name: np.take_along_axis(values, order, 1) for name, values in together.items()},
-        count=np.minimum(sum(shard.count for shard in shards), first.coefficient.shape[1]).astype(np.int32),
-        fires=sum(shard.fires for shard in shards),
-        total=sum(shard.total for shard in shards),
-        histogram=sum(shard.histogram for shard in shards),
-        maximum=np.max([shard.maximum for shard in shards], 0),
-        prefixes=sum(shard.prefixes for shard in shards),
+        **{
+            name: torch.cat([getattr(layer, name) for layer in statistics]).cpu().numpy()
+            for name in ("fires", "total", "maximum", "histogram")
+        },
     )

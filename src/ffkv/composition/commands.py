@@ -18,14 +18,35 @@ def composition() -> None:
 @composition.command()
 @MODEL
 @click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
-@click.option("--projections", "projections_file", type=READABLE, required=True, help="values/projections/<group>.h5 of the same group.")
-@click.option("--corpus", "corpus_file", type=READABLE, required=True, help="The validation split, corpus/validation.h5.")
+@click.option(
+    "--projections",
+    "projections_file",
+    type=READABLE,
+    required=True,
+    help="values/projections/<group>.h5 of the same group.",
+)
+@click.option(
+    "--corpus", "corpus_file", type=READABLE, required=True, help="The validation split, corpus/validation.h5."
+)
 @setting(Composition, "mass")
 @setting(Model, "device")
 @part_options("layer_group")
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="The table to write, composition/prefixes/<group>.parquet.")
-def measure(model_folder: Path, prefixes_file: Path, projections_file: Path, corpus_file: Path, mass: float, device: str, layer_group: int, layer_groups: int, threads: int, output: Path) -> None:
+@click.option(
+    "--output", type=WRITABLE, required=True, help="The table to write, composition/prefixes/<group>.parquet."
+)
+def measure(
+    model_folder: Path,
+    prefixes_file: Path,
+    projections_file: Path,
+    corpus_file: Path,
+    mass: float,
+    device: str,
+    layer_group: int,
+    layer_groups: int,
+    threads: int,
+    output: Path,
+) -> None:
     """Measure, on every sampled prefix, what the memories of a group of layers do."""
     from ffkv.runtime import torch_with
 
@@ -33,7 +54,7 @@ def measure(model_folder: Path, prefixes_file: Path, projections_file: Path, cor
     import pandas as pd
 
     from ffkv import store, tables
-    from ffkv.activations.prefixes import read_layer
+    from ffkv.activations.prefix_data import read_layer
     from ffkv.composition.composition import compose, describe_prefixes
     from ffkv.corpus import data
     from ffkv.model.anatomy import read_anatomy

@@ -58,7 +58,13 @@ def describe_prefixes(corpus: Corpus, sentence: np.ndarray, position: np.ndarray
     for s, p in zip(sentence.tolist(), position.tolist(), strict=True):
         counts.append(len(words(corpus.prefix_text(s, p), corpus.pretokenized)))
         stops.append(word_at(corpus.texts[s], corpus.character(s, p + 1), corpus.pretokenized).lower() in stop_words())
-    return pd.DataFrame({"prefix": np.arange(len(counts), dtype=np.int32), "words": np.asarray(counts, np.int32), "target_is_stop_word": np.asarray(stops, bool)})
+    return pd.DataFrame(
+        {
+            "prefix": np.arange(len(counts), dtype=np.int32),
+            "words": np.asarray(counts, np.int32),
+            "target_is_stop_word": np.asarray(stops, bool),
+        }
+    )
 
 
 def active(table: pd.DataFrame) -> pd.DataFrame:
@@ -76,7 +82,17 @@ def without_agreement(table: pd.DataFrame) -> pd.DataFrame:
         for layer, group in table.groupby("layer"):
             without, n = int((group[column] == 0).sum()), len(group)
             low, high = (float(bound) for bound in wilson(without, n))
-            rows.append({"layer": layer, "reading": reading, "prefixes": n, "without": without, "share": without / n, "low": low, "high": high})
+            rows.append(
+                {
+                    "layer": layer,
+                    "reading": reading,
+                    "prefixes": n,
+                    "without": without,
+                    "share": without / n,
+                    "low": low,
+                    "high": high,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -110,5 +126,14 @@ def effective(table: pd.DataFrame, memories: dict[int, int]) -> pd.DataFrame:
     rows = []
     for layer, group in table.groupby("layer"):
         q1, median, q3 = group["effective"].quantile([0.25, 0.5, 0.75])
-        rows.append({"layer": layer, "memories": memories[layer], "effective_q1": q1, "effective_median": median, "effective_q3": q3, "participation_median": group["participation"].median()})
+        rows.append(
+            {
+                "layer": layer,
+                "memories": memories[layer],
+                "effective_q1": q1,
+                "effective_median": median,
+                "effective_q3": q3,
+                "participation_median": group["participation"].median(),
+            }
+        )
     return pd.DataFrame(rows)

@@ -67,7 +67,12 @@ class Anatomy:
     @property
     def identity(self) -> dict[str, str]:
         """What files made from this model carry."""
-        return {"model": self.checkpoint, "model_hash": self.model_hash, "tokenizer_hash": self.tokenizer_hash, "dtype": self.dtype}
+        return {
+            "model": self.checkpoint,
+            "model_hash": self.model_hash,
+            "tokenizer_hash": self.tokenizer_hash,
+            "dtype": self.dtype,
+        }
 
 
 def write_anatomy(folder: Path, anatomy: Anatomy) -> None:

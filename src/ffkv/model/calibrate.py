@@ -62,7 +62,9 @@ def replay(block: nn.Module, arguments: tuple[tuple, dict], off: str = "", flipp
         def note(module, args, kwargs, output):
             if name == off:
                 output = torch.zeros_like(output)
-            first = output if torch.is_tensor(output) else next((value for value in output if torch.is_tensor(value)), None)
+            first = (
+                output if torch.is_tensor(output) else next((value for value in output if torch.is_tensor(value)), None)
+            )
             if first is not None:
                 outputs[name] = first.clone()
             return output
@@ -88,7 +90,16 @@ def calibrate(model: nn.Module, index: int, block: str, write: str, arguments: t
     on, off = replay(module, arguments), replay(module, arguments, off=inside)
     site, scale = _site(block, module, inside, on, off, tolerance)
     readers, kind = _readers(module, write, inside, on, arguments, tolerance)
-    return Layer(index, block, write, [f"{block}.{name}" for name in readers], f"{block}.{site}" if site else "", scale, on.inputs[inside].shape[-1], kind)
+    return Layer(
+        index,
+        block,
+        write,
+        [f"{block}.{name}" for name in readers],
+        f"{block}.{site}" if site else "",
+        scale,
+        on.inputs[inside].shape[-1],
+        kind,
+    )
 
 
 def _site(block: str, module: nn.Module, inside: str, on: Replay, off: Replay, tolerance: float) -> tuple[str, float]:
@@ -101,21 +112,33 @@ def _site(block: str, module: nn.Module, inside: str, on: Replay, off: Replay, t
             continue
         added, size = (whole - rest).reshape(written.shape).double(), whole.abs().max()
         spread = rest.reshape(-1, rest.shape[-1]).float().std(0).max()
-        if added.abs().max() < 1e-6 * size or spread < 1e-6 * size:  # nothing arrives here, or nothing but what was written
+        if (
+            added.abs().max() < 1e-6 * size or spread < 1e-6 * size
+        ):  # nothing arrives here, or nothing but what was written
             continue
         scale = ((written * added).sum() / (written.double() ** 2).sum()).item()
         error = min(error, found := relative_error(scale * written, added))
         if found < tolerance:
             return site, 1.0 if abs(scale - 1) < tolerance else scale
-    raise UserError(f"{block} ({type(module).__name__}): what {inside} writes is not added to a residual stream as it is (smallest relative error {error:.0e}); a norm or gate after the feed-forward layer cannot be read yet.")
+    raise UserError(
+        f"{block} ({type(module).__name__}): what {inside} writes is not added to a residual stream as it is (smallest relative error {error:.0e}); a norm or gate after the feed-forward layer cannot be read yet."
+    )
 
 
-def _readers(module: nn.Module, write: str, inside: str, on: Replay, arguments: tuple[tuple, dict], tolerance: float) -> tuple[list[str], str]:
+def _readers(
+    module: nn.Module, write: str, inside: str, on: Replay, arguments: tuple[tuple, dict], tolerance: float
+) -> tuple[list[str], str]:
     """The matrices that read the FF input x, and how they make m: plain, gated, or gated and fused."""
     coefficients, width = on.inputs[inside], on.output.shape[-1]
     earlier = [name for name in on.outputs if is_matrix(module.get_submodule(name)) and name in on.inputs]
     earlier = earlier[: earlier.index(inside)]
-    reads = [n for n in earlier if not re.search(ELSEWHERE, n) and on.inputs[n].shape[-1] == width and on.outputs[n].shape[-1] in (coefficients.shape[-1], 2 * coefficients.shape[-1])]
+    reads = [
+        n
+        for n in earlier
+        if not re.search(ELSEWHERE, n)
+        and on.inputs[n].shape[-1] == width
+        and on.outputs[n].shape[-1] in (coefficients.shape[-1], 2 * coefficients.shape[-1])
+    ]
     if not reads:
         raise UserError(f"{write}: no matrix that reads the residual stream and feeds it was found")
     x = on.inputs[reads[-1]]

@@ -11,7 +11,9 @@ from ffkv.settings import Model, section
 @click.command()
 @setting(Model, *Model.model_fields)
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="The folder to write: anatomy, tokenizer, vocabulary, head.")
+@click.option(
+    "--output", type=WRITABLE, required=True, help="The folder to write: anatomy, tokenizer, vocabulary, head."
+)
 @click.option("--memories", type=WRITABLE, required=True, help="The file of values to write, memories.h5.")
 def model(threads: int, output: Path, memories: Path, **values) -> None:
     """Prove a checkpoint's feed-forward layers and write its values and head."""
@@ -24,7 +26,9 @@ def model(threads: int, output: Path, memories: Path, **values) -> None:
         folder.mkdir()
         loaded, tokenizer, anatomy, proof = examine(section(Model, **values))
         anatomy = write_stage(folder, memories, loaded, tokenizer, anatomy, proof)
-    click.echo(f"{anatomy.architecture}: {len(anatomy.layers)} layers proven; largest relative errors {_errors(anatomy.errors)}")
+    click.echo(
+        f"{anatomy.architecture}: {len(anatomy.layers)} layers proven; largest relative errors {_errors(anatomy.errors)}"
+    )
 
 
 @click.command()

@@ -12,7 +12,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy, Layer, read_anatomy
 from ffkv.model.head import Head
 from ffkv.runtime import choose_device
@@ -53,7 +52,10 @@ def write_head(folder: Path, model: nn.Module, layers: list[Layer], returns: int
     emptied = empty(model, layers, returns)
     names: dict[int, str] = {}
     aliases, tensors = {}, {}
-    for name, tensor in [*emptied.named_parameters(remove_duplicate=False), *emptied.named_buffers(remove_duplicate=False)]:
+    for name, tensor in [
+        *emptied.named_parameters(remove_duplicate=False),
+        *emptied.named_buffers(remove_duplicate=False),
+    ]:
         first = names.setdefault(id(tensor), name)
         aliases[name] = first
         tensors[first] = tensor.detach().cpu().contiguous()
@@ -87,9 +89,15 @@ def _load(folder: Path, anatomy: Anatomy) -> nn.Module:
     with safe_open(folder / FILE, "pt") as file:
         aliases = {name: first for name, first in file.metadata().items() if name != EMBEDDING}
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=next(iter(tensors.values())).dtype, trust_remote_code=anatomy.trust_remote_code)
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=next(iter(tensors.values())).dtype, trust_remote_code=anatomy.trust_remote_code
+        )
     empty(model, anatomy.layers, anatomy.returns)
-    shared = {name: nn.Parameter(tensor, requires_grad=False) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    shared = {
+        name: nn.Parameter(tensor, requires_grad=False)
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point()
+    }
     for name, first in aliases.items():
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)

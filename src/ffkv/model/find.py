@@ -32,13 +32,17 @@ def find(model: nn.Module, ids: Tensor) -> list[tuple[str, str]]:
         if not block or ELSEWHERE.search(inside):
             continue
         if inside.endswith("experts"):
-            raise UserError(f"{name} ({type(module).__name__}) is a mixture of experts: its memories cannot be read yet.")
+            raise UserError(
+                f"{name} ({type(module).__name__}) is a mixture of experts: its memories cannot be read yet."
+            )
         if is_matrix(module) and SECOND_MATRIX.search(inside):
             candidates[name] = block
     ran = _run(model, ids, modules, {*candidates, *candidates.values()})
     found = [(candidates[name], name) for name in ran if name in candidates]
     if not found:
-        raise UserError(f"no feed-forward layer: no module that ran is named like the second matrix of one; {_describe(model)}")
+        raise UserError(
+            f"no feed-forward layer: no module that ran is named like the second matrix of one; {_describe(model)}"
+        )
     for block, write in found:
         _check(block, write, found, ran, ids)
     return found
@@ -76,9 +80,13 @@ def _check(block: str, write: str, found: list[tuple[str, str]], ran: dict[str, 
         raise UserError(f"{block} runs {len(ran[block])} times in one forward pass: depth is not a fixed layer")
     others = [other for at, other in found if at == block and other != write]
     if others:
-        raise UserError(f"{block} has several second matrices ({write}, {others[0]}): it is no plain feed-forward layer")
+        raise UserError(
+            f"{block} has several second matrices ({write}, {others[0]}): it is no plain feed-forward layer"
+        )
     if ran[block][0][:-1] != tuple(ids.shape) or ran[write][0][-1] != ran[block][0][-1]:
-        raise UserError(f"{block} passes on {ran[block][0]} for {tuple(ids.shape)} tokens, {write} writes vectors of {ran[write][0][-1]}: the residual stream is not one vector per token")
+        raise UserError(
+            f"{block} passes on {ran[block][0]} for {tuple(ids.shape)} tokens, {write} writes vectors of {ran[write][0][-1]}: the residual stream is not one vector per token"
+        )
 
 
 def _describe(model: nn.Module) -> str:

@@ -50,7 +50,9 @@ class Head:
         """E [vocabulary, d] in float32."""
         embedding = self._model.get_output_embeddings()
         if embedding is None or tuple(embedding.weight.shape) != (self.vocabulary, width):
-            raise UserError("This model has no single matrix from its residual stream to the vocabulary: use values.projection 'head'.")
+            raise UserError(
+                "This model has no single matrix from its residual stream to the vocabulary: use values.projection 'head'."
+            )
         return embedding.weight.detach().float()
 
     def _through_head(self, vectors: Tensor, layer: int) -> Tensor:

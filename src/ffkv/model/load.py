@@ -32,10 +32,17 @@ def load(model_folder: Path, device: str = "auto") -> LoadedModel:
         UserError: the checkpoint is gone, or its weights are no longer those that were proven.
     """
     anatomy = read_anatomy(model_folder)
-    settings = Model(checkpoint=anatomy.checkpoint, revision=anatomy.revision, dtype=anatomy.dtype, trust_remote_code=anatomy.trust_remote_code)
+    settings = Model(
+        checkpoint=anatomy.checkpoint,
+        revision=anatomy.revision,
+        dtype=anatomy.dtype,
+        trust_remote_code=anatomy.trust_remote_code,
+    )
     model = load_checkpoint(settings)
     if weights_hash(model) != anatomy.model_hash:
-        raise UserError(f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model stage again.")
+        raise UserError(
+            f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model stage again."
+        )
     device = choose_device(device)
     return LoadedModel(model.to(device), anatomy, device)
 
@@ -62,12 +69,18 @@ def load_checkpoint(settings: Model) -> torch.nn.Module:
             output_loading_info=True,
         )
     except Exception as error:  # the library raises many classes for what a person named wrongly
-        raise UserError(f"The checkpoint {settings.checkpoint} cannot be loaded as a causal language model: {_short(error)}") from error
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} cannot be loaded as a causal language model: {_short(error)}"
+        ) from error
     if info["missing_keys"]:
-        raise UserError(f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}.")
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
+        )
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
-            raise UserError(f"The checkpoint {settings.checkpoint} has values that are not finite in {name}: the file is damaged or the training diverged.")
+            raise UserError(
+                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}: the file is damaged or the training diverged."
+            )
     return model.eval()
 
 
@@ -82,7 +95,9 @@ def check_checkpoint(checkpoint: str) -> None:
         if not (path / "config.json").is_file():
             raise UserError(f"{checkpoint} is a folder without config.json: not a checkpoint of transformers.")
     elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1:
-        raise UserError(f"There is no checkpoint folder {checkpoint}: check model.checkpoint (relative to the working directory).")
+        raise UserError(
+            f"There is no checkpoint folder {checkpoint}: check model.checkpoint (relative to the working directory)."
+        )
 
 
 def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code: bool = False):
@@ -99,7 +114,9 @@ def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code
     except Exception as error:  # as above
         raise UserError(f"The tokenizer of {source} cannot be loaded: {_short(error)}") from error
     if not tokenizer.is_fast:
-        raise UserError(f"{source} has a {type(tokenizer).__name__}, which does not tell which characters a token stands for. ffkv needs a fast tokenizer (tokenizer.json).")
+        raise UserError(
+            f"{source} has a {type(tokenizer).__name__}, which does not tell which characters a token stands for. ffkv needs a fast tokenizer (tokenizer.json)."
+        )
     return tokenizer
 
 

@@ -58,11 +58,37 @@ def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
     offsets = anatomy.layer_offset
     largest = max(layer.memories for layer in anatomy.layers)
     with store.create(path, "memories", anatomy.identity) as file:
-        store.put(file, "layer_offset", np.asarray(offsets), ["layer_boundary"], "memory", "first row of each layer; memory i of layer l is row layer_offset[l] + i")
-        value = store.allocate(file, "value", (offsets[-1], anatomy.width), np.float32, ["memory", "width"], "1", "values: what one unit of the coefficient adds to the residual stream", chunks=(min(largest, 4096), anatomy.width))
-        bias = store.allocate(file, "value_bias", (len(anatomy.layers), anatomy.width), np.float32, ["layer", "width"], "1", "what the layer adds beside its memories")
+        store.put(
+            file,
+            "layer_offset",
+            np.asarray(offsets),
+            ["layer_boundary"],
+            "memory",
+            "first row of each layer; memory i of layer l is row layer_offset[l] + i",
+        )
+        value = store.allocate(
+            file,
+            "value",
+            (offsets[-1], anatomy.width),
+            np.float32,
+            ["memory", "width"],
+            "1",
+            "values: what one unit of the coefficient adds to the residual stream",
+            chunks=(min(largest, 4096), anatomy.width),
+        )
+        bias = store.allocate(
+            file,
+            "value_bias",
+            (len(anatomy.layers), anatomy.width),
+            np.float32,
+            ["layer", "width"],
+            "1",
+            "what the layer adds beside its memories",
+        )
         for layer in anatomy.layers:
-            value[offsets[layer.index] : offsets[layer.index + 1]], bias[layer.index] = (part.numpy() for part in values(model, layer))
+            value[offsets[layer.index] : offsets[layer.index + 1]], bias[layer.index] = (
+                part.numpy() for part in values(model, layer)
+            )
 
 
 def read_memories(path: Path, layers: range | None = None, belongs_to: dict[str, Any] | None = None) -> Memories:
@@ -77,4 +103,9 @@ def read_memories(path: Path, layers: range | None = None, belongs_to: dict[str,
         start, stop = (int(offsets[layers.start]), int(offsets[layers.stop])) if len(layers) else (0, 0)
         counts = np.diff(offsets)[layers.start : layers.stop]
         numbers = [np.arange(count, dtype=np.int32) for count in counts]
-        return Memories(np.repeat(np.asarray(layers, np.int32), counts), np.concatenate(numbers) if numbers else np.zeros(0, np.int32), file["value"][start:stop], dict(file.attrs))
+        return Memories(
+            np.repeat(np.asarray(layers, np.int32), counts),
+            np.concatenate(numbers) if numbers else np.zeros(0, np.int32),
+            file["value"][start:stop],
+            dict(file.attrs),
+        )

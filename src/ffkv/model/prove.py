@@ -42,9 +42,13 @@ def _two_sentences(tokenizer, passage: str, model: nn.Module) -> Tensor:
     ids = tokenizer(passage, add_special_tokens=False, verbose=False)["input_ids"]
     largest = model.get_input_embeddings().weight.shape[0]
     if max(ids) >= largest:
-        raise UserError(f"The tokenizer gives id {max(ids)}, but the model embeds only {largest} tokens: it is the tokenizer of another model.")
+        raise UserError(
+            f"The tokenizer gives id {max(ids)}, but the model embeds only {largest} tokens: it is the tokenizer of another model."
+        )
     if len(set(ids)) < DISTINCT:  # a tokenizer that knows no English: any of its tokens will do
-        ids = torch.randint(min(len(tokenizer), largest), (len(ids),), generator=torch.Generator().manual_seed(len(passage))).tolist()
+        ids = torch.randint(
+            min(len(tokenizer), largest), (len(ids),), generator=torch.Generator().manual_seed(len(passage))
+        ).tolist()
     context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or LONGEST
     tokens = min(len(ids) // 2, LONGEST, context)
     return torch.tensor(ids[: 2 * tokens]).reshape(2, tokens)
@@ -90,7 +94,9 @@ def _require(identity: str, error: float, tolerance: float, layer: Layer) -> Non
         "residual": "block output minus feed-forward output is not what the block returns without its feed-forward layer",
         "prefix": "not causal: the coefficients of a prefix change with the tokens after it (an encoder loaded without is_decoder=True?)",
     }
-    raise UserError(f"layer {layer.index} ({layer.write}): {reasons[identity]} (relative error {error:.0e}, allowed {tolerance:.0e})")
+    raise UserError(
+        f"layer {layer.index} ({layer.write}): {reasons[identity]} (relative error {error:.0e}, allowed {tolerance:.0e})"
+    )
 
 
 def prove_head(head: Head, layer: int, final: Tensor, logits: Tensor, tolerance: float) -> float:
@@ -104,7 +110,9 @@ def prove_head(head: Head, layer: int, final: Tensor, logits: Tensor, tolerance:
     read = head.logits(final.reshape(-1, final.shape[-1]), layer)
     error = relative_error(read.reshape(logits.shape), logits)
     if not error < tolerance:
-        raise UserError(f"what follows the last block does not depend on its output alone: reading it out gives other logits than the model (relative error {error:.0e}, allowed {tolerance:.0e})")
+        raise UserError(
+            f"what follows the last block does not depend on its output alone: reading it out gives other logits than the model (relative error {error:.0e}, allowed {tolerance:.0e})"
+        )
     return error
 
 

@@ -34,7 +34,9 @@ def examine(settings: Model) -> tuple[nn.Module, object, Anatomy, tuple[Tensor, 
         layers, ids = decompose(model, tokenizer)
         errors = prove(model, layers, ids)
     except UserError as error:
-        raise UserError(f"{settings.checkpoint} ({type(model).__name__}) cannot be read as key-value memories: {error}") from error
+        raise UserError(
+            f"{settings.checkpoint} ({type(model).__name__}) cannot be read as key-value memories: {error}"
+        ) from error
     logits, returns = logits_and_form(model, layers, ids)
     final = observe(model, layers, ids)[-1]["o"]
     config = model.config.get_text_config(decoder=True)
@@ -44,7 +46,16 @@ def examine(settings: Model) -> tuple[nn.Module, object, Anatomy, tuple[Tensor, 
         dtype=str(model.dtype).removeprefix("torch."),
         trust_remote_code=settings.trust_remote_code,
         architecture=type(model).__name__,
-        activation=str(next((getattr(config, name) for name in ("activation_function", "hidden_act", "hidden_activation") if hasattr(config, name)), "unknown")),
+        activation=str(
+            next(
+                (
+                    getattr(config, name)
+                    for name in ("activation_function", "hidden_act", "hidden_activation")
+                    if hasattr(config, name)
+                ),
+                "unknown",
+            )
+        ),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         model_hash=weights_hash(model),
         tokenizer_hash=tokenizer_hash(tokenizer),
@@ -54,12 +65,18 @@ def examine(settings: Model) -> tuple[nn.Module, object, Anatomy, tuple[Tensor, 
         returns=returns,
         layers=layers,
         errors=errors,
-        versions={"ffkv": ffkv.__version__, "python": platform.python_version(), **{name: version(name) for name in ("torch", "transformers", "tokenizers")}},
+        versions={
+            "ffkv": ffkv.__version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "transformers", "tokenizers")},
+        },
     )
     return model, tokenizer, anatomy, (final, logits)
 
 
-def write_stage(folder: Path, memories: Path | None, model: nn.Module, tokenizer, anatomy: Anatomy, proof: tuple[Tensor, Tensor]) -> Anatomy:
+def write_stage(
+    folder: Path, memories: Path | None, model: nn.Module, tokenizer, anatomy: Anatomy, proof: tuple[Tensor, Tensor]
+) -> Anatomy:
     """Writes the model stage's folder and `memories.h5`; empties the model on the way.
 
     The head is proven as it was written: read back from its file, it must give the model's logits.
@@ -76,7 +93,9 @@ def write_stage(folder: Path, memories: Path | None, model: nn.Module, tokenizer
     try:
         error = prove_head(load_head(folder, "cpu"), len(anatomy.layers) - 1, *proof, TOLERANCE[model.dtype])
     except UserError as failure:
-        raise UserError(f"{anatomy.checkpoint} ({anatomy.architecture}) cannot be read as key-value memories: {failure}") from failure
+        raise UserError(
+            f"{anatomy.checkpoint} ({anatomy.architecture}) cannot be read as key-value memories: {failure}"
+        ) from failure
     anatomy = replace(anatomy, errors={**anatomy.errors, "head": error})
     write_anatomy(folder, anatomy)
     return anatomy
@@ -92,7 +111,10 @@ def describe(anatomy: Anatomy) -> str:
     ]
     for (kind, memories, has_site, scale), count in kinds.items():
         where = "before the block's last norm" if has_site else "at the block's output"
-        lines.append(f"  {count} layers: {kind}, d_m = {memories}, o = r + y {where}" + (f", y multiplied by {scale:g}" if scale != 1 else ""))
+        lines.append(
+            f"  {count} layers: {kind}, d_m = {memories}, o = r + y {where}"
+            + (f", y multiplied by {scale:g}" if scale != 1 else "")
+        )
     lines.append("  layer  x read by -> second matrix (layers count from 0)")
     lines += [f"  {layer.index:5}  {', '.join(layer.readers)} -> {layer.write}" for layer in anatomy.layers]
     meanings = {

@@ -16,7 +16,9 @@ class _Enough(Exception):
 
 
 @contextlib.contextmanager
-def tap(model: nn.Module, layers: Sequence[Layer], quantities: str, take: Callable[[Layer, str, Tensor], None]) -> Iterator[Callable[[Tensor], None]]:
+def tap(
+    model: nn.Module, layers: Sequence[Layer], quantities: str, take: Callable[[Layer, str, Tensor], None]
+) -> Iterator[Callable[[Tensor], None]]:
     """While the block runs, hands each wanted quantity of each wanted layer to `take` as soon as it exists.
 
     Args:
@@ -40,13 +42,30 @@ def tap(model: nn.Module, layers: Sequence[Layer], quantities: str, take: Callab
     for layer in layers:
         block, write = model.get_submodule(layer.block), model.get_submodule(layer.write)
         if "x" in wanted:
-            ahead.append((model.get_submodule(layer.readers[0]), lambda module, args, kwargs, at=layer: give(at, "x", given(args, kwargs))))
+            ahead.append(
+                (
+                    model.get_submodule(layer.readers[0]),
+                    lambda module, args, kwargs, at=layer: give(at, "x", given(args, kwargs)),
+                )
+            )
         if "m" in wanted:
             ahead.append((write, lambda module, args, kwargs, at=layer: give(at, "m", args[0])))
         if "y" in wanted:
-            behind.append((write, lambda module, args, kwargs, output, at=layer: give(at, "y", output if at.scale == 1 else at.scale * output)))
+            behind.append(
+                (
+                    write,
+                    lambda module, args, kwargs, output, at=layer: give(
+                        at, "y", output if at.scale == 1 else at.scale * output
+                    ),
+                )
+            )
         if "o" in wanted and layer.site:
-            ahead.append((model.get_submodule(layer.site), lambda module, args, kwargs, at=layer: give(at, "o", given(args, kwargs))))
+            ahead.append(
+                (
+                    model.get_submodule(layer.site),
+                    lambda module, args, kwargs, at=layer: give(at, "o", given(args, kwargs)),
+                )
+            )
         elif "o" in wanted:
             behind.append((block, lambda module, args, kwargs, output, at=layer: give(at, "o", hidden(output))))
 

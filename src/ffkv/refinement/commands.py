@@ -7,7 +7,9 @@ import click
 from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
 from ffkv.settings import Model, Refinement
 
-MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used.")
+MODEL = click.option(
+    "--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used."
+)
 PREFIXES = click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
 
 
@@ -23,7 +25,15 @@ def refinement() -> None:
 @part_options("layer_group")
 @threads_option
 @click.option("--output", type=WRITABLE, required=True, help="The table to write, refinement/prefixes/<group>.parquet.")
-def measure(model_folder: Path, prefixes_file: Path, device: str, layer_group: int, layer_groups: int, threads: int, output: Path) -> None:
+def measure(
+    model_folder: Path,
+    prefixes_file: Path,
+    device: str,
+    layer_group: int,
+    layer_groups: int,
+    threads: int,
+    output: Path,
+) -> None:
     """Read out r, y and o of every sampled prefix in a group of layers."""
     from ffkv.runtime import torch_with
 
@@ -32,7 +42,7 @@ def measure(model_folder: Path, prefixes_file: Path, device: str, layer_group: i
     import pandas as pd
 
     from ffkv import store, tables
-    from ffkv.activations.prefixes import read_layer
+    from ffkv.activations.prefix_data import read_layer
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.emptied import load_head
     from ffkv.model.head import probabilities, tops
@@ -48,7 +58,20 @@ def measure(model_folder: Path, prefixes_file: Path, device: str, layer_group: i
             at = read_layer(file, layer, "ryo")
             r, y, o = (tops(head, states, layer) for states in (at.r, at.y, at.o))
             probability = probabilities(head, at.r, final, layer)
-            measured.append(pd.DataFrame({"layer": layer, "prefix": number, "top_residual": r, "top_ffn": y, "top_output": o, "final": final, "probability": probability, "case": classify(r, y, o)}))
+            measured.append(
+                pd.DataFrame(
+                    {
+                        "layer": layer,
+                        "prefix": number,
+                        "top_residual": r,
+                        "top_ffn": y,
+                        "top_output": o,
+                        "final": final,
+                        "probability": probability,
+                        "case": classify(r, y, o),
+                    }
+                )
+            )
     columns = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case"]
     tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=columns), output)
 
@@ -57,11 +80,21 @@ def measure(model_folder: Path, prefixes_file: Path, device: str, layer_group: i
 @click.argument("prefix_tables", nargs=-1, required=True, type=READABLE)
 @MODEL
 @PREFIXES
-@click.option("--corpus", "corpus_file", type=READABLE, required=True, help="The validation split, corpus/validation.h5.")
+@click.option(
+    "--corpus", "corpus_file", type=READABLE, required=True, help="The validation split, corpus/validation.h5."
+)
 @setting(Refinement, "changes")
 @seed_option
 @click.option("--output", type=WRITABLE, required=True, help="The folder to write into, refinement/.")
-def summarize(prefix_tables: tuple[Path, ...], model_folder: Path, prefixes_file: Path, corpus_file: Path, changes: int, seed: int, output: Path) -> None:
+def summarize(
+    prefix_tables: tuple[Path, ...],
+    model_folder: Path,
+    prefixes_file: Path,
+    corpus_file: Path,
+    changes: int,
+    seed: int,
+    output: Path,
+) -> None:
     """Summarize PREFIX_TABLES, those of all groups, into the tables of figures 9 to 11 and the changes to annotate."""
     from ffkv import store, tables
     from ffkv.corpus import data
@@ -77,6 +110,14 @@ def summarize(prefix_tables: tuple[Path, ...], model_folder: Path, prefixes_file
         "residual": refinement.matches(table),
         "probability": refinement.probabilities(table),
         "breakdown": refinement.breakdown(table),
-        "changes": refinement.changes(chosen, corpus, sentence, position, read_vocabulary(model_folder), stored_output_embedding(model_folder), seed),
+        "changes": refinement.changes(
+            chosen,
+            corpus,
+            sentence,
+            position,
+            read_vocabulary(model_folder),
+            stored_output_embedding(model_folder),
+            seed,
+        ),
     }.items():
         tables.write(summary, output / f"{name}.csv")

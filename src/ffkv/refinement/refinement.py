@@ -68,7 +68,15 @@ def closeness(embedding: np.ndarray, first: np.ndarray, second: np.ndarray, seed
     return cosine, np.searchsorted(chance, cosine) / max(len(chance), 1)
 
 
-def changes(chosen: pd.DataFrame, corpus: Corpus, sentence: np.ndarray, position: np.ndarray, tokens, embedding: np.ndarray | None, seed: int) -> pd.DataFrame:
+def changes(
+    chosen: pd.DataFrame,
+    corpus: Corpus,
+    sentence: np.ndarray,
+    position: np.ndarray,
+    tokens,
+    embedding: np.ndarray | None,
+    seed: int,
+) -> pd.DataFrame:
     """The sampled changes as a table to annotate (the paper's two annotators: 66 distant, 34 related).
 
     Args:
@@ -76,13 +84,17 @@ def changes(chosen: pd.DataFrame, corpus: Corpus, sentence: np.ndarray, position
             where the model has none (then there is no cosine).
     """
     before, after = chosen["top_residual"].to_numpy(), chosen["top_output"].to_numpy()
-    cosine, percentile = closeness(embedding, before, after, seed) if embedding is not None else (np.full(len(chosen), np.nan),) * 2
+    cosine, percentile = (
+        closeness(embedding, before, after, seed) if embedding is not None else (np.full(len(chosen), np.nan),) * 2
+    )
     at = chosen["prefix"].to_numpy()
     following = corpus.next_token(sentence[at], position[at])
     return pd.DataFrame(
         {
             "prefix": at,
-            "text": [corpus.prefix_text(s, p) for s, p in zip(sentence[at].tolist(), position[at].tolist(), strict=True)],
+            "text": [
+                corpus.prefix_text(s, p) for s, p in zip(sentence[at].tolist(), position[at].tolist(), strict=True)
+            ],
             "next_token": [tokens[token] for token in following.tolist()],
             "residual_token": [tokens[token] for token in before.tolist()],
             "output_token": [tokens[token] for token in after.tolist()],

@@ -4,53 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
-from ffkv.activations.data import NONE, Triggers
+from ffkv.activations.data import Triggers
 from ffkv.intervals import boxes, wilson
-from ffkv.model.head import Head, rank
-from ffkv.model.memories import Memories
-from ffkv.values.projections import Projections
 
 PERMUTATIONS = 1000
-
-
-def compare(head: Head, memories: Memories, projections: Projections, triggers: Triggers) -> pd.DataFrame:
-    """One row a memory: what its value predicts beside what follows its triggers. Columns: see docs/architecture.md.
-
-    next_token is w_i, the token after the key's first trigger (-1: the key has none); agrees: top(v_i) = w_i; rank: number
-    of tokens with a strictly greater logit than w_i (-1: no trigger); matching: how many of all its triggers are followed
-    by top(v_i); first_match: the rank of the first of these (-1: none).
-    """
-    rows = triggers.layer_offset[memories.layer] + memories.memory
-    following, w = triggers.next_token[rows], triggers.next_token[rows, 0]
-    matches = (following == projections.top[:, None]) & (following != NONE)
-    table = pd.DataFrame(
-        {
-            "layer": memories.layer,
-            "memory": memories.memory,
-            "norm": projections.norm,
-            "top_token": projections.top,
-            "top_probability": np.exp(projections.top_log_probability[:, 0]),
-            "triggers": triggers.count[rows],
-            "next_token": w,
-            "rank": _ranks(head, memories, w),
-            "agrees": matches[:, 0],
-            "matching": matches.sum(1),
-            "first_match": np.where(matches.any(1), matches.argmax(1), -1),
-        }
-    )
-    return table.astype({"matching": np.int32, "first_match": np.int32})
-
-
-def _ranks(head: Head, memories: Memories, w: np.ndarray) -> np.ndarray:
-    ranks = np.full(len(w), -1, np.int32)
-    for layer in np.unique(memories.layer):
-        chosen = np.flatnonzero((memories.layer == layer) & (w != NONE))
-        for part, logits in head.chunks(torch.from_numpy(memories.value[chosen]), int(layer)):
-            tokens = torch.from_numpy(w[chosen[part]].astype(np.int64)).to(logits.device)
-            ranks[chosen[part]] = rank(logits, tokens).cpu().numpy()
-    return ranks
 
 
 def agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFrame:
@@ -83,7 +41,18 @@ def agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFra
             ("unigram", by_unigram, (by_unigram, by_unigram)),
             ("uniform", uniform, (uniform, uniform)),
         ):
-            rows.append({"layer": layer, "source": source, "agreeing": rate * n, "keys": n, "dead": dead, "rate": rate, "low": bounds[0], "high": bounds[1]})
+            rows.append(
+                {
+                    "layer": layer,
+                    "source": source,
+                    "agreeing": rate * n,
+                    "keys": n,
+                    "dead": dead,
+                    "rate": rate,
+                    "low": bounds[0],
+                    "high": bounds[1],
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -126,12 +95,24 @@ def by_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
     agreeing = np.bincount(within, weights=keys["agrees"], minlength=bins).astype(int)
     low, high = wilson(agreeing, values)
     rate = np.divide(agreeing, values, out=np.full(bins, np.nan), where=values > 0)
-    return pd.DataFrame({"low": edges[:-1], "high": edges[1:], "values": values, "agreeing": agreeing, "rate": rate, "rate_low": low, "rate_high": high})
+    return pd.DataFrame(
+        {
+            "low": edges[:-1],
+            "high": edges[1:],
+            "values": values,
+            "agreeing": agreeing,
+            "rate": rate,
+            "rate_low": low,
+            "rate_high": high,
+        }
+    )
 
 
 def predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
     """The `count` values of highest top probability over all layers, descending; equals by layer and memory."""
-    return table.sort_values(["top_probability", "layer", "memory"], ascending=[False, True, True], kind="stable").head(count)
+    return table.sort_values(["top_probability", "layer", "memory"], ascending=[False, True, True], kind="stable").head(
+        count
+    )
 
 
 def predictive_layers(chosen: pd.DataFrame, layers: int) -> pd.DataFrame:

@@ -7,7 +7,9 @@ import click
 from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
 from ffkv.settings import Model, Values
 
-MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used.")
+MODEL = click.option(
+    "--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used."
+)
 MEMORIES = click.option("--memories", "memories_file", type=READABLE, required=True, help="memories.h5")
 TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5")
 
@@ -25,7 +27,17 @@ def values() -> None:
 @part_options("layer_group")
 @threads_option
 @click.option("--output", type=WRITABLE, required=True, help="The file to write, values/projections/<group>.h5.")
-def project(model_folder: Path, memories_file: Path, projection: str, top_tokens: int, device: str, layer_group: int, layer_groups: int, threads: int, output: Path) -> None:
+def project(
+    model_folder: Path,
+    memories_file: Path,
+    projection: str,
+    top_tokens: int,
+    device: str,
+    layer_group: int,
+    layer_groups: int,
+    threads: int,
+    output: Path,
+) -> None:
     """Project the values of a group of layers onto the vocabulary."""
     from dataclasses import replace
 
@@ -47,13 +59,30 @@ def project(model_folder: Path, memories_file: Path, projection: str, top_tokens
 @MODEL
 @MEMORIES
 @TRIGGERS
-@click.option("--projections", "projections_file", type=READABLE, required=True, help="values/projections/<group>.h5 of the same group.")
+@click.option(
+    "--projections",
+    "projections_file",
+    type=READABLE,
+    required=True,
+    help="values/projections/<group>.h5 of the same group.",
+)
 @setting(Values, "projection")
 @setting(Model, "device")
 @part_options("layer_group")
 @threads_option
 @click.option("--output", type=WRITABLE, required=True, help="The table to write, values/memories/<group>.parquet.")
-def compare(model_folder: Path, memories_file: Path, triggers_file: Path, projections_file: Path, projection: str, device: str, layer_group: int, layer_groups: int, threads: int, output: Path) -> None:
+def compare(
+    model_folder: Path,
+    memories_file: Path,
+    triggers_file: Path,
+    projections_file: Path,
+    projection: str,
+    device: str,
+    layer_group: int,
+    layer_groups: int,
+    threads: int,
+    output: Path,
+) -> None:
     """Compare what values predict with what follows their keys' triggers."""
     from ffkv.runtime import torch_with
 
@@ -63,13 +92,16 @@ def compare(model_folder: Path, memories_file: Path, triggers_file: Path, projec
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.emptied import load_head
     from ffkv.model.memories import read_memories
-    from ffkv.values import agreement
+    from ffkv.values.compare import compare as compare_values
     from ffkv.values.projections import read_projections
 
     anatomy = read_anatomy(model_folder)
     memories = read_memories(memories_file, part(len(anatomy.layers), layer_group, layer_groups), anatomy.identity)
-    projections, triggers = read_projections(projections_file, anatomy.identity), read_triggers(triggers_file, anatomy.identity)
-    tables.write(agreement.compare(load_head(model_folder, device, projection), memories, projections, triggers), output)
+    projections, triggers = (
+        read_projections(projections_file, anatomy.identity),
+        read_triggers(triggers_file, anatomy.identity),
+    )
+    tables.write(compare_values(load_head(model_folder, device, projection), memories, projections, triggers), output)
 
 
 @values.command()
@@ -80,7 +112,16 @@ def compare(model_folder: Path, memories_file: Path, triggers_file: Path, projec
 @setting(Values, "predictive", "bins")
 @seed_option
 @click.option("--output", type=WRITABLE, required=True, help="The folder to write into, values/.")
-def summarize(memory_tables: tuple[Path, ...], model_folder: Path, triggers_file: Path, corpus_file: Path, predictive: int, bins: int, seed: int, output: Path) -> None:
+def summarize(
+    memory_tables: tuple[Path, ...],
+    model_folder: Path,
+    triggers_file: Path,
+    corpus_file: Path,
+    predictive: int,
+    bins: int,
+    seed: int,
+    output: Path,
+) -> None:
     """Summarize MEMORY_TABLES, those of all groups, into the tables of figures 4 to 6 and of table 2."""
     from ffkv import tables
     from ffkv.activations.data import read_triggers

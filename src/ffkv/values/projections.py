@@ -61,8 +61,17 @@ def project(head: Head, memories: Memories, count: int) -> Projections:
                 bar.update(part.stop - part.start)
     types = {"top": np.int32, "tied": np.bool_, "top_token": np.int32, "top_log_probability": np.float32}
     shapes = {"top": (0,), "tied": (0,), "top_token": (0, count), "top_log_probability": (0, count)}
-    whole = {name: np.concatenate(pieces).astype(types[name]) if pieces else np.zeros(shapes[name], types[name]) for name, pieces in parts.items()}
-    return Projections(memories.layer, memories.memory, norm=np.linalg.norm(memories.value, axis=1).astype(np.float32), attributes={}, **whole)
+    whole = {
+        name: np.concatenate(pieces).astype(types[name]) if pieces else np.zeros(shapes[name], types[name])
+        for name, pieces in parts.items()
+    }
+    return Projections(
+        memories.layer,
+        memories.memory,
+        norm=np.linalg.norm(memories.value, axis=1).astype(np.float32),
+        attributes={},
+        **whole,
+    )
 
 
 def write_projections(path: Path, projections: Projections) -> None:

@@ -1,0 +1,67 @@
+"""The files of all shards, put together. No model is needed for that, and no torch."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ffkv import store
+from ffkv.activations.data import Triggers
+from ffkv.activations.prefix_data import READ_AT_ONCE, STATES, WHICH, allocate
+from ffkv.model.anatomy import Anatomy
+
+
+def merge_triggers(shards: Sequence[Triggers]) -> Triggers:
+    """The triggers of the whole corpus from those of its shards, in whatever order and grouping.
+
+    Order within a key: coefficient down, then sentence, then position.
+    """
+    first = shards[0]
+    together = {
+        name: np.concatenate([getattr(shard, name) for shard in shards], 1)
+        for name in ("coefficient", "sentence", "position", "next_token")
+    }
+    order = np.lexsort((together["position"], together["sentence"], -together["coefficient"]), axis=1)[
+        :, : first.coefficient.shape[1]
+    ]
+    return replace(
+        first,
+        **{name: np.take_along_axis(values, order, 1) for name, values in together.items()},
+        count=np.minimum(sum(shard.count for shard in shards), first.coefficient.shape[1]).astype(np.int32),
+        fires=sum(shard.fires for shard in shards),
+        total=sum(shard.total for shard in shards),
+        histogram=sum(shard.histogram for shard in shards),
+        maximum=np.max([shard.maximum for shard in shards], 0),
+        prefixes=sum(shard.prefixes for shard in shards),
+    )
+
+
+def merge_prefixes(path: Path, shards: Sequence[Path], anatomy: Anatomy) -> None:
+    """Puts the shards' prefixes one behind the other.
+
+    Raises:
+        UserError: the shards are not parts of one sample.
+    """
+    with store.open(shards[0], "prefixes") as first:
+        attributes = {name: first.attrs[name] for name in first.attrs if name not in ("format", "kind", "versions")}
+    with store.create(path, "prefixes", attributes) as file:
+        allocate(file, anatomy, int(attributes["sampled"]))
+        start = 0
+        for shard in shards:
+            with store.open(shard, "prefixes", attributes) as source:
+                count = len(source["sentence"])
+                _copy(source, file, slice(start, start + count))
+                start += count
+
+
+def _copy(source: h5py.File, file: h5py.File, part: slice) -> None:
+    for name in WHICH:
+        file[name][part] = source[name][...]
+    for begin in range(0, part.stop - part.start, READ_AT_ONCE):
+        here = slice(begin, min(begin + READ_AT_ONCE, part.stop - part.start))
+        file["m"][part.start + here.start : part.start + here.stop] = source["m"][here]
+    for name in STATES:
+        for layer in range(len(source[name])):
+            file[name][layer, part] = source[name][layer]

@@ -1,0 +1,79 @@
+"""`prefixes.h5`: r, x, y, o and all coefficients m of sampled validation prefixes, by layer."""
+
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from ffkv import store
+from ffkv.model.anatomy import Anatomy
+
+STATES = {
+    "r": "residual: what the FF output is added to (o - y)",
+    "x": "FF input, after the norm",
+    "y": "FF output, as it is added to the residual",
+    "o": "block output, r + y",
+}
+WHICH = {
+    "sentence": ("sentence", "sentence of the prefix"),
+    "position": ("token", "length of the prefix, BOS not counted"),
+    "next_token": ("token", "id of the token that follows"),
+}
+READ_AT_ONCE = 512  # prefixes in a chunk of coefficients
+
+
+def allocate(file: h5py.File, anatomy: Anatomy, prefixes: int) -> None:
+    """Room for `prefixes` prefixes of a model."""
+    layers, width, memories = len(anatomy.layers), anatomy.width, anatomy.layer_offset[-1]
+    store.put(
+        file,
+        "layer_offset",
+        np.asarray(anatomy.layer_offset),
+        ["layer_boundary"],
+        "memory",
+        "first column of each layer in `m`; memory i of layer l is column layer_offset[l] + i",
+    )
+    for name, (unit, description) in WHICH.items():
+        store.allocate(file, name, (prefixes,), np.int32, ["prefix"], unit, description)
+    for name, description in STATES.items():
+        store.allocate(
+            file,
+            name,
+            (layers, prefixes, width),
+            np.float32,
+            ["layer", "prefix", "width"],
+            "1",
+            description,
+            chunks=(1, max(1, min(prefixes, 4096)), width),
+        )
+    largest = max(layer.memories for layer in anatomy.layers)
+    store.allocate(
+        file,
+        "m",
+        (prefixes, memories),
+        np.float32,
+        ["prefix", "memory"],
+        "1",
+        "memory coefficients",
+        chunks=(max(1, min(prefixes, READ_AT_ONCE)), largest),
+    )
+
+
+@dataclass(frozen=True)
+class PrefixLayer:
+    """One layer of the sampled prefixes: r, x, y, o [prefix, d] and m [prefix, memory], float32."""
+
+    r: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    o: np.ndarray
+    m: np.ndarray
+
+
+def read_layer(file: h5py.File, layer: int, quantities: str = "rxyom") -> PrefixLayer:
+    """Some quantities of one layer of an open `prefixes.h5`; those not asked for are empty."""
+    offsets = file["layer_offset"][...]
+    columns = slice(int(offsets[layer]), int(offsets[layer + 1]))
+    nothing = np.zeros((0, 0), np.float32)
+    read = {name: file[name][layer] if name in quantities else nothing for name in STATES}
+    return PrefixLayer(**read, m=file["m"][:, columns] if "m" in quantities else nothing)
