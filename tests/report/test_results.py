@@ -38,6 +38,28 @@ def test_without_cards_and_changes_there_is_still_a_page(write):
     assert "Time and memory" not in page
 
 
+def blank(path, *columns, rows=None):
+    """Takes away a table's values in some columns, and its rows after the first `rows`."""
+    table = tables.read(path)
+    tables.write(table.assign(**dict.fromkeys(columns, None)).head(len(table) if rows is None else rows), path)
+
+
+def test_tables_without_a_single_value_still_make_a_page(write):
+    folder = write(layers=2, report={"cards": 1})
+    blank(folder / "keys/removal.csv", "change", "low", "high")
+    blank(folder / "values/rank.csv", "whisker_low", "q1", "median", "q3", "whisker_high")
+    blank(folder / "values/probability.csv", rows=0)
+    blank(folder / "values/predictive.csv", "prefix", "next_token")
+    blank(folder / "composition/cases.csv", "stop_word_share", "short_share")
+    blank(folder / "refinement/changes.csv", "cosine", "cosine_percentile")
+    results = read_results(folder, folder / "settings.json")
+    page = render(results, exhibits(results))
+    assert "nothing to show" in page
+    assert "no value to show" in page
+    assert ">nan<" not in page.lower()
+    assert "None" not in page
+
+
 def test_a_checkpoint_that_was_not_trained_here_has_no_training_curve(write):
     folder = write(layers=1, model={"checkpoint": "gpt2"})
     shutil.rmtree(folder / "checkpoint")

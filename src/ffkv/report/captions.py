@@ -57,8 +57,9 @@ def rows(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
 
 
 def weighted_mean(table: pd.DataFrame, value: str, weight: str) -> float:
-    """The mean of a column, each row counting as often as `weight` says."""
-    return (table[value] * table[weight]).sum() / max(table[weight].sum(), 1)
+    """The mean of a column, each row counting as often as `weight` says; NaN where none counts."""
+    total = table[weight].sum()
+    return (table[value] * table[weight]).sum() / total if total else float("nan")
 
 
 def paper_line(results: Results, text: str) -> str:

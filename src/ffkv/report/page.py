@@ -97,7 +97,7 @@ def changes(results: Results) -> Table:
         [
             Markup("{} {}").format(ending(row.text, LONGEST), chip(row.next_token)),
             Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
-            f"{row.cosine:.2f}" if row.cosine == row.cosine else "–",
+            "–" if pd.isna(row.cosine) else f"{row.cosine:.2f}",
             percent(row.cosine_percentile),
         ]
         for row in results.tables["refinement/changes"].itertuples()

@@ -35,6 +35,7 @@ TABLES = (
     "refinement/breakdown",
     "refinement/changes",
 )
+TEXTS = ("prefix", "text", "token", "next_token", "residual_token", "output_token", "related")
 TRAINING = "checkpoint/training"
 SPLITS = ("train", "validation")
 
@@ -94,9 +95,16 @@ def read_results(folder: Path, settings: Path) -> Results:
         folder=folder,
         settings=resolved,
         anatomy=read_anatomy(folder / "model"),
-        tables={name: tables.read(folder / f"{name}.csv") for name in (*TABLES, *trained)},
+        tables={name: _table(folder / f"{name}.csv") for name in (*TABLES, *trained)},
         corpora={split: _about(folder / "corpus" / f"{split}.h5") for split in SPLITS},
     )
+
+
+def _table(path: Path) -> pd.DataFrame:
+    """A table whose empty columns have a type, which a CSV file cannot say where no row has a value."""
+    frame = tables.read(path)
+    empty = frame.columns[frame.isna().all()]
+    return frame.assign(**{column: "" if column in TEXTS else float("nan") for column in empty})
 
 
 def _settings(path: Path) -> Settings:
