@@ -2,6 +2,8 @@
 
 import base64
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -163,3 +165,8 @@ def test_the_same_tables_give_the_same_bytes(folder, output, tmp_path):
     assert again.read_bytes() == output.read_bytes()
     for path in (output.parent / "figures").iterdir():
         assert (again.parent / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_report_does_without_torch():
+    code = "import sys, ffkv.report.page; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

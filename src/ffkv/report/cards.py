@@ -7,13 +7,12 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv import tables
+from ffkv import store, tables
 from ffkv.activations.data import HISTOGRAM_EDGES, Triggers, read_triggers
 from ffkv.corpus import data
 from ffkv.model.vocabulary import read_vocabulary
 from ffkv.report.results import Results
 from ffkv.report.text import ending, number, percent, token, visible
-from ffkv.values.projections import read_projections
 
 LONGEST = 240  # characters of a prefix that a card shows; of a longer one its end
 PATTERNS = 6  # patterns that a card shows
@@ -198,12 +197,13 @@ def read_predictions(
     """The top tokens of each chosen memory's value: token, probability as text and as a number."""
     found = {}
     for path in results.groups("values/projections", "h5"):
-        projections = read_projections(path, belongs_to)
-        rows = {memory: row for row, memory in enumerate(zip(projections.layer.tolist(), projections.memory.tolist()))}
-        for memory in set(chosen) & set(rows):
-            ids = projections.top_token[rows[memory], :PREDICTIONS].tolist()
-            probabilities = np.exp(projections.top_log_probability[rows[memory], :PREDICTIONS].astype(float)).tolist()
-            found[memory] = [(token(vocabulary[i]), percent(p), p) for i, p in zip(ids, probabilities, strict=True)]
+        with store.open(path, "projections", belongs_to) as file:
+            memories = zip(file["layer"][...].tolist(), file["memory"][...].tolist())
+            rows = {memory: row for row, memory in enumerate(memories)}
+            for memory in set(chosen) & set(rows):
+                ids = file["top_token"][rows[memory], :PREDICTIONS].tolist()
+                shares = np.exp(file["top_log_probability"][rows[memory], :PREDICTIONS].astype(float)).tolist()
+                found[memory] = [(token(vocabulary[i]), percent(p), p) for i, p in zip(ids, shares, strict=True)]
     return found
 
 
