@@ -1,5 +1,7 @@
 """Helpers of tests in several rooms: tokenizers, tiny checkpoints, sentences, and a model whose answers are known."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +21,25 @@ from ffkv.settings import Model
 
 ROOT = Path(__file__).parents[1]
 WORDS = ["<bos>", *"abcdefghijklmnop"]
-SMALL = {"vocab_size": 60, "max_position_embeddings": 32, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2}
+SMALL = {
+    "vocab_size": 60,
+    "max_position_embeddings": 32,
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+}
 CONFIGS = {
     "gpt2": GPT2Config(n_layer=3, n_embd=16, n_head=2, vocab_size=60, n_positions=32, bos_token_id=0, eos_token_id=0),
-    "gpt2-relu": GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=60, n_positions=32, activation_function="relu", bos_token_id=0, eos_token_id=0),
+    "gpt2-relu": GPT2Config(
+        n_layer=2,
+        n_embd=16,
+        n_head=2,
+        vocab_size=60,
+        n_positions=32,
+        activation_function="relu",
+        bos_token_id=0,
+        eos_token_id=0,
+    ),
     "opt": OPTConfig(**SMALL, ffn_dim=24, word_embed_proj_dim=16),
     "opt-post-norm": OPTConfig(**SMALL, ffn_dim=24, word_embed_proj_dim=8, do_layer_norm_before=False),
     "gpt-neox": GPTNeoXConfig(**SMALL, intermediate_size=24),
@@ -45,7 +62,9 @@ def random_checkpoint(folder: Path, kind: str, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(CONFIGS[kind])
     for parameter in model.parameters():
-        parameter.data = torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else 0.5) + (parameter.data if parameter.ndim == 1 else 0)
+        parameter.data = torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else 0.5) + (
+            parameter.data if parameter.ndim == 1 else 0
+        )
     model.save_pretrained(folder)
     word_tokenizer(["<bos>", *[f"w{number}" for number in range(59)]]).save_pretrained(folder)
     return folder
@@ -62,7 +81,10 @@ def prove_into(folder: Path, checkpoint: Path) -> Path:
 def random_sentences(seed: int, count: int, longest: int = 14, words: int = 59) -> list[str]:
     """Sentences of random words of the random checkpoints' vocabulary."""
     generator = np.random.default_rng(seed)
-    return [" ".join(f"w{word}" for word in generator.integers(0, words, generator.integers(2, longest + 1))) for _ in range(count)]
+    return [
+        " ".join(f"w{word}" for word in generator.integers(0, words, generator.integers(2, longest + 1)))
+        for _ in range(count)
+    ]
 
 
 def detector_checkpoint(folder: Path) -> Path:
@@ -75,12 +97,27 @@ def detector_checkpoint(folder: Path) -> Path:
         layer 0: a -> b (weight 1: y = 4 e_b beats the residual e_a), b -> c (weight 0.1: 0.4 e_c does not), c -> c, dead
         layer 1: d -> e (weight 1), d -> f (weight 0.5), e -> a (weight 1), dead
     """
-    config = GPT2Config(n_layer=2, n_embd=17, n_head=1, n_inner=4, vocab_size=17, n_positions=16, activation_function="relu", bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        n_layer=2,
+        n_embd=17,
+        n_head=1,
+        n_inner=4,
+        vocab_size=17,
+        n_positions=16,
+        activation_function="relu",
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     model = AutoModelForCausalLM.from_config(config)
     for name, parameter in model.named_parameters():
-        parameter.data = torch.ones_like(parameter) if "ln_" in name and name.endswith("weight") else torch.zeros_like(parameter)
+        parameter.data = (
+            torch.ones_like(parameter) if "ln_" in name and name.endswith("weight") else torch.zeros_like(parameter)
+        )
     model.transformer.wte.weight.data = torch.eye(17)
-    links = {0: [("a", "b", 1.0), ("b", "c", 0.1), ("c", "c", 1.0)], 1: [("d", "e", 1.0), ("d", "f", 0.5), ("e", "a", 1.0)]}
+    links = {
+        0: [("a", "b", 1.0), ("b", "c", 0.1), ("c", "c", 1.0)],
+        1: [("d", "e", 1.0), ("d", "f", 0.5), ("e", "a", 1.0)],
+    }
     for layer, memories in links.items():
         mlp = model.transformer.h[layer].mlp
         mlp.c_fc.bias.data[3] = -100
@@ -90,3 +127,11 @@ def detector_checkpoint(folder: Path) -> Path:
     model.save_pretrained(folder)
     word_tokenizer(WORDS).save_pretrained(folder)
     return folder
+
+
+def snakemake(directory: Path, configfile: Path | str, *arguments: str) -> subprocess.CompletedProcess:
+    """Runs the workflow with results in a folder of its own."""
+    command = ["snakemake", "--snakefile", ROOT / "Snakefile", "--directory", directory, "--configfile", configfile]
+    command += ["--workflow-profile", "none", "--cores", "2", "--rerun-incomplete", "--show-failed-logs", *arguments]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)

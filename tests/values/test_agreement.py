@@ -120,10 +120,12 @@ def test_ranks_of_keys_with_a_trigger(worked):
     assert boxes["median"].tolist() == [1, 0]
 
 
-def test_a_layer_of_dead_keys_has_no_rate(worked):
+def test_a_layer_of_dead_keys_has_no_rate_but_is_counted(worked):
     corpus, _, _, table = worked
     dead = table.assign(triggers=np.where(table["layer"] == 1, 0, table["triggers"]))
-    assert set(agreement.agreement(dead, corpus.unigram, 0)["layer"]) == {0}
+    row = agreement.agreement(dead, corpus.unigram, 0).set_index("layer").loc[1]
+    assert row[["source", "keys", "dead", "agreeing"]].tolist() == ["trigger", 0, 4, 0]
+    assert np.isnan(row["rate"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=5))

@@ -7,6 +7,18 @@ import click
 from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, setting, threads_option
 from ffkv.settings import Composition, Model
 
+COLUMNS = [
+    "layer",
+    "prefix",
+    "active",
+    "share",
+    "agreeing",
+    "agreeing_all",
+    "effective",
+    "participation",
+    "target_is_stop_word",
+    "words",
+]
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
 
 
@@ -68,13 +80,13 @@ def measure(
     with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
         corpus = data.read(corpus_file, file.attrs)
         facts = describe_prefixes(corpus, file["sentence"][...], file["position"][...])
-        measured = [facts.assign(layer=0).head(0)]
+        measured = []
         for layer in part(len(anatomy.layers), layer_group, layer_groups):
             at = read_layer(file, layer, "ym")
             mine = projections.layer == layer
             composed = compose(at.m, projections.top[mine], tops(head, at.y, layer), projections.norm[mine], mass)
-            measured.append(pd.concat([facts.assign(layer=layer), composed], axis=1))
-    tables.write(pd.concat(measured, ignore_index=True), output)
+            measured.append(pd.concat([facts.assign(layer=layer), composed], axis=1)[COLUMNS])
+    tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=COLUMNS), output)
 
 
 @composition.command()

@@ -7,6 +7,7 @@ import click
 from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
 from ffkv.settings import Model, Refinement
 
+COLUMNS = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case"]
 MODEL = click.option(
     "--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used."
 )
@@ -72,8 +73,7 @@ def measure(
                     }
                 )
             )
-    columns = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case"]
-    tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=columns), output)
+    tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=COLUMNS), output)
 
 
 @refinement.command()

@@ -27,33 +27,25 @@ def agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFra
     rows = []
     for layer, whole in table.groupby("layer"):
         keys = whole[whole["triggers"] > 0]
-        n, dead = len(keys), int((whole["triggers"] == 0).sum())
-        if not n:
-            continue
-        agreeing = int(keys["agrees"].sum())
-        low, high = wilson(agreeing, n)
-        tops, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
-        permuted = permutation_baseline(tops, w, seed + int(layer))
-        by_unigram, uniform = frequency[tops].mean(), 1 / len(unigram)
-        for source, rate, bounds in (
-            ("trigger", agreeing / n, (float(low), float(high))),
-            ("permuted", permuted.expected, (permuted.low, permuted.high)),
-            ("unigram", by_unigram, (by_unigram, by_unigram)),
-            ("uniform", uniform, (uniform, uniform)),
-        ):
-            rows.append(
-                {
-                    "layer": layer,
-                    "source": source,
-                    "agreeing": rate * n,
-                    "keys": n,
-                    "dead": dead,
-                    "rate": rate,
-                    "low": bounds[0],
-                    "high": bounds[1],
-                }
-            )
+        for source, (rate, low, high) in _rates(keys, frequency, seed + int(layer)).items():
+            row = {"layer": layer, "source": source, "agreeing": np.nan_to_num(rate) * len(keys), "keys": len(keys)}
+            rows.append({**row, "dead": len(whole) - len(keys), "rate": rate, "low": low, "high": high})
     return pd.DataFrame(rows)
+
+
+def _rates(keys: pd.DataFrame, frequency: np.ndarray, seed: int) -> dict[str, tuple[float, float, float]]:
+    """The rate and its baselines, each with an interval; a layer of dead keys has a rate of nothing."""
+    if keys.empty:
+        return {"trigger": (np.nan, 0.0, 1.0)}
+    tops, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
+    low, high = wilson(keys["agrees"].sum(), len(keys))
+    by_unigram, uniform = frequency[tops].mean(), 1 / len(frequency)
+    return {
+        "trigger": (keys["agrees"].mean(), float(low), float(high)),
+        "permuted": permutation_baseline(tops, w, seed),
+        "unigram": (by_unigram, by_unigram, by_unigram),
+        "uniform": (uniform, uniform, uniform),
+    }
 
 
 class Baseline(NamedTuple):
