@@ -6,6 +6,7 @@ says what it is (`format`, `kind`), what made it (`settings`, `versions`) and wh
 """
 
 import contextlib
+import io
 import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +34,43 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
         kind: what the file is ("triggers", "prefixes", ...); readers ask for it.
         attributes: provenance; dictionaries and lists are stored as JSON.
     """
-    with atomic(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
-        own = {"format": FORMAT, "kind": kind, "versions": _versions()}
-        for name, value in {**attributes, **own}.items():
-            file.attrs[name] = json.dumps(value, sort_keys=True) if isinstance(value, dict | list | tuple) else value
-        yield file
+    with atomic(path) as temporary, _Target(temporary, "w+") as target:
+        with h5py.File(target, "w", libver="v110") as file:
+            own = {"format": FORMAT, "kind": kind, "versions": _versions()}
+            for name, value in {**attributes, **own}.items():
+                plain = not isinstance(value, dict | list | tuple)
+                file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
+            yield file
+        if target.failure:
+            raise target.failure
+
+
+class _Target(io.FileIO):
+    """The file that HDF5 writes into. It keeps the first failure (a full disk) to itself, to be raised at the end.
+
+    HDF5 writes much of its data when it closes a dataset or a file. A failure there is lost: h5py cannot raise it, the
+    file looks complete, and the library crashes when the process ends.
+    """
+
+    failure: OSError | None = None
+
+    def write(self, data: memoryview) -> int:
+        """Writes all of `data`; nothing more once a write has failed."""
+        rest = memoryview(data).cast("B")
+        try:
+            while rest and not self.failure:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        """As `write`."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
 
 
 def put(
