@@ -8,7 +8,7 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from ffkv.errors import UserError
-from ffkv.settings import Section, Settings
+from ffkv.settings import Section, Settings, refusal
 
 READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -40,7 +40,7 @@ def _option(model: type[Section], name: str) -> Callable:
         try:
             TypeAdapter(Annotated[field.annotation, field]).validate_python(value)
         except ValidationError as error:
-            raise click.BadParameter(f"{value!r}: {error.errors()[0]['msg']}") from error
+            raise click.BadParameter(refusal(error.errors()[0])) from error
         return value
 
     return click.option(

@@ -8,7 +8,7 @@ import click
 from pydantic import BaseModel
 
 from ffkv.files import atomic
-from ffkv.settings import Configuration, Settings
+from ffkv.settings import LARGEST, Configuration, Settings
 
 DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("workflow/schemas/config.schema.json"), Path("docs/settings.md")
 
@@ -63,7 +63,7 @@ def page() -> str:
         "# Settings",
         "",
         "Written by `ffkv settings` from `src/ffkv/settings.py`. A settings file holds these at its top level, and under `runs:` what each",
-        "run overrides.",
+        f"run overrides. Whole numbers are at most {LARGEST:,} where nothing else is said.",
     ]
     plain = {}
     for name, field in Settings.model_fields.items():
@@ -100,7 +100,7 @@ def _allowed(field) -> str:
         f"{sign} {getattr(rule, key)}"
         for rule in field.metadata
         for key, sign in signs.items()
-        if getattr(rule, key, None) is not None
+        if getattr(rule, key, None) not in (None, LARGEST)
     ]
     return ", ".join([kind, *limits])
 
@@ -110,5 +110,5 @@ def settings() -> None:
     """Write config.yaml, workflow/schemas/config.schema.json and docs/settings.md."""
     for path, text in ((DEFAULT, default()), (SCHEMA, schema()), (PAGE, page())):
         with atomic(path) as temporary:
-            temporary.write_text(text)
+            temporary.write_text(text, encoding="utf-8")
         click.echo(path)

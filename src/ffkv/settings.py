@@ -12,7 +12,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ffkv.errors import UserError
 
 EMBEDDED = "embedded"
-Globs = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+LARGEST = 10**9  # of whole numbers that have no limit of their own: nothing that ffkv counts or allocates overflows
+Globs = Annotated[
+    list[str],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
+]
+Whole = Annotated[int, Field(le=LARGEST)]
 
 
 class Section(BaseModel):
@@ -49,12 +54,12 @@ class Embedded(Section):
     """The model that the workflow trains itself, and its corpus. Used where `model.checkpoint` is `embedded`."""
 
     layers: int = Field(6, ge=1, le=48, description="Number of blocks.")
-    width: int = Field(160, ge=8, description="Size of the residual stream.")
-    heads: int = Field(4, ge=1, description="Attention heads; must divide the width.")
-    vocabulary: int = Field(4096, ge=300, description="Size of the byte-level BPE vocabulary.")
-    context: int = Field(128, ge=8, description="Longest input in tokens.")
-    steps: int = Field(1500, ge=1, description="Training steps.")
-    batch_tokens: int = Field(2048, ge=64, description="Tokens a training step sees.")
+    width: Whole = Field(160, ge=8, description="Size of the residual stream.")
+    heads: Whole = Field(4, ge=1, description="Attention heads; must divide the width.")
+    vocabulary: Whole = Field(4096, ge=300, description="Size of the byte-level BPE vocabulary.")
+    context: Whole = Field(128, ge=8, description="Longest input in tokens.")
+    steps: Whole = Field(1500, ge=1, description="Training steps.")
+    batch_tokens: Whole = Field(2048, ge=64, description="Tokens a training step sees.")
     learning_rate: float = Field(
         2e-3, gt=0, le=1, description="Peak learning rate of AdamW, with warm-up and cosine decay."
     )
@@ -98,14 +103,14 @@ class Corpus(Section):
         "auto", description="Put the beginning-of-sequence token first; `auto` does what the tokenizer does."
     )
     deduplicate: bool = Field(True, description="Identical sentences count once; how many stood for each is kept.")
-    limit: int = Field(0, ge=0, description="Read at most so many documents a split; 0 reads all.")
+    limit: Whole = Field(0, ge=0, description="Read at most so many documents a split; 0 reads all.")
 
 
 class Activations(Section):
     """How batches are cut. Fixed blocks make every number independent of the number of shards."""
 
-    batch_tokens: int = Field(1024, ge=1, description="Tokens a batch holds, padding included. Bounds the memory.")
-    block_sentences: int = Field(1024, ge=1, description="Sentences that are sorted by length together.")
+    batch_tokens: Whole = Field(1024, ge=1, description="Tokens a batch holds, padding included. Bounds the memory.")
+    block_sentences: Whole = Field(1024, ge=1, description="Sentences that are sorted by length together.")
 
 
 class Triggers(Section):
@@ -126,7 +131,7 @@ class Triggers(Section):
 class Prefixes(Section):
     """The sample of validation prefixes behind composition and refinement (paper section 5)."""
 
-    count: int = Field(4000, ge=1, description="How many prefixes are drawn, without repetition.")
+    count: Whole = Field(4000, ge=1, description="How many prefixes are drawn, without repetition.")
     sample: Literal["sentence", "prefix"] = Field(
         "sentence",
         description="`sentence`: a random sentence, then a random position (the authors' code); `prefix`: uniform over all prefixes.",
@@ -136,17 +141,17 @@ class Prefixes(Section):
 class Keys(Section):
     """Patterns in trigger examples, and token removal (paper section 3.2)."""
 
-    per_layer: int = Field(100, ge=1, description="Random keys a layer that are analysed.")
-    pattern_triggers: int = Field(25, ge=3, description="Trigger examples a key that patterns are sought in.")
-    minimum_prefixes: int = Field(3, ge=2, description="A pattern stands in at least so many of them.")
+    per_layer: Whole = Field(100, ge=1, description="Random keys a layer that are analysed.")
+    pattern_triggers: Whole = Field(25, ge=3, description="Trigger examples a key that patterns are sought in.")
+    minimum_prefixes: Whole = Field(3, ge=2, description="A pattern stands in at least so many of them.")
     false_discovery_rate: float = Field(
         0.05, gt=0, lt=1, description="Benjamini-Hochberg level, by layer and family of patterns."
     )
-    background_prefixes: int = Field(
+    background_prefixes: Whole = Field(
         20_000, ge=100, description="Random train prefixes that say what is frequent by chance."
     )
-    topics: int = Field(50, ge=2, description="Topics of the corpus (clusters in a latent semantic space).")
-    removal_triggers: int = Field(50, ge=1, description="Trigger examples a key that tokens are removed from.")
+    topics: Whole = Field(50, ge=2, description="Topics of the corpus (clusters in a latent semantic space).")
+    removal_triggers: Whole = Field(50, ge=1, description="Trigger examples a key that tokens are removed from.")
 
 
 class Values(Section):
@@ -156,9 +161,9 @@ class Values(Section):
         "head",
         description="`head`: the model's own head, final norm included; `unembedding`: the output embedding alone.",
     )
-    top_tokens: int = Field(50, ge=1, description="Tokens kept for each value.")
-    predictive: int = Field(100, ge=1, description="How many values of highest top probability are looked at.")
-    bins: int = Field(8, ge=1, description="Bins of top probability (figure 6).")
+    top_tokens: Whole = Field(50, ge=1, description="Tokens kept for each value.")
+    predictive: Whole = Field(100, ge=1, description="How many values of highest top probability are looked at.")
+    bins: Whole = Field(8, ge=1, description="Bins of top probability (figure 6).")
 
 
 class Composition(Section):
@@ -170,21 +175,21 @@ class Composition(Section):
         le=1,
         description="Share of the summed contribution |m|·‖v‖ that the effective number of memories carries.",
     )
-    short_prefix: int = Field(5, ge=1, description="A prefix of fewer words is called short.")
+    short_prefix: Whole = Field(5, ge=1, description="A prefix of fewer words is called short.")
 
 
 class Refinement(Section):
     """How predictions are refined from layer to layer (paper section 5.2)."""
 
-    changes: int = Field(100, ge=1, description="Sampled changes of prediction in the last layer.")
+    changes: Whole = Field(100, ge=1, description="Sampled changes of prediction in the last layer.")
 
 
 class Report(Section):
     """The HTML report."""
 
     title: str = Field("Feed-forward layers as key-value memories", min_length=1, description="Its heading.")
-    cards: int = Field(24, ge=0, description="Keys shown as cards, spread over the layers.")
-    card_triggers: int = Field(10, ge=1, description="Trigger examples a card shows.")
+    cards: Whole = Field(24, ge=0, description="Keys shown as cards, spread over the layers.")
+    card_triggers: Whole = Field(10, ge=1, description="Trigger examples a card shows.")
     paper_curves: bool = Field(True, description="Draw the paper's curve beside ours.")
 
 
@@ -221,7 +226,9 @@ class Configuration(Settings):
     """A settings file: shared settings, and for each run what it overrides."""
 
     runs: dict[Annotated[str, Field(pattern=RUN_NAME)], dict[str, Any]] = Field(
-        min_length=1, description="Run name to what that run overrides. Each run has its own results and report."
+        min_length=1,
+        description="Run name to what that run overrides. Each run has its own results and report.",
+        json_schema_extra={"additionalProperties": False},
     )
 
 
@@ -235,20 +242,20 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
     Raises:
         UserError: an unknown key, a wrong type, an impossible value; names the key, the value and what is allowed.
     """
+    if not isinstance(configuration, dict):
+        raise UserError(f"The settings are {_shown(configuration)}: must be a mapping of settings, `runs` among them.")
     shared = {key: value for key, value in configuration.items() if key != "runs"}
-    problems = _problems(Configuration, configuration)
+    problems, inherited = _problems(Configuration, configuration), _problems(Settings, shared)
     runs = configuration.get("runs")
     resolved = {}
     for name, overrides in runs.items() if isinstance(runs, dict) else ():
         merged = _merge(shared, overrides if isinstance(overrides, dict) else {})
         found = _problems(Settings, merged) or _contradictions(Settings(**merged))
-        problems += [f"runs.{name}: {problem}" for problem in found if problem not in problems]
+        problems += [f"runs.{name}: {problem}" for problem in found if problem not in inherited]
         if not found:
             resolved[name] = Settings(**merged)
     if problems:
-        raise UserError(
-            "The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in dict.fromkeys(problems))
-        )
+        raise UserError("The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in problems))
     return resolved
 
 
@@ -270,26 +277,31 @@ def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:
 
 
 def _merge(below: dict, above: dict) -> dict:
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+    """`above` over `below`; where both have a section, setting by setting."""
+    merged = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], dict) and isinstance(above[key], dict):
+            merged[key] = {**below[key], **above[key]}
     return merged
 
 
 def _contradictions(settings: Settings) -> list[str]:
+    embedded, corpus, keys = settings.embedded, settings.corpus, settings.keys
     problems = []
-    if settings.embedded.width % settings.embedded.heads:
+    if embedded.width % embedded.heads:
+        problems.append(f"embedded.heads is {embedded.heads}: must divide embedded.width, {embedded.width}")
+    if keys.minimum_prefixes > keys.pattern_triggers:
         problems.append(
-            f"embedded.heads is {settings.embedded.heads}: must divide embedded.width, {settings.embedded.width}"
+            f"keys.minimum_prefixes is {keys.minimum_prefixes}: "
+            f"must be at most keys.pattern_triggers, {keys.pattern_triggers}"
         )
-    if settings.corpus.dataset != EMBEDDED and settings.corpus.dataset != "files" and len(settings.corpus.train) > 1:
-        problems.append(f"corpus.train is {settings.corpus.train}: a hub data set takes one split name")
-    if settings.keys.minimum_prefixes > settings.keys.pattern_triggers:
-        problems.append(
-            f"keys.minimum_prefixes is {settings.keys.minimum_prefixes}: must be at most keys.pattern_triggers, {settings.keys.pattern_triggers}"
-        )
-    if settings.corpus.dataset == "files" and settings.corpus.train == ["train"]:
+    if corpus.dataset not in (EMBEDDED, "files"):
+        problems += [
+            f"corpus.{name} is {_shown(splits)}: a hub data set takes one split name"
+            for name, splits in (("train", corpus.train), ("validation", corpus.validation))
+            if len(splits) > 1
+        ]
+    if corpus.dataset == "files" and corpus.train == ["train"]:
         problems.append(
             "corpus.train is missing: corpus.dataset is 'files', so name the paths or globs of the train text"
         )
@@ -305,18 +317,64 @@ def _problems(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
     return []
 
 
+# What pydantic calls a problem, and what is allowed; in braces the limit. What is not here says it well enough itself.
+ALLOWED = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping of settings ({{}} for none)",
+    "float_type": "a number",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_type": "a whole number",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "list_type": "text or a list of texts",
+    "literal_error": "{expected}",
+    "model_type": "a mapping of settings ({{}} for none)",
+    "string_pattern_mismatch": "'auto', 'cpu', 'cuda' or 'cuda:<number>'",
+    "string_too_short": "text that is not empty",
+    "string_type": "text",
+    "string_unicode": "text",
+    "too_short": "one or more",
+}
+
+
+def refusal(detail: dict[str, Any]) -> str:
+    """The value that pydantic refused, and what is allowed: "0: must be at least 1"."""
+    value, limits = _shown(detail["input"]), {key: _plain(limit) for key, limit in detail.get("ctx", {}).items()}
+    if detail["type"] in ALLOWED:
+        return f"{value}: must be {ALLOWED[detail['type']].format(**limits)}"
+    return f"{value}: {detail['msg']}"
+
+
 def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     place = [part for part in detail["loc"] if part != "[key]"]
-    key, value = ".".join(map(str, place)), detail["input"]
-    if detail["type"] == "extra_forbidden":
-        known = _known(model, place[:-1])
-        return f"{key} is no setting; here one of: {', '.join(known)}"
+    key = ".".join(part if re.fullmatch(r"[\w-]+", part) else repr(part) for part in map(str, place))
+    if "runs" in place and "[key]" in detail["loc"]:
+        return (
+            f"runs.{_shown(detail['input'])} is no run name: text of letters, digits, '.', '_' and '-', "
+            "at most 64, that starts with a letter or a digit"
+            + ("" if isinstance(detail["input"], str) else "; write it in quotes")
+        )
+    if detail["type"] in ("extra_forbidden", "invalid_key"):
+        return f"{key} is no setting; here one of: {', '.join(_known(model, place[:-1]))}"
     if detail["type"] == "missing":
         return f"{key} is missing"
-    if "[key]" in detail["loc"]:
-        return f"{key} is no run name: letters, digits, '.', '_' and '-', at most 64, not starting with '.', '_' or '-'"
-    allowed = re.sub(r"^(Input|Value|String|List|Dictionary) should ", "must ", detail["msg"]).replace("Input ", "")
-    return f"{key} is {value!r}: {allowed}"
+    if place == ["runs"]:
+        return f"runs is {_shown(detail['input'])}: must name one run or more, each with what it overrides"
+    return f"{key} is {refusal(detail)}"
+
+
+def _shown(value: Any) -> str:
+    """A value as a person wrote it, shortened; there are values without a plain `repr` (numbers of 5,000 digits)."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        text = f"a very large {type(value).__name__}"
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _plain(limit: Any) -> Any:
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
 def _known(model: type[BaseModel], place: list) -> list[str]:

@@ -1,0 +1,169 @@
+"""The command line: options out of settings, help, exit codes."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ffkv.cli import COMMANDS, ffkv
+from ffkv.commands import part, part_options, seed_option, setting, threads_option
+from ffkv.errors import UserError
+from ffkv.settings import Corpus, Keys, Model
+
+
+@click.command()
+@setting(Corpus, "dataset", "train", "validation", "validation_share", "bos", "deduplicate")
+@setting(Keys, "topics")
+@setting(Model, "device")
+@seed_option
+@part_options("layer_group")
+def echo(**values) -> None:
+    """Shows its options."""
+    click.echo(repr(values))
+
+
+def call(*arguments: str) -> dict:
+    result = CliRunner().invoke(echo, arguments)
+    assert result.exit_code == 0, result.output
+    return eval(result.output)
+
+
+def test_options_have_the_settings_defaults():
+    assert call() == {
+        "dataset": "embedded",
+        "train": ["train"],
+        "validation": [],
+        "validation_share": 0.1,
+        "bos": "auto",
+        "deduplicate": True,
+        "topics": 50,
+        "device": "auto",
+        "seed": 0,
+        "layer_group": 0,
+        "layer_groups": 1,
+    }
+
+
+def test_options_take_lists_flags_choices_and_numbers():
+    values = call(
+        "--train", "a", "--train", "b", "--no-deduplicate", "--bos", "never", "--topics", "7", "--layer-group", "2"
+    )
+    assert (values["train"], values["deduplicate"], values["bos"], values["topics"], values["layer_group"]) == (
+        ["a", "b"],
+        False,
+        "never",
+        7,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--topics", "1"], "Invalid value for '--topics': 1: must be at least 2"),
+        (["--topics", "many"], "Invalid value for '--topics': 'many' is not a valid integer"),
+        (["--validation-share", "1"], "Invalid value for '--validation-share': 1.0: must be below 1"),
+        (["--validation-share", "nan"], "Invalid value for '--validation-share': nan: must be below 1"),
+        (["--bos", "maybe"], "Invalid value for '--bos': 'maybe' is not one of 'auto', 'always', 'never'"),
+        (["--dataset", ""], "Invalid value for '--dataset': '': must be text that is not empty"),
+        (["--device", "tpu"], "Invalid value for '--device': 'tpu': must be 'auto', 'cpu', 'cuda' or 'cuda:<number>'"),
+        (["--seed", "-1"], "Invalid value for '--seed': -1: must be at least 0"),
+        (["--layer-groups", "0"], "Invalid value for '--layer-groups'"),
+        (["--colour", "red"], "No such option"),
+    ],
+)
+def test_impossible_values_are_refused_with_a_sentence(arguments, sentence):
+    result = CliRunner().invoke(echo, arguments)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.output.split())
+
+
+def test_the_help_of_an_option_says_what_the_setting_means():
+    text = " ".join(CliRunner().invoke(echo, ["--help"]).output.split())
+    assert Keys.model_fields["topics"].description in text
+    assert "[default: 50]" in text
+    assert "--deduplicate / --no-deduplicate" in text
+
+
+def test_the_number_of_threads_is_applied(monkeypatch):
+    seen = []
+    monkeypatch.setattr("ffkv.runtime.configure", seen.append)
+    assert (
+        CliRunner()
+        .invoke(threads_option(click.Command("x", callback=lambda threads: None)), ["--threads", "3"])
+        .exit_code
+        == 0
+    )
+    assert seen == [3]
+
+
+@pytest.mark.parametrize("total", [0, 1, 7, 12])
+@pytest.mark.parametrize("parts", [1, 2, 5, 12, 30])
+def test_parts_are_contiguous_even_and_complete(total, parts):
+    ranges = [part(total, index, parts) for index in range(parts)]
+    assert [number for one in ranges for number in one] == list(range(total))
+    assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
+
+
+@pytest.mark.parametrize("index, parts", [(3, 3), (-1, 3), (0, 0)])
+def test_a_part_that_is_none_is_refused(index, parts):
+    with pytest.raises(UserError, match=f"There is no part {index} of {parts}"):
+        part(10, index, parts)
+
+
+def subcommands(command: click.Command, path: tuple[str, ...] = ()):
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from subcommands(command.get_command(context, name), (*path, name))
+
+
+@pytest.mark.parametrize("path", [" ".join(path) for path in subcommands(ffkv)])
+def test_every_subcommand_has_help(path):
+    texts = [CliRunner().invoke(ffkv, [*path.split(), flag]) for flag in ("-h", "--help")]
+    assert [result.exit_code for result in texts] == [0, 0]
+    assert texts[0].output == texts[1].output
+    assert texts[0].output.startswith("Usage: ")
+
+
+def test_the_list_of_subcommands_says_one_line_about_each():
+    text = " ".join(CliRunner().invoke(ffkv, ["-h"]).output.split())
+    assert all(f"{name} {line}" in text for name, (_, line) in COMMANDS.items())
+
+
+def test_the_help_is_quick_because_it_imports_nothing_large():
+    script = "import sys\nfrom ffkv.cli import main\nsys.argv = ['ffkv', '-h']\ntry: main()\nfinally: print(sorted({'torch', 'pandas', 'numpy', 'transformers', 'spacy', 'h5py'} & set(sys.modules)), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr.strip() == "[]"
+
+
+def ffkv_process(*arguments: str, cwd) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "ffkv", *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+def test_what_a_person_did_wrong_is_said_in_one_message_with_exit_code_2(tmp_path):
+    (tmp_path / "workflow").write_text("a file where `ffkv settings` wants a folder")
+    done = ffkv_process("settings", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ffkv: workflow/schemas/config.schema.json cannot be written: ")
+    assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
+
+
+def test_an_unknown_subcommand_is_refused(tmp_path):
+    done = ffkv_process("kyes", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "No such command 'kyes'" in done.stderr
+
+
+def test_settings_writes_its_three_files(tmp_path):
+    done = ffkv_process("settings", cwd=tmp_path)
+    assert done.returncode == 0
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [
+        "config.yaml",
+        "docs/settings.md",
+        "workflow/schemas/config.schema.json",
+    ]
