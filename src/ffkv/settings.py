@@ -58,10 +58,10 @@ class Embedded(Section):
     heads: Whole = Field(4, ge=1, description="Attention heads; must divide the width.")
     vocabulary: Whole = Field(4096, ge=300, description="Size of the byte-level BPE vocabulary.")
     context: Whole = Field(128, ge=8, description="Longest input in tokens.")
-    steps: Whole = Field(1500, ge=1, description="Training steps.")
-    batch_tokens: Whole = Field(2048, ge=64, description="Tokens a training step sees.")
+    steps: Whole = Field(2600, ge=1, description="Training steps.")
+    batch_tokens: Whole = Field(512, ge=64, description="Tokens a training step sees.")
     learning_rate: float = Field(
-        2e-3, gt=0, le=1, description="Peak learning rate of AdamW, with warm-up and cosine decay."
+        1e-3, gt=0, le=1, description="Peak learning rate of AdamW, with warm-up and cosine decay."
     )
 
 
@@ -350,10 +350,12 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     place = [part for part in detail["loc"] if part != "[key]"]
     key = ".".join(part if re.fullmatch(r"[\w-]+", part) else repr(part) for part in map(str, place))
     if "runs" in place and "[key]" in detail["loc"]:
+        name = detail["input"]
+        shown = name if isinstance(name, str) and name and name.isprintable() else repr(name)
         return (
-            f"runs.{_shown(detail['input'])} is no run name: text of letters, digits, '.', '_' and '-', "
+            f"runs: {shown} is no run name: text of letters, digits, '.', '_' and '-', "
             "at most 64, that starts with a letter or a digit"
-            + ("" if isinstance(detail["input"], str) else "; write it in quotes")
+            + ("" if isinstance(name, str) else "; write it in quotes")
         )
     if detail["type"] in ("extra_forbidden", "invalid_key"):
         return f"{key} is no setting; here one of: {', '.join(_known(model, place[:-1]))}"

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 from pyarrow import csv
 
 from ffkv.errors import UserError
@@ -19,9 +20,11 @@ def write(frame: pd.DataFrame, path: Path | str) -> None:
             frame.to_csv(temporary, index=False, float_format="%.10g")
 
 
-def read(path: Path | str) -> pd.DataFrame:
+def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
     """Reads what `write` wrote.
 
+    Args:
+        texts: columns of a CSV file that are text even where every row looks like a number, a truth value or nothing.
     Raises:
         UserError: there is no such table, or it cannot be read.
     """
@@ -29,7 +32,8 @@ def read(path: Path | str) -> pd.DataFrame:
         if Path(path).suffix == ".parquet":
             return pd.read_parquet(path)
         # Not pandas' reader: it would take corpus text such as "null" or "nan" for a missing value.
-        return csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)).to_pandas()
+        types = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
+        return csv.read_csv(path, None, csv.ParseOptions(newlines_in_values=True), types).to_pandas()
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist: run the step that makes it first.") from error
     except (OSError, ValueError) as error:

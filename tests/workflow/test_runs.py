@@ -17,6 +17,13 @@ CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 WIKITEXT = ROOT.parent / "shared" / "wikitext2" / "valid.txt"
 
 
+def settings_file(folder, **changes):
+    """configs/tiny.yaml with changes at its top level."""
+    config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text()) | changes
+    (folder / "settings.yaml").write_text(yaml.safe_dump(config))
+    return folder / "settings.yaml"
+
+
 def planned(output: str) -> set[str]:
     """The rules that a dry run would run."""
     return set(re.findall(r"^rule (\w+):", output, re.M))
@@ -85,9 +92,9 @@ def test_a_second_run_does_nothing(tiny):
 @pytest.mark.parametrize(
     ("change", "reruns"),
     [
-        ("report={title: Another}", {"write_settings", "report", "all"}),
+        ({"report": {"title": "Another"}}, {"write_settings", "report", "all"}),
         (
-            "triggers={per_key: 21}",
+            {"triggers": {"per_key": 21}},
             {
                 "triggers",
                 "merge_triggers",
@@ -101,11 +108,11 @@ def test_a_second_run_does_nothing(tiny):
                 "all",
             },
         ),
-        ("composition={mass: 0.8}", {"measure_composition", "composition", "write_settings", "report", "all"}),
-        ("refinement={changes: 3}", {"refinement", "write_settings", "report", "all"}),
-        ("keys={topics: 9}", {"key_patterns", "keys", "write_settings", "report", "all"}),
+        ({"composition": {"mass": 0.8}}, {"measure_composition", "composition", "write_settings", "report", "all"}),
+        ({"refinement": {"changes": 3}}, {"refinement", "write_settings", "report", "all"}),
+        ({"keys": {"topics": 9}}, {"key_patterns", "keys", "write_settings", "report", "all"}),
         (
-            "prefixes={count: 150}",
+            {"prefixes": {"count": 150}},
             {
                 "prefixes",
                 "merge_prefixes",
@@ -120,9 +127,9 @@ def test_a_second_run_does_nothing(tiny):
         ),
     ],
 )
-def test_a_changed_setting_reruns_what_depends_on_it_and_nothing_else(tiny, change, reruns):
-    dry = snakemake(tiny, ROOT / "configs/tiny.yaml", "-n", "--config", change)
-    assert dry.returncode == 0, dry.stderr
+def test_a_changed_setting_reruns_what_depends_on_it_and_nothing_else(tiny, tmp_path, change, reruns):
+    dry = snakemake(tiny, settings_file(tmp_path, runs={"tiny": change}), "-n")
+    assert dry.returncode == 0, dry.stdout
     assert planned(dry.stdout + dry.stderr) == reruns
 
 
@@ -137,11 +144,8 @@ def same_datasets(one, other):
 
 def test_shards_and_groups_change_no_number(tiny, tmp_path):
     """The tiny run has two shards and two groups; here five and one, from the same checkpoint."""
-    config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
-    config |= {"shards": 5, "layer_groups": 1, "model": {"checkpoint": str(tiny / "results/tiny/checkpoint")}}
-    config["activations"] = {"block_sentences": 1024}
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(config))
-    done = snakemake(tmp_path, tmp_path / "other.yaml")
+    checkpoint = {"checkpoint": str(tiny / "results/tiny/checkpoint")}
+    done = snakemake(tmp_path, settings_file(tmp_path, shards=5, layer_groups=1, model=checkpoint))
     assert done.returncode == 0, done.stderr[-8000:]
     assert not (tmp_path / "results/tiny/checkpoint").exists()
     for name in ("triggers.h5", "prefixes.h5", "memories.h5", "corpus/train.h5", "corpus/validation.h5"):
@@ -163,14 +167,14 @@ def test_every_settings_file_has_a_plan(tmp_path, name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("triggers={per_key: 0}", "triggers.per_key is 0"),
-        ("trigers={per_key: 5}", "trigers is no setting"),
-        ("model={device: tpu}", "model.device is 'tpu'"),
-        ("runs={'../out': {}}", "../out is no run name"),
+        ({"triggers": {"per_key": 0}}, "triggers.per_key is 0"),
+        ({"trigers": {"per_key": 5}}, "trigers is no setting"),
+        ({"model": {"device": "tpu"}}, "model.device is 'tpu'"),
+        ({"runs": {"../out": {}}}, "../out is no run name"),
     ],
 )
 def test_bad_settings_stop_before_the_plan(tmp_path, change, message):
-    refused = snakemake(tmp_path, ROOT / "configs/tiny.yaml", "--config", change)
+    refused = snakemake(tmp_path, settings_file(tmp_path, **change))
     assert refused.returncode != 0
     assert message in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -229,14 +233,10 @@ def test_a_local_checkpoint_on_wikitext(tmp_path, kind):
     checkpoint = random_checkpoint(tmp_path / "a checkpoint's folder", kind)
     words = re.findall(r"\S+", WIKITEXT.read_text()[:20_000])
     word_tokenizer(["<bos>", *sorted(set(words), key=words.index)[:58], "<unk>"]).save_pretrained(checkpoint)
-    config = {
-        **yaml.safe_load((ROOT / "configs/tiny.yaml").read_text()),
-        "model": {"checkpoint": str(checkpoint)},
-        "corpus": {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "limit": 150},
-        "runs": {kind: {}},
-    }
-    (tmp_path / "local.yaml").write_text(yaml.safe_dump(config))
-    done = snakemake(tmp_path, tmp_path / "local.yaml")
+    corpus = {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "limit": 150}
+    done = snakemake(
+        tmp_path, settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={kind: {}})
+    )
     assert done.returncode == 0, done.stderr[-8000:]
     assert (tmp_path / f"reports/{kind}/index.html").exists()
 
