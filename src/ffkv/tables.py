@@ -1,6 +1,7 @@
 """Tidy tables on disk: CSV for what a figure draws, parquet for the large ones."""
 
 from collections.abc import Iterable
+from csv import QUOTE_MINIMAL, QUOTE_NONNUMERIC
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,13 @@ def write(frame: pd.DataFrame, path: Path | str) -> None:
         if Path(path).suffix == ".parquet":
             frame.to_parquet(temporary, index=False)
         else:
-            frame.to_csv(temporary, index=False, float_format="%.10g")
+            frame.to_csv(temporary, index=False, float_format="%.10g", quoting=_quoting(frame))
+
+
+def _quoting(frame: pd.DataFrame) -> int:
+    """Quotes where they are needed; around every text where one has a carriage return, which pandas would not quote."""
+    returns = any(isinstance(value, str) and "\r" in value for name in frame.columns for value in frame[name])
+    return QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL
 
 
 def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
