@@ -16,6 +16,7 @@ from ffkv import reference
 from ffkv.errors import UserError
 from ffkv.settings import Corpus, Keys, Settings, corpus_sources, resolve, section
 
+NEWLINE = "a\n"
 FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]
 
 
@@ -107,12 +108,12 @@ def test_a_file_that_is_no_mapping_is_refused(configuration):
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "a b", "a; rm -rf x", "", ".hidden", "-x", "a/b", "a\n", "é", "x" * 65, 3, None]
+    "name", ["../x", "a b", "a; rm -rf x", "", ".hidden", "-x", "a/b", NEWLINE, "é", "x" * 65, 3, None]
 )
 def test_a_run_name_is_a_plain_folder_name(name):
     (line,) = refused({"runs": {name: {}}})
     assert line.startswith("runs: ")
-    assert f"{name if name and name != 'a\n' else repr(name)} is no run name: text of letters, digits" in line
+    assert f"{repr(name) if name in ('', NEWLINE) else name} is no run name: text of letters, digits" in line
     assert line.endswith("write it in quotes") == (not isinstance(name, str))
 
 
