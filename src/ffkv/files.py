@@ -25,6 +25,7 @@ def atomic(path: Path | str) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        _share(temporary)
         _sync(temporary)
         if temporary.is_dir() and path.is_dir():
             shutil.rmtree(path)
@@ -33,13 +34,26 @@ def atomic(path: Path | str) -> Iterator[Path]:
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
-        raise UserError(f"{path} cannot be written: {error.strerror or error}. Check the folder's rights and the disk's space.") from error
+        culprit = f" ({error.filename})" if error.filename else ""
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}{culprit}. Check the folder's rights and the disk's space."
+        ) from error
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         else:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def _share(path: Path) -> None:
+    """Gives the files of a folder the rights that new files get here: some libraries keep theirs to the owner."""
+    if path.is_dir():
+        mask = os.umask(0)
+        os.umask(mask)
+        for entry in path.rglob("*"):
+            if entry.is_file():
+                entry.chmod(0o666 & ~mask)
 
 
 def _sync(path: Path) -> None:
