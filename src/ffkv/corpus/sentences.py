@@ -4,6 +4,7 @@ import functools
 import re
 
 BLANKS = re.compile(r"\s+")
+LONG_RUN = re.compile(r"\S{200,}")
 
 
 def split_sentences(text: str, splitter: str, pretokenized: bool) -> list[str]:
@@ -25,9 +26,12 @@ def split_sentences(text: str, splitter: str, pretokenized: bool) -> list[str]:
 
 
 def _sentences(text: str) -> list[str]:
+    """spaCy takes minutes over a long run of signs without a blank, so it sees one plain word of that length instead."""
     language = _language()
+    plain = LONG_RUN.sub(lambda run: "x" * (len(run[0]) - 1) + run[0][-1], text)
     with language.memory_zone():
-        return [sentence.text for sentence in language.get_pipe("sentencizer")(language.tokenizer(text)).sents]
+        document = language.get_pipe("sentencizer")(language.tokenizer(plain))
+        return [text[sentence.start_char : sentence.end_char] for sentence in document.sents]
 
 
 def _sentences_of_words(text: str) -> list[str]:

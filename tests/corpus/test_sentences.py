@@ -1,0 +1,83 @@
+"""Documents to sentences."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ffkv.corpus.sentences import split_sentences
+
+SPLITTERS = ["sentence", "line", "document"]
+
+
+def test_sentences_end_at_full_stops_not_within_abbreviations_and_numbers():
+    text = "Dr. Smith paid 3.50 dollars, e.g. for tea. Was it much? No! It was not."
+    assert split_sentences(text, "sentence", False) == [
+        "Dr. Smith paid 3.50 dollars, e.g. for tea.",
+        "Was it much?",
+        "No!",
+        "It was not.",
+    ]
+
+
+def test_the_line_breaks_of_wrapped_text_are_blanks():
+    text = "A sentence over\n   two lines.\tAnd\n\nanother one."
+    assert split_sentences(text, "sentence", False) == ["A sentence over two lines.", "And another one."]
+
+
+@pytest.mark.parametrize(
+    "line, sentences",
+    [
+        (" = Valkyria Chronicles III = \n", ["= Valkyria Chronicles III ="]),
+        (" The <unk> of 1 @,@ 200 men was well @-@ known . It fell . \n", ["The <unk> of 1 @,@ 200 men was well @-@ known .", "It fell ."]),
+        (" A   run  of blanks . ", ["A   run  of blanks ."]),
+        (" He said \" no . \" Then he left . ", ['He said " no . "', "Then he left ."]),
+        (" No. 3 of 3.5 ", ["No. 3 of 3.5"]),
+    ],
+)  # fmt: skip
+def test_text_that_is_split_already_is_kept_to_the_letter(line, sentences):
+    assert split_sentences(line, "sentence", True) == sentences
+
+
+def test_a_line_is_a_sentence():
+    assert split_sentences("one. two.\n\n  three \n", "line", False) == ["one. two.", "", "three"]
+
+
+def test_a_document_is_a_sentence():
+    assert split_sentences(" one.\ntwo.  three ", "document", False) == ["one. two. three"]
+    assert split_sentences(" one .\ntwo .  three ", "document", True) == ["one .\ntwo .  three"]
+
+
+@pytest.mark.parametrize("splitter", SPLITTERS)
+@pytest.mark.parametrize("pretokenized", [False, True])
+@pytest.mark.parametrize("text", ["", " ", "\n \t\n", "\u00a0"])
+def test_blank_text_has_no_words(splitter, pretokenized, text):
+    assert "".join(split_sentences(text, splitter, pretokenized)) == ""
+
+
+@given(
+    st.text(st.sampled_from("ab.!? \n\t\0<>@-😀\u2028\u00a0é"), max_size=40), st.sampled_from(SPLITTERS), st.booleans()
+)
+@hypothesis_settings(max_examples=150, deadline=None)
+def test_no_sign_is_lost_or_added(text, splitter, pretokenized):
+    parts = split_sentences(text, splitter, pretokenized)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    assert all(part == part.strip() for part in parts)
+
+
+@pytest.mark.parametrize("sign", ["x", "😀", "(", "\0", ".", "字", "a'b-"])
+@pytest.mark.parametrize("pretokenized", [False, True])
+def test_a_long_line_without_blanks_takes_no_time(sign, pretokenized):
+    """spaCy alone needs 40 seconds for 20,000 emoji or brackets, four times as long for twice as many."""
+    text = sign * (200_000 // len(sign))
+    started = time.process_time()
+    sentences = split_sentences(f"Before. {text} after.", "sentence", pretokenized)
+    assert " ".join(sentences) == f"Before. {text} after."
+    assert time.process_time() - started < 10
+
+
+def test_a_long_run_still_ends_a_sentence():
+    run = "(😀" * 200
+    assert split_sentences(f"{run}. Then this.", "sentence", False) == [f"{run}.", "Then this."]
