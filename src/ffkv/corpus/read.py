@@ -4,12 +4,21 @@ import glob
 import hashlib
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 from ffkv.errors import UserError
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources
 
-FORMATS = {"txt": "text", "text": "text", "tokens": "text", "json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
+FORMATS = {
+    "txt": "text",
+    "text": "text",
+    "tokens": "text",
+    "json": "json",
+    "jsonl": "json",
+    "csv": "csv",
+    "parquet": "parquet",
+}
 
 
 class Document(NamedTuple):
@@ -31,7 +40,11 @@ def read(corpus: Corpus, split: str) -> Iterator[Document]:
     sources, shared = corpus_sources(corpus, split)
     documents = _documents(corpus, sources)
     if shared:
-        documents = (document for document in documents if held_out(document.name, corpus.validation_share) == (split == "validation"))
+        documents = (
+            document
+            for document in documents
+            if held_out(document.name, corpus.validation_share) == (split == "validation")
+        )
     return islice(documents, corpus.limit or None)
 
 
@@ -51,7 +64,10 @@ def _documents(corpus: Corpus, sources: list[str]) -> Iterator[Document]:
 
 def _from_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
     for path in find_files(patterns):
-        rows = _load(path, _format(path), data_files={"data": path}, split="data")
+        builder = _format(path)
+        if not Path(path).stat().st_size:
+            continue
+        rows = _load(path, builder, data_files={"data": glob.escape(path)}, split="data")
         yield from _rows(rows, corpus.text_field, path)
 
 
@@ -63,22 +79,35 @@ def find_files(patterns: list[str]) -> list[str]:
     """
     found = []
     for pattern in patterns:
-        paths = sorted(glob.glob(pattern, recursive=True))
+        matches = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # noqa: PTH207 (absolute)
+        paths = sorted(path for path in matches if Path(path).is_file())
         if not paths:
-            raise UserError(f"No corpus file matches {pattern!r}: check corpus.train and corpus.validation (paths are relative to the working directory).")
+            raise UserError(
+                f"No corpus file matches {pattern!r}: check corpus.train and corpus.validation "
+                "(paths are relative to the working directory)."
+            )
         found += paths
     return list(dict.fromkeys(found))
 
 
 def _format(path: str) -> str:
-    ending = path.removesuffix(".gz").rpartition(".")[2].lower()
-    if ending not in FORMATS:
-        raise UserError(f"{path}: no reader for '.{ending}' files; corpora are {', '.join(sorted(FORMATS))}, each also .gz.")
-    return FORMATS[ending]
+    ending = Path(path.lower().removesuffix(".gz")).suffix
+    if ending.removeprefix(".") not in FORMATS:
+        raise UserError(
+            f"{path}: no reader for files whose name ends in {ending!r}; corpora are "
+            f"{', '.join(sorted(FORMATS))}, each also .gz."
+        )
+    return FORMATS[ending.removeprefix(".")]
 
 
 def _from_hub(corpus: Corpus, split: str) -> Iterator[Document]:
-    rows = _load(corpus.dataset, corpus.dataset, name=None if corpus.config == "default" else corpus.config, revision=corpus.revision, split=split)
+    rows = _load(
+        corpus.dataset,
+        corpus.dataset,
+        name=None if corpus.config == "default" else corpus.config,
+        revision=corpus.revision,
+        split=split,
+    )
     return _rows(rows, corpus.text_field, f"{corpus.dataset}:{split}")
 
 
@@ -87,8 +116,11 @@ def _load(source: str, builder: str, **arguments):
     import datasets
 
     datasets.disable_progress_bars()
-    if builder in ("text", "json"):
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what is wrong is said once, below
+    if builder in ("text", "json", "csv"):
         arguments["encoding_errors"] = "replace"
+    if builder == "csv":
+        arguments["keep_default_na"] = False  # "null" and "NA" are words
     try:
         return datasets.load_dataset(builder, **arguments)
     except Exception as error:  # the library raises dozens of classes here; none is a defect of ffkv
@@ -98,8 +130,15 @@ def _load(source: str, builder: str, **arguments):
 
 def _rows(rows, field: str, source: str) -> Iterator[Document]:
     if field not in rows.column_names:
-        raise UserError(f"{source} has no field {field!r}; it has {', '.join(map(repr, rows.column_names))}. Set corpus.text_field.")
-    for index, text in enumerate(rows[field]):
-        if text is not None and not isinstance(text, str):
-            raise UserError(f"{source}, row {index}: field {field!r} holds {type(text).__name__}, not text. Set corpus.text_field.")
-        yield Document(f"{source}:{index}", text or "")
+        raise UserError(
+            f"{source} has no field {field!r}; it has {', '.join(map(repr, rows.column_names))}. Set corpus.text_field."
+        )
+    try:
+        for index, text in enumerate(rows[field]):
+            if text is not None and not isinstance(text, str):
+                raise UserError(
+                    f"{source}, row {index}: field {field!r} holds {type(text).__name__}, not text. Set corpus.text_field."
+                )
+            yield Document(f"{source}:{index}", text or "")
+    except UnicodeDecodeError as error:  # of JSON and parquet files: those formats are UTF-8 by definition
+        raise UserError(f"{source}: field {field!r} holds bytes that are no UTF-8 text ({error}).") from error
