@@ -9,7 +9,13 @@ from ffkv.settings import Corpus, section
 
 
 @click.command()
-@click.option("--model", "model_folder", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True, help="The model stage's folder: its tokenizer is used.")
+@click.option(
+    "--model",
+    "model_folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="The model stage's folder: its tokenizer is used.",
+)
 @click.option("--split", type=click.Choice(["train", "validation"]), required=True, help="Which split to write.")
 @setting(Corpus, *Corpus.model_fields)
 @threads_option
@@ -28,10 +34,23 @@ def corpus(model_folder: Path, split: str, threads: int, output: Path, **values)
     tokenizer = load_tokenizer(model_folder)
     bos = bos_ids(tokenizer, settings.bos)
     encoded = encode(
-        read(settings, split), tokenizer, anatomy.context - len(bos), settings.splitter, settings.pretokenized, settings.long_sentences, settings.deduplicate
+        read(settings, split),
+        tokenizer,
+        anatomy.context - len(bos),
+        settings.splitter,
+        settings.pretokenized,
+        settings.long_sentences,
+        settings.deduplicate,
     )
     click.echo("; ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in encoded.counts.items()))
     if len(encoded.ids) < 2:
-        raise UserError(f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, and at least 2 are needed ({dict(encoded.counts)}). Check the corpus settings.")
-    identities = {"model": anatomy.checkpoint, "tokenizer_hash": anatomy.tokenizer_hash, "split": split, "settings": settings.model_dump()}
+        raise UserError(
+            f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, and at least 2 are needed ({dict(encoded.counts)}). Check the corpus settings."
+        )
+    identities = {
+        "model": anatomy.checkpoint,
+        "tokenizer_hash": anatomy.tokenizer_hash,
+        "split": split,
+        "settings": settings.model_dump(),
+    }
     data.write(output, encoded, bos, anatomy.vocabulary, settings.pretokenized, identities)

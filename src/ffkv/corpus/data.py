@@ -65,7 +65,9 @@ class Corpus:
         return self.tokens[self.offsets[sentence] + position]
 
 
-def write(path: Path, encoded: Encoded, bos: list[int], vocabulary: int, pretokenized: bool, attributes: dict[str, Any]) -> None:
+def write(
+    path: Path, encoded: Encoded, bos: list[int], vocabulary: int, pretokenized: bool, attributes: dict[str, Any]
+) -> None:
     """Writes `corpus/<split>.h5`."""
     tokens, ends = flatten(encoded.ids), flatten(encoded.ends)
     multiplicity = np.asarray(encoded.multiplicity, np.int32)
@@ -73,13 +75,34 @@ def write(path: Path, encoded: Encoded, bos: list[int], vocabulary: int, pretoke
     unigram = np.zeros(vocabulary, np.int64)
     np.add.at(unigram, tokens, np.repeat(multiplicity, np.diff(offsets)))
     digest = hashlib.sha256(tokens.tobytes() + offsets.tobytes() + str(bos).encode())
-    attributes = {**attributes, "corpus_hash": digest.hexdigest()[:16], "counts": dict(encoded.counts), "tokens": len(tokens), "sentences": len(encoded.ids), "bos": bos, "pretokenized": pretokenized}
+    attributes = {
+        **attributes,
+        "corpus_hash": digest.hexdigest()[:16],
+        "counts": dict(encoded.counts),
+        "tokens": len(tokens),
+        "sentences": len(encoded.ids),
+        "bos": bos,
+        "pretokenized": pretokenized,
+    }
     with store.create(path, "corpus", attributes) as file:
         store.put(file, "tokens", tokens, ["token"], "token", "ids of all sentences, one behind the other, without BOS")
-        store.put(file, "token_end", ends, ["token"], "character", "end (exclusive) of each token in its sentence's text")
-        store.put(file, "sentence_offset", offsets, ["sentence_boundary"], "token", "where each sentence starts in `tokens`")
-        store.put(file, "document", np.asarray(encoded.document, np.int32), ["sentence"], "document", "which document a sentence is from")
-        store.put(file, "multiplicity", multiplicity, ["sentence"], "sentence", "how many identical sentences it stands for")
+        store.put(
+            file, "token_end", ends, ["token"], "character", "end (exclusive) of each token in its sentence's text"
+        )
+        store.put(
+            file, "sentence_offset", offsets, ["sentence_boundary"], "token", "where each sentence starts in `tokens`"
+        )
+        store.put(
+            file,
+            "document",
+            np.asarray(encoded.document, np.int32),
+            ["sentence"],
+            "document",
+            "which document a sentence is from",
+        )
+        store.put(
+            file, "multiplicity", multiplicity, ["sentence"], "sentence", "how many identical sentences it stands for"
+        )
         store.put(file, "unigram", unigram, ["vocabulary"], "token", "how often each id occurs, duplicates counted")
         store.put_texts(file, "text", encoded.text, "sentence", "the sentences")
         store.put_texts(file, "document_name", encoded.names, "document", "the documents' names")

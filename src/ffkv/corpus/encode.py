@@ -13,7 +13,16 @@ from ffkv.corpus.sentences import split_sentences
 from ffkv.errors import UserError
 
 TOGETHER = 4096  # sentences handed to the tokenizer at a time
-COUNTED = ("documents", "empty_documents", "undecodable_documents", "sentences", "empty_sentences", "one_token_sentences", "long_sentences", "duplicate_sentences")
+COUNTED = (
+    "documents",
+    "empty_documents",
+    "undecodable_documents",
+    "sentences",
+    "empty_sentences",
+    "one_token_sentences",
+    "long_sentences",
+    "duplicate_sentences",
+)
 
 
 @dataclass
@@ -35,7 +44,15 @@ class Encoded:
     counts: Counter = field(default_factory=lambda: Counter(dict.fromkeys(COUNTED, 0)))
 
 
-def encode(documents: Iterable[Document], tokenizer, longest: int, splitter: str, pretokenized: bool, long_sentences: str, deduplicate: bool) -> Encoded:
+def encode(
+    documents: Iterable[Document],
+    tokenizer,
+    longest: int,
+    splitter: str,
+    pretokenized: bool,
+    long_sentences: str,
+    deduplicate: bool,
+) -> Encoded:
     """Splits and tokenizes documents.
 
     Args:
@@ -46,19 +63,25 @@ def encode(documents: Iterable[Document], tokenizer, longest: int, splitter: str
     encoded, seen = Encoded(), {}
     sentences = _sentences(documents, encoded, splitter, pretokenized)
     while batch := list(islice(sentences, TOGETHER)):
-        tokens = tokenizer([text for _, text in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        tokens = tokenizer(
+            [text for _, text in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
         for (document, text), ids, offsets in zip(batch, tokens["input_ids"], tokens["offset_mapping"], strict=True):
             ends = np.fromiter((end for _, end in offsets), np.int32, len(ids))
-            for window in _windows(np.asarray(ids, np.int32), np.maximum.accumulate(ends), text, longest, long_sentences, encoded.counts):
+            for window in _windows(
+                np.asarray(ids, np.int32), np.maximum.accumulate(ends), text, longest, long_sentences, encoded.counts
+            ):
                 _add(encoded, seen if deduplicate else None, document, *window)
     return encoded
 
 
-def _sentences(documents: Iterable[Document], encoded: Encoded, splitter: str, pretokenized: bool) -> Iterator[tuple[int, str]]:
+def _sentences(
+    documents: Iterable[Document], encoded: Encoded, splitter: str, pretokenized: bool
+) -> Iterator[tuple[int, str]]:
     counts = encoded.counts
     for number, document in enumerate(documents):
-        text = document.text.encode("utf-8", "replace").decode("utf-8")
-        encoded.names.append(document.name)
+        text = _decodable(document.text)
+        encoded.names.append(_decodable(document.name))
         counts["documents"] += 1
         counts["empty_documents"] += not text.strip()
         counts["undecodable_documents"] += "\ufffd" in text
@@ -70,7 +93,14 @@ def _sentences(documents: Iterable[Document], encoded: Encoded, splitter: str, p
             yield number, sentence
 
 
-def _windows(ids: np.ndarray, ends: np.ndarray, text: str, longest: int, long_sentences: str, counts: Counter) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+def _decodable(text: str) -> str:
+    """The text with U+FFFD for what no UTF-8 file can hold (lone surrogates)."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _windows(
+    ids: np.ndarray, ends: np.ndarray, text: str, longest: int, long_sentences: str, counts: Counter
+) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
     """The sentence itself, or its windows where it is too long; parts of one token have no proper prefix and are counted."""
     too_long = len(ids) > longest
     counts["long_sentences"] += too_long
@@ -85,7 +115,9 @@ def _windows(ids: np.ndarray, ends: np.ndarray, text: str, longest: int, long_se
         yield ids[part], ends[part] - begin, text[begin : ends[part][-1]] if too_long else text
 
 
-def _add(encoded: Encoded, seen: dict[bytes, int] | None, document: int, ids: np.ndarray, ends: np.ndarray, text: str) -> None:
+def _add(
+    encoded: Encoded, seen: dict[bytes, int] | None, document: int, ids: np.ndarray, ends: np.ndarray, text: str
+) -> None:
     if seen is not None:
         digest = hashlib.blake2b(ids.tobytes(), digest_size=16).digest()
         first = seen.setdefault(digest, len(encoded.ids))
@@ -123,4 +155,6 @@ def bos_ids(tokenizer, bos: str) -> list[int]:
 
 def flatten(parts: list[np.ndarray]) -> np.ndarray:
     """Arrays one behind the other, as int32; empty for none."""
-    return np.fromiter(chain.from_iterable(parts), np.int32) if len(parts) < 2 else np.concatenate(parts).astype(np.int32)
+    return (
+        np.fromiter(chain.from_iterable(parts), np.int32) if len(parts) < 2 else np.concatenate(parts).astype(np.int32)
+    )

@@ -1,0 +1,80 @@
+"""`ffkv corpus` from files to a file."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from support import WORDS
+
+from ffkv.corpus import data
+from ffkv.corpus.commands import corpus
+from ffkv.errors import UserError
+from ffkv.model.anatomy import read_anatomy
+
+
+@pytest.fixture
+def run(detector, tmp_path):
+    """Runs the command on a text; returns the file and what was printed."""
+
+    def call(text: str, *options: str, split: str = "train"):
+        (tmp_path / "text.txt").write_text(text)
+        output = tmp_path / f"{split}.h5"
+        source = ["--dataset", "files", "--train", str(tmp_path / "text.txt")]
+        arguments = [
+            "--model",
+            str(detector),
+            "--split",
+            split,
+            *source,
+            "--splitter",
+            "line",
+            *options,
+            "--output",
+            str(output),
+        ]
+        result = CliRunner().invoke(corpus, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return output, result.output
+
+    return call
+
+
+def test_a_text_becomes_a_corpus_file(run, tmp_path, detector):
+    path, printed = run("a b c\n\nd e\na b c\n", "--validation", str(tmp_path / "text.txt"))
+    made = data.read(path, read_anatomy(detector).identity)
+    assert [[WORDS[token] for token in made.ids(sentence)] for sentence in range(len(made))] == [
+        ["a", "b", "c"],
+        ["d", "e"],
+    ]
+    assert (made.bos, made.multiplicity.tolist(), made.pretokenized) == ([0], [2, 1], False)
+    assert json.loads(made.attributes["settings"])["splitter"] == "line"
+    assert "documents: 4; empty documents: 1;" in printed
+    assert "duplicate sentences: 1" in printed
+
+
+def test_train_and_validation_share_the_documents_where_there_is_no_validation_split(run):
+    text = "\n".join(f"a {b} {c} {d}" for b in "abcdefgh" for c in "abcdefgh" for d in "ab")
+    train, validation = (
+        set(data.read(run(text, "--validation-share", "0.3", split=split)[0]).texts)
+        for split in ("train", "validation")
+    )
+    assert not train & validation
+    assert train | validation == set(text.splitlines())
+
+
+@pytest.mark.parametrize("bos, lengths", [("auto", [15, 15, 2, 2]), ("always", [15, 15, 2, 2]), ("never", [16, 2])])
+def test_the_longest_sentence_fills_the_context_with_its_bos(run, detector, bos, lengths):
+    """The detector's context is 16. Without BOS the two halves of 32 tokens are the same, and count once."""
+    assert read_anatomy(detector).context == 16
+    path, _ = run(" ".join("abcdefgh" * 4) + "\na b", "--bos", bos, "--validation", "x")
+    assert data.read(path).lengths.tolist() == lengths
+
+
+@pytest.mark.parametrize("text, sentences", [("", 0), ("\n\n", 0), ("a b\n", 1), ("a\nb\nc\n", 0), ("a b\na b\n", 1)])
+def test_too_little_text_is_refused_and_no_file_is_left(run, tmp_path, text, sentences):
+    with pytest.raises(
+        UserError,
+        match=f"The train split of files has {sentences} sentences of two tokens or more, and at least 2 are needed",
+    ):
+        run(text, "--validation", "x")
+    assert not (tmp_path / "train.h5").exists()

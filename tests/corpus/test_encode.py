@@ -1,0 +1,187 @@
+"""Sentences to token ids: nothing is lost uncounted, and every token knows where its characters end."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from support import word_tokenizer
+from tokenizers import processors
+
+from ffkv.corpus.encode import COUNTED, bos_ids, encode, flatten
+from ffkv.corpus.read import Document
+from ffkv.embedded.tokenizer import train_tokenizer
+from ffkv.errors import UserError
+
+LETTERS = word_tokenizer(["<bos>", *"abcdefgh", "<unk>"])
+BYTES = train_tokenizer(["the cat and the hat", "naïve café 😀 👩‍👧"], 300, 64)
+
+
+def encoded(
+    *texts,
+    tokenizer=LETTERS,
+    longest=100,
+    splitter="line",
+    pretokenized=True,
+    long_sentences="windows",
+    deduplicate=True,
+):
+    documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
+    return encode(documents, tokenizer, longest, splitter, pretokenized, long_sentences, deduplicate)
+
+
+def counts(result) -> dict[str, int]:
+    """The counts that are not zero."""
+    assert list(result.counts) == list(COUNTED)
+    return {name: count for name, count in result.counts.items() if count}
+
+
+def test_a_sentence_is_its_tokens_and_where_each_one_ends():
+    result = encoded("a b\nc  d e")
+    assert [ids.tolist() for ids in result.ids] == [[1, 2], [3, 4, 5]]
+    assert [ends.tolist() for ends in result.ends] == [[1, 3], [1, 4, 6]]
+    assert (result.text, result.document, result.multiplicity) == (["a b", "c  d e"], [0, 0], [1, 1])
+    assert {array.dtype for array in (*result.ids, *result.ends)} == {np.dtype(np.int32)}
+    assert counts(result) == {"documents": 1, "sentences": 2}
+
+
+def test_every_kind_of_what_is_left_out_is_counted():
+    result = encoded("a b\n\na", "", "  ", "b\ufffd c", "a b", longest=3)
+    assert result.text == ["a b", "b\ufffd c"]
+    assert result.names == ["d0", "d1", "d2", "d3", "d4"]
+    assert counts(result) == {
+        "documents": 5,
+        "empty_documents": 2,
+        "undecodable_documents": 1,
+        "sentences": 4,
+        "empty_sentences": 2,
+        "one_token_sentences": 1,
+        "duplicate_sentences": 1,
+    }
+
+
+def test_identical_sentences_count_once_and_say_how_many_they_stand_for():
+    result = encoded("a b", "b a", "a  b", "a b")
+    assert (result.text, result.multiplicity, result.document) == (["a b", "b a"], [3, 1], [0, 1])
+    assert result.counts["duplicate_sentences"] == 2
+    apart = encoded("a b", "b a", "a b", deduplicate=False)
+    assert (apart.text, apart.multiplicity, apart.counts["duplicate_sentences"]) == (
+        ["a b", "b a", "a b"],
+        [1, 1, 1],
+        0,
+    )
+
+
+def test_a_long_sentence_is_cut_into_windows():
+    result = encoded("a b c d e f g", longest=3)
+    assert result.text == ["a b c", " d e f"]
+    assert [ends.tolist() for ends in result.ends] == [[1, 3, 5], [2, 4, 6]]
+    assert counts(result) == {"documents": 1, "sentences": 1, "long_sentences": 1, "one_token_sentences": 1}
+
+
+def test_or_is_dropped():
+    result = encoded("a b c d", "a b c", longest=3, long_sentences="drop")
+    assert (result.text, result.counts["long_sentences"]) == (["a b c"], 1)
+
+
+texts = st.lists(st.text(st.sampled_from("abc  \n"), max_size=12), max_size=8)
+
+
+@given(texts, st.integers(2, 5), st.sampled_from(["windows", "drop"]), st.sampled_from(["line", "document"]))
+@hypothesis_settings(max_examples=100, deadline=None)
+def test_every_sentence_is_accounted_for(texts, longest, long_sentences, splitter):
+    result = encoded(*texts, longest=longest, long_sentences=long_sentences, splitter=splitter)
+    kept = {name: result.counts[name] for name in COUNTED}
+    assert kept["documents"] == len(texts) == len(result.names)
+    assert kept["empty_documents"] == sum(not text.strip() for text in texts)
+    lines = [part.strip() for text in texts for part in (text.splitlines() if splitter == "line" else [text])]
+    assert kept["sentences"] + kept["empty_sentences"] == len(lines)
+    words = [len(tokens) for tokens in (LETTERS(line, add_special_tokens=False)["input_ids"] for line in lines if line)]
+    assert kept["long_sentences"] == sum(count > longest for count in words)
+    assert sum(result.multiplicity) == len(result.ids) + kept["duplicate_sentences"]
+    windows = sum(-(-count // longest) for count in words if count <= longest or long_sentences == "windows")
+    assert sum(result.multiplicity) + kept["one_token_sentences"] == windows
+    assert all(2 <= len(ids) <= longest for ids in result.ids)
+
+
+@given(
+    st.lists(st.text(st.sampled_from("the cat😀é👩‍👧\u00a0\0字"), min_size=2, max_size=20), max_size=4),
+    st.integers(2, 9),
+)
+@hypothesis_settings(max_examples=100, deadline=None)
+def test_prefixes_of_byte_pieces_end_where_their_characters_do(texts, longest):
+    """A piece that holds a part of a character ends where the character does; no end comes before the one before it."""
+    result = encoded(*texts, tokenizer=BYTES, longest=longest, splitter="document")
+    for ids, ends, text in zip(result.ids, result.ends, result.text, strict=True):
+        assert len(ids) == len(ends)
+        assert (np.diff(ends) >= 0).all()
+        assert ends[0] >= 0
+        assert ends[-1] == len(text)
+        for position in range(1, len(ids) + 1):
+            decoded = BYTES.decode(ids[:position])
+            if "\ufffd" not in decoded:
+                assert text[: ends[position - 1]] == decoded
+
+
+def test_a_cut_within_a_character_gives_it_to_the_window_that_began_it():
+    result = encoded("😀😀", tokenizer=train_tokenizer(["a"], 257, 64), longest=3, splitter="document")
+    assert "".join(result.text) == "😀😀"
+    assert [len(ids) for ids in result.ids] == [3, 3, 2]
+
+
+def test_what_no_file_can_hold_is_replaced_and_counted():
+    result = encode([Document("d\udcff", "a \ud800 b")], LETTERS, 9, "line", True, "windows", True)
+    assert (result.text, result.names) == (["a \ufffd b"], ["d\ufffd"])
+    assert result.counts["undecodable_documents"] == 1
+
+
+def test_no_documents_give_nothing():
+    result = encoded()
+    assert (result.ids, counts(result)) == ([], {})
+    assert flatten(result.ids).tolist() == []
+
+
+@pytest.mark.parametrize(
+    "text, splitter",
+    [
+        ("a b c\n" * 100_000, "line"),
+        ("The cat, and the hat. " * 20_000, "sentence"),
+        ("x" * 1_000_000, "document"),
+        ("😀" * 250_000, "sentence"),
+        ("\0" * 200_000, "sentence"),
+    ],
+    ids=["many lines", "many sentences", "no blanks", "emoji", "NUL"],
+)
+def test_large_and_odd_documents_take_seconds(text, splitter):
+    started = time.process_time()
+    result = encoded(text, tokenizer=BYTES, longest=64, splitter=splitter, pretokenized=False)
+    assert time.process_time() - started < 30
+    assert result.counts["sentences"] >= 1
+    assert all(len(ids) <= 64 for ids in result.ids)
+
+
+def test_bos_as_the_tokenizer_does_by_itself():
+    assert bos_ids(LETTERS, "auto") == [0]
+    assert bos_ids(word_tokenizer(["<bos>", "a"], bos=False), "auto") == []
+
+
+def test_bos_always_and_never():
+    for tokenizer in (LETTERS, word_tokenizer(["<bos>", "a"], bos=False)):
+        assert (bos_ids(tokenizer, "always"), bos_ids(tokenizer, "never")) == ([0], [])
+
+
+def test_a_tokenizer_that_ends_sentences_too_puts_only_its_first_ones_in_front():
+    tokenizer = word_tokenizer(["<bos>", "</s>", "a"])
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        "<bos> $A </s>", None, [("<bos>", 0), ("</s>", 1)]
+    )
+    assert bos_ids(tokenizer, "auto") == [0]
+
+
+def test_bos_always_needs_a_bos_token():
+    tokenizer = word_tokenizer(["<bos>", "a"])
+    tokenizer.bos_token = None
+    with pytest.raises(UserError, match=r"corpus\.bos is 'always', but the tokenizer has no BOS token"):
+        bos_ids(tokenizer, "always")
