@@ -1,13 +1,13 @@
 """What the rules share: the checked settings, and how inputs follow from them."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
 try:
+    from ffkv.corpus.read import find_files
     from ffkv.errors import UserError
     from ffkv.settings import EMBEDDED, corpus_sources, resolve, section
     from ffkv.settings import Corpus as CorpusSettings
@@ -37,7 +37,7 @@ wildcard_constraints:
 
 def setting(name):
     """One setting of the job's run: a change of it reruns what uses it, and nothing else."""
-    return lookup(dpath="{run}/" + name, within=SETTINGS)
+    return lookup(dpath=f"{{run}}/{name}", within=SETTINGS)
 
 
 def switch(name, flag):
@@ -47,11 +47,14 @@ def switch(name, flag):
 
 def code(*rooms):
     """The modules of some rooms: an edit of one reruns the rules that it serves."""
-    source = Path(workflow.basedir) / "src" / "ffkv"
+    source = Path(workflow.basedir)
+    if source == Path.cwd():
+        source = Path()
     return [
-        os.path.relpath(path)
+        str(path)
         for room in rooms
-        for path in sorted((source / room).iterdir()) if path.is_file()
+        for path in sorted((source / "src" / "ffkv" / room).iterdir())
+        if path.suffix in (".py", ".html", ".css", ".json")
     ]
 
 
@@ -86,14 +89,10 @@ def corpus_files(wildcards):
     if corpus["dataset"] != "files":
         return code("embedded") if corpus["dataset"] == EMBEDDED else []
     patterns, _ = corpus_sources(section(CorpusSettings, **corpus), wildcards.split)
-    return [path for pattern in patterns for path in collect_glob(pattern)]
-
-
-def collect_glob(pattern):
-    """What a pattern matches; the corpus command says so where that is nothing."""
-    import glob
-
-    return sorted(glob.glob(pattern, recursive=True))
+    try:
+        return find_files(patterns)
+    except UserError:  # the corpus command says so, with its reason
+        return []
 
 
 def repeated(flag, name):
