@@ -69,14 +69,15 @@ class Results:
         return (self.folder / f"{name}.csv").read_bytes()
 
     def groups(self, name: str, ending: str = "parquet") -> list[Path]:
-        """The files of a stage that writes one for each group of layers.
+        """The files of a stage that writes one for each group of layers; others may stand there from another run.
 
         Raises:
-            UserError: there is none.
+            UserError: one is missing.
         """
-        paths = sorted((self.folder / name).glob(f"*.{ending}"))
-        if not paths:
-            raise UserError(f"{self.folder / name}/*.{ending} does not exist: run the step that makes it first.")
+        paths = [self.folder / name / f"{group}.{ending}" for group in range(self.settings.layer_groups)]
+        for path in paths:
+            if not path.exists():
+                raise UserError(f"{path} does not exist: run the step that makes it first.")
         return paths
 
 
@@ -102,9 +103,9 @@ def read_results(folder: Path, settings: Path) -> Results:
 
 def _table(path: Path) -> pd.DataFrame:
     """A table whose empty columns have a type, which a CSV file cannot say where no row has a value."""
-    frame = tables.read(path)
+    frame = tables.read(path, texts=TEXTS)
     empty = frame.columns[frame.isna().all()]
-    return frame.assign(**{column: "" if column in TEXTS else float("nan") for column in empty})
+    return frame.assign(**{column: float("nan") for column in empty if column not in TEXTS})
 
 
 def _settings(path: Path) -> Settings:
