@@ -150,7 +150,6 @@ class Keys(Section):
     background_prefixes: Whole = Field(
         20_000, ge=100, description="Random train prefixes that say what is frequent by chance."
     )
-    topics: Whole = Field(50, ge=2, description="Topics of the corpus (clusters in a latent semantic space).")
     removal_triggers: Whole = Field(50, ge=1, description="Trigger examples a key that tokens are removed from.")
 
 

@@ -66,6 +66,27 @@ def corpus(written):
     return written[0]
 
 
+SUBJECTS, SUBJECT_WORDS = 40, 40
+
+
+def subject_word(subject: int, number: int) -> str:
+    """A made-up content word of a subject, such as "xadba"."""
+    letters = "abcdefghij"
+    return "x" + letters[subject // 10] + letters[subject % 10] + letters[number // 10] + letters[number % 10]
+
+
+@pytest.fixture(scope="session")
+def many_subjects(write_corpus):
+    """A synthetic corpus of 40 subjects, so that a prefix of a given one is rare: sentence s is of s // 10 % 40."""
+    generator = np.random.default_rng(0)
+
+    def sentence(subject):
+        own = [subject_word(subject, number) for number in generator.integers(0, SUBJECT_WORDS, 6)]
+        return " ".join(word for pair in zip(generator.choice(FUNCTION_WORDS.split(), 6), own) for word in pair)
+
+    return write_corpus([[sentence(number % SUBJECTS) for _ in range(10)] for number in range(400)], "many")[0]
+
+
 @pytest.fixture
 def make_triggers():
     """Triggers from lists of (sentence, position) by layer and memory."""

@@ -13,7 +13,7 @@ from ffkv.activations.data import write_triggers
 from ffkv.errors import UserError
 from ffkv.keys.commands import keys
 
-FEW = ["--per-layer", 4, "--background-prefixes", 1000, "--topics", 5]
+FEW = ["--per-layer", 4, "--background-prefixes", 1000]
 
 
 def ffkv_keys(*arguments):

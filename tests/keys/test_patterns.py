@@ -1,5 +1,3 @@
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -13,16 +11,15 @@ from ffkv.keys.patterns import (
     find_patterns,
     prepare,
     recurring,
-    semantic_evidence,
     significant,
+    similar,
 )
 from ffkv.keys.sample import prefix_words, prefixes_at, prefixes_of, random_examples
-from ffkv.keys.topics import content_words
 from ffkv.settings import Keys
 
-from .conftest import TOPICS, topic_word
+from .conftest import TOPICS, subject_word, topic_word
 
-SETTINGS = Keys(background_prefixes=5000, topics=TOPICS)
+SETTINGS = Keys(background_prefixes=5000)
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +27,20 @@ def detector(corpus):
     return prepare(corpus, SETTINGS, seed=0)
 
 
-def prefixes_where(corpus, condition, count=25, most_uses=None):
-    """Prefixes of different sentences that meet a condition on (sentence, words).
+@pytest.fixture(scope="module")
+def subjects(many_subjects):
+    return prepare(many_subjects, SETTINGS, seed=0)
 
-    Args:
-        most_uses: in how many of them a content word may occur.
-    """
-    found, sentences, uses = [], set(), Counter()
+
+def prefixes_where(corpus, condition, count=25):
+    """Prefixes of different sentences that meet a condition on (sentence, words)."""
+    found, sentences = [], set()
     for number in np.random.default_rng(1).permutation(prefixes_of(corpus)):
         sentence, position = prefixes_at(corpus, number)
         (words,) = prefix_words(corpus, [int(sentence)], [int(position)])
-        content = set(content_words(words))
-        rare = most_uses is None or all(uses[word] < most_uses for word in content)
-        if int(sentence) not in sentences and rare and condition(int(sentence), words):
+        if int(sentence) not in sentences and condition(int(sentence), words):
             found.append(words)
             sentences.add(int(sentence))
-            uses.update(content)
         if len(found) == count:
             return found
     raise AssertionError("the corpus has too few such prefixes")
@@ -70,24 +65,48 @@ def test_a_key_whose_prefixes_share_the_last_word(corpus, detector):
     assert set(categories(patterns, 25)) <= {"shallow", "shallow and semantic"}
 
 
-def test_a_topic_without_shared_words(corpus, detector):
-    def of_topic(sentence, words):
-        return sentence // 10 % TOPICS == 3 and len(content_words(words)) > 1
+def about(subject, prefixes):
+    """Prefixes of two words each of a subject, none of them twice."""
+    return [["the", subject_word(subject, 2 * n), "of", subject_word(subject, 2 * n + 1)] for n in range(prefixes)]
 
-    key = prefixes_where(corpus, of_topic, most_uses=2)
-    (patterns,) = find_patterns([key], detector)
+
+def test_a_topic_without_shared_words_has_the_prefixes_that_are_about_it(subjects):
+    others = [["the", subject_word(number, 1), "of", subject_word(number, 2)] for number in range(20, 26)]
+    (patterns,) = find_patterns([[["of", "the"], *about(3, 14), *others]], subjects)
     (topic,) = [pattern for pattern in patterns if pattern.family == "semantic"]
-    assert len(topic.members) == 25
-    assert all(word.startswith("d") for word in detector.topics.labels[int(topic.feature[1])].split(", "))
+    assert topic.members == tuple(range(1, 15))
+    assert topic.p_value == topic.q_value == 1 / 4001
+    assert topic.chance == 0.05
+    kind, words = topic.feature
+    assert kind == "topic"
+    assert set(words.split(", ")) <= {subject_word(3, number) for number in range(40)}
 
 
-def test_a_topic_is_seen_beyond_shared_words_only(detector):
-    shared = [topic_word(1, number) for number in range(3)]
-    key = [["the", *shared, "of"] for _ in range(25)]
-    assert semantic_evidence([key], detector.topics, 3) == [[([], 0)] * 25]
-    assert all(evidence.words == 3 for evidence in semantic_evidence([key[:2]], detector.topics, 3)[0])
-    (patterns,) = find_patterns([key], detector)
-    assert [pattern.family for pattern in patterns] == ["shallow"]
+def test_topics_are_one_hypothesis_a_key(subjects):
+    nothing = [[["of", "the"]]] * 19
+    assert [len(patterns) for patterns in similar([about(5, 10), *nothing], subjects)] == [1, *[0] * 19]
+    assert similar([about(5, 10), *nothing], subjects)[0][0].q_value == pytest.approx(20 / 4001)
+    assert similar([about(5, 10), *nothing * 11], subjects)[0] == []  # 210 keys: 4,000 draws are too few for one alone
+
+
+def test_shared_words_alone_are_no_topic(subjects):
+    shared = [subject_word(1, number) for number in range(3)]
+    (patterns,) = find_patterns([[["the", *shared, "of"] for _ in range(25)]], subjects)
+    assert {pattern.family for pattern in patterns} == {"shallow"}
+    pairs = [["the", subject_word(1, number // 2), "of"] for number in range(24)]
+    assert similar([pairs], subjects) == [[]]
+
+
+def test_two_prefixes_have_no_topic(subjects):
+    assert similar([about(3, 2)], subjects) == [[]]
+    assert similar([about(3, 3)], subjects) != [[]]
+
+
+def test_topics_are_the_same_again(many_subjects, subjects):
+    keys = [about(subject, 12) for subject in (0, 39)]
+    found = similar(keys, subjects)
+    assert all(found)
+    assert found == similar(keys, prepare(many_subjects, SETTINGS, seed=0))
 
 
 def test_two_prefixes_are_too_few_and_three_enough(corpus, detector):

@@ -19,15 +19,16 @@ from ffkv.keys.tables import (
     removal_summary,
     typed,
 )
-from ffkv.keys.topics import Topics
 
-TOPICS = Topics(None, np.empty((0, 0)), np.empty((0, 0)), ["army, war"])
 EXAMPLES = [Examples("trigger", 7, [0, 2, 5], [[], [], []]), Examples("random", 0, [0, 1], [[], []])]
-FOUND = [[Pattern(("last word", "of"), (0, 2), 0.1, 0.01, 0.02), Pattern(("topic", "0"), (2,), 0.2, 0.03, 0.04)], []]
+FOUND = [
+    [Pattern(("last word", "of"), (0, 2), 0.1, 0.01, 0.02), Pattern(("topic", "army, war"), (2,), 0.2, 0.03, 0.04)],
+    [],
+]
 
 
 def found_tables(layer=0):
-    patterns = typed(pattern_rows(layer, EXAMPLES, FOUND, TOPICS), PATTERNS)
+    patterns = typed(pattern_rows(layer, EXAMPLES, FOUND), PATTERNS)
     return patterns, typed(prefix_rows(layer, EXAMPLES, FOUND), PREFIXES)
 
 

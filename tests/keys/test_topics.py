@@ -2,56 +2,56 @@ import numpy as np
 import pytest
 
 from ffkv.keys import topics as module
-from ffkv.keys.topics import content_words, fit_topics, passages
+from ffkv.keys.sample import background_prefixes
+from ffkv.keys.topics import content_words, fit_space, passages
 
 from .conftest import FUNCTION_WORDS, TOPICS, topic_word
 
 
 @pytest.fixture(scope="module")
-def topics(corpus):
-    return fit_topics(corpus, TOPICS, seed=0)
+def space(corpus):
+    return fit_space(corpus, background_prefixes(corpus, 5000, 0), seed=0)
 
 
-def topic_numbers(topics, prefixes):
-    return [features[0][1] if features else None for features, _ in topics.of(prefixes)]
-
-
-def test_words_of_a_topic_belong_together_and_no_others(topics):
-    prefixes = [
-        [topic_word(topic, number), topic_word(topic, number + 1)] for topic in range(TOPICS) for number in range(50)
-    ]
-    found = np.array(topic_numbers(topics, prefixes)).reshape(TOPICS, 50)
-    assert all(len(set(row)) == 1 for row in found)
-    assert len(set(found[:, 0])) == TOPICS
-
-
-def test_a_topic_is_called_by_its_words(topics):
-    (number,) = topic_numbers(topics, [[topic_word(2, 0)]])
-    assert topics.labels[int(number)].split(", ")[0] in {topic_word(2, word) for word in range(120)}
-    assert all(word.startswith("c") for word in topics.labels[int(number)].split(", "))
-
-
-def test_prefixes_without_known_words_have_no_topic(topics):
-    assert topics.of([[], ["unheard"]]) == [([], 0), ([], 0)]
-
-
-def test_words_are_counted_once_each(topics):
-    word = topic_word(1, 3)
-    assert topics.of([[word, word, topic_word(1, 4), "unheard"]])[0].words == 2
-
-
-def test_a_corpus_without_content_words_has_no_topics(write_corpus):
-    corpus, _ = write_corpus([[" ".join(FUNCTION_WORDS.split()[n:]) for n in range(10)]])
-    topics = fit_topics(corpus, 5, seed=0)
-    assert topics.labels == []
-    assert topics.of([["word"]]) == [([], 0)]
-
-
-def test_there_are_no_more_topics_than_different_passages(write_corpus):
-    corpus, _ = write_corpus(
-        [["red house today"], ["red house tomorrow"], ["green garden wall"], ["green garden path"]]
+def test_words_of_a_topic_are_nearer_to_each_other_than_to_others(space):
+    numbers = range(50)
+    vectors, _ = space.of(
+        [[topic_word(topic, n), topic_word(topic, n + 1)] for topic in range(TOPICS) for n in numbers]
     )
-    assert len(fit_topics(corpus, 50, seed=0).labels) == 2
+    centres = vectors.reshape(TOPICS, len(numbers), -1).mean(axis=1)
+    assert (vectors @ centres.T).argmax(axis=1).tolist() == np.repeat(np.arange(TOPICS), len(numbers)).tolist()
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_direction_is_called_by_its_words(space):
+    vectors, _ = space.of([[topic_word(2, number) for number in range(9)]])
+    names = space.name(vectors[0]).split(", ")
+    assert len(set(names)) == 5
+    assert all(word.startswith("c") for word in names)
+
+
+def test_random_prefixes_are_around_the_origin(corpus, space):
+    vectors, _ = space.of([content_words(prefix) for prefix in background_prefixes(corpus, 2000, 1)])
+    assert np.linalg.norm(vectors.mean(axis=0)) < 0.05
+
+
+def test_prefixes_without_known_words_are_nowhere(space):
+    vectors, words = space.of([[], ["unheard"]])
+    assert not vectors.any()
+    assert np.diff(words.indptr).tolist() == [0, 0]
+
+
+def test_words_are_counted_once_each(space):
+    word = topic_word(1, 3)
+    assert np.diff(space.of([[word, word, topic_word(1, 4), "unheard"]])[1].indptr).tolist() == [2]
+
+
+def test_a_corpus_without_content_words_has_no_space(write_corpus):
+    corpus, _ = write_corpus([[" ".join(FUNCTION_WORDS.split()[n:]) for n in range(10)]])
+    space = fit_space(corpus, [["the"]], seed=0)
+    vectors, words = space.of([["word"], []])
+    assert vectors.shape == (2, 0)
+    assert words.nnz == 0
 
 
 def test_content_words_are_long_and_no_stop_words():

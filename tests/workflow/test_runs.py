@@ -110,7 +110,7 @@ def test_a_second_run_does_nothing(tiny):
         ),
         ({"composition": {"mass": 0.8}}, {"measure_composition", "composition", "write_settings", "report", "all"}),
         ({"refinement": {"changes": 3}}, {"refinement", "write_settings", "report", "all"}),
-        ({"keys": {"topics": 9}}, {"key_patterns", "keys", "write_settings", "report", "all"}),
+        ({"keys": {"minimum_prefixes": 4}}, {"key_patterns", "keys", "write_settings", "report", "all"}),
         (
             {"prefixes": {"count": 150}},
             {

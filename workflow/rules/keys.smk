@@ -26,7 +26,6 @@ rule key_patterns:
         minimum_prefixes=setting("keys/minimum_prefixes"),
         rate=setting("keys/false_discovery_rate"),
         background=setting("keys/background_prefixes"),
-        topics=setting("keys/topics"),
         seed=setting("seed"),
         groups=setting("layer_groups"),
     shell:
@@ -39,7 +38,6 @@ rule key_patterns:
             --minimum-prefixes {params.minimum_prefixes} \
             --false-discovery-rate {params.rate} \
             --background-prefixes {params.background} \
-            --topics {params.topics} \
             --seed {params.seed} \
             --layer-group {wildcards.group} \
             --layer-groups {params.groups} \

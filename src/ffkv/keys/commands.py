@@ -62,7 +62,7 @@ def patterns(
         for layer in layers:
             examples = sampled_examples(triggers, corpus, layer, settings.per_layer, settings.pattern_triggers, seed)
             found = find_patterns([key.prefixes for key in examples], detector)
-            found_patterns += pattern_rows(layer, examples, found, detector.topics)
+            found_patterns += pattern_rows(layer, examples, found)
             found_prefixes += prefix_rows(layer, examples, found)
             bar.update()
     tables.write(typed(found_patterns, PATTERNS), patterns_file)

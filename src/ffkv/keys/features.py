@@ -32,13 +32,13 @@ KINDS = {
 }
 
 
-# Something that a prefix has: a name in `KINDS`, and the words, the class or the topic's number. A plain tuple, because
+# Something that a prefix has: a name in `KINDS`, and the words, the class or the topic. A plain tuple, because
 # there are many, and the garbage collector passes over plain tuples of strings.
 Feature = tuple[str, str]
 
 
 class Evidence(NamedTuple):
-    """A prefix as the test of one family sees it: its features, and the number of words that they come from."""
+    """A prefix as the test of shallow patterns sees it: its features, and the number of words that they come from."""
 
     features: list[Feature]
     words: int

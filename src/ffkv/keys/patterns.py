@@ -4,7 +4,7 @@ The paper's annotators looked for what recurs in at least 3 of a key's 25 trigge
 that recurs in as many and does so more often than chance allows.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,9 +12,11 @@ import numpy as np
 
 from ffkv.corpus.data import Corpus
 from ffkv.keys.chance import Background, count_background, p_value, q_values
+from ffkv.keys.draws import Pool
 from ffkv.keys.features import KINDS, Evidence, Feature, shallow_evidence
 from ffkv.keys.sample import background_prefixes
-from ffkv.keys.topics import Topics, content_words, fit_topics
+from ffkv.keys.similarity import CHANCE, fill_pool, members, place, similarity_p_values
+from ffkv.keys.topics import fit_space
 from ffkv.settings import Keys
 
 CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")
@@ -43,27 +45,26 @@ class Pattern(NamedTuple):
 class Detector(NamedTuple):
     """What patterns are measured by: what is frequent by chance, and how much is enough.
 
-    shallow, semantic: features of random prefixes. topics: of the corpus. minimum_prefixes: how many prefixes of a key
-    a pattern stands in, at least. false_discovery_rate: of the patterns of a layer and family.
+    background: words of random prefixes. pool: what random prefixes are about. minimum_prefixes: how many prefixes of
+    a key a pattern stands in, at least. false_discovery_rate: of the patterns of a layer and family.
     """
 
-    shallow: Background
-    semantic: Background
-    topics: Topics
+    background: Background
+    pool: Pool
     minimum_prefixes: int
     false_discovery_rate: float
+    seed: int
 
 
 def prepare(corpus: Corpus, settings: Keys, seed: int) -> Detector:
-    """Learns from random prefixes of a corpus what is frequent by chance, and from its passages what its topics are."""
+    """Learns from random prefixes of a corpus what is frequent, and how alike prefixes are, by chance."""
     prefixes = background_prefixes(corpus, settings.background_prefixes, seed)
-    topics = fit_topics(corpus, settings.topics, seed)
     return Detector(
         count_background(shallow_evidence(prefix) for prefix in prefixes),
-        count_background(topics.of([content_words(prefix) for prefix in prefixes])),
-        topics,
+        fill_pool(fit_space(corpus, prefixes, seed), prefixes, settings.pattern_triggers, seed),
         settings.minimum_prefixes,
         settings.false_discovery_rate,
+        seed,
     )
 
 
@@ -73,35 +74,37 @@ def find_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -
     Args:
         keys: words of the prefixes by key. All keys given together are tested together.
     Returns:
-        By key: its shallow patterns, then its semantic ones, the most significant first; none that says the same as
-        another one.
+        By key: its shallow patterns, the most significant first and none that says the same as another one; then its
+        semantic one, if it has one.
     """
     minimum, rate = detector.minimum_prefixes, detector.false_discovery_rate
-    shallow = [[shallow_evidence(prefix) for prefix in key] for key in keys]
-    semantic = semantic_evidence(keys, detector.topics, minimum)
-    of_words = significant(shallow, detector.shallow, minimum, rate)
-    of_topics = significant(semantic, detector.semantic, minimum, rate)
-    return [distinct(in_words) + distinct(in_topics) for in_words, in_topics in zip(of_words, of_topics, strict=True)]
+    of_words = significant([list(map(shallow_evidence, key)) for key in keys], detector.background, minimum, rate)
+    return [distinct(in_words) + topic for in_words, topic in zip(of_words, similar(keys, detector), strict=True)]
 
 
-def semantic_evidence(keys: Sequence[Sequence[Sequence[str]]], topics: Topics, minimum: int) -> list[list[Evidence]]:
-    """The topic of each prefix of each key, from the content words that fewer than `minimum` prefixes of the key share.
+def similar(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
+    """The topic of each key whose prefixes are about similar things beyond chance: by key, one pattern or none.
 
-    Words that are shared are what shallow patterns are made of: a topic is a pattern of its own only beyond them.
+    Benjamini-Hochberg over the keys, each of which is one hypothesis.
     """
-    remaining = []
-    for key in keys:
-        contents = [content_words(prefix) for prefix in key]
-        shared = Counter(word for content in contents for word in set(content))
-        remaining += [[word for word in content if shared[word] < minimum] for content in contents]
-    evidence = iter(topics.of(remaining))
-    return [[next(evidence) for _ in key] for key in keys]
+    placed = place(keys, detector.pool)
+    p = similarity_p_values(placed, detector.pool, detector.minimum_prefixes, detector.seed)
+    q = q_values(p, len(keys))
+    patterns = [[] for _ in keys]
+    for index in np.flatnonzero(q <= detector.false_discovery_rate).tolist():
+        key = placed[index]
+        together = members(key, detector.pool)
+        if len(together) >= detector.minimum_prefixes:
+            topic = detector.pool.space.name(key.vectors[together].sum(axis=0))
+            found = tuple(key.numbers[together].tolist())
+            patterns[index].append(Pattern(("topic", topic), found, CHANCE, float(p[index]), float(q[index])))
+    return patterns
 
 
 def significant(
     keys: Sequence[Sequence[Evidence]], background: Background, minimum: int, rate: float
 ) -> list[list[Pattern]]:
-    """The features of one family that recur beyond chance, by key.
+    """The shallow features that recur beyond chance, by key.
 
     Benjamini-Hochberg over every key and every feature that occurs in the background or in a key, not only over those
     that were seen to recur: choosing what to test by looking at it would be no test.
@@ -131,7 +134,7 @@ def recurring(key: Sequence[Evidence], minimum: int) -> dict[Feature, tuple[int,
 
 
 def distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
-    """The patterns of one family without those that say nothing new, the most significant first.
+    """Shallow patterns without those that say nothing new, the most significant first.
 
     Of patterns in the same prefixes the most specific stays; after that, a pattern whose prefixes are among those of a
     more significant one goes.

@@ -10,7 +10,7 @@ from ffkv.corpus.data import Corpus
 from ffkv.corpus.words import words
 
 # What a random choice is for: with the run's seed (and the layer) it makes a stream of its own.
-KEYS, RANDOM, BACKGROUND, REMOVAL = range(4)
+KEYS, RANDOM, BACKGROUND, REMOVAL, SIMILARITY = range(5)
 DRAWS = 4  # random prefixes that are drawn for each that is wanted, because some are of one sentence
 
 

@@ -12,7 +12,6 @@ from ffkv.keys.features import KINDS
 from ffkv.keys.patterns import CATEGORIES, Pattern, categories
 from ffkv.keys.removal import REMOVED
 from ffkv.keys.sample import Examples
-from ffkv.keys.topics import Topics
 
 PATTERNS = {
     "sample": "str",
@@ -40,9 +39,7 @@ REMOVAL = {
 SAMPLES = ("trigger", "random")
 
 
-def pattern_rows(
-    layer: int, examples: Sequence[Examples], found: Sequence[Sequence[Pattern]], topics: Topics
-) -> list[dict]:
+def pattern_rows(layer: int, examples: Sequence[Examples], found: Sequence[Sequence[Pattern]]) -> list[dict]:
     """A row for each pattern of a layer's keys, numbered from 0 within its key."""
     return [
         {
@@ -52,7 +49,7 @@ def pattern_rows(
             "pattern": number,
             "kind": pattern.feature[0],
             "family": pattern.family,
-            "label": label(pattern, topics),
+            "label": label(pattern),
             "prefixes": len(pattern.members),
             "chance": pattern.chance,
             "p_value": pattern.p_value,
@@ -64,10 +61,10 @@ def pattern_rows(
     ]
 
 
-def label(pattern: Pattern, topics: Topics) -> str:
+def label(pattern: Pattern) -> str:
     """A pattern in words."""
     kind, text = pattern.feature
-    return KINDS[kind].phrase.format(topics.labels[int(text)] if kind == "topic" else text)
+    return KINDS[kind].phrase.format(text)
 
 
 def prefix_rows(layer: int, examples: Sequence[Examples], found: Sequence[Sequence[Pattern]]) -> list[dict]:

@@ -1,4 +1,4 @@
-"""Topics of a corpus: clusters of its passages in a latent semantic space (Deerwester et al. 1990)."""
+"""What prefixes are about: their content words in a latent semantic space of the corpus (Deerwester et al. 1990)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from itertools import groupby
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
@@ -14,41 +13,55 @@ from threadpoolctl import threadpool_limits
 
 from ffkv.corpus.data import Corpus
 from ffkv.corpus.words import stop_words, words
-from ffkv.keys.features import Evidence
 
 PASSAGE_SENTENCES = 10  # sentences of a document that are one passage
 PASSAGES = 20_000  # passages that are read, so that a large corpus costs no more than a middling one
 WORDS = 20_000  # content words that are known
 DIMENSIONS = 100  # of the latent space
-SHOWN_WORDS = 5  # in a topic's label
+SHOWN_WORDS = 5  # in a topic's name
 
 
 @dataclass(frozen=True)
-class Topics:
-    """A latent semantic space and its topics.
+class Space:
+    """A latent semantic space.
 
-    vectorizer: content words to TF-IDF. directions: the space's axes [dimension, word].
-    centres: topics [topic, dimension]. labels: each topic's most typical words.
+    vectorizer: content words to TF-IDF. directions: the space's axes [dimension, word]; a corpus of too few content
+    words has none. centre: mean of random prefixes [dimension], the origin, because what all prefixes are about makes
+    none more similar.
     """
 
     vectorizer: TfidfVectorizer
     directions: np.ndarray
-    centres: np.ndarray
-    labels: list[str]
+    centre: np.ndarray
 
-    def of(self, prefixes: Sequence[Sequence[str]]) -> list[Evidence]:
-        """The topic of each prefix: the nearest centre by cosine.
+    def of(self, prefixes: Sequence[Sequence[str]]) -> tuple[np.ndarray, csr_matrix]:
+        """Where prefixes stand.
 
         Args:
-            prefixes: content words by prefix. One without any known word has no topic.
+            prefixes: content words by prefix.
+        Returns:
+            Vectors of unit length, zero for a prefix without any known word [prefix, dimension], and the weights of the
+            words that they come from [prefix, word].
         """
-        if not (self.labels and prefixes):
-            return [Evidence([], 0) for _ in prefixes]
+        known = len(self.directions) and prefixes
+        weights = (
+            self.vectorizer.transform(prefixes) if known else csr_matrix((len(prefixes), self.directions.shape[1]))
+        )
+        return self.vectors(weights), weights
+
+    def vectors(self, weights: csr_matrix) -> np.ndarray:
+        """Vectors of unit length [prefix, dimension] from weights of words [prefix, word]; zero where there are none."""
+        if not weights.nnz:
+            return np.zeros((weights.shape[0], len(self.directions)), np.float32)
+        vectors = normalize(weights @ self.directions.T)
+        vectors[vectors.any(axis=1)] -= self.centre
+        return normalize(vectors).astype(np.float32)
+
+    def name(self, direction: np.ndarray) -> str:
+        """The most typical words of a direction [dimension]."""
         with threadpool_limits(1):
-            vectors = self.vectorizer.transform(prefixes)
-            nearest = (_project(vectors, self.directions) @ normalize(self.centres).T).argmax(axis=1)
-        known = np.diff(vectors.indptr)
-        return [Evidence([("topic", str(topic))] if count else [], int(count)) for topic, count in zip(nearest, known)]
+            typical = np.argsort(-(direction @ self.directions), kind="stable")[:SHOWN_WORDS]
+        return ", ".join(self.vectorizer.get_feature_names_out()[typical])
 
 
 def content_words(prefix: Sequence[str]) -> list[str]:
@@ -57,26 +70,22 @@ def content_words(prefix: Sequence[str]) -> list[str]:
     return [word for word in lower if len(word) > 2 and word[0].isalpha() and word not in stop_words()]
 
 
-def fit_topics(corpus: Corpus, topics: int, seed: int) -> Topics:
-    """Finds the topics of a corpus. The same corpus and seed give the same topics, whatever the number of threads.
+def fit_space(corpus: Corpus, prefixes: Sequence[Sequence[str]], seed: int) -> Space:
+    """Finds the latent space of a corpus. The same arguments give the same one, whatever the number of threads.
 
     Args:
-        topics: how many; fewer where the corpus has fewer passages. A corpus of too few content words has none.
+        prefixes: words of random prefixes.
     """
     texts = [content_words(words(text, corpus.pretokenized)) for text in passages(corpus, np.random.default_rng(seed))]
     vectorizer = TfidfVectorizer(analyzer=list, min_df=2, max_df=0.5, max_features=WORDS, sublinear_tf=True)
     try:
-        vectors = vectorizer.fit_transform(texts)
+        weights = vectorizer.fit_transform(texts)
     except ValueError:  # no word that stands in two passages but not in most of them
-        return Topics(vectorizer, np.empty((0, 0)), np.empty((0, 0)), [])
+        return Space(vectorizer, np.empty((0, 0)), np.empty(0))
     with threadpool_limits(1):
-        space = TruncatedSVD(min(DIMENSIONS, *vectors.shape), random_state=seed).fit(vectors)
-        projected = _project(vectors, space.components_)
-        clusters = KMeans(min(topics, len(np.unique(projected, axis=0))), n_init=3, random_state=seed).fit(projected)
-        centres = clusters.cluster_centers_
-    typical = np.argsort(-(centres @ space.components_), axis=1, kind="stable")[:, :SHOWN_WORDS]
-    vocabulary = vectorizer.get_feature_names_out()
-    return Topics(vectorizer, space.components_, centres, [", ".join(vocabulary[row]) for row in typical])
+        found = TruncatedSVD(min(DIMENSIONS, *weights.shape), random_state=seed).fit(weights).components_
+    vectors, _ = Space(vectorizer, found, np.zeros(len(found))).of([content_words(prefix) for prefix in prefixes])
+    return Space(vectorizer, found, vectors.sum(axis=0) / max(vectors.any(axis=1).sum(), 1))
 
 
 def passages(corpus: Corpus, generator: np.random.Generator) -> list[str]:
@@ -92,7 +101,3 @@ def _pieces(corpus: Corpus) -> Iterator[range]:
         found = list(sentences)
         for start in range(found[0], found[-1] + 1, PASSAGE_SENTENCES):
             yield range(start, min(start + PASSAGE_SENTENCES, found[-1] + 1))
-
-
-def _project(vectors: csr_matrix, directions: np.ndarray) -> np.ndarray:
-    return normalize(vectors @ directions.T)

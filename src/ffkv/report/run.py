@@ -106,7 +106,7 @@ def _methods(settings: Settings) -> Terms:
             "pattern",
             f"in at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger examples, more "
             f"often than in {number(keys.background_prefixes)} random prefixes; false discovery rate "
-            f"{percent(keys.false_discovery_rate)}; {keys.topics} topics",
+            f"{percent(keys.false_discovery_rate)}",
         ),
         ("prediction of a value", f"the top token by {projection}"),
         ("agreement", "a value predicts the next token of its key's strongest trigger example; of keys that have one"),
