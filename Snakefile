@@ -11,7 +11,7 @@ min_version("9.19")
 
 
 # A file given by --configfile stands for itself: its runs are not added to those of the default one.
-if "runs" not in config:
+if not workflow.config_settings.configfiles:
 
     configfile: "config.yaml"
 

@@ -14,7 +14,6 @@ from ffkv.model.load import LoadedModel, load
 torch.set_num_threads(2)
 
 
-
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory):
     """Folders of tiny random checkpoints, by kind, made when first asked for."""
@@ -45,7 +44,15 @@ def proven(checkpoints, tmp_path_factory):
 def write_corpus(tmp_path):
     """Writes sentences (a document each) as a corpus file with the tokenizer of a model folder; returns its path."""
 
-    def write(sentences: list[str], tokenizer, vocabulary: int, name: str = "corpus.h5", deduplicate: bool = True, bos: list[int] | None = None, **attributes) -> Path:
+    def write(
+        sentences: list[str],
+        tokenizer,
+        vocabulary: int,
+        name: str = "corpus.h5",
+        deduplicate: bool = True,
+        bos: list[int] | None = None,
+        **attributes,
+    ) -> Path:
         documents = [Document(f"d{number}", sentence) for number, sentence in enumerate(sentences)]
         encoded = encode(documents, tokenizer, 31, "line", True, "windows", deduplicate)
         data.write(tmp_path / name, encoded, [0] if bos is None else bos, vocabulary, True, attributes)

@@ -132,6 +132,16 @@ def detector_checkpoint(folder: Path) -> Path:
 def snakemake(directory: Path, configfile: Path | str, *arguments: str) -> subprocess.CompletedProcess:
     """Runs the workflow with results in a folder of its own."""
     command = ["snakemake", "--snakefile", ROOT / "Snakefile", "--directory", directory, "--configfile", configfile]
-    command += ["--workflow-profile", "none", "--cores", "2", "--max-threads", "1", "--rerun-incomplete", "--show-failed-logs", *arguments]
+    command += [
+        "--workflow-profile",
+        "none",
+        "--cores",
+        "2",
+        "--max-threads",
+        "1",
+        "--rerun-incomplete",
+        "--show-failed-logs",
+        *arguments,
+    ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)

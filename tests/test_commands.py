@@ -15,7 +15,7 @@ from ffkv.settings import Corpus, Keys, Model
 
 @click.command()
 @setting(Corpus, "dataset", "train", "validation", "validation_share", "bos", "deduplicate")
-@setting(Keys, "topics")
+@setting(Keys, "minimum_prefixes")
 @setting(Model, "device")
 @seed_option
 @part_options("layer_group")
@@ -38,7 +38,7 @@ def test_options_have_the_settings_defaults():
         "validation_share": 0.1,
         "bos": "auto",
         "deduplicate": True,
-        "topics": 50,
+        "minimum_prefixes": 3,
         "device": "auto",
         "seed": 0,
         "layer_group": 0,
@@ -48,9 +48,25 @@ def test_options_have_the_settings_defaults():
 
 def test_options_take_lists_flags_choices_and_numbers():
     values = call(
-        "--train", "a", "--train", "b", "--no-deduplicate", "--bos", "never", "--topics", "7", "--layer-group", "2"
+        "--train",
+        "a",
+        "--train",
+        "b",
+        "--no-deduplicate",
+        "--bos",
+        "never",
+        "--minimum-prefixes",
+        "7",
+        "--layer-group",
+        "2",
     )
-    assert (values["train"], values["deduplicate"], values["bos"], values["topics"], values["layer_group"]) == (
+    assert (
+        values["train"],
+        values["deduplicate"],
+        values["bos"],
+        values["minimum_prefixes"],
+        values["layer_group"],
+    ) == (
         ["a", "b"],
         False,
         "never",
@@ -62,8 +78,8 @@ def test_options_take_lists_flags_choices_and_numbers():
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--topics", "1"], "Invalid value for '--topics': 1: must be at least 2"),
-        (["--topics", "many"], "Invalid value for '--topics': 'many' is not a valid integer"),
+        (["--minimum-prefixes", "1"], "Invalid value for '--minimum-prefixes': 1: must be at least 2"),
+        (["--minimum-prefixes", "many"], "Invalid value for '--minimum-prefixes': 'many' is not a valid integer"),
         (["--validation-share", "1"], "Invalid value for '--validation-share': 1.0: must be below 1"),
         (["--validation-share", "nan"], "Invalid value for '--validation-share': nan: must be below 1"),
         (["--bos", "maybe"], "Invalid value for '--bos': 'maybe' is not one of 'auto', 'always', 'never'"),
@@ -82,8 +98,8 @@ def test_impossible_values_are_refused_with_a_sentence(arguments, sentence):
 
 def test_the_help_of_an_option_says_what_the_setting_means():
     text = " ".join(CliRunner().invoke(echo, ["--help"]).output.split())
-    assert Keys.model_fields["topics"].description in text
-    assert "[default: 50]" in text
+    assert Keys.model_fields["minimum_prefixes"].description in text
+    assert "[default: 3]" in text
     assert "--deduplicate / --no-deduplicate" in text
 
 

@@ -35,16 +35,25 @@ def test_a_folder_appears_when_the_block_ends(tmp_path):
 def test_the_old_one_stands_until_the_new_one_is_whole(tmp_path):
     (tmp_path / "a.txt").write_text("old")
     (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "old").touch()
+    (tmp_path / "b" / "part").write_text("old")
     with atomic(tmp_path / "a.txt") as file, atomic(tmp_path / "b") as folder:
         file.write_text("new")
         folder.mkdir()
-        (folder / "new").touch()
-        assert (tmp_path / "a.txt").read_text() == "old"
-        assert left(tmp_path / "b") == ["old"]
-    assert (tmp_path / "a.txt").read_text() == "new"
-    assert left(tmp_path / "b") == ["new"]
+        (folder / "part").write_text("new")
+        assert (tmp_path / "a.txt").read_text() == (tmp_path / "b" / "part").read_text() == "old"
+    assert (tmp_path / "a.txt").read_text() == (tmp_path / "b" / "part").read_text() == "new"
     assert left(tmp_path) == ["a.txt", "b"]
+
+
+def test_a_folder_that_holds_anything_else_is_not_replaced(tmp_path):
+    (tmp_path / "thesis").touch()
+    with (
+        pytest.raises(UserError, match=r"holds other files \(thesis\): name another folder"),
+        atomic(tmp_path) as folder,
+    ):
+        folder.mkdir()
+        (folder / "part").touch()
+    assert left(tmp_path) == ["thesis"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserError])

@@ -38,9 +38,12 @@ def test_a_run_that_says_nothing_has_the_defaults():
 
 
 def test_a_run_overrides_the_shared_settings_and_those_the_defaults():
-    runs = {"small": {}, "large": {"keys": {"topics": 90}, "seed": 3}}
-    resolved = resolve({"keys": {"topics": 10, "per_layer": 7}, "seed": 1, "runs": runs})
-    assert [(run.keys.topics, run.keys.per_layer, run.seed) for run in resolved.values()] == [(10, 7, 1), (90, 7, 3)]
+    runs = {"small": {}, "large": {"keys": {"minimum_prefixes": 5}, "seed": 3}}
+    resolved = resolve({"keys": {"minimum_prefixes": 4, "per_layer": 7}, "seed": 1, "runs": runs})
+    assert [(run.keys.minimum_prefixes, run.keys.per_layer, run.seed) for run in resolved.values()] == [
+        (4, 7, 1),
+        (5, 7, 3),
+    ]
     assert resolved["large"].keys.removal_triggers == Keys().removal_triggers
 
 
@@ -49,7 +52,7 @@ def test_one_glob_stands_for_a_list_of_one():
 
 
 def test_what_a_file_says_is_not_changed():
-    configuration = {"keys": {"topics": 10}, "runs": {"a": {"keys": {"per_layer": 2}}}}
+    configuration = {"keys": {"minimum_prefixes": 10}, "runs": {"a": {"keys": {"per_layer": 2}}}}
     before = json.dumps(configuration)
     resolve(configuration)
     assert json.dumps(configuration) == before
@@ -67,10 +70,10 @@ def test_what_a_file_says_is_not_changed():
             "runs.a: keys.topcs is no setting; here one of: background_prefixes,",
         ),
         ({"runs": {"a": {"runs": {}}}}, "runs.a: runs is no setting; here one of: activations,"),
-        (one(keys={"topics": "many"}), "keys.topics is 'many': must be a whole number"),
-        (one(keys={"topics": 2.0}), "keys.topics is 2.0: must be a whole number"),
-        (one(keys={"topics": True}), "keys.topics is True: must be a whole number"),
-        (one(keys={"topics": 10**12}), "keys.topics is 1000000000000: must be at most 1000000000"),
+        (one(keys={"minimum_prefixes": "many"}), "keys.minimum_prefixes is 'many': must be a whole number"),
+        (one(keys={"minimum_prefixes": 2.0}), "keys.minimum_prefixes is 2.0: must be a whole number"),
+        (one(keys={"minimum_prefixes": True}), "keys.minimum_prefixes is True: must be a whole number"),
+        (one(keys={"minimum_prefixes": 10**12}), "keys.minimum_prefixes is 1000000000000: must be at most 1000000000"),
         (one(keys=None), "keys is None: must be a mapping of settings ({} for none)"),
         (one(keys=[]), "keys is []: must be a mapping of settings ({} for none)"),
         (one(triggers={"per_key": 0}), "triggers.per_key is 0: must be at least 1"),
@@ -148,8 +151,8 @@ def test_settings_that_contradict_each_other_are_refused(settings, line):
 
 def test_all_that_is_wrong_is_said_at_once_and_each_thing_once():
     runs = {"a": {}, "b": {"seed": -1}, "c": {"embedded": {"heads": 7}}}
-    lines = refused({"modle": 1, "keys": {"topics": 0}, "runs": runs})
-    assert [line.split(" is ")[0] for line in lines] == ["keys.topics", "modle", "runs.b: seed"]
+    lines = refused({"modle": 1, "keys": {"minimum_prefixes": 0}, "runs": runs})
+    assert [line.split(" is ")[0] for line in lines] == ["keys.minimum_prefixes", "modle", "runs.b: seed"]
     del runs["b"]
     assert refused({"runs": runs}) == ["runs.c: embedded.heads is 7: must divide embedded.width, 160"]
 
@@ -166,7 +169,7 @@ anything = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from([*Settings.model_fields, "runs", "train", "topics", "a"])
+            st.sampled_from([*Settings.model_fields, "runs", "train", "minimum_prefixes", "a"])
             | st.integers()
             | st.none()
             | st.text(max_size=3),
@@ -198,9 +201,9 @@ def test_whatever_stands_in_the_file_only_a_user_error_is_raised(configuration):
 
 
 def test_a_section_by_itself_is_checked_in_the_same_words():
-    assert section(Keys, topics=5).topics == 5
-    with pytest.raises(UserError, match=r"^topics is 0: must be at least 2$"):
-        section(Keys, topics=0)
+    assert section(Keys, minimum_prefixes=5).minimum_prefixes == 5
+    with pytest.raises(UserError, match=r"^minimum_prefixes is 0: must be at least 2$"):
+        section(Keys, minimum_prefixes=0)
 
 
 def test_the_sources_of_a_split():
@@ -221,7 +224,13 @@ def test_every_settings_file_that_comes_along_is_valid(path: Path):
 
 def test_the_schema_refuses_what_settings_refuse():
     schema = json.loads(reference.schema())
-    for configuration in (one(modle={}), one(keys={"topics": 0}), one(seed="x"), {"runs": {}}, {"runs": {"../x": {}}}):
+    for configuration in (
+        one(modle={}),
+        one(keys={"minimum_prefixes": 0}),
+        one(seed="x"),
+        {"runs": {}},
+        {"runs": {"../x": {}}},
+    ):
         refused(configuration)
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(configuration, schema)

@@ -119,3 +119,16 @@ def test_a_failure_leaves_no_table(tmp_path):
     with pytest.raises(Exception, match=r"cannot mix|Conversion failed|Expected bytes"):
         tables.write(pd.DataFrame({"mixed": ["a", 1]}), tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([0], r"layers \[1\] are missing"),
+        ([0, 1, 2], r"layers \[2\] are missing, or not of this model"),
+        ([0, 1, 1], r"layers \[1\] are there more than once"),
+    ],
+)
+def test_groups_that_do_not_make_a_whole_are_refused(layers, message):
+    with pytest.raises(UserError, match=message):
+        tables.check_layers(pd.DataFrame({"layer": layers, "memory": 0}), ["layer", "memory"], {0, 1}, "TABLES")

@@ -18,9 +18,10 @@ def atomic(path: Path | str) -> Iterator[Path]:
     new one is complete.
 
     Raises:
-        UserError: the folder cannot be written, or the disk is full.
+        UserError: the folder cannot be written, or the disk is full; a folder that stands under `path` holds other files
+            than the new one.
     """
-    path = Path(path)
+    path = Path(path).absolute() if not Path(path).name else Path(path)
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,7 +29,7 @@ def atomic(path: Path | str) -> Iterator[Path]:
         _share(temporary)
         _sync(temporary)
         if temporary.is_dir() and path.is_dir():
-            shutil.rmtree(path)
+            _clear(path, temporary)
         temporary.replace(path)
         _sync_entry(path.parent)
     except OSError as error:
@@ -44,6 +45,16 @@ def atomic(path: Path | str) -> Iterator[Path]:
         else:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def _clear(path: Path, successor: Path) -> None:
+    """Removes a folder that a new one takes the place of; never one that holds anything else."""
+    others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
+    if others:
+        raise UserError(
+            f"{path} holds other files ({', '.join(sorted(others)[:3])}): name another folder, or empty it."
+        )
+    shutil.rmtree(path)
 
 
 def _share(path: Path) -> None:

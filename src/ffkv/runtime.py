@@ -45,6 +45,7 @@ def choose_device(device: str) -> str:
 
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"model.device is {device!r}, but torch sees no GPU here: use 'auto' or 'cpu'.")
+    if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UserError(f"model.device is {device!r}, but torch sees {count} GPUs here: use 'auto' or 'cpu'.")
     return device

@@ -14,7 +14,7 @@ from ffkv.errors import UserError
 EMBEDDED = "embedded"
 LARGEST = 10**9  # of whole numbers that have no limit of their own: nothing that ffkv counts or allocates overflows
 Globs = Annotated[
-    list[str],
+    list[Annotated[str, Field(min_length=1)]],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
 ]
 Whole = Annotated[int, Field(le=LARGEST)]
@@ -90,6 +90,10 @@ class Corpus(Section):
         description="Share of documents held out, by a hash of their name, where `validation` is empty.",
     )
     text_field: str = Field("text", min_length=1, description="The field that holds the text.")
+    txt_document: Literal["line", "paragraph", "file"] = Field(
+        "line",
+        description="What is a document in a txt file: a `line` (WikiText), a `paragraph` (wrapped prose, ended by an empty line), or the whole `file`.",
+    )
     splitter: Literal["sentence", "line", "document"] = Field(
         "sentence", description="What counts as a sentence: spaCy's rule-based sentences, a line, or a whole document."
     )

@@ -160,11 +160,6 @@ def _check(path: Path, attributes: Mapping[str, Any], kind: str, belongs_to: Map
             )
 
 
-def identity(file: h5py.File) -> dict[str, Any]:
-    """The identities of a file, to be handed on to what is made from it."""
-    return {name: file.attrs[name] for name in IDENTITIES if name in file.attrs}
-
-
 def put_texts(file: h5py.File, name: str, texts: Sequence[str], dimension: str, description: str) -> None:
     """Writes texts as one run of UTF-8 bytes and the offsets between them (datasets `name` and `name_offset`)."""
     encoded = [text.encode("utf-8") for text in texts]

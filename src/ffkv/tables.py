@@ -47,6 +47,21 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
         raise UserError(f"{path} cannot be read as a table ({error}). Delete it and run the workflow again.") from error
 
 
+def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], option: str) -> None:
+    """Refuses tables of layer groups that do not make a whole.
+
+    Args:
+        identity: the columns that name a row. layers: those that must be there.
+        option: where the tables came from, for the message.
+    Raises:
+        UserError: a layer is missing, does not belong here, or is there twice.
+    """
+    if missing := layers ^ set(table["layer"]):
+        raise UserError(f"{option}: layers {sorted(missing)} are missing, or not of this model; give every group once.")
+    if repeated := set(table["layer"][table.duplicated(identity)]):
+        raise UserError(f"{option}: layers {sorted(repeated)} are there more than once; give every group once.")
+
+
 def read_all(paths: Iterable[Path | str]) -> pd.DataFrame:
     """The tables of several layer groups, one below the other. More groups than layers leave empty ones."""
     tables = [read(path) for path in paths]

@@ -14,6 +14,7 @@ from ffkv.report.cards import cards
 from ffkv.report.commands import report
 from ffkv.report.page import exhibits, render
 from ffkv.report.results import TABLES, TRAINING, benchmarks, read_results
+from ffkv.settings import Settings
 
 
 @pytest.mark.parametrize("layers", [1, 48])
@@ -110,11 +111,11 @@ def test_missing_settings_are_named(folder, tmp_path):
 
 
 def test_benchmarks_add_up_by_rule(folder):
-    found = benchmarks(folder).set_index("rule")
+    found = benchmarks(folder, Settings(shards=2)).set_index("rule")
     assert found.loc["triggers"].tolist() == [2, 120.0, 61.5, 812.3]
     assert found.loc["values", "jobs"] == 1
 
 
 def test_without_benchmarks_there_is_no_cost(tmp_path):
-    assert benchmarks(tmp_path).empty
-    assert isinstance(benchmarks(tmp_path), pd.DataFrame)
+    assert benchmarks(tmp_path, Settings()).empty
+    assert isinstance(benchmarks(tmp_path, Settings()), pd.DataFrame)

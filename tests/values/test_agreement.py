@@ -13,6 +13,7 @@ from support import WORDS
 
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
+from ffkv.errors import UserError
 from ffkv.model.emptied import load_head
 from ffkv.model.load import load_tokenizer
 from ffkv.model.memories import read_memories
@@ -176,3 +177,11 @@ def test_groups_of_layers_change_nothing(detector, tmp_path):
     nothing = project(head, read_memories(detector.parent / "memories.h5", range(1, 1)), 3)
     write_projections(tmp_path / "0.h5", replace(nothing, attributes={"projection": "head"}))
     assert read_projections(tmp_path / "0.h5").top_token.shape == (0, 3)
+
+
+def test_projections_of_another_layer_group_are_refused(detector, tmp_path):
+    head = load_head(detector, "cpu")
+    first = project(head, read_memories(detector.parent / "memories.h5", range(1)), 3)
+    write_projections(tmp_path / "0.h5", replace(first, attributes={"projection": "head"}))
+    with pytest.raises(UserError, match=r"0\.h5 holds other layers than \[1\]"):
+        read_projections(tmp_path / "0.h5", layers=range(1, 2))

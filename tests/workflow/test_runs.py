@@ -233,7 +233,7 @@ def test_a_local_checkpoint_on_wikitext(tmp_path, kind):
     checkpoint = random_checkpoint(tmp_path / "a checkpoint's folder", kind)
     words = re.findall(r"\S+", WIKITEXT.read_text()[:20_000])
     word_tokenizer(["<bos>", *sorted(set(words), key=words.index)[:58], "<unk>"]).save_pretrained(checkpoint)
-    corpus = {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "limit": 150}
+    corpus = {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "txt_document": "line", "limit": 150}
     done = snakemake(
         tmp_path, settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={kind: {}})
     )

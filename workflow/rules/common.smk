@@ -46,14 +46,15 @@ def switch(name, flag):
 
 
 def code(*rooms):
-    """The modules of some rooms: an edit of one reruns the rules that it serves."""
+    """The modules of some rooms, and single ones: an edit of one reruns the rules that it serves."""
     source = Path(workflow.basedir)
     if source == Path.cwd():
         source = Path()
+    named = [source / "src" / "ffkv" / room for room in rooms]
     return [
         str(path)
-        for room in rooms
-        for path in sorted((source / "src" / "ffkv" / room).iterdir())
+        for room in named
+        for path in (sorted(room.iterdir()) if room.is_dir() else [room])
         if path.suffix in (".py", ".html", ".css", ".json")
     ]
 
@@ -81,6 +82,16 @@ def checkpoint_files(wildcards):
         if folder.is_dir()
         else []
     )
+
+
+def embedded_corpus(name):
+    """A corpus setting as the embedded model's training sees it: its own default where the run reads another corpus."""
+    default = CorpusSettings().model_dump()
+    return lambda wildcards: (
+        SETTINGS[wildcards.run]["corpus"]
+        if SETTINGS[wildcards.run]["corpus"]["dataset"] == EMBEDDED
+        else default
+    )[name]
 
 
 def corpus_files(wildcards):

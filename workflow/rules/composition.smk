@@ -50,7 +50,7 @@ rule composition:
             "layer_groups",
         ),
         model="results/{run}/model",
-        code=code("composition"),
+        code=code("composition", "intervals.py"),
     output:
         active="results/{run}/composition/active.csv",
         agreement="results/{run}/composition/agreement.csv",

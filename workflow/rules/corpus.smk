@@ -27,6 +27,7 @@ rule corpus:
         validation=repeated("validation", "corpus/validation"),
         validation_share=setting("corpus/validation_share"),
         text_field=setting("corpus/text_field"),
+        txt_document=setting("corpus/txt_document"),
         splitter=setting("corpus/splitter"),
         pretokenized=switch("corpus/pretokenized", "pretokenized"),
         long_sentences=setting("corpus/long_sentences"),
@@ -45,6 +46,7 @@ rule corpus:
             {params.validation} \
             --validation-share {params.validation_share} \
             --text-field {params.text_field:q} \
+            --txt-document {params.txt_document} \
             --splitter {params.splitter} \
             {params.pretokenized} \
             --long-sentences {params.long_sentences} \

@@ -26,8 +26,8 @@ rule train:
         steps=setting("embedded/steps"),
         batch_tokens=setting("embedded/batch_tokens"),
         learning_rate=setting("embedded/learning_rate"),
-        validation_share=setting("corpus/validation_share"),
-        limit=setting("corpus/limit"),
+        validation_share=embedded_corpus("validation_share"),
+        limit=embedded_corpus("limit"),
         seed=setting("seed"),
     shell:
         """

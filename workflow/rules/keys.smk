@@ -101,7 +101,7 @@ rule keys:
         removal=parts(
             "results/{run}/keys/removal/{group}.parquet", "group", "layer_groups"
         ),
-        code=code("keys"),
+        code=code("keys", "intervals.py"),
     output:
         categories="results/{run}/keys/categories.csv",
         patterns="results/{run}/keys/patterns.csv",

@@ -46,7 +46,7 @@ rule refinement:
         model="results/{run}/model",
         prefixes="results/{run}/prefixes.h5",
         corpus="results/{run}/corpus/validation.h5",
-        code=code("refinement"),
+        code=code("refinement", "intervals.py"),
     output:
         residual="results/{run}/refinement/residual.csv",
         probability="results/{run}/refinement/probability.csv",

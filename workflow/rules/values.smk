@@ -57,7 +57,6 @@ rule compare_values:
         "../../envs/ffkv.yaml"
     threads: 4
     params:
-        projection=setting("values/projection"),
         device=setting("model/device"),
         groups=setting("layer_groups"),
     shell:
@@ -67,7 +66,6 @@ rule compare_values:
             --memories {input.memories:q} \
             --triggers {input.triggers:q} \
             --projections {input.projections:q} \
-            --projection {params.projection} \
             --device {params.device} \
             --layer-group {wildcards.group} \
             --layer-groups {params.groups} \
@@ -85,7 +83,7 @@ rule values:
         model="results/{run}/model",
         triggers="results/{run}/triggers.h5",
         corpus="results/{run}/corpus/train.h5",
-        code=code("values"),
+        code=code("values", "intervals.py"),
     output:
         agreement="results/{run}/values/agreement.csv",
         rank="results/{run}/values/rank.csv",

@@ -3,7 +3,7 @@
 A trigger is one 64-bit integer: above, the bits of its positive float32 coefficient, which sort as the number does; below,
 the complement of its place in the corpus. The t largest integers are then the t highest coefficients, equal ones by
 sentence and position, all different: the result does not depend on the order in which prefixes are seen, and merging is
-taking the t largest of both.
+inserting one state into the other.
 """
 
 import torch
@@ -55,8 +55,3 @@ def insert(best: Tensor, keys: Tensor, packed: Tensor) -> None:
     contest[:, :t] = best[hit]
     contest[rows, t + columns] = packed[order]
     best[hit] = contest.topk(t).values
-
-
-def merge(states: list[Tensor]) -> Tensor:
-    """The top t [key, t] of several states of the same keys, in whatever order."""
-    return torch.cat(states, 1).topk(states[0].shape[1]).values

@@ -75,13 +75,14 @@ def measure(
     from ffkv.values.projections import read_projections
 
     anatomy = read_anatomy(model_folder)
-    projections = read_projections(projections_file, anatomy.identity)
+    layers = part(len(anatomy.layers), layer_group, layer_groups)
+    projections = read_projections(projections_file, anatomy.identity, layers)
     head = load_head(model_folder, device, projections.attributes["projection"])
     with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
         corpus = data.read(corpus_file, file.attrs)
         facts = describe_prefixes(corpus, file["sentence"][...], file["position"][...])
         measured = []
-        for layer in part(len(anatomy.layers), layer_group, layer_groups):
+        for layer in layers:
             at = read_layer(file, layer, "ym")
             mine = projections.layer == layer
             composed = compose(at.m, projections.top[mine], tops(head, at.y, layer), projections.norm[mine], mass)
@@ -100,8 +101,10 @@ def summarize(prefix_tables: tuple[Path, ...], model_folder: Path, short_prefix:
     from ffkv.composition import composition
     from ffkv.model.anatomy import read_anatomy
 
+    anatomy = read_anatomy(model_folder)
     table = tables.read_all(prefix_tables)
-    memories = {layer.index: layer.memories for layer in read_anatomy(model_folder).layers}
+    tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "PREFIX_TABLES")
+    memories = {layer.index: layer.memories for layer in anatomy.layers}
     for name, summary in {
         "active": composition.active(table),
         "agreement": composition.without_agreement(table),

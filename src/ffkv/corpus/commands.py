@@ -31,7 +31,7 @@ def corpus(model_folder: Path, split: str, threads: int, output: Path, **values)
 
     settings = section(Corpus, **values)
     anatomy = read_anatomy(model_folder)
-    tokenizer = load_tokenizer(model_folder)
+    tokenizer = load_tokenizer(model_folder, trust_remote_code=anatomy.trust_remote_code)
     bos = bos_ids(tokenizer, settings.bos)
     encoded = encode(
         read(settings, split),

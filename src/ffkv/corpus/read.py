@@ -20,6 +20,8 @@ FORMATS = {
     "parquet": "parquet",
 }
 
+TXT_DOCUMENTS = {"line": "line", "paragraph": "paragraph", "file": "document"}  # as `datasets` calls them
+
 
 class Document(NamedTuple):
     """A piece of text that stands for itself; its name decides which split it falls into."""
@@ -67,7 +69,8 @@ def _from_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
         builder = _format(path)
         if not Path(path).stat().st_size:
             continue
-        rows = _load(path, builder, data_files={"data": glob.escape(path)}, split="data")
+        unit = {"sample_by": TXT_DOCUMENTS[corpus.txt_document]} if builder == "text" else {}
+        rows = _load(path, builder, data_files={"data": glob.escape(path)}, split="data", **unit)
         yield from _rows(rows, corpus.text_field, path)
 
 

@@ -22,10 +22,10 @@ def model(threads: int, output: Path, memories: Path, **values) -> None:
     from ffkv.runtime import torch_with
 
     torch_with(threads)
-    with atomic(output) as folder:
+    with atomic(output) as folder, atomic(memories) as values_file:  # both, or neither
         folder.mkdir()
         loaded, tokenizer, anatomy, proof = examine(section(Model, **values))
-        anatomy = write_stage(folder, memories, loaded, tokenizer, anatomy, proof)
+        anatomy = write_stage(folder, values_file, loaded, tokenizer, anatomy, proof)
     click.echo(
         f"{anatomy.architecture}: {len(anatomy.layers)} layers proven; largest relative errors {_errors(anatomy.errors)}"
     )

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy, Layer, read_anatomy
 from ffkv.model.head import Head
 from ffkv.runtime import choose_device
@@ -84,7 +85,11 @@ def _load(folder: Path, anatomy: Anatomy) -> nn.Module:
 
     logging.set_verbosity_error()
     source = anatomy.checkpoint if anatomy.trust_remote_code else folder
-    config = AutoConfig.from_pretrained(source, trust_remote_code=anatomy.trust_remote_code)
+    config = AutoConfig.from_pretrained(
+        source, revision=anatomy.revision, code_revision=anatomy.revision, trust_remote_code=anatomy.trust_remote_code
+    )
+    if not (folder / FILE).exists():
+        raise UserError(f"{folder / FILE} does not exist: run `ffkv model` again.")
     tensors = load_file(folder / FILE)
     with safe_open(folder / FILE, "pt") as file:
         aliases = {name: first for name, first in file.metadata().items() if name != EMBEDDING}

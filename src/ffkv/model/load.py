@@ -76,6 +76,8 @@ def load_checkpoint(settings: Model) -> torch.nn.Module:
         raise UserError(
             f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
         )
+    if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise UserError(
@@ -94,7 +96,7 @@ def check_checkpoint(checkpoint: str) -> None:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise UserError(f"{checkpoint} is a folder without config.json: not a checkpoint of transformers.")
-    elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1:
+    elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or Path(path.parts[0]).exists():
         raise UserError(
             f"There is no checkpoint folder {checkpoint}: check model.checkpoint (relative to the working directory)."
         )

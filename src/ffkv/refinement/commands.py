@@ -98,14 +98,17 @@ def summarize(
     """Summarize PREFIX_TABLES, those of all groups, into the tables of figures 9 to 11 and the changes to annotate."""
     from ffkv import store, tables
     from ffkv.corpus import data
+    from ffkv.model.anatomy import read_anatomy
     from ffkv.model.emptied import stored_output_embedding
     from ffkv.model.vocabulary import read_vocabulary
     from ffkv.refinement import refinement
 
+    layers = len(read_anatomy(model_folder).layers)
     table = tables.read_all(prefix_tables)
+    tables.check_layers(table, ["layer", "prefix"], set(range(layers)), "PREFIX_TABLES")
     with store.open(prefixes_file, "prefixes") as file:
         corpus, sentence, position = data.read(corpus_file, file.attrs), file["sentence"][...], file["position"][...]
-    chosen = refinement.sample_changes(table[table["layer"] == table["layer"].max()], changes, seed)
+    chosen = refinement.sample_changes(table[table["layer"] == layers - 1], changes, seed)
     for name, summary in {
         "residual": refinement.matches(table),
         "probability": refinement.probabilities(table),

@@ -77,7 +77,7 @@ def changes(
     embedding: np.ndarray | None,
     seed: int,
 ) -> pd.DataFrame:
-    """The sampled changes as a table to annotate (the paper's two annotators: 66 distant, 34 related).
+    """The sampled changes as a table to annotate (in the paper: 66 distant, 34 related).
 
     Args:
         sentence, position: of every sampled prefix. tokens: the text of every id. embedding: the output embedding, None

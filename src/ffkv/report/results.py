@@ -129,13 +129,13 @@ def paper_figures() -> dict[str, Any]:
     return json.loads(files("ffkv.report").joinpath("paper_figures.json").read_text())
 
 
-def benchmarks(folder: Path) -> pd.DataFrame:
-    """What each rule cost, from the benchmark files that Snakemake wrote; not the report's own, of an earlier run.
+def benchmarks(folder: Path, settings: Settings) -> pd.DataFrame:
+    """What each rule cost, from the benchmark files that Snakemake wrote; without those of earlier runs.
 
     Returns:
         rule, jobs, seconds (of all jobs together), longest (seconds), memory (largest peak, MiB); empty without files.
     """
-    paths = sorted(path for path in (folder / "benchmarks").rglob("*.tsv") if path.name != "report.tsv")
+    paths = sorted(path for path in (folder / "benchmarks").rglob("*.tsv") if _of_this_run(path, settings))
     jobs = pd.DataFrame(list(_jobs(folder / "benchmarks", paths)), columns=["rule", "s", "max_rss"])
     grouped = jobs.groupby("rule", sort=False)
     return pd.DataFrame(
@@ -146,6 +146,14 @@ def benchmarks(folder: Path) -> pd.DataFrame:
             "memory": grouped["max_rss"].max(),
         }
     ).reset_index()
+
+
+def _of_this_run(path: Path, settings: Settings) -> bool:
+    """Whether a benchmark file can be of these settings: not the report's own, nor one of a part that is no more."""
+    if path.stem.isdigit():
+        parts = settings.shards if path.parent.name in ("triggers", "prefixes") else settings.layer_groups
+        return int(path.stem) < parts
+    return path.name != "report.tsv" and (path.name != "train.tsv" or settings.model.checkpoint == EMBEDDED)
 
 
 def _jobs(folder: Path, paths: Iterable[Path]) -> Iterable[tuple[str, float, float]]:

@@ -125,7 +125,7 @@ def proof(results: Results) -> Terms:
 
 def cost(results: Results) -> Terms:
     """Wall time and peak memory by rule, the costliest first, and their sum."""
-    rules = benchmarks(results.folder).sort_values(["seconds", "rule"], ascending=[False, True])
+    rules = benchmarks(results.folder, results.settings).sort_values(["seconds", "rule"], ascending=[False, True])
     terms = []
     for rule in rules.itertuples():
         jobs = f"{rule.jobs} jobs, the longest {duration(rule.longest)}" if rule.jobs > 1 else "1 job"

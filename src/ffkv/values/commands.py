@@ -66,7 +66,6 @@ def project(
     required=True,
     help="values/projections/<group>.h5 of the same group.",
 )
-@setting(Values, "projection")
 @setting(Model, "device")
 @part_options("layer_group")
 @threads_option
@@ -76,7 +75,6 @@ def compare(
     memories_file: Path,
     triggers_file: Path,
     projections_file: Path,
-    projection: str,
     device: str,
     layer_group: int,
     layer_groups: int,
@@ -96,12 +94,14 @@ def compare(
     from ffkv.values.projections import read_projections
 
     anatomy = read_anatomy(model_folder)
-    memories = read_memories(memories_file, part(len(anatomy.layers), layer_group, layer_groups), anatomy.identity)
+    layers = part(len(anatomy.layers), layer_group, layer_groups)
+    memories = read_memories(memories_file, layers, anatomy.identity)
     projections, triggers = (
-        read_projections(projections_file, anatomy.identity),
+        read_projections(projections_file, anatomy.identity, layers),
         read_triggers(triggers_file, anatomy.identity),
     )
-    tables.write(compare_values(load_head(model_folder, device, projection), memories, projections, triggers), output)
+    head = load_head(model_folder, device, projections.attributes["projection"])
+    tables.write(compare_values(head, memories, projections, triggers), output)
 
 
 @values.command()
@@ -132,6 +132,7 @@ def summarize(
     triggers = read_triggers(triggers_file)
     corpus = data.read(corpus_file, triggers.attributes)
     table = tables.read_all(memory_tables)
+    tables.check_layers(table, ["layer", "memory"], set(range(triggers.layers)), "MEMORY_TABLES")
     chosen = agreement.predictive(table, predictive)
     per_key = triggers.coefficient.shape[1]
     for name, summary in {

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ffkv import store
+from ffkv.errors import UserError
 from ffkv.model import head as reading
 from ffkv.model.head import Head
 from ffkv.model.memories import Memories
@@ -81,11 +82,16 @@ def write_projections(path: Path, projections: Projections) -> None:
             store.put(file, name, getattr(projections, name), dimensions, unit, description)
 
 
-def read_projections(path: Path, belongs_to: dict[str, Any] | None = None) -> Projections:
+def read_projections(path: Path, belongs_to: dict[str, Any] | None = None, layers: range | None = None) -> Projections:
     """Reads `values/projections/<group>.h5`.
 
+    Args:
+        layers: those that it must hold.
     Raises:
-        UserError: see `store.open`.
+        UserError: it holds other layers; or see `store.open`.
     """
     with store.open(path, "projections", belongs_to) as file:
-        return Projections(**{name: file[name][...] for name in DESCRIPTIONS}, attributes=dict(file.attrs))
+        found = Projections(**{name: file[name][...] for name in DESCRIPTIONS}, attributes=dict(file.attrs))
+    if layers is not None and set(found.layer.tolist()) != set(layers):
+        raise UserError(f"{path} holds other layers than {list(layers)}: give the projections of the same layer group.")
+    return found
