@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ffkv import tables
 from ffkv.errors import UserError
 from ffkv.keys.patterns import Pattern
 from ffkv.keys.sample import Examples
@@ -11,7 +12,7 @@ from ffkv.keys.tables import (
     REMOVAL,
     activity,
     category_shares,
-    check_layers,
+    living_layers,
     pattern_rows,
     pattern_summary,
     prefix_rows,
@@ -120,11 +121,11 @@ def test_groups_that_do_not_make_a_whole_are_refused(corpus, make_triggers):
     triggers = make_triggers(corpus, [[[(0, 1)]], [[]], [[(0, 1)]]])
     first, last = found_tables(0)[1], found_tables(2)[1]
     identity = ["sample", "layer", "memory", "rank"]
-    check_layers(pd.concat([first, last]), identity, triggers, "--prefixes")
+    tables.check_layers(pd.concat([first, last]), identity, living_layers(triggers), "--prefixes")
     with pytest.raises(UserError, match=r"layers \[2\] are missing"):
-        check_layers(first, identity, triggers, "--prefixes")
+        tables.check_layers(first, identity, living_layers(triggers), "--prefixes")
     with pytest.raises(UserError, match=r"layers \[0\] are there more than once"):
-        check_layers(pd.concat([first, last, first]), identity, triggers, "--prefixes")
+        tables.check_layers(pd.concat([first, last, first]), identity, living_layers(triggers), "--prefixes")
 
 
 def test_tables_without_rows_keep_their_types():

@@ -145,12 +145,13 @@ def summarize(triggers_file: Path, pattern_files, prefix_files, removal_files, s
     """
     from ffkv import tables
     from ffkv.activations.data import read_triggers
-    from ffkv.keys.tables import activity, category_shares, check_layers, pattern_summary, removal_summary
+    from ffkv.keys.tables import activity, category_shares, living_layers, pattern_summary, removal_summary
 
     triggers = read_triggers(triggers_file)
     found, prefixes, removed = (tables.read_all(files) for files in (pattern_files, prefix_files, removal_files))
-    check_layers(prefixes, ["sample", "layer", "memory", "rank"], triggers, "--prefixes")
-    check_layers(removed, ["layer", "memory", "removed"], triggers, "--removal")
+    alive = living_layers(triggers)
+    tables.check_layers(prefixes, ["sample", "layer", "memory", "rank"], alive, "--prefixes")
+    tables.check_layers(removed, ["layer", "memory", "removed"], alive, "--removal")
     tables.write(category_shares(prefixes, triggers.layers), output / "categories.csv")
     tables.write(pattern_summary(found, prefixes, triggers.layers), output / "patterns.csv")
     tables.write(removal_summary(removed, triggers.layers, seed), output / "removal.csv")

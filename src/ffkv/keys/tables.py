@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from ffkv.activations.data import Triggers
-from ffkv.errors import UserError
 from ffkv.intervals import bootstrap_mean
 from ffkv.keys.features import KINDS
 from ffkv.keys.patterns import CATEGORIES, Pattern, categories
@@ -101,22 +100,9 @@ def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np
     return rows
 
 
-def check_layers(table: pd.DataFrame, identity: list[str], triggers: Triggers, option: str) -> None:
-    """Refuses tables of layer groups that do not make a whole.
-
-    Args:
-        identity: the columns that name a row.
-        option: where the tables came from, for the message.
-    Raises:
-        UserError: a layer that has triggers is missing, or one is there twice.
-    """
-    alive = {layer for layer in range(triggers.layers) if triggers.count[triggers.rows(layer)].any()}
-    if missing := alive ^ set(table["layer"]):
-        raise UserError(
-            f"{option}: layers {sorted(missing)} are missing, or not of these triggers; give every group once."
-        )
-    if repeated := set(table["layer"][table.duplicated(identity)]):
-        raise UserError(f"{option}: layers {sorted(repeated)} are there more than once; give every group once.")
+def living_layers(triggers: Triggers) -> set[int]:
+    """The layers that have a key with a trigger: those that tables of sampled keys are about."""
+    return {layer for layer in range(triggers.layers) if triggers.count[triggers.rows(layer)].any()}
 
 
 def typed(rows: list[dict], columns: dict[str, str]) -> pd.DataFrame:
