@@ -39,7 +39,7 @@ def test_the_head_reads_words_out_of_the_detectors_residual_stream(detector):
     assert logits.shape == (2, 17)
     assert logits[0, 5].item() == pytest.approx(4, abs=1e-3)  # LayerNorm's epsilon of 1e-5
     assert logits[0, 6].item() == pytest.approx(-0.25, abs=1e-3)
-    assert reading.tops(head, 3 * np.eye(17, dtype=np.float32)[[5, 2]], 0).tolist() == [5, 2]
+    assert reading.predictions(head, 3 * np.eye(17, dtype=np.float32)[[5, 2]], 0).ids.tolist() == [5, 2]
     probability = math.exp(4) / (math.exp(4) + 16 * math.exp(-0.25))
     found = reading.probabilities(head, np.eye(17, dtype=np.float32)[[5]], np.array([5]), 0)
     assert found[0] == pytest.approx(probability, rel=1e-3)

@@ -8,7 +8,7 @@ import pytest
 from support import WORDS
 
 from ffkv.model.emptied import load_head
-from ffkv.model.head import tops
+from ffkv.model.head import predictions
 from ffkv.refinement import refinement
 
 
@@ -41,10 +41,13 @@ def test_the_detectors_predictions_by_hand(detector, loaded_detector):
     ids = torch.tensor([[0, WORDS.index(word)] for word in words])
     states, head = observe(loaded_detector.model, loaded_detector.anatomy.layers, ids), load_head(detector, "cpu")
     y, o = (states[0][quantity][:, 1].numpy() for quantity in "yo")
-    top_r, top_y, top_o = (tops(head, vectors, 0) for vectors in (o - y, y, o))
+    found = [predictions(head, vectors, 0) for vectors in (o - y, y, o)]
+    top_r, top_y, top_o = (prediction.ids for prediction in found)
     assert [WORDS[token] for token in top_r] == words
     assert [WORDS[token] for token in top_y] == ["b", "c", "c", "<bos>"]
     assert [WORDS[token] for token in top_o] == ["b", "b", "c", "d"]
+    assert found[1].tied.tolist() == [False, False, False, True]
+    assert not found[0].tied.any() and not found[2].tied.any()
     assert refinement.classify(top_r, top_y, top_o).tolist() == ["ffn", "residual", "agreement", "residual"]
 
 

@@ -69,6 +69,7 @@ def test_what_values_predict_beside_what_follows_their_triggers(worked):
     assert table["matching"].tolist() == [1, 0, 1, 0, 2, 1, 1, 0]
     assert table["first_match"].tolist() == [0, -1, 1, -1, 0, 2, 0, -1]
     assert table["triggers"].tolist() == [2, 2, 2, 0, 3, 3, 2, 0]
+    assert table["tied"].tolist() == [False] * 3 + [True] + [False] * 3 + [True]
     # rank: 0 where the value agrees; else one token (the one it writes) is strictly greater; no trigger, no rank
     assert table["rank"].tolist() == [0, 1, 1, -1, 0, 1, 0, -1]
 

@@ -71,7 +71,7 @@ def measure(
     from ffkv.corpus import data
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.emptied import load_head
-    from ffkv.model.head import tops
+    from ffkv.model.head import predictions
     from ffkv.values.projections import read_projections
 
     anatomy = read_anatomy(model_folder)
@@ -85,7 +85,9 @@ def measure(
         for layer in layers:
             at = read_layer(file, layer, "ym")
             mine = projections.layer == layer
-            composed = compose(at.m, projections.top[mine], tops(head, at.y, layer), projections.norm[mine], mass)
+            composed = compose(
+                at.m, projections.top[mine], predictions(head, at.y, layer).ids, projections.norm[mine], mass
+            )
             measured.append(pd.concat([facts.assign(layer=layer), composed], axis=1)[COLUMNS])
     tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=COLUMNS), output)
 

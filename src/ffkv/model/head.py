@@ -1,6 +1,7 @@
 """The head: everything that turns a residual vector into vocabulary logits."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -93,10 +94,19 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
     return (logits > logits.gather(-1, tokens[:, None])).sum(-1)
 
 
-def tops(head: Head, vectors: np.ndarray, layer: int) -> np.ndarray:
-    """top(h) of many vectors [n, d] of a layer, as ids [n]."""
-    found = [top(logits).cpu().numpy() for _, logits in head.chunks(torch.from_numpy(vectors), layer)]
-    return np.concatenate(found).astype(np.int32) if found else np.zeros(0, np.int32)
+class Predictions(NamedTuple):
+    """top(h) of many vectors, as ids [n]; tied: whether several ids share the highest logit [n]."""
+
+    ids: np.ndarray
+    tied: np.ndarray
+
+
+def predictions(head: Head, vectors: np.ndarray, layer: int) -> Predictions:
+    """top(h) of many vectors [n, d] of a layer; ties go to the lowest id, and are told."""
+    ids, ties = np.zeros(len(vectors), np.int32), np.zeros(len(vectors), bool)
+    for part, logits in head.chunks(torch.from_numpy(vectors), layer):
+        ids[part], ties[part] = top(logits).cpu().numpy(), tied(logits).cpu().numpy()
+    return Predictions(ids, ties)
 
 
 def probabilities(head: Head, vectors: np.ndarray, tokens: np.ndarray, layer: int) -> np.ndarray:

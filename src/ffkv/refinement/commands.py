@@ -7,7 +7,7 @@ import click
 from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
 from ffkv.settings import Model, Refinement
 
-COLUMNS = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case"]
+COLUMNS = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case", "tied"]
 MODEL = click.option(
     "--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used."
 )
@@ -46,30 +46,31 @@ def measure(
     from ffkv.activations.prefix_data import read_layer
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.emptied import load_head
-    from ffkv.model.head import probabilities, tops
+    from ffkv.model.head import predictions, probabilities
     from ffkv.refinement.refinement import classify
 
     anatomy = read_anatomy(model_folder)
     head, last = load_head(model_folder, device), len(anatomy.layers) - 1
     with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
-        final = tops(head, read_layer(file, last, "o").o, last)
+        final = predictions(head, read_layer(file, last, "o").o, last).ids
         number = np.arange(len(final), dtype=np.int32)
         measured = []
         for layer in part(len(anatomy.layers), layer_group, layer_groups):
             at = read_layer(file, layer, "ryo")
-            r, y, o = (tops(head, states, layer) for states in (at.r, at.y, at.o))
+            r, y, o = (predictions(head, states, layer) for states in (at.r, at.y, at.o))
             probability = probabilities(head, at.r, final, layer)
             measured.append(
                 pd.DataFrame(
                     {
                         "layer": layer,
                         "prefix": number,
-                        "top_residual": r,
-                        "top_ffn": y,
-                        "top_output": o,
+                        "top_residual": r.ids,
+                        "top_ffn": y.ids,
+                        "top_output": o.ids,
                         "final": final,
                         "probability": probability,
-                        "case": classify(r, y, o),
+                        "case": classify(r.ids, y.ids, o.ids),
+                        "tied": r.tied.astype(np.int8) + y.tied + o.tied,
                     }
                 )
             )

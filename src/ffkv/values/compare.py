@@ -27,6 +27,7 @@ def compare(head: Head, memories: Memories, projections: Projections, triggers: 
             "norm": projections.norm,
             "top_token": projections.top,
             "top_probability": np.exp(projections.top_log_probability[:, 0]),
+            "tied": projections.tied,
             "triggers": triggers.count[rows],
             "next_token": w,
             "rank": _ranks(head, memories, w),
