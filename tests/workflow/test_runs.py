@@ -143,9 +143,9 @@ def same_datasets(one, other):
 
 
 def test_shards_and_groups_change_no_number(tiny, tmp_path):
-    """The tiny run has two shards and two groups; here five and one, from the same checkpoint."""
+    """The tiny run has two shards and two groups of layers; here five, and three for two layers, from the same checkpoint."""
     checkpoint = {"checkpoint": str(tiny / "results/tiny/checkpoint")}
-    done = snakemake(tmp_path, settings_file(tmp_path, shards=5, layer_groups=1, model=checkpoint))
+    done = snakemake(tmp_path, settings_file(tmp_path, shards=5, layer_groups=3, model=checkpoint))
     assert done.returncode == 0, done.stderr[-8000:]
     assert not (tmp_path / "results/tiny/checkpoint").exists()
     for name in ("triggers.h5", "prefixes.h5", "memories.h5", "corpus/train.h5", "corpus/validation.h5"):
