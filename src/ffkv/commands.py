@@ -8,11 +8,16 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from ffkv.errors import UserError
-from ffkv.settings import Section, Settings, refusal
+from ffkv.refusals import refusal
+from ffkv.settings import Section, Settings
 
 READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 WRITABLE = click.Path(path_type=Path)
+
+MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
+TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5")
+PREFIXES = click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
 
 
 def setting(model: type[Section], *names: str) -> Callable:

@@ -4,12 +4,12 @@ The JSON schema in `workflow/schemas/` and the page `docs/settings.md` are writt
 and the command line takes its options from them.
 """
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ffkv.errors import UserError
+from ffkv.refusals import problems_of, shown
 
 EMBEDDED = "embedded"
 LARGEST = 10**9  # of whole numbers that have no limit of their own: nothing that ffkv counts or allocates overflows
@@ -246,14 +246,14 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
         UserError: an unknown key, a wrong type, an impossible value; names the key, the value and what is allowed.
     """
     if not isinstance(configuration, dict):
-        raise UserError(f"The settings are {_shown(configuration)}: must be a mapping of settings, `runs` among them.")
+        raise UserError(f"The settings are {shown(configuration)}: must be a mapping of settings, `runs` among them.")
     shared = {key: value for key, value in configuration.items() if key != "runs"}
-    problems, inherited = _problems(Configuration, configuration), _problems(Settings, shared)
+    problems, inherited = problems_of(Configuration, configuration), problems_of(Settings, shared)
     runs = configuration.get("runs")
     resolved = {}
     for name, overrides in runs.items() if isinstance(runs, dict) else ():
         merged = _merge(shared, overrides if isinstance(overrides, dict) else {})
-        found = _problems(Settings, merged) or _contradictions(Settings(**merged))
+        found = problems_of(Settings, merged) or _contradictions(Settings(**merged))
         problems += [f"runs.{name}: {problem}" for problem in found if problem not in inherited]
         if not found:
             resolved[name] = Settings(**merged)
@@ -268,7 +268,7 @@ def section(model: type[Section], **values: Any) -> Section:
     Raises:
         UserError: as `resolve`.
     """
-    if problems := _problems(model, values):
+    if problems := problems_of(model, values):
         raise UserError("\n".join(problems))
     return model(**values)
 
@@ -300,7 +300,7 @@ def _contradictions(settings: Settings) -> list[str]:
         )
     if corpus.dataset not in (EMBEDDED, "files"):
         problems += [
-            f"corpus.{name} is {_shown(splits)}: a hub data set takes one split name"
+            f"corpus.{name} is {shown(splits)}: a hub data set takes one split name"
             for name, splits in (("train", corpus.train), ("validation", corpus.validation))
             if len(splits) > 1
         ]
@@ -309,83 +309,3 @@ def _contradictions(settings: Settings) -> list[str]:
             "corpus.train is missing: corpus.dataset is 'files', so name the paths or globs of the train text"
         )
     return problems
-
-
-def _problems(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
-    """What is wrong, a line each: the key, the value, what is allowed."""
-    try:
-        model.model_validate(values)
-    except ValidationError as error:
-        return [_sentence(model, detail) for detail in error.errors()]
-    return []
-
-
-# What pydantic calls a problem, and what is allowed; in braces the limit. What is not here says it well enough itself.
-ALLOWED = {
-    "bool_type": "true or false",
-    "dict_type": "a mapping of settings ({{}} for none)",
-    "float_type": "a number",
-    "greater_than": "above {gt}",
-    "greater_than_equal": "at least {ge}",
-    "int_type": "a whole number",
-    "less_than": "below {lt}",
-    "less_than_equal": "at most {le}",
-    "list_type": "text or a list of texts",
-    "literal_error": "{expected}",
-    "model_type": "a mapping of settings ({{}} for none)",
-    "string_pattern_mismatch": "'auto', 'cpu', 'cuda' or 'cuda:<number>'",
-    "string_too_short": "text that is not empty",
-    "string_type": "text",
-    "string_unicode": "text",
-    "too_short": "one or more",
-}
-
-
-def refusal(detail: dict[str, Any]) -> str:
-    """The value that pydantic refused, and what is allowed: "0: must be at least 1"."""
-    value, limits = _shown(detail["input"]), {key: _plain(limit) for key, limit in detail.get("ctx", {}).items()}
-    if detail["type"] in ALLOWED:
-        return f"{value}: must be {ALLOWED[detail['type']].format(**limits)}"
-    return f"{value}: {detail['msg']}"
-
-
-def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
-    place = [part for part in detail["loc"] if part != "[key]"]
-    key = ".".join(part if re.fullmatch(r"[\w-]+", part) else repr(part) for part in map(str, place))
-    if "runs" in place and "[key]" in detail["loc"]:
-        name = detail["input"]
-        shown = name if isinstance(name, str) and name and name.isprintable() else repr(name)
-        return (
-            f"runs: {shown} is no run name: text of letters, digits, '.', '_' and '-', "
-            "at most 64, that starts with a letter or a digit"
-            + ("" if isinstance(name, str) else "; write it in quotes")
-        )
-    if detail["type"] in ("extra_forbidden", "invalid_key"):
-        return f"{key} is no setting; here one of: {', '.join(_known(model, place[:-1]))}"
-    if detail["type"] == "missing":
-        return f"{key} is missing"
-    if place == ["runs"]:
-        return f"runs is {_shown(detail['input'])}: must name one run or more, each with what it overrides"
-    return f"{key} is {refusal(detail)}"
-
-
-def _shown(value: Any) -> str:
-    """A value as a person wrote it, shortened; there are values without a plain `repr` (numbers of 5,000 digits)."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        text = f"a very large {type(value).__name__}"
-    return text if len(text) <= 200 else text[:200] + "..."
-
-
-def _plain(limit: Any) -> Any:
-    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
-
-
-def _known(model: type[BaseModel], place: list) -> list[str]:
-    for part in place:
-        field = model.model_fields.get(str(part))
-        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
-            break
-        model = field.annotation
-    return sorted(model.model_fields)

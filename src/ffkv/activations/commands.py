@@ -4,10 +4,9 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import FOLDER, READABLE, WRITABLE, part_options, seed_option, setting, threads_option
+from ffkv.commands import MODEL, READABLE, WRITABLE, part_options, seed_option, setting, threads_option
 from ffkv.settings import Activations, Model, Prefixes, Triggers, section
 
-MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
 CORPUS = click.option(
     "--corpus", "corpus_file", type=READABLE, required=True, help="The split to read, corpus/<split>.h5."
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, setting, threads_option
+from ffkv.commands import MODEL, PREFIXES, READABLE, WRITABLE, part, part_options, setting, threads_option
 from ffkv.settings import Composition, Model
 
 COLUMNS = [
@@ -19,7 +19,6 @@ COLUMNS = [
     "target_is_stop_word",
     "words",
 ]
-MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
 
 
 @click.group()
@@ -29,7 +28,7 @@ def composition() -> None:
 
 @composition.command()
 @MODEL
-@click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
+@PREFIXES
 @click.option(
     "--projections",
     "projections_file",

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.commands import MODEL, READABLE, TRIGGERS, WRITABLE, part, part_options, seed_option, setting, threads_option
 from ffkv.settings import Activations, Keys, Model
 
-TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5.")
 CORPUS = click.option("--corpus", "corpus_file", type=READABLE, required=True, help="corpus/train.h5.")
 
 
@@ -70,7 +69,7 @@ def patterns(
 
 
 @keys.command()
-@click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
+@MODEL
 @TRIGGERS
 @CORPUS
 @setting(Keys, "per_layer", "removal_triggers")

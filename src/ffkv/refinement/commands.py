@@ -4,14 +4,10 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.commands import MODEL, PREFIXES, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
 from ffkv.settings import Model, Refinement
 
 COLUMNS = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case", "tied"]
-MODEL = click.option(
-    "--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used."
-)
-PREFIXES = click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
 
 
 @click.group()

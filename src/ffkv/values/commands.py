@@ -4,14 +4,10 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import FOLDER, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.commands import MODEL, READABLE, TRIGGERS, WRITABLE, part, part_options, seed_option, setting, threads_option
 from ffkv.settings import Model, Values
 
-MODEL = click.option(
-    "--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder: its head is used."
-)
 MEMORIES = click.option("--memories", "memories_file", type=READABLE, required=True, help="memories.h5")
-TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5")
 
 
 @click.group()
