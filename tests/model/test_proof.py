@@ -56,7 +56,7 @@ def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
     ) as run:
         run(ids)
     for layer in loaded.anatomy.layers:
-        matrices = [loaded.model.get_submodule(name) for name in layer.readers]
+        matrices = [loaded.model.get_submodule(name) for name in layer.writes[0].readers]
         pre = [matrix(seen[layer.index, "x"]) for matrix in matrices]
         block = loaded.model.get_submodule(layer.block)
         act = next(

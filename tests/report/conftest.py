@@ -13,7 +13,7 @@ from ffkv.activations.data import FIXED_POINT, HISTOGRAM_EDGES, Triggers, write_
 from ffkv.corpus import data
 from ffkv.corpus.encode import Encoded
 from ffkv.intervals import box, wilson
-from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
+from ffkv.model.anatomy import Anatomy, Layer, Write, write_anatomy
 from ffkv.report.figures import CASES, CATEGORIES
 from ffkv.settings import Settings
 from ffkv.values.projections import Projections, write_projections
@@ -58,7 +58,19 @@ def write_results(folder: Path, layers: int = 6, **overrides) -> Path:
 def _model(folder: Path, layers: int) -> None:
     (folder / "model").mkdir()
     found = [
-        Layer(n, f"h.{n}", f"h.{n}.mlp.c_proj", [f"h.{n}.mlp.c_fc"], "", 1.0, MEMORIES, "plain") for n in range(layers)
+        Layer(
+            n,
+            f"h.{n}",
+            0,
+            [Write(f"h.{n}.mlp.c_proj", [f"h.{n}.mlp.c_fc"], "plain", "", MEMORIES, 0, 1.0, False)],
+            "",
+            False,
+            "",
+            1.0,
+            "",
+            False,
+        )
+        for n in range(layers)
     ]
     anatomy = Anatomy(
         checkpoint="embedded",

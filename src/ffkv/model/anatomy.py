@@ -10,24 +10,67 @@ FILE = "anatomy.json"
 
 
 @dataclass(frozen=True)
+class Write:
+    """What writes into the residual stream: a second matrix, or a bank of experts. It returns z = m V + b.
+
+    module: its name. readers: the matrices that read the FF input x and feed it (of experts: the bank itself).
+    kind: "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width.
+    gate: the reader whose sign is the gate's, "" where there is none. memories: length of m. experts: how many stand side
+    by side in m, 0 for a matrix. scale: what z is multiplied with before it is added, a number or one a dimension.
+    weighted: the block multiplies z with a number of its own for each token (a gated shared expert); m carries it.
+    """
+
+    module: str
+    readers: list[str]
+    kind: str
+    gate: str
+    memories: int
+    experts: int
+    scale: float | list[float]
+    weighted: bool
+
+
+@dataclass(frozen=True)
 class Layer:
     """A feed-forward layer, by the names of its modules.
 
-    index: from 0, in order of execution. block: the module whose input and output are the residual stream.
-    write: the second matrix; what goes in is the memory coefficients m. readers: the matrices that read the FF input x.
-    site: the module of the block whose input is the block output o = r + y; "" where the block returns o itself.
-    scale: y = scale * (m V + b), the block's residual multiplier. memories: d_m, length of m.
-    kind: "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width.
+    index: from 0, in order of execution. block: the module whose input and output are the residual stream. call: which run
+    of the block in one pass, from 0 (models that repeat their blocks). writes: in order of execution; their memories stand
+    one behind the other. site: the module of the block whose input is the block output o = r + y; "" where the block
+    returns o itself. post_norm: the block ends with that module, and its output is read out through it.
+    carrier: the module whose output, times `carrier_scale`, is y; "" where y is the sum of the scaled writes.
+    carrier_kind: "sum"; "norm": it scales every token by a factor of its own; "linear": it maps the values.
+    signed: coefficients can be negative.
     """
 
     index: int
     block: str
-    write: str
-    readers: list[str]
+    call: int
+    writes: list[Write]
     site: str
-    scale: float
-    memories: int
-    kind: str
+    post_norm: bool
+    carrier: str
+    carrier_scale: float
+    carrier_kind: str
+    signed: bool
+
+    @property
+    def memories(self) -> int:
+        """d_m, the length of m."""
+        return sum(write.memories for write in self.writes)
+
+    @property
+    def gated(self) -> bool:
+        """Whether coefficients are products of a gate and another factor."""
+        return any(write.gate for write in self.writes)
+
+    @property
+    def kind(self) -> str:
+        """How the layer is built, for a person."""
+        kinds = dict.fromkeys(
+            f"{write.experts} experts, {write.kind}" if write.experts else write.kind for write in self.writes
+        )
+        return " + ".join(kinds)
 
 
 @dataclass(frozen=True)
@@ -88,6 +131,10 @@ def read_anatomy(folder: Path) -> Anatomy:
     """
     try:
         stored = json.loads((Path(folder) / FILE).read_text())
-        return Anatomy(**{**stored, "layers": [Layer(**layer) for layer in stored["layers"]]})
+        return Anatomy(**{**stored, "layers": [_layer(layer) for layer in stored["layers"]]})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{Path(folder) / FILE} cannot be read ({error}). Run `ffkv model` first, or again.") from error
+
+
+def _layer(stored: dict) -> Layer:
+    return Layer(**{**stored, "writes": [Write(**write) for write in stored["writes"]]})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.errors import UserError
-from ffkv.model.anatomy import Layer
+from ffkv.model.anatomy import Layer, Write
 from ffkv.model.find import ELSEWHERE, is_matrix
 from ffkv.model.hooks import after, before, forward, given, hidden, relative_error
 
@@ -90,16 +90,12 @@ def calibrate(model: nn.Module, index: int, block: str, write: str, arguments: t
     on, off = replay(module, arguments), replay(module, arguments, off=inside)
     site, scale = _site(block, module, inside, on, off, tolerance)
     readers, kind = _readers(module, write, inside, on, arguments, tolerance)
-    return Layer(
-        index,
-        block,
-        write,
-        [f"{block}.{name}" for name in readers],
-        f"{block}.{site}" if site else "",
-        scale,
-        on.inputs[inside].shape[-1],
-        kind,
+    names = [f"{block}.{name}" for name in readers]
+    written = Write(
+        write, names, kind, names[0] if kind == "gated" else "", on.inputs[inside].shape[-1], 0, scale, False
     )
+    place = f"{block}.{site}" if site else ""
+    return Layer(index, block, 0, [written], place, bool(site), "", 1.0, "", bool((on.inputs[inside] < 0).any()))
 
 
 def _site(block: str, module: nn.Module, inside: str, on: Replay, off: Replay, tolerance: float) -> tuple[str, float]:

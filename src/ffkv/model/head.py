@@ -60,7 +60,7 @@ class Head:
         last, at = self._layers[-1], self._layers[layer]
         with torch.no_grad():
             states = vectors.to(self._model.dtype)[:, None]
-            if at.site:
+            if at.post_norm:
                 states = hidden(self._model.get_submodule(at.site)(states))
             block = self._model.get_submodule(last.block)
             block.injected = states

@@ -24,12 +24,12 @@ def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor]:
     Returns:
         Values v_i [memory, d] and bias b [d], float32, so that y = sum_i m_i v_i + b.
     """
-    write = model.get_submodule(layer.write)
+    write = model.get_submodule(layer.writes[0].module)
     like = write.weight
     with torch.no_grad():
         bias = write(like.new_zeros(1, layer.memories)).float()
         rows = [(write(units).float() - bias).cpu() for units in _unit_vectors(layer.memories, like)]
-    return layer.scale * torch.cat(rows), layer.scale * bias[0].cpu()
+    return layer.writes[0].scale * torch.cat(rows), layer.writes[0].scale * bias[0].cpu()
 
 
 def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:

@@ -71,7 +71,7 @@ def prove(model: nn.Module, layers: list[Layer], ids: Tensor) -> dict[str, float
     for layer in layers:
         m, y, o = (states[layer.index][quantity] for quantity in "myo")
         v, b = values(model, layer)
-        module, inside = model.get_submodule(layer.block), layer.write[len(layer.block) + 1 :]
+        module, inside = model.get_submodule(layer.block), layer.writes[0].module[len(layer.block) + 1 :]
         off = replay(module, arguments[layer.block], off=inside)
         r = off.inputs[layer.site[len(layer.block) + 1 :]] if layer.site else off.output
         short = prefix[layer.index]["m"]
@@ -95,7 +95,7 @@ def _require(identity: str, error: float, tolerance: float, layer: Layer) -> Non
         "prefix": "not causal: the coefficients of a prefix change with the tokens after it (an encoder loaded without is_decoder=True?)",
     }
     raise UserError(
-        f"layer {layer.index} ({layer.write}): {reasons[identity]} (relative error {error:.0e}, allowed {tolerance:.0e})"
+        f"layer {layer.index} ({layer.writes[0].module}): {reasons[identity]} (relative error {error:.0e}, allowed {tolerance:.0e})"
     )
 
 

@@ -103,7 +103,7 @@ def write_stage(
 
 def describe(anatomy: Anatomy) -> str:
     """The anatomy for a person."""
-    kinds = Counter((layer.kind, layer.memories, bool(layer.site), layer.scale) for layer in anatomy.layers)
+    kinds = Counter((layer.kind, layer.memories, bool(layer.site), layer.writes[0].scale) for layer in anatomy.layers)
     lines = [
         f"{anatomy.checkpoint} ({anatomy.architecture}, {anatomy.parameters:,} parameters, {anatomy.dtype}, weights {anatomy.model_hash})",
         f"  {len(anatomy.layers)} feed-forward layers, d = {anatomy.width}, {anatomy.layer_offset[-1]:,} memories, activation {anatomy.activation}",
@@ -116,7 +116,10 @@ def describe(anatomy: Anatomy) -> str:
             + (f", y multiplied by {scale:g}" if scale != 1 else "")
         )
     lines.append("  layer  x read by -> second matrix (layers count from 0)")
-    lines += [f"  {layer.index:5}  {', '.join(layer.readers)} -> {layer.write}" for layer in anatomy.layers]
+    lines += [
+        f"  {layer.index:5}  {', '.join(layer.writes[0].readers)} -> {layer.writes[0].module}"
+        for layer in anatomy.layers
+    ]
     meanings = {
         "memories": "sum m_i v_i + b = y",
         "residual": "o - y = o without the layer",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ffkv.model.anatomy import Layer
 from ffkv.model.hooks import after, before, forward, given, hidden
 
-QUANTITIES = ("x", "m", "y", "o")  # in the order in which a block computes them
+QUANTITIES = ("x", "g", "m", "y", "o")  # in the order in which a block computes them
 
 
 class _Enough(Exception):
@@ -23,8 +23,8 @@ def tap(
 
     Args:
         layers: in order of execution.
-        quantities: some of "xmyo", in the words of the paper (section 3.1): FF input x, memory coefficients m, FF output
-            y as it is added, block output o.
+        quantities: some of "xgmyo", in the words of the paper (section 3.1): FF input x, memory coefficients m, FF output
+            y as it is added, block output o; g: whether the gate of each memory is positive (of gated layers only).
         take: called with the layer, the quantity and the tensor [sentence, token, d or d_m]. The tensor is the model's
             own: it is to be consumed or copied before `take` returns.
     Yields:
@@ -40,12 +40,19 @@ def tap(
 
     ahead, behind = [], []
     for layer in layers:
-        block, write = model.get_submodule(layer.block), model.get_submodule(layer.write)
+        block, write = model.get_submodule(layer.block), model.get_submodule(layer.writes[0].module)
         if "x" in wanted:
             ahead.append(
                 (
-                    model.get_submodule(layer.readers[0]),
+                    model.get_submodule(layer.writes[0].readers[0]),
                     lambda module, args, kwargs, at=layer: give(at, "x", given(args, kwargs)),
+                )
+            )
+        if "g" in wanted and layer.gated:
+            behind.append(
+                (
+                    model.get_submodule(layer.writes[0].gate),
+                    lambda module, args, kwargs, output, at=layer: give(at, "g", output > 0),
                 )
             )
         if "m" in wanted:
@@ -55,7 +62,7 @@ def tap(
                 (
                     write,
                     lambda module, args, kwargs, output, at=layer: give(
-                        at, "y", output if at.scale == 1 else at.scale * output
+                        at, "y", output if at.writes[0].scale == 1 else at.writes[0].scale * output
                     ),
                 )
             )
