@@ -45,6 +45,10 @@ class Model(Section):
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU where there is one.",
     )
+    second_matrix: str = Field(
+        "",
+        description="Regular expression for the second feed-forward matrix's name inside its block, for model code whose names ffkv does not know; empty for the known names.",
+    )
     trust_remote_code: bool = Field(
         False, description="Run model code that the hub repository brings. Off unless you trust it."
     )

@@ -62,6 +62,6 @@ def _copy(source: h5py.File, file: h5py.File, part: slice) -> None:
     for begin in range(0, part.stop - part.start, READ_AT_ONCE):
         here = slice(begin, min(begin + READ_AT_ONCE, part.stop - part.start))
         file["m"][part.start + here.start : part.start + here.stop] = source["m"][here]
-    for name in STATES:
+    for name in (*STATES, "factor"):
         for layer in range(len(source[name])):
             file[name][layer, part] = source[name][layer]

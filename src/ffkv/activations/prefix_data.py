@@ -19,6 +19,7 @@ WHICH = {
     "position": ("token", "length of the prefix, BOS not counted"),
     "next_token": ("token", "id of the token that follows"),
 }
+FACTOR = "factor by which a norm after the layer scales the token, y = factor (sum m_i v_i + b); 1 where there is none"
 READ_AT_ONCE = 512  # prefixes in a chunk of coefficients
 
 
@@ -46,6 +47,9 @@ def allocate(file: h5py.File, anatomy: Anatomy, prefixes: int) -> None:
             description,
             chunks=(1, max(1, min(prefixes, 4096)), width),
         )
+    store.allocate(
+        file, "factor", (layers, prefixes), np.float32, ["layer", "prefix"], "1", FACTOR, chunks=(1, max(1, prefixes))
+    )
     largest = max(layer.memories for layer in anatomy.layers)
     store.allocate(
         file,

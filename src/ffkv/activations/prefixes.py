@@ -64,14 +64,16 @@ def _write_block(file: h5py.File, loaded: LoadedModel, rows: list[np.ndarray], p
         for layer in anatomy.layers
         for q in "xmyo"
     }
+    found |= {(layer.index, "s"): np.ones((len(rows), 1), np.float32) for layer in anatomy.layers}
 
     def take(numbers: np.ndarray, layer: Layer, quantity: str, values: Tensor) -> None:
         found[layer.index, quantity][numbers] = values.float().cpu().numpy()
 
-    at_last_position(loaded, anatomy.layers, "xmyo", rows, batch_tokens, take)
+    at_last_position(loaded, anatomy.layers, "xmsyo", rows, batch_tokens, take)
     offsets = anatomy.layer_offset
     for layer in anatomy.layers:
         x, m, y, o = (found[layer.index, quantity] for quantity in "xmyo")
         file["m"][part, offsets[layer.index] : offsets[layer.index + 1]] = m
+        file["factor"][layer.index, part] = found[layer.index, "s"][:, 0]
         for name, values in {"r": o - y, "x": x, "y": y, "o": o}.items():
             file[name][layer.index, part] = values

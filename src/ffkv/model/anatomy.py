@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ffkv.errors import UserError
 
@@ -15,7 +16,8 @@ class Write:
 
     module: its name. readers: the matrices that read the FF input x and feed it (of experts: the bank itself).
     kind: "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width.
-    gate: the reader whose sign is the gate's, "" where there is none. memories: length of m. experts: how many stand side
+    gate: the reader whose output's sign is the gate's (of experts: the bank), "" where there is none; gate_part: which
+    part of that output: "whole", "first half", "second half". memories: length of m. experts: how many stand side
     by side in m, 0 for a matrix. scale: what z is multiplied with before it is added, a number or one a dimension.
     weighted: the block multiplies z with a number of its own for each token (a gated shared expert); m carries it.
     """
@@ -24,6 +26,7 @@ class Write:
     readers: list[str]
     kind: str
     gate: str
+    gate_part: str
     memories: int
     experts: int
     scale: float | list[float]
@@ -70,15 +73,30 @@ class Layer:
         kinds = dict.fromkeys(
             f"{write.experts} experts, {write.kind}" if write.experts else write.kind for write in self.writes
         )
-        return " + ".join(kinds)
+        after = {"norm": "norm after", "linear": "linear map after"}.get(self.carrier_kind)
+        notes = [after, "post-norm block" if self.post_norm else None]
+        return "; ".join([" + ".join(kinds), *filter(None, notes)])
+
+
+class Shell(NamedTuple):
+    """What must be known of a model to empty its blocks.
+
+    architecture: its class. last_block: the block that runs last, with a feed-forward layer or not. returns: how many values
+    it returns, 0 for a bare tensor.
+    """
+
+    architecture: str
+    layers: list[Layer]
+    last_block: str
+    returns: int
 
 
 @dataclass(frozen=True)
 class Anatomy:
     """A proven model: what it is, how it is built, how exactly the decomposition holds.
 
-    width: d. context: longest input in tokens. vocabulary: number of logits. returns: how many values a block returns,
-    0 for a bare tensor. activation: name of the activation function in the model's config. errors: largest relative error
+    width: d. context: longest input in tokens. vocabulary: number of logits. last_block, returns: see
+    `Shell`. activation: name of the activation function in the model's config. errors: largest relative error
     of each identity of the proof.
     """
 
@@ -94,10 +112,16 @@ class Anatomy:
     vocabulary: int
     context: int
     width: int
+    last_block: str
     returns: int
     layers: list[Layer]
     errors: dict[str, float]
     versions: dict[str, str]
+
+    @property
+    def shell(self) -> Shell:
+        """What the head needs."""
+        return Shell(self.architecture, self.layers, self.last_block, self.returns)
 
     @property
     def layer_offset(self) -> list[int]:

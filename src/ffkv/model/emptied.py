@@ -10,25 +10,26 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from ffkv.errors import UserError
-from ffkv.model.anatomy import Anatomy, Layer, read_anatomy
+from ffkv.model.anatomy import Shell, read_anatomy
 from ffkv.model.head import Head
+from ffkv.model.hooks import given
 from ffkv.runtime import choose_device
 
 FILE = "head.safetensors"
 EMBEDDING = "output embedding"  # key in the file's metadata; the others are names of tensors
 
 
-def empty(model: nn.Module, layers: list[Layer], returns: int) -> nn.Module:
+def empty(model: nn.Module, shell: Shell) -> nn.Module:
     """Empties the blocks of a model in place: they pass their input on, the last returns what is injected.
 
     The blocks themselves stay, with the attributes that the model's own code asks them for, and where a block adds the
     feed-forward output before a last norm, that norm stays too.
     """
-    last, sites = layers[-1].block, {layer.site for layer in layers if layer.site}
-    for siblings in dict.fromkeys(layer.block.rpartition(".")[0] for layer in layers):
+    sites = {layer.site for layer in shell.layers if layer.post_norm}
+    for siblings in dict.fromkeys(layer.block.rpartition(".")[0] for layer in shell.layers):
         for name, block in model.get_submodule(siblings).named_children():
             path = f"{siblings}.{name}"
             kept = {site[len(path) + 1 :].split(".")[0] for site in sites if site.startswith(path + ".")}
@@ -36,21 +37,21 @@ def empty(model: nn.Module, layers: list[Layer], returns: int) -> nn.Module:
                 del block._modules[part]
             block._parameters.clear()
             block._buffers.clear()
-            block.forward = _pass_on(block, path == last, returns)
+            block.forward = _pass_on(block, path == shell.last_block, shell.returns)
     return model
 
 
 def _pass_on(block: nn.Module, is_last: bool, returns: int):
-    def forward(hidden_states: Tensor, *args, **kwargs):
-        output = block.injected if is_last else hidden_states
+    def forward(*args, **kwargs):
+        output = block.injected if is_last else given(args, kwargs)
         return (output, *[None] * (returns - 1)) if returns else output
 
     return forward
 
 
-def write_head(folder: Path, model: nn.Module, layers: list[Layer], returns: int) -> None:
+def write_head(folder: Path, model: nn.Module, shell: Shell) -> None:
     """Empties the model and writes what is left, config included. Tensors that share memory are written once."""
-    emptied = empty(model, layers, returns)
+    emptied = empty(model, shell)
     names: dict[int, str] = {}
     aliases, tensors = {}, {}
     for name, tensor in [
@@ -76,28 +77,41 @@ def load_head(model_folder: Path, device: str = "auto", projection: str = "head"
         UserError: the model stage has not been run.
     """
     anatomy = read_anatomy(model_folder)
-    device = choose_device(device)
-    return Head(_load(Path(model_folder), anatomy).to(device), anatomy.layers, anatomy.vocabulary, device, projection)
+    source = anatomy.checkpoint if anatomy.trust_remote_code else ""
+    emptied = read_head(Path(model_folder), anatomy.shell, source, anatomy.revision)
+    return Head(emptied, anatomy.shell, anatomy.vocabulary, choose_device(device), projection)
 
 
-def _load(folder: Path, anatomy: Anatomy) -> nn.Module:
+def read_head(folder: Path, shell: Shell, source: str = "", revision: str = "main") -> nn.Module:
+    """The emptied model that `write_head` wrote.
+
+    Args:
+        source, revision: the checkpoint that brings the model's code; "" for models of `transformers`.
+    Raises:
+        UserError: there is none.
+    """
+    import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
-    source = anatomy.checkpoint if anatomy.trust_remote_code else folder
     config = AutoConfig.from_pretrained(
-        source, revision=anatomy.revision, code_revision=anatomy.revision, trust_remote_code=anatomy.trust_remote_code
+        source or folder, revision=revision, code_revision=revision, trust_remote_code=bool(source)
     )
     if not (folder / FILE).exists():
         raise UserError(f"{folder / FILE} does not exist: run `ffkv model` again.")
     tensors = load_file(folder / FILE)
     with safe_open(folder / FILE, "pt") as file:
         aliases = {name: first for name, first in file.metadata().items() if name != EMBEDDING}
+    dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+    known = getattr(transformers, shell.architecture, None)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=next(iter(tensors.values())).dtype, trust_remote_code=anatomy.trust_remote_code
+        # The class itself where it is the library's: a text model inside a larger one has no entry in the automatic choice.
+        model = (
+            known._from_config(config, dtype=dtype)
+            if known
+            else AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=bool(source))
         )
-    empty(model, anatomy.layers, anatomy.returns)
+    empty(model, shell)
     shared = {
         name: nn.Parameter(tensor, requires_grad=False)
         for name, tensor in tensors.items()

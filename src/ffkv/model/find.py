@@ -1,51 +1,72 @@
-"""Finds the second matrix of every feed-forward layer: by its name, and by whether it runs on text."""
+"""Finds what writes into the residual stream: second matrices by their name, banks of experts by what they hold."""
 
 import re
+from collections import Counter
 
+import torch
 from torch import Tensor, nn
 
 from ffkv.errors import UserError
-from ffkv.model.hooks import after, forward, hidden
+from ffkv.model.experts import form_of, written
+from ffkv.model.hooks import after, before, forward, hidden
 
 # How models call the second matrix, at the end of its name inside its block. The only table of names there is.
-SECOND_MATRIX = re.compile(
+SECOND_MATRIX = (
     r"(^|\.)(down_proj|fc2|fc_out|c_proj|dense_4h_to_h|w2|w_out|Wo|output_linear|lin2|layer_2|proj_down"
     r"|output\.dense|ffn\.2|feed_forward\.(value|output))$"
 )
 # Parts of a block in which such a name means something else.
 ELSEWHERE = re.compile(r"att|norm|router|indexer|adapter|embed")
 
+Found = list[tuple[str, int, list[str]]]  # block, which run of it, the names of its writes in order of execution
 
-def find(model: nn.Module, ids: Tensor) -> list[tuple[str, str]]:
-    """The (block, second matrix) of every feed-forward layer, by module name, in order of execution.
+
+def find(model: nn.Module, ids: Tensor, second_matrix: str = "") -> Found:
+    """What writes into the residual stream, by block and its run, in order of execution.
 
     Args:
-        ids: a text to run, so that parts that do not run on text (a vision tower, an unused encoder) drop out.
+        ids: a text to run [sentence, token], so that parts that do not run on text (a vision tower, an unused encoder)
+            drop out.
+        second_matrix: the setting `model.second_matrix`; "" for the names that ffkv knows.
     Raises:
-        UserError: no feed-forward layer, or one that is no single matrix of a block that runs once.
+        UserError: no feed-forward layer, or one of a form that is not one vector a token.
     """
     modules = dict(model.named_modules())
-    candidates = {}
-    for name, module in modules.items():
-        block = block_of(model, name)
-        inside = name[len(block) + 1 :]
-        if not block or ELSEWHERE.search(inside):
-            continue
-        if inside.endswith("experts"):
-            raise UserError(
-                f"{name} ({type(module).__name__}) is a mixture of experts: its memories cannot be read yet."
-            )
-        if is_matrix(module) and SECOND_MATRIX.search(inside):
-            candidates[name] = block
-    ran = _run(model, ids, modules, {*candidates, *candidates.values()})
-    found = [(candidates[name], name) for name in ran if name in candidates]
+    candidates = _candidates(model, modules, second_matrix)
+    shapes: dict[str, tuple] = {}
+    runs: Counter[str] = Counter()
+    found: dict[tuple[str, int], list[str]] = {}
+
+    def on_input(block: str):
+        return lambda module, args, kwargs: runs.update([block])
+
+    def on_output(name: str):
+        def note(module, args, kwargs, output) -> None:
+            if (state := hidden(output)) is not None:
+                shapes[name] = tuple(state.shape)
+            if name in candidates and state is not None:
+                shapes[name] = tuple(written(module, state).shape)
+                found.setdefault((candidates[name], runs[candidates[name]] - 1), []).append(name)
+
+        return note
+
+    blocks = {*candidates.values()}
+    with (
+        before(*[(modules[name], on_input(name)) for name in blocks]),
+        after(*[(modules[name], on_output(name)) for name in {*candidates, *blocks}]),
+    ):
+        forward(model, ids)
+    for (block, run), names in list(found.items()):
+        names[:] = [name for name in names if not _is_inside_a_router(name, shapes[name], shapes[block])]
+        if not names:
+            del found[block, run]
+        for name in names:
+            _check(block, name, names, shapes, modules, ids)
     if not found:
         raise UserError(
-            f"no feed-forward layer: no module that ran is named like the second matrix of one; {_describe(model)}"
+            f"no feed-forward layer: no module that ran is named like the second matrix of one; {_describe(model)}. If the model has one under another name, give it as model.second_matrix."
         )
-    for block, write in found:
-        _check(block, write, found, ran, ids)
-    return found
+    return [(block, run, names) for (block, run), names in found.items()]
 
 
 def block_of(model: nn.Module, name: str) -> str:
@@ -63,29 +84,55 @@ def is_matrix(module: nn.Module) -> bool:
     return getattr(getattr(module, "weight", None), "ndim", 0) == 2
 
 
-def _run(model: nn.Module, ids: Tensor, modules: dict[str, nn.Module], names: set[str]) -> dict[str, list[tuple]]:
-    """The shapes that the named modules return, a call each; the modules in order of execution."""
-    shapes: dict[str, list[tuple]] = {}
+def _candidates(model: nn.Module, modules: dict[str, nn.Module], second_matrix: str) -> dict[str, str]:
+    """The blocks of modules that may be writes, by the module's name."""
+    pattern = re.compile(second_matrix or SECOND_MATRIX)
+    banks = [name for name, module in modules.items() if form_of(module) is not None]
+    candidates = {}
+    for name, module in modules.items():
+        block = block_of(model, name)
+        inside = name[len(block) + 1 :]
+        if not block or (ELSEWHERE.search(inside) and not second_matrix):
+            continue
+        if any(name.startswith(f"{bank}.") for bank in banks):
+            continue
+        if name in banks or (is_matrix(module) and pattern.search(inside)):
+            candidates[name] = block
+        elif inside.endswith("experts") and _holds_tensors(module):
+            raise UserError(
+                f"{name} ({type(module).__name__}) is a mixture of experts of a form that ffkv does not know."
+            )
+    return candidates
 
-    def note(name: str):
-        return lambda module, args, kwargs, output: shapes.setdefault(name, []).append(tuple(hidden(output).shape))
 
-    with after(*[(modules[name], note(name)) for name in names]):
-        forward(model, ids)
-    return {name: calls for name, calls in shapes.items() if calls}
+def _holds_tensors(module: nn.Module) -> bool:
+    """Whether a module has matrices of its own instead of modules that have them."""
+    within = list(module.modules())
+    return any(parameter.ndim > 1 for parameter in module.parameters()) and not any(map(is_matrix, within))
 
 
-def _check(block: str, write: str, found: list[tuple[str, str]], ran: dict[str, list[tuple]], ids: Tensor) -> None:
-    if len(ran[block]) > 1:
-        raise UserError(f"{block} runs {len(ran[block])} times in one forward pass: depth is not a fixed layer")
-    others = [other for at, other in found if at == block and other != write]
-    if others:
+def _is_inside_a_router(name: str, shape: tuple, block: tuple) -> bool:
+    return shape[-1] != block[-1] and bool(re.search(r"(^|\.)gate\.", name))
+
+
+def _check(
+    block: str, name: str, names: list[str], shapes: dict[str, tuple], modules: dict[str, nn.Module], ids: Tensor
+) -> None:
+    if names.count(name) > 1:
+        raise UserError(f"{name} runs {names.count(name)} times within {block}: it is no layer of its own")
+    weight = getattr(modules[name], "weight", None)
+    if weight is not None and not weight.is_floating_point():
         raise UserError(
-            f"{block} has several second matrices ({write}, {others[0]}): it is no plain feed-forward layer"
+            f"{name} ({type(modules[name]).__name__}) holds packed weights of type {weight.dtype}: the model is quantised. Use its unquantised checkpoint."
         )
-    if ran[block][0][:-1] != tuple(ids.shape) or ran[write][0][-1] != ran[block][0][-1]:
+    kind, tokens = type(modules[block]).__name__, tuple(ids.shape)
+    if len(shapes[block]) != 3 or shapes[name][-1] != shapes[block][-1]:
         raise UserError(
-            f"{block} passes on {ran[block][0]} for {tuple(ids.shape)} tokens, {write} writes vectors of {ran[write][0][-1]}: the residual stream is not one vector per token"
+            f"{block} ({kind}) passes on {shapes[block]} for {tokens} tokens, {name} writes vectors of {shapes[name][-1]}: the residual stream is not one vector per token"
+        )
+    if shapes[block][:-1] != tokens or torch.Size(shapes[name][:-1]).numel() != ids.numel():
+        raise UserError(
+            f"{block} ({kind}) passes on {shapes[block][:-1]} positions, {name} sees {shapes[name][:-1]}, for {tokens} tokens: positions are not tokens"
         )
 
 
@@ -93,5 +140,7 @@ def _describe(model: nn.Module) -> str:
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module):
             matrices = [inside for inside, part in module[0].named_modules() if is_matrix(part)]
-            return f"{name}.0 is a {type(module[0]).__name__} with the matrices {', '.join(matrices)}"
+            recurrent = any(parameter.endswith("A_log") for parameter, _ in module[0].named_parameters())
+            kind = f"{type(module[0]).__name__} (a state-space model)" if recurrent else type(module[0]).__name__
+            return f"{name}.0 is a {kind} with the matrices {', '.join(matrices)}"
     return "the model has no list of blocks"

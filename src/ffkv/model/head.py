@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.errors import UserError
-from ffkv.model.anatomy import Layer
+from ffkv.model.anatomy import Shell
 from ffkv.model.hooks import hidden
 
 CHUNK_BYTES = 2**26  # of logits at a time: bounds the memory whatever the vocabulary
@@ -17,10 +17,11 @@ CHUNK_BYTES = 2**26  # of logits at a time: bounds the memory whatever the vocab
 class Head:
     """Reads vectors of the residual stream out into logits."""
 
-    def __init__(self, emptied: nn.Module, layers: list[Layer], vocabulary: int, device: str, projection: str = "head"):
+    def __init__(self, emptied: nn.Module, shell: Shell, vocabulary: int, device: str, projection: str = "head"):
         """Takes a model that `ffkv.model.emptied.empty` has emptied. `projection` is the setting `values.projection`."""
-        self._model, self._layers, self._device = emptied, layers, device
+        self._model, self._shell, self._device = emptied.to(device), shell, device
         self.vocabulary, self._projection = vocabulary, projection
+        self.dtype = next(parameter.dtype for parameter in emptied.parameters() if parameter.is_floating_point())
 
     def chunks(self, vectors: Tensor, layer: int) -> Iterator[tuple[slice, Tensor]]:
         """Logits of many vectors, a bounded number at a time.
@@ -36,8 +37,8 @@ class Head:
             part = slice(start, min(start + rows, len(vectors)))
             yield part, self.logits(vectors[part], layer)
 
-    def logits(self, vectors: Tensor, layer: int) -> Tensor:
-        """Logits of vectors [n, d] of a layer, as float32 [n, vocabulary].
+    def logits(self, vectors: Tensor, layer: int | None = None) -> Tensor:
+        """Logits of vectors [n, d] of a layer, as float32 [n, vocabulary]. None: of what the last block returns.
 
         Raises:
             UserError: the projection is "unembedding", and no single matrix maps the residual stream to the vocabulary.
@@ -56,14 +57,12 @@ class Head:
             )
         return embedding.weight.detach().float()
 
-    def _through_head(self, vectors: Tensor, layer: int) -> Tensor:
-        last, at = self._layers[-1], self._layers[layer]
+    def _through_head(self, vectors: Tensor, layer: int | None) -> Tensor:
         with torch.no_grad():
-            states = vectors.to(self._model.dtype)[:, None]
-            if at.post_norm:
-                states = hidden(self._model.get_submodule(at.site)(states))
-            block = self._model.get_submodule(last.block)
-            block.injected = states
+            states = vectors.to(self.dtype)[:, None]
+            if layer is not None and self._shell.layers[layer].post_norm:
+                states = hidden(self._model.get_submodule(self._shell.layers[layer].site)(states))
+            self._model.get_submodule(self._shell.last_block).injected = states
             ids = torch.zeros(len(vectors), 1, dtype=torch.long, device=self._device)
             return self._model(input_ids=ids, use_cache=False).logits[:, 0].float()
 

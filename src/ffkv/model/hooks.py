@@ -1,7 +1,7 @@
 """Hooks that are always removed, and the shapes that modules return."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -30,14 +30,29 @@ def after(*pairs: tuple[nn.Module, Callable[[nn.Module, tuple, dict, Any], Any]]
             handle.remove()
 
 
-def hidden(output: Any) -> Tensor:
-    """The hidden state in what a module returns: the tensor itself, or the first of a tuple."""
-    return output if torch.is_tensor(output) else output[0]
+def hidden(output: Any) -> Tensor | None:
+    """The hidden state in what a module returns: the tensor itself, or the first in a tuple or mapping; None: none."""
+    if torch.is_tensor(output):
+        return output
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    return next((found for part in parts if (found := hidden(part)) is not None), None)
 
 
-def given(args: tuple, kwargs: dict) -> Tensor:
+def with_hidden(output: Any, state: Tensor) -> Any:
+    """What a module returned, with another tensor in the place of its hidden state."""
+    if torch.is_tensor(output):
+        return state
+    if isinstance(output, Mapping):
+        name = next(name for name, part in output.items() if hidden(part) is not None)
+        return type(output)(**{**output, name: with_hidden(output[name], state)})
+    at = next(number for number, part in enumerate(output) if hidden(part) is not None)
+    return type(output)([*output[:at], with_hidden(output[at], state), *output[at + 1 :]])
+
+
+def given(args: tuple, kwargs: dict) -> Tensor | None:
     """The first floating-point tensor among a module's arguments: its hidden state."""
-    return next(value for value in (*args, *kwargs.values()) if torch.is_tensor(value) and value.is_floating_point())
+    tensors = (value for value in (*args, *kwargs.values()) if torch.is_tensor(value) and value.is_floating_point())
+    return next(tensors, None)
 
 
 def forward(model: nn.Module, ids: Tensor) -> Any:

@@ -10,26 +10,66 @@ import torch
 from torch import Tensor, nn
 
 from ffkv import store
-from ffkv.model.anatomy import Anatomy, Layer
+from ffkv.model.anatomy import Anatomy, Layer, Write
+from ffkv.model.arrival import norm_gain
+from ffkv.model.combine import scale_of
+from ffkv.model.experts import expert_values, form_of
 
 TOGETHER = 1024  # unit vectors a call
 
 
-def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor]:
+def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
     """What one unit of each coefficient adds to the residual stream, and what the layer adds without any.
 
     Asks the second matrix itself, with unit vectors and with zero: this needs no knowledge of its layout (Linear, Conv1D)
-    or of adapters around it.
+    or of adapters around it. Where a norm stands between the layer and the residual stream, these are the values with the
+    norm's constant gain; each token multiplies them with a factor of its own (`ffkv.model.tap`, quantity s).
 
     Returns:
-        Values v_i [memory, d] and bias b [d], float32, so that y = sum_i m_i v_i + b.
+        Values v_i [memory, d] and bias b [d], float32, so that y = sum_i m_i v_i + b. b is None where it depends on the
+        token: experts with biases, a second matrix with a bias that is weighted by token.
     """
-    write = model.get_submodule(layer.writes[0].module)
-    like = write.weight
+    parts = [_written(model.get_submodule(write.module), write) for write in layer.writes]
+    v = in_residual(model, layer, torch.cat([v for v, _ in parts]), directions=True)
+    biases = [bias for _, bias in parts if bias is not None]
+    constant = len(biases) == len(parts) and not any(
+        write.weighted and bool(bias.any()) for write, bias in zip(layer.writes, biases, strict=True)
+    )
+    b = in_residual(model, layer, sum(biases)[None])[0].float().cpu() if constant else None
+    return v.float().cpu(), b
+
+
+def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: bool = False) -> Tensor:
+    """Vectors [n, d] from where a layer's writes are summed to where they are added, without a token's own factor.
+
+    Args:
+        directions: they are differences of such sums, to which nothing constant is added.
+    """
+    if layer.carrier_kind not in ("norm", "linear"):
+        return vectors
+    carrier = model.get_submodule(layer.carrier)
+    if layer.carrier_kind == "norm":
+        return layer.carrier_scale * norm_gain(carrier, vectors) * vectors
     with torch.no_grad():
-        bias = write(like.new_zeros(1, layer.memories)).float()
-        rows = [(write(units).float() - bias).cpu() for units in _unit_vectors(layer.memories, like)]
-    return layer.writes[0].scale * torch.cat(rows), layer.writes[0].scale * bias[0].cpu()
+        constant = carrier(torch.zeros_like(vectors[:1])) if directions else 0
+        return layer.carrier_scale * (carrier(vectors) - constant)
+
+
+def _written(module: nn.Module, write: Write) -> tuple[Tensor, Tensor | None]:
+    """Scaled values [memory, d] and bias [d] of one write; of a bank whose bias depends on the token: None."""
+    if (form := form_of(module)) is not None:
+        with torch.no_grad():
+            v, constant = expert_values(module), form.constant(module)
+        beside = form.bias(module, 0) is not None or form.passes_on
+        bias = None if beside else v.new_zeros(v.shape[1]) if constant is None else constant
+    else:
+        like = module.weight
+        with torch.no_grad():
+            bias = module(like.new_zeros(1, write.memories))
+            v = torch.cat([module(units) - bias for units in _unit_vectors(write.memories, like)])
+        bias = bias[0]
+    scale = scale_of(write, v)
+    return scale * v, None if bias is None else scale * bias
 
 
 def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:
@@ -83,12 +123,12 @@ def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
             np.float32,
             ["layer", "width"],
             "1",
-            "what the layer adds beside its memories",
+            "what the layer adds beside its memories; NaN where that depends on the token",
         )
         for layer in anatomy.layers:
-            value[offsets[layer.index] : offsets[layer.index + 1]], bias[layer.index] = (
-                part.numpy() for part in values(model, layer)
-            )
+            v, b = values(model, layer)
+            value[offsets[layer.index] : offsets[layer.index + 1]] = v.numpy()
+            bias[layer.index] = np.nan if b is None else b.numpy()
 
 
 def read_memories(path: Path, layers: range | None = None, belongs_to: dict[str, Any] | None = None) -> Memories:

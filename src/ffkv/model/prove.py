@@ -1,140 +1,146 @@
 """The proof that runs on every model before anything is analysed: the identities of the decomposition, on real tokens."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 from ffkv.errors import UserError
-from ffkv.model.anatomy import Layer
-from ffkv.model.calibrate import TOLERANCE, calibrate, capture, replay
+from ffkv.model.anatomy import Layer, Shell
+from ffkv.model.calibrate import TOLERANCE, calibrate
+from ffkv.model.experts import record_experts
 from ffkv.model.find import find
 from ffkv.model.head import Head
 from ffkv.model.hooks import after, forward, hidden, relative_error
-from ffkv.model.memories import values
+from ffkv.model.memories import in_residual, values
+from ffkv.model.replay import capture, replay
 from ffkv.model.tap import tap
 
-PASSAGES = (
-    "The harbour was quiet when the first boats came in. A woman on the quay counted the crates, wrote the number in a "
-    "small green book, and asked the captain whether the storm of Tuesday night had cost him any of his nets.",
-    "In 1897 the committee published a report of 214 pages on the water supply of the city. It recommended three new "
-    "reservoirs, of which only one was ever built, because the council could not agree on how to pay for the others.",
-)
-LONGEST = 40  # tokens of a passage that are run
-DISTINCT = 8  # different tokens that a passage must have to prove anything
+REASONS = {
+    "experts": "running the experts one at a time gives other logits than the model's own code",
+    "memories": "the memories do not add up to the feed-forward layer's output",
+    "residual": "block output minus feed-forward output is not what the block returns without its feed-forward layer",
+    "prefix": "not causal: the coefficients of a prefix change with the tokens after it (an encoder loaded without is_decoder=True?)",
+    "head": "what follows the last block does not depend on its output at one token alone: reading it out gives other logits than the model",
+}
 
 
-def decompose(model: nn.Module, tokenizer) -> tuple[list[Layer], Tensor]:
-    """Finds and calibrates every feed-forward layer on one passage.
+class Proven(NamedTuple):
+    """A decomposed model.
 
-    Returns:
-        The layers, and the ids of another passage [2, token] to prove them on.
-    Raises:
-        UserError: the model has no feed-forward layers that can be read; says which and why.
+    shell: its feed-forward layers and its end. errors: the largest relative error of each identity. final: what the last
+    block returns [sentence, token, d]; logits: the model's own [sentence, token, vocabulary]; both float32.
     """
-    first, second = (_two_sentences(tokenizer, passage, model) for passage in PASSAGES)
-    found = find(model, first)
-    arguments = capture(model, [block for block, _ in found], first)
-    layers = [calibrate(model, index, block, write, arguments[block]) for index, (block, write) in enumerate(found)]
-    return layers, second
+
+    shell: Shell
+    errors: dict[str, float]
+    final: Tensor
+    logits: Tensor
 
 
-def _two_sentences(tokenizer, passage: str, model: nn.Module) -> Tensor:
-    """The passage's ids as two sentences of equal length [2, token]."""
-    ids = tokenizer(passage, add_special_tokens=False, verbose=False)["input_ids"]
-    largest = model.get_input_embeddings().weight.shape[0]
-    if max(ids) >= largest:
-        raise UserError(
-            f"The tokenizer gives id {max(ids)}, but the model embeds only {largest} tokens: it is the tokenizer of another model."
-        )
-    if len(set(ids)) < DISTINCT:  # a tokenizer that knows no English: any of its tokens will do
-        ids = torch.randint(
-            min(len(tokenizer), largest), (len(ids),), generator=torch.Generator().manual_seed(len(passage))
-        ).tolist()
-    context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or LONGEST
-    tokens = min(len(ids) // 2, LONGEST, context)
-    return torch.tensor(ids[: 2 * tokens]).reshape(2, tokens)
+def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = "") -> Proven:
+    """Finds and calibrates every feed-forward layer on one text, and proves the decomposition on another.
 
-
-def prove(model: nn.Module, layers: list[Layer], ids: Tensor) -> dict[str, float]:
-    """The largest relative error over all layers of each identity, on ids [sentence, token] that nothing was fitted to.
-
-    - memories: sum_i m_i v_i + b = y
+    - experts: a bank of experts that keeps a record returns what the model's own code returns
+    - memories: y = sum_i m_i v_i + b, times the token's factor where a norm follows
     - residual: o - y = o with the feed-forward layer switched off
     - prefix: the coefficients of a prefix do not depend on the tokens after it
 
+    Args:
+        first, second: ids [sentence, token]. second_matrix: the setting `model.second_matrix`.
     Raises:
-        UserError: an identity fails; names it, the layer and the error.
+        UserError: the model has no feed-forward layers that can be read, or an identity fails; names the layer, the identity
+            and the error.
     """
-    tolerance = TOLERANCE[model.dtype]
-    states, prefix = observe(model, layers, ids), observe(model, layers, ids[:, : ids.shape[1] * 2 // 3])
-    arguments = capture(model, [layer.block for layer in layers], ids)
-    errors = dict.fromkeys(["memories", "residual", "prefix"], 0.0)
+    tolerance = TOLERANCE[_dtype(model)]
+    untouched = forward(model, second).logits.float()
+    _require(
+        "experts", relative_error(untouched, untouched), tolerance, f"in {str(_dtype(model)).removeprefix('torch.')}: "
+    )
+    record_experts(model)
+    layers = calibrate(model, find(model, first, second_matrix), first)
+    last_block, returns, final, logits = _end(model, layers, second)
+    errors = {"experts": relative_error(logits, untouched), **dict.fromkeys(["memories", "residual", "prefix"], 0.0)}
+    _require("experts", errors["experts"], max(tolerance, 1e-3), "")
+    states = observe(model, layers, second)
+    prefix = observe(model, layers, second[:, : second.shape[1] * 2 // 3], "m")
+    arguments = capture(model, [layer.block for layer in layers], second)
     for layer in layers:
-        m, y, o = (states[layer.index][quantity] for quantity in "myo")
-        v, b = values(model, layer)
-        module, inside = model.get_submodule(layer.block), layer.writes[0].module[len(layer.block) + 1 :]
-        off = replay(module, arguments[layer.block], off=inside)
-        r = off.inputs[layer.site[len(layer.block) + 1 :]] if layer.site else off.output
-        short = prefix[layer.index]["m"]
+        m, y, o, short = states[layer.index]["m"], *(states[layer.index][q] for q in "yo"), prefix[layer.index]["m"]
         found = {
-            "memories": relative_error(m @ v + b, y),
-            "residual": relative_error(o - y, r.float().reshape(o.shape)),
-            "prefix": relative_error(short, m[:, : short.shape[1]]),
+            "memories": relative_error(_from_memories(model, layer, states[layer.index]), y),
+            "residual": relative_error(
+                o - y, _without(model, layer, arguments[layer.block, layer.call]).reshape(o.shape)
+            ),
+            "prefix": relative_error(short, m[:, : short.shape[1]]) if m.any() else 0.0,
         }
         for name, error in found.items():
-            _require(name, error, tolerance, layer)
+            _require(name, error, tolerance, f"layer {layer.index} ({layer.writes[0].module}): ")
             errors[name] = max(errors[name], error)
-    return errors
+    return Proven(Shell(type(model).__name__, layers, last_block, returns), errors, final, logits)
 
 
-def _require(identity: str, error: float, tolerance: float, layer: Layer) -> None:
+def _from_memories(model: nn.Module, layer: Layer, states: dict[str, Tensor]) -> Tensor:
+    v, _ = values(model, layer)
+    b = in_residual(model, layer, states["b"].to(_dtype(model))).float()
+    return states.get("s", 1) * (states["m"] @ v + b)
+
+
+def _without(model: nn.Module, layer: Layer, arguments: tuple[tuple, dict]) -> Tensor:
+    """The residual: what stands where o stood, with the layer switched off."""
+    inside = len(layer.block) + 1
+    off = {write.module[inside:]: torch.zeros_like for write in layer.writes}
+    return replay(model.get_submodule(layer.block), arguments, off).at(layer.site[inside:]).float()
+
+
+def _require(identity: str, error: float, tolerance: float, where: str) -> None:
     if error < tolerance:  # false for NaN, too
         return
-    reasons = {
-        "memories": "the memories do not add up to the feed-forward layer's output",
-        "residual": "block output minus feed-forward output is not what the block returns without its feed-forward layer",
-        "prefix": "not causal: the coefficients of a prefix change with the tokens after it (an encoder loaded without is_decoder=True?)",
-    }
-    raise UserError(
-        f"layer {layer.index} ({layer.writes[0].module}): {reasons[identity]} (relative error {error:.0e}, allowed {tolerance:.0e})"
-    )
+    if error != error:
+        raise UserError(f"{where}values that are not finite: the model overflows. Use model.dtype float32.")
+    raise UserError(f"{where}{REASONS[identity]} (relative error {error:.0e}, allowed {tolerance:.0e})")
 
 
-def prove_head(head: Head, layer: int, final: Tensor, logits: Tensor, tolerance: float) -> float:
-    """The relative error of head(o^L) against the model's own logits.
+def prove_head(head: Head, proven: Proven) -> float:
+    """The relative error of the head, as it was stored, against the model's own logits.
 
-    Args:
-        layer: the last layer, from 0. final: its block output [sentence, token, d]; logits: the model's [sentence, token, vocabulary].
     Raises:
         UserError: they differ by more than the tolerance.
     """
-    read = head.logits(final.reshape(-1, final.shape[-1]), layer)
-    error = relative_error(read.reshape(logits.shape), logits)
-    if not error < tolerance:
-        raise UserError(
-            f"what follows the last block does not depend on its output alone: reading it out gives other logits than the model (relative error {error:.0e}, allowed {tolerance:.0e})"
-        )
+    read = head.logits(proven.final.reshape(-1, proven.final.shape[-1]))
+    error = relative_error(read.reshape(proven.logits.shape).cpu(), proven.logits)
+    _require("head", error, TOLERANCE[head.dtype], "")
     return error
 
 
-def observe(model: nn.Module, layers: list[Layer], ids: Tensor) -> list[dict[str, Tensor]]:
-    """Copies of m, y and o of every layer on ids [sentence, token], in float32."""
+def observe(model: nn.Module, layers: list[Layer], ids: Tensor, quantities: str = "mbsyo") -> list[dict[str, Tensor]]:
+    """Copies of some quantities of every layer on ids [sentence, token], in float32."""
     states: list[dict[str, Tensor]] = [{} for _ in layers]
 
     def take(layer: Layer, quantity: str, tensor: Tensor) -> None:
         states[layer.index][quantity] = tensor.float().clone()
 
-    with tap(model, layers, "myo", take) as run:
+    with tap(model, layers, quantities, take) as run:
         run(ids)
     return states
 
 
-def logits_and_form(model: nn.Module, layers: list[Layer], ids: Tensor) -> tuple[Tensor, int]:
-    """The model's own logits in float32, and how many values its last block returns (0 for a bare tensor)."""
-    form: list[int] = []
+def _end(model: nn.Module, layers: list[Layer], ids: Tensor) -> tuple[str, int, Tensor, Tensor]:
+    """The block that runs last, how many values it returns, its output and the model's logits."""
+    last: list = ["", 0, None]
 
-    def note(module, args, kwargs, output) -> None:
-        form.append(0 if torch.is_tensor(hidden(output)) and torch.is_tensor(output) else len(output))
+    def note(name: str):
+        def on_output(module, args, kwargs, output) -> None:
+            last[:] = name, 0 if torch.is_tensor(output) else len(output), hidden(output).float().clone()
 
-    with after((model.get_submodule(layers[-1].block), note)):
+        return on_output
+
+    lists = dict.fromkeys(layer.block.rpartition(".")[0] for layer in layers)
+    blocks = [(block, f"{path}.{name}") for path in lists for name, block in model.get_submodule(path).named_children()]
+    with after(*[(block, note(name)) for block, name in blocks]):
         logits = forward(model, ids).logits.float()
-    return logits, form[0]
+    return *last, logits
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())

@@ -1,0 +1,46 @@
+"""The texts that every model is calibrated and proven on."""
+
+import torch
+from torch import Tensor, nn
+
+from ffkv.errors import UserError
+
+PASSAGES = (
+    "The harbour was quiet when the first boats came in. A woman on the quay counted the crates, wrote the number in a "
+    "small green book, and asked the captain whether the storm of Tuesday night had cost him any of his nets.",
+    "In 1897 the committee published a report of 214 pages on the water supply of the city. It recommended three new "
+    "reservoirs, of which only one was ever built, because the council could not agree on how to pay for the others.",
+)
+LONGEST = 40  # tokens of a passage that are run
+DISTINCT = 8  # different tokens that a passage must have to prove anything
+
+
+def passages(model: nn.Module, tokenizer) -> tuple[Tensor, Tensor]:
+    """Two passages as ids, each as two sentences of equal length [2, token].
+
+    Raises:
+        UserError: the tokenizer gives ids that the model does not embed.
+    """
+    first, second = (_two_sentences(tokenizer, passage, model) for passage in PASSAGES)
+    return first, second
+
+
+def _two_sentences(tokenizer, passage: str, model: nn.Module) -> Tensor:
+    ids = tokenizer(passage, add_special_tokens=False, verbose=False)["input_ids"]
+    largest = embedded_tokens(model)
+    if max(ids, default=0) >= largest:
+        raise UserError(
+            f"The tokenizer gives id {max(ids)}, but the model embeds only {largest} tokens: it is the tokenizer of another model."
+        )
+    if len(set(ids)) < DISTINCT:  # a tokenizer that knows no English: any of its tokens will do
+        generator = torch.Generator().manual_seed(len(passage))
+        ids = torch.randint(min(len(tokenizer), largest), (2 * LONGEST,), generator=generator).tolist()
+    context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or LONGEST
+    tokens = min(len(ids) // 2, LONGEST, context)
+    return torch.tensor(ids[: 2 * tokens]).reshape(2, tokens)
+
+
+def embedded_tokens(model: nn.Module) -> int:
+    """How many tokens a model embeds."""
+    weight = getattr(model.get_input_embeddings(), "weight", None)
+    return weight.shape[0] if weight is not None else model.config.get_text_config(decoder=True).vocab_size
