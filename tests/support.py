@@ -9,11 +9,16 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
+    MixtralConfig,
     OPTConfig,
+    Phi3Config,
     PreTrainedTokenizerFast,
+    Qwen2MoeConfig,
 )
 
 from ffkv.model.stage import examine, write_stage
@@ -28,6 +33,8 @@ SMALL = {
     "hidden_size": 16,
     "num_attention_heads": 2,
 }
+GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
+EXPERTS = {"num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2}
 CONFIGS = {
     "gpt2": GPT2Config(n_layer=3, n_embd=16, n_head=2, vocab_size=60, n_positions=32, bos_token_id=0, eos_token_id=0),
     "gpt2-relu": GPT2Config(
@@ -45,6 +52,13 @@ CONFIGS = {
     "gpt-neox": GPTNeoXConfig(**SMALL, intermediate_size=24),
     "gpt-neox-sequential": GPTNeoXConfig(**SMALL, intermediate_size=24, use_parallel_residual=False),
     "llama": LlamaConfig(**SMALL, intermediate_size=24),
+    "gemma2": Gemma2Config(**SMALL, **GROUPED, intermediate_size=24),
+    "phi3": Phi3Config(**SMALL, intermediate_size=24, pad_token_id=0),
+    "mixtral": MixtralConfig(**SMALL, **GROUPED, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2-moe": Qwen2MoeConfig(
+        **SMALL, **EXPERTS, moe_intermediate_size=12, shared_expert_intermediate_size=20, intermediate_size=24
+    ),
+    "gpt-oss": GptOssConfig(**SMALL, **GROUPED, num_local_experts=4, num_experts_per_tok=2, intermediate_size=12),
 }
 
 

@@ -91,7 +91,7 @@ def _fits(runs: Runs, site: str, writes: list[str], tolerance: float, failures: 
         if arrived.abs().max() < ROUNDING * max(z.abs().max(), whole.abs().max()):
             failures[f"{write} does not arrive at {place}"] = None
             return None
-        found = fit(z, arrived, tolerance)
+        found = fit(z, arrived, allowed := tolerance + _rounding(whole, arrived))
         if found is None:
             failures[f"{write} arrives changed at {place}: gated, normed or transformed"] = None
             return None
@@ -100,12 +100,18 @@ def _fits(runs: Runs, site: str, writes: list[str], tolerance: float, failures: 
         if (
             found.weighted
             and not branch
-            and proportion((twice - whole).reshape(z.shape), arrived, 10 * tolerance) is None
+            and proportion((twice - whole).reshape(z.shape), arrived, 10 * allowed) is None
         ):
             failures[f"{write} arrives at {place} through something that scales each token by its own length"] = None
             return None
         fits.append(found)
     return fits
+
+
+def _rounding(whole: Tensor, difference: Tensor) -> float:
+    """The relative error of a difference that comes from rounding what it is a difference of; bounded."""
+    relative = 8 * torch.finfo(whole.dtype).eps * whole.abs().max() / difference.abs().max()
+    return min(relative.item(), 0.05)
 
 
 def _carrier(

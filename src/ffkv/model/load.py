@@ -9,6 +9,7 @@ import torch
 
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy, read_anatomy
+from ffkv.model.experts import record_experts
 from ffkv.runtime import choose_device
 from ffkv.settings import Model
 
@@ -43,6 +44,7 @@ def load(model_folder: Path, device: str = "auto") -> LoadedModel:
         raise UserError(
             f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model stage again."
         )
+    record_experts(model)
     device = choose_device(device)
     return LoadedModel(model.to(device), anatomy, device)
 

@@ -1,0 +1,171 @@
+"""How writes reach the residual stream: scalings, norms, gates, maps and repeated blocks, on models whose answer is known."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import CONFIGS
+from transformers import AutoModelForCausalLM, HrmTextConfig
+
+from ffkv.errors import UserError
+from ffkv.model.fit import fit, proportion, tokens_weights
+from ffkv.model.memories import values
+from ffkv.model.prove import observe, prove
+
+numbers = st.floats(0.1, 10) | st.floats(-10, -0.1)
+
+
+def ids(seed: int) -> torch.Tensor:
+    return torch.randint(1, 60, (2, 9), generator=torch.Generator().manual_seed(seed))
+
+
+def model_of(kind: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind]).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+@given(st.integers(0, 10**6), numbers)
+@settings(max_examples=40, deadline=None)
+def test_each_scaling_is_recognised_as_the_simplest_that_it_is(seed, number):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(12, 8, generator=generator)
+    vector, weight = torch.randn(8, generator=generator) + 3, torch.rand(12, 1, generator=generator) + 0.5
+    assert fit(z, number * z, 1e-4).scale == pytest.approx(number, rel=1e-4)
+    assert not fit(z, number * z, 1e-4).weighted
+    found = fit(z, vector * z, 1e-4)
+    torch.testing.assert_close(found.scale.flatten().float(), vector, rtol=1e-4, atol=1e-4)
+    assert not found.weighted
+    assert fit(z, weight * z, 1e-4) == (1.0, True)
+    assert fit(z, weight * vector * z, 1e-4).weighted
+    assert fit(z, z.roll(1, 0), 1e-4) is None
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_weights_of_parts_are_recovered_from_their_sum(seed):
+    generator = torch.Generator().manual_seed(seed)
+    parts = torch.randn(2, 5, 8, generator=generator)
+    parts[1, 3] = 0  # an expert that was not asked
+    weights = torch.rand(2, 5, generator=generator)
+    weights[1, 3] = 0
+    found = tokens_weights(parts, (weights[..., None] * parts).sum(0))
+    torch.testing.assert_close(found.float(), weights, rtol=1e-4, atol=1e-5)
+
+
+def test_a_proportion_of_tensors_that_are_not_proportional_is_none():
+    assert proportion(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]), 1e-6) == 2
+    assert proportion(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 5.0]), 1e-6) is None
+
+
+def test_a_norm_after_the_layer_leaves_raw_coefficients_values_with_its_gain_and_a_factor_a_token():
+    model = model_of("gemma2")
+    layers = prove(model, ids(1), ids(2)).shell.layers
+    states = observe(model, layers, ids(3))
+    for layer in layers:
+        block = model.get_submodule(layer.block)
+        norm = block.post_feedforward_layernorm
+        v, b = values(model, layer)
+        # rtol: the norm's epsilon of 1e-6 stands in the gain that was asked for
+        torch.testing.assert_close(v, block.mlp.down_proj.weight.T * (1 + norm.weight), rtol=1e-5, atol=1e-6)
+        assert not b.any()
+        written = states[layer.index]["m"] @ block.mlp.down_proj.weight.T
+        root_mean_square = (written.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        torch.testing.assert_close(states[layer.index]["s"], 1 / root_mean_square, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(states[layer.index]["y"], norm(written), rtol=1e-4, atol=1e-5)
+        assert layer.carrier_kind == "norm"
+
+
+def test_blocks_that_run_several_times_are_a_layer_each_time():
+    config = HrmTextConfig(
+        vocab_size=60,
+        hidden_size=16,
+        intermediate_size=24,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_layers_per_stack=2,
+        H_cycles=2,
+        L_cycles=2,
+        max_position_embeddings=32,
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    layers = prove(model, ids(1), ids(2)).shell.layers
+    runs = [(layer.block.split(".")[1], layer.call) for layer in layers]
+    # twice: two runs of the low stack, then one of the high one; two blocks each
+    assert runs == [
+        run
+        for low, high in (((0, 1), 0), ((2, 3), 1))
+        for run in [*[("L_module", n) for n in low for _ in "ab"], *[("H_module", high)] * 2]
+    ]
+    states = observe(model, layers, ids(3), "m")
+    assert not torch.allclose(states[0]["m"], states[2]["m"])  # the same block, its first and its second run
+
+
+class Renamed(torch.nn.Module):
+    """A feed-forward layer whose matrices have names of their own."""
+
+    def __init__(self, mlp):
+        super().__init__()
+        self.listen, self.speak, self.act = mlp.c_fc, mlp.c_proj, mlp.act
+
+    def forward(self, x):
+        return self.speak(self.act(self.listen(x)))
+
+
+def test_a_setting_names_the_second_matrix_of_other_peoples_code():
+    model = model_of("gpt2")
+    for block in model.transformer.h:
+        block.mlp = Renamed(block.mlp)
+    with pytest.raises(UserError, match=r"no feed-forward layer.*mlp\.speak.*model\.second_matrix"):
+        prove(model, ids(1), ids(2))
+    proven = prove(model, ids(1), ids(2), r"mlp\.speak$")
+    assert [layer.writes[0].module for layer in proven.shell.layers] == [
+        f"transformer.h.{n}.mlp.speak" for n in range(3)
+    ]
+
+
+def test_a_matrix_that_is_no_second_matrix_is_refused_with_the_block_and_the_reason():
+    model = model_of("gpt2")
+    with pytest.raises(UserError, match=r"transformer\.h\.0 .*GPT2Block"):
+        prove(model, ids(1), ids(2), r"attn\.c_proj$")
+    with pytest.raises(UserError, match=r"transformer\.h\.0 .*mlp\.c_fc|positions|not added"):
+        prove(model, ids(1), ids(2), r"mlp\.c_fc$")
+
+
+class Forgetful(torch.nn.Module):
+    """A block that lets each token see the next one."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.inner = block
+
+    def forward(self, hidden_states, *args, **kwargs):
+        ahead = torch.cat([hidden_states[:, 1:], hidden_states[:, -1:]], 1)
+        return self.inner(hidden_states + 0.1 * ahead, *args, **kwargs)
+
+
+def test_a_model_that_sees_later_tokens_is_refused_as_not_causal():
+    model = model_of("gpt2")
+    model.transformer.h[1] = Forgetful(model.transformer.h[1])
+    with pytest.raises(UserError, match=r"layer 1 .*not causal"):
+        prove(model, ids(1), ids(2))
+
+
+def test_what_a_layer_writes_is_found_beside_a_far_larger_residual():
+    model = model_of("gpt2")
+    model.transformer.wte.weight.data[:, 3] = 3000  # an outlier dimension, as trained models have them
+    shell = prove(model, ids(1), ids(2)).shell
+    assert [layer.writes[0].scale for layer in shell.layers] == pytest.approx([1, 1, 1], rel=1e-3)
+
+
+def test_a_model_that_overflows_is_refused_with_its_type():
+    model = model_of("gpt2").half()
+    model.transformer.h[1].mlp.c_fc.weight.data *= 6e4
+    with pytest.raises(UserError, match=r"in float16: .*not finite.*float32"):
+        prove(model, ids(1), ids(2))
