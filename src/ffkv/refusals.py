@@ -15,6 +15,19 @@ def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
     return []
 
 
+def regular_expression(value: str) -> str:
+    """The value, if it is a regular expression.
+
+    Raises:
+        ValueError: it is none; says where it goes wrong.
+    """
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression ({error})") from error
+    return value
+
+
 # What pydantic calls a problem, and what is allowed; in braces the limit. What is not here says it well enough itself.
 ALLOWED = {
     "bool_type": "true or false",
@@ -41,7 +54,7 @@ def refusal(detail: dict[str, Any]) -> str:
     value, limits = shown(detail["input"]), {key: _plain(limit) for key, limit in detail.get("ctx", {}).items()}
     if detail["type"] in ALLOWED:
         return f"{value}: must be {ALLOWED[detail['type']].format(**limits)}"
-    return f"{value}: {detail['msg']}"
+    return f"{value}: {detail['msg'].removeprefix('Value error, ')}"
 
 
 def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:

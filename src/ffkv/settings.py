@@ -6,10 +6,10 @@ and the command line takes its options from them.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ffkv.errors import UserError
-from ffkv.refusals import problems_of, shown
+from ffkv.refusals import problems_of, regular_expression, shown
 
 EMBEDDED = "embedded"
 LARGEST = 10**9  # of whole numbers that have no limit of their own: nothing that ffkv counts or allocates overflows
@@ -17,6 +17,7 @@ Globs = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
 ]
+Pattern = Annotated[str, AfterValidator(regular_expression)]
 Whole = Annotated[int, Field(le=LARGEST)]
 
 
@@ -45,7 +46,7 @@ class Model(Section):
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU where there is one.",
     )
-    second_matrix: str = Field(
+    second_matrix: Pattern = Field(
         "",
         description="Regular expression for the second feed-forward matrix's name inside its block, for model code whose names ffkv does not know; empty for the known names.",
     )

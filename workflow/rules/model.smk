@@ -23,6 +23,7 @@ rule model:
         checkpoint=checkpoint,
         revision=setting("model/revision"),
         dtype=setting("model/dtype"),
+        second_matrix=setting("model/second_matrix"),
         trust_remote_code=switch("model/trust_remote_code", "trust-remote-code"),
     shell:
         """
@@ -30,6 +31,7 @@ rule model:
             --checkpoint {params.checkpoint:q} \
             --revision {params.revision:q} \
             --dtype {params.dtype} \
+            --second-matrix {params.second_matrix:q} \
             {params.trust_remote_code} \
             --threads {threads} \
             --output {output.model:q} \
