@@ -24,7 +24,7 @@ TABLE = Path(ffkv.__file__).parents[2] / "docs" / "architectures.csv"
     help="Prove anew, on a tiny random model of each type, instead of showing docs/architectures.csv.",
 )
 @click.option("--output", type=WRITABLE, help="Also write the table here, as CSV.")
-@click.option("--processes", type=click.IntRange(1), help="Processes that prove at once.  [default: one a core]")
+@click.option("--processes", type=click.IntRange(1), show_default="one a core", help="Processes that prove at once.")
 def models(model_types: tuple[str, ...], prove: bool, output: Path | None, processes: int | None) -> None:
     """Show which model types can be read: all of them, or the named ones.
 
@@ -40,14 +40,14 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
 
 def _stored(model_types: tuple[str, ...]):
     """The rows of the table that is checked in."""
-    from ffkv.architectures.coverage import Row
+    from ffkv.architectures.coverage import COLUMNS
     from ffkv.tables import read
 
     if not TABLE.exists():
         raise UserError(
             f"{TABLE} does not exist: it comes with a clone of ffkv. `ffkv models --prove` makes the table."
         )
-    stored = read(TABLE, texts=Row.__dataclass_fields__)
+    stored = read(TABLE, texts=COLUMNS)
     _check(model_types, list(stored["model_type"]))
     return stored[stored["model_type"].isin(model_types)] if model_types else stored
 
@@ -82,12 +82,13 @@ def _aligned(rows: list[dict[str, str]]) -> str:
     lines = [("model type", "proven", "error", "kind of feed-forward layer, or why not")]
     lines += [(row["model_type"], row["proven"], row["largest_error"], row["kind"] or row["reason"]) for row in rows]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    indent = " " * (sum(widths) + 2 * len(widths))
-    # In a file each row is one line.
-    width = max(len(indent) + 40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 10**6
-    wrapped = textwrap.TextWrapper(width=width, subsequent_indent=indent, break_on_hyphens=False)
-    texts = [
-        wrapped.fill("  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[3]])) for line in lines
-    ]
+    indent = " " * sum(width + 2 for width in widths)
+    wrap = textwrap.TextWrapper(max(line_width(), len(indent) + 20), subsequent_indent=indent, break_on_hyphens=False)
+    texts = ["".join(f"{cell:{width + 2}}" for cell, width in zip(line, widths)) + line[3] for line in lines]
     proven = sum(row["proven"] == "yes" for row in rows)
-    return "\n".join([*texts, f"{proven} of {len(rows)} model types proven"])
+    return "\n".join([*map(wrap.fill, texts), f"{proven} of {len(rows)} model types proven"])
+
+
+def line_width() -> int:
+    """The terminal's width; in a file each row is one line."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize

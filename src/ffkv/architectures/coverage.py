@@ -6,7 +6,7 @@ A tiny model of the type goes through the same proof as a real checkpoint. The p
 import multiprocessing
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import pandas as pd
 
@@ -30,9 +30,12 @@ class Row:
     reason: str = ""
 
 
+COLUMNS = [field.name for field in fields(Row)]
+
+
 def table(rows: list[Row]) -> pd.DataFrame:
     """The rows as a table, in the order that they came in."""
-    return pd.DataFrame([asdict(row) for row in rows], columns=list(Row.__dataclass_fields__))
+    return pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
 
 
 def rows(model_types: list[str], processes: int) -> Iterator[Row]:
