@@ -1,14 +1,27 @@
 """Tiny models: they build, they are small, the same seed gives the same model, and no entry of their data is dead."""
 
+import contextlib
 import dataclasses
 import tomllib
 from collections import Counter
+from copy import deepcopy
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from ffkv.architectures.tiny import DATA, EXCEPTIONS, SIZES, VARIANTS, VOCABULARY, tiny_config, tiny_model, types
+
+
+def leaves(table: dict, path: tuple[str, ...] = ()):
+    """The paths of the values in nested tables."""
+    for name, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name)
+
 
 SOME = ["gpt2", "opt", "gpt_neox", "llama", "gemma2", "mixtral", "qwen2_moe", "bart", "granitemoehybrid", "gemma3"]
 # Settings that are no fields of the config class: all configs take the first, the model reads the second without one.
@@ -57,12 +70,31 @@ def test_the_multipliers_of_a_tiny_model_are_not_trivial():
     assert 1 not in (config.residual_multiplier, config.logits_scaling, config.embedding_multiplier)
 
 
-def test_a_nested_config_can_be_that_of_another_type():
+def test_a_config_inside_another_is_the_tiny_one_of_its_type():
     assert tiny_config("fuyu").text_config.to_dict() == tiny_config("persimmon").to_dict()
 
 
-def test_every_exception_is_of_a_type_and_says_something_that_the_sizes_do_not():
-    assert EXCEPTIONS.keys() <= {*types(), "dots3_note_text"}
+def test_models_leave_the_data_as_it_was():
+    before = deepcopy(EXCEPTIONS)
+    for model_type in EXCEPTIONS:
+        tiny_config(model_type)
+    assert before == EXCEPTIONS
+
+
+@pytest.mark.parametrize(
+    ("model_type", "path"), [(model_type, path) for model_type in EXCEPTIONS for path in leaves(EXCEPTIONS[model_type])]
+)
+def test_every_exception_changes_something(model_type, path, monkeypatch):
+    """Without it the config is another one, or none."""
+    whole = tiny_config(model_type).to_dict()
+    rest = deepcopy(EXCEPTIONS[model_type])
+    table = rest
+    for name in path[:-1]:
+        table = table[name]
+    del table[path[-1]]
+    monkeypatch.setitem(EXCEPTIONS, model_type, rest)
+    with contextlib.suppress(ValueError, StrictDataclassClassValidationError):
+        assert tiny_config(model_type).to_dict() != whole
 
 
 @pytest.mark.parametrize("model_type", EXCEPTIONS)
@@ -80,7 +112,7 @@ def unknown(config: type[PreTrainedConfig], settings: dict):
     for name, value in settings.items():
         if name in config.sub_configs:
             part = type(getattr(config(), name))
-            yield from unknown(part, {inner: value[inner] for inner in value if inner != "model_type"})
+            yield from unknown(part, value)
         elif name not in {field.name for field in dataclasses.fields(config)} | NO_FIELDS:
             yield name
 

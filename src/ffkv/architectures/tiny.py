@@ -7,6 +7,7 @@ asks for something unusual.
 
 import dataclasses
 import tomllib
+from copy import deepcopy
 from importlib.resources import files
 from typing import Any
 
@@ -72,11 +73,10 @@ def tiny_config(model_type: str, settings: dict[str, Any] | None = None) -> PreT
 def _shrunk(config: type[PreTrainedConfig], settings: dict[str, Any]) -> dict[str, Any]:
     """What a config class is to be called with for a tiny model."""
     default = vars(config())  # not by attribute: some fields then insist on being asked of a single layer
-    fields = {field.name for field in dataclasses.fields(config)}
-    small = {
-        name: SIZES[name] for name in sorted(fields & SIZES.keys()) if _is_size(name, default.get(name, SIZES[name]))
-    }
-    small |= {name: _token(name) for name in sorted(fields) if _is_beyond(name, default.get(name))}
+    fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
+    sizes = [name for name in fields if name in SIZES and _is_size(name, default.get(name, SIZES[name]))]
+    tokens = [name for name in fields if _is_beyond(name, default.get(name))]
+    small = {name: SIZES[name] for name in sizes} | {name: SPECIAL.get(name, VOCABULARY - 1) for name in tokens}
     small |= _nested(config, default)
     if _every_head_has_its_own(default):
         small["num_key_value_heads"] = SIZES["num_attention_heads"]
@@ -97,16 +97,13 @@ def _nested(config: type[PreTrainedConfig], default: dict[str, Any]) -> dict[str
 
 
 def _merged(small: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """`settings` over `small`, table by table; a table with a `model_type` stands for the tiny config of that type."""
+    """`settings` over `small`, table by table."""
     merged = dict(small)
     for name, value in settings.items():
-        if isinstance(value, dict) and "model_type" in value:
-            model_type = value["model_type"]
-            merged[name] = {"model_type": model_type, **_shrunk(CONFIG_MAPPING[model_type], value)}
-        elif isinstance(value, dict) and isinstance(small.get(name), dict):
+        if isinstance(value, dict) and isinstance(small.get(name), dict):
             merged[name] = _merged(small[name], value)
         else:
-            merged[name] = value
+            merged[name] = deepcopy(value)  # configs complete the tables that they are given
     return merged
 
 
@@ -119,10 +116,6 @@ def _is_beyond(name: str, default: Any) -> bool:
     """Whether a field is the id of a token that the tiny vocabulary does not have."""
     is_token = name.endswith(("token_id", "token_index"))
     return is_token and (isinstance(default, list) or (isinstance(default, int) and default >= VOCABULARY))
-
-
-def _token(name: str) -> int:
-    return SPECIAL.get(name, VOCABULARY - 1)
 
 
 def _every_head_has_its_own(default: dict[str, Any]) -> bool:
