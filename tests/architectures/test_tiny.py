@@ -74,6 +74,10 @@ def test_a_config_inside_another_is_the_tiny_one_of_its_type():
     assert tiny_config("fuyu").text_config.to_dict() == tiny_config("persimmon").to_dict()
 
 
+def test_exceptions_and_variants_are_of_types():
+    assert EXCEPTIONS.keys() | {variant["type"] for variant in VARIANTS.values()} <= set(types())
+
+
 def test_models_leave_the_data_as_it_was():
     before = deepcopy(EXCEPTIONS)
     for model_type in EXCEPTIONS:
