@@ -33,7 +33,10 @@ def ends(outcome):
     ("outcome", "expected"),
     [
         (["plain"] * 3, Row("gpt2", "yes", "plain", "3e-07")),
-        (["gated", "4 experts, gated", "gated"], Row("gpt2", "yes", "4 experts, gated; gated", "3e-07")),
+        (
+            ["gated; norm after", "4 experts, gated", "gated; norm after"],
+            Row("gpt2", "yes", "4 experts, gated | gated; norm after", "3e-07"),
+        ),
         (UserError("not causal:\n  later tokens"), Row("gpt2", "no", reason="not causal: later tokens")),
         (KeyError("wte"), Row("gpt2", "no", reason="error: KeyError: 'wte'")),
     ],

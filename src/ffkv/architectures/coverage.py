@@ -19,7 +19,7 @@ SENTENCES, TOKENS = 2, 12
 class Row:
     """One model type.
 
-    proven: "yes" or "no". kind: how its feed-forward layers are built. largest_error: of all identities of the proof,
+    proven: "yes" or "no". kind: how its feed-forward layers are built, several kinds with | between. largest_error: of all identities of the proof,
     relative, to one digit. reason: why it is not proven. What does not apply is empty.
     """
 
@@ -83,7 +83,7 @@ def proof(model_type: str, model) -> Row:
     except Exception as error:  # a defect of ffkv: in the table, so that it is seen
         return Row(model_type, "no", reason=f"error: {_named(error)}")
     kinds = sorted({layer.kind for layer in layers})
-    return Row(model_type, "yes", kind="; ".join(kinds), largest_error=f"{max(errors.values()):.0e}")
+    return Row(model_type, "yes", kind=" | ".join(kinds), largest_error=f"{max(errors.values()):.0e}")
 
 
 def _sentences() -> tuple:
