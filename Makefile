@@ -7,7 +7,7 @@ VENV := .venv
 SHELL := /bin/bash
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: report test lint settings install clean
+.PHONY: report test lint settings models install clean
 
 report: install
 	snakemake
@@ -27,6 +27,10 @@ lint: install
 # Writes config.yaml, its schema and the reference page from src/ffkv/settings.py.
 settings: install
 	ffkv settings
+
+# Writes docs/architectures.csv: every model type of the installed transformers, proven on a tiny model.
+models: install
+	ffkv models --prove --output docs/architectures.csv
 
 install: $(VENV)/installed
 

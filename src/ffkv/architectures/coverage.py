@@ -1,0 +1,104 @@
+"""The coverage table: which causal language model types of transformers can be read as memories, one row each.
+
+A tiny model of the type goes through the same proof as a real checkpoint. The proof decides; nothing is looked up.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+
+import pandas as pd
+
+from ffkv.errors import UserError
+
+SENTENCES, TOKENS = 2, 12
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model type.
+
+    proven: "yes" or "no". kind: how its feed-forward layers are built, several kinds with | between. largest_error: of all identities of the proof,
+    relative, to one digit. reason: why it is not proven. What does not apply is empty.
+    """
+
+    model_type: str
+    proven: str
+    kind: str = ""
+    largest_error: str = ""
+    reason: str = ""
+
+
+COLUMNS = [field.name for field in fields(Row)]
+
+
+def table(rows: list[Row]) -> pd.DataFrame:
+    """The rows as a table, in the order that they came in."""
+    return pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
+
+
+def rows(model_types: list[str], processes: int) -> Iterator[Row]:
+    """The rows of model types, in their order, as they come. The number of processes changes no row."""
+    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of torch, but not their locks
+    with context.Pool(min(processes, len(model_types)), initializer=_start) as pool:
+        yield from pool.imap(row, model_types)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start() -> None:
+    """One thread a process, and no word from transformers about the odd sizes of tiny models."""
+    from ffkv.runtime import configure, torch_with
+
+    configure(1)
+    torch_with(1)
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+
+
+def row(model_type: str) -> Row:
+    """Builds a tiny model of a type and puts it to the proof."""
+    from ffkv.architectures.tiny import tiny_model
+
+    try:
+        model = tiny_model(model_type)
+    except Exception as error:  # whatever the type's own code asks for
+        return Row(model_type, "no", reason=f"not built: {_named(error)}")
+    return proof(model_type, model)
+
+
+def proof(model_type: str, model) -> Row:
+    """The row of a model in memory: calibrated on one pair of random sentences, proven on another."""
+    from ffkv.model.stage import prove_in_memory
+
+    try:
+        layers, errors = prove_in_memory(model, *_sentences())
+    except UserError as error:
+        return Row(model_type, "no", reason=_line(error))
+    except Exception as error:  # a defect of ffkv: in the table, so that it is seen
+        return Row(model_type, "no", reason=f"error: {_named(error)}")
+    kinds = sorted({layer.kind for layer in layers})
+    return Row(model_type, "yes", kind=" | ".join(kinds), largest_error=f"{max(errors.values()):.0e}")
+
+
+def _sentences() -> tuple:
+    """Two pairs of sentences [2, 12] of ids from the middle of the vocabulary, away from special tokens."""
+    import torch
+
+    from ffkv.architectures.tiny import VOCABULARY
+
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randint(4, VOCABULARY - 6, (SENTENCES, TOKENS), generator=generator) for _ in range(2))
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {_line(error)}"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,123 @@
+"""Tiny, randomly initialised models of every causal language model type that transformers knows.
+
+A type's own default config is taken, and every field whose name says that it is a size is made small (`sizes.toml`); what
+names do not settle is in `exceptions.toml`. So a type that comes with a new release needs an entry only where its config
+asks for something unusual.
+"""
+
+import dataclasses
+import tomllib
+from copy import deepcopy
+from importlib.resources import files
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+DATA = files(__package__)
+SIZES = {
+    field: size["value"]
+    for size in tomllib.loads((DATA / "sizes.toml").read_text(encoding="utf-8"))["size"]
+    for field in size["fields"]
+}
+EXCEPTIONS = tomllib.loads((DATA / "exceptions.toml").read_text(encoding="utf-8"))
+VARIANTS = tomllib.loads((DATA / "variants.toml").read_text(encoding="utf-8"))
+
+VOCABULARY = SIZES["vocab_size"]
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+# Fields that are unset by default because the class works them out from the full-sized ones.
+UNSET = {"num_key_value_heads", "head_dim", "intermediate_size"}
+VISIBLE = 0.15  # standard deviation of matrices that would start smaller than `FAINT`
+FAINT = 0.03
+
+
+def types() -> list[str]:
+    """Every model type that `AutoModelForCausalLM` knows, in alphabetical order."""
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def tiny_model(model_type: str, seed: int = 0, settings: dict[str, Any] | None = None) -> nn.Module:
+    """A tiny model in float32, ready to run, with weights of visible size everywhere.
+
+    The same arguments give the same weights; torch's own random state stays as it was.
+
+    Args:
+        settings: config fields that differ from the tiny config of the type.
+    """
+    config = tiny_config(model_type, settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+        model = model.float().eval()
+        for parameter in model.parameters():
+            _make_visible(parameter)
+    return model
+
+
+@torch.no_grad()
+def _make_visible(parameter: nn.Parameter) -> None:
+    """Biases of zero, norms and gates of one and faint matrices would hide what is wrong with a decomposition."""
+    if parameter.ndim < 2:
+        parameter += 0.1 * torch.randn_like(parameter)
+    elif parameter.std() < FAINT:
+        parameter.normal_(std=VISIBLE)
+
+
+def tiny_config(model_type: str, settings: dict[str, Any] | None = None) -> PreTrainedConfig:
+    """The tiny config of a model type; `settings` overrides its fields."""
+    return CONFIG_MAPPING[model_type](**_shrunk(CONFIG_MAPPING[model_type], settings or {}))
+
+
+def _shrunk(config: type[PreTrainedConfig], settings: dict[str, Any]) -> dict[str, Any]:
+    """What a config class is to be called with for a tiny model."""
+    default = vars(config())  # not by attribute: some fields then insist on being asked of a single layer
+    fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
+    sizes = [name for name in fields if name in SIZES and _is_size(name, default.get(name, SIZES[name]))]
+    tokens = [name for name in fields if _is_beyond(name, default.get(name))]
+    small = {name: SIZES[name] for name in sizes} | {name: SPECIAL.get(name, VOCABULARY - 1) for name in tokens}
+    small |= _nested(config, default)
+    if _every_head_has_its_own(default):
+        small["num_key_value_heads"] = SIZES["num_attention_heads"]
+    return _merged(_merged(small, EXCEPTIONS.get(config.model_type, {})), settings)
+
+
+def _nested(config: type[PreTrainedConfig], default: dict[str, Any]) -> dict[str, dict]:
+    """The tiny configs within one: of the text part, of towers for images and sounds."""
+    small = {}
+    for name, part in config.sub_configs.items():
+        value = default.get(name)
+        if isinstance(value, PreTrainedConfig):
+            small[name] = {"model_type": value.model_type} if part.__name__ == "AutoConfig" else {}
+            small[name] |= _shrunk(type(value), {})
+        elif part.__name__ != "AutoConfig":
+            small[name] = _shrunk(part, {})
+    return small
+
+
+def _merged(small: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """`settings` over `small`, table by table."""
+    merged = dict(small)
+    for name, value in settings.items():
+        if isinstance(value, dict) and isinstance(small.get(name), dict):
+            merged[name] = _merged(small[name], value)
+        else:
+            merged[name] = deepcopy(value)  # configs complete the tables that they are given
+    return merged
+
+
+def _is_size(name: str, default: Any) -> bool:
+    """Whether a field is to be made small: not where the type leaves it unset, switches with it or gives a list."""
+    return name in UNSET if default is None else not isinstance(default, bool | list | tuple)
+
+
+def _is_beyond(name: str, default: Any) -> bool:
+    """Whether a field is the id of a token that the tiny vocabulary does not have."""
+    is_token = name.endswith(("token_id", "token_index"))
+    return is_token and (isinstance(default, list) or (isinstance(default, int) and default >= VOCABULARY))
+
+
+def _every_head_has_its_own(default: dict[str, Any]) -> bool:
+    heads = default.get("num_key_value_heads")
+    return isinstance(heads, int) and heads == default.get("num_attention_heads")
