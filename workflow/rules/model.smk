@@ -31,7 +31,7 @@ rule model:
             --checkpoint {params.checkpoint:q} \
             --revision {params.revision:q} \
             --dtype {params.dtype} \
-            --second-matrix {params.second_matrix:q} \
+            --second-matrix={params.second_matrix:q} \
             {params.trust_remote_code} \
             --threads {threads} \
             --output {output.model:q} \

@@ -63,9 +63,7 @@ def find(model: nn.Module, ids: Tensor, second_matrix: str = "") -> Found:
         for name in names:
             _check(block, name, names, shapes, modules, ids)
     if not found:
-        raise UserError(
-            f"no feed-forward layer: no module that ran is named like the second matrix of one; {_describe(model)}. If the model has one under another name, give it as model.second_matrix."
-        )
+        raise UserError(f"no feed-forward layer: {_describe(model)}")
     return [(block, run, names) for (block, run), names in found.items()]
 
 
@@ -137,10 +135,15 @@ def _check(
 
 
 def _describe(model: nn.Module) -> str:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module):
-            matrices = [inside for inside, part in module[0].named_modules() if is_matrix(part)]
-            recurrent = any(parameter.endswith("A_log") for parameter, _ in module[0].named_parameters())
-            kind = f"{type(module[0]).__name__} (a state-space model)" if recurrent else type(module[0]).__name__
-            return f"{name}.0 is a {kind} with the matrices {', '.join(matrices)}"
-    return "the model has no list of blocks"
+    """Why a model has no feed-forward layer, as far as its blocks tell."""
+    lists = (
+        (name, module[0]) for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and module
+    )
+    name, block = next(lists, ("", None))
+    if block is None:
+        return "the model has no list of blocks"
+    matrices = ", ".join(inside for inside, part in block.named_modules() if is_matrix(part))
+    what = f"{name}.0 is a {type(block).__name__} with the matrices {matrices}"
+    if any(parameter.endswith("A_log") for parameter, _ in block.named_parameters()):
+        return f"state-space model; {what}"
+    return f"no module that ran is named like the second matrix of one; {what}. If one of them is, name it in model.second_matrix"
