@@ -21,6 +21,7 @@ from transformers import (
     Qwen2MoeConfig,
 )
 
+from ffkv.architectures.tiny import tiny_model
 from ffkv.model.stage import examine, write_stage
 from ffkv.settings import Model
 
@@ -72,10 +73,13 @@ def word_tokenizer(words: list[str], bos: bool = True) -> PreTrainedTokenizerFas
 
 
 def random_checkpoint(folder: Path, kind: str, seed: int = 0) -> Path:
-    """A tiny model of a family with random weights, biases included, and a word tokenizer of its vocabulary."""
+    """A tiny model of a family with random weights, biases included, and a word tokenizer of 60 words.
+
+    kind: one of CONFIGS, or any model type of transformers.
+    """
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind])
-    for parameter in model.parameters():
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind]) if kind in CONFIGS else tiny_model(kind, seed)
+    for parameter in model.parameters() if kind in CONFIGS else ():
         parameter.data = torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else 0.5) + (
             parameter.data if parameter.ndim == 1 else 0
         )

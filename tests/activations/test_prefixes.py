@@ -11,7 +11,10 @@ from ffkv.activations.commands import merge_prefixes, merge_triggers, prefixes, 
 from ffkv.activations.prefix_data import read_layer
 from ffkv.activations.rows import last_coefficients
 from ffkv.corpus import data
+from ffkv.model.emptied import load_head
+from ffkv.model.head import predictions
 from ffkv.model.load import load, load_tokenizer
+from ffkv.model.memories import values
 from ffkv.model.prove import observe
 
 
@@ -20,7 +23,7 @@ def run(command, *arguments):
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "opt-post-norm", "gpt-neox"])
+@pytest.mark.parametrize("kind", ["gpt2", "opt-post-norm", "gpt-neox", "gemma2", "qwen2-moe"])
 def test_states_of_prefixes_are_those_of_the_prefix_run_alone(proven, write_corpus, tmp_path, kind):
     tokenizer = load_tokenizer(proven(kind))
     loaded = load(proven(kind), "cpu")
@@ -122,3 +125,50 @@ def test_files_of_another_model_are_refused_by_name(proven, write_corpus, tmp_pa
     with pytest.raises(UserError, match=r"two\.h5 belongs to another model"):
         run(merge_triggers, tmp_path / "one.h5", tmp_path / "two.h5", "--output", tmp_path / "never.h5")
     assert not (tmp_path / "never.h5").exists()
+
+
+@pytest.mark.parametrize("kind", ["gemma4_text", "zamba2"])
+def test_what_a_model_reads_out_is_kept_where_that_is_not_the_last_layers_output(proven, write_corpus, tmp_path, kind):
+    loaded = load(proven(kind), "cpu")
+    tokenizer = load_tokenizer(proven(kind))
+    path = write_corpus(random_sentences(4, 12), tokenizer, 96, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    for shard in range(2):
+        places = [
+            "--count",
+            12,
+            "--block-sentences",
+            4,
+            "--shard",
+            shard,
+            "--shards",
+            2,
+            "--output",
+            tmp_path / f"{shard}.h5",
+        ]
+        run(prefixes, "--model", proven(kind), "--corpus", path, *places)
+    shards = [tmp_path / f"{shard}.h5" for shard in range(2)]
+    run(merge_prefixes, *shards, "--model", proven(kind), "--output", tmp_path / "merged.h5")
+    corpus, head = data.read(path), load_head(proven(kind), "cpu")
+    with store.open(tmp_path / "merged.h5", "prefixes") as file:
+        found = predictions(head, file["end"][...], None).ids
+        rows = [np.concatenate([corpus.bos, corpus.ids(s)[:p]]) for s, p in zip(file["sentence"], file["position"])]
+    with torch.no_grad():
+        logits = [loaded.model(torch.from_numpy(row)[None].long(), use_cache=False).logits[0, -1] for row in rows]
+    assert found.tolist() == [row.argmax().item() for row in logits]
+
+
+def test_the_factor_of_a_norm_after_the_layer_is_kept(proven, write_corpus, tmp_path):
+    for kind, normed in (("gemma2", True), ("gpt2", False)):
+        loaded = load(proven(kind), "cpu")
+        tokenizer = load_tokenizer(proven(kind))
+        path = write_corpus(random_sentences(4, 12), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+        output = tmp_path / f"{kind}.h5"
+        run(prefixes, "--model", proven(kind), "--corpus", path, "--count", 9, "--output", output)
+        with store.open(output, "prefixes") as file:
+            factor = file["factor"][...]
+            for layer in loaded.anatomy.layers:
+                at = read_layer(file, layer.index)
+                v, b = (part.numpy() for part in values(loaded.model, layer))
+                # float32 sums over 24 or 64 memories
+                np.testing.assert_allclose(factor[layer.index][:, None] * (at.m @ v + b), at.y, rtol=1e-3, atol=1e-4)
+        assert (factor != 1).all() if normed else (factor == 1).all()

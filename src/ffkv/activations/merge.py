@@ -57,7 +57,7 @@ def merge_prefixes(path: Path, shards: Sequence[Path], anatomy: Anatomy) -> None
 
 
 def _copy(source: h5py.File, file: h5py.File, part: slice) -> None:
-    for name in WHICH:
+    for name in [*WHICH, *(["end"] if "end" in source else [])]:
         file[name][part] = source[name][...]
     for begin in range(0, part.stop - part.start, READ_AT_ONCE):
         here = slice(begin, min(begin + READ_AT_ONCE, part.stop - part.start))

@@ -20,6 +20,7 @@ WHICH = {
     "next_token": ("token", "id of the token that follows"),
 }
 FACTOR = "factor by which a norm after the layer scales the token, y = factor (sum m_i v_i + b); 1 where there is none"
+END = "what the model reads out in the end, where that is not o of the last layer"
 READ_AT_ONCE = 512  # prefixes in a chunk of coefficients
 
 
@@ -50,6 +51,8 @@ def allocate(file: h5py.File, anatomy: Anatomy, prefixes: int) -> None:
     store.allocate(
         file, "factor", (layers, prefixes), np.float32, ["layer", "prefix"], "1", FACTOR, chunks=(1, max(1, prefixes))
     )
+    if anatomy.layers[-1].end:
+        store.allocate(file, "end", (prefixes, width), np.float32, ["prefix", "width"], "1", END)
     largest = max(layer.memories for layer in anatomy.layers)
     store.allocate(
         file,

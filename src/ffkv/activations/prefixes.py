@@ -64,13 +64,16 @@ def _write_block(file: h5py.File, loaded: LoadedModel, rows: list[np.ndarray], p
         for layer in anatomy.layers
         for q in "xmyo"
     }
+    found[len(anatomy.layers) - 1, "e"] = np.zeros((len(rows), anatomy.width), np.float32)
     found |= {(layer.index, "s"): np.ones((len(rows), 1), np.float32) for layer in anatomy.layers}
 
     def take(numbers: np.ndarray, layer: Layer, quantity: str, values: Tensor) -> None:
         found[layer.index, quantity][numbers] = values.float().cpu().numpy()
 
-    at_last_position(loaded, anatomy.layers, "xmsyo", rows, batch_tokens, take)
+    at_last_position(loaded, anatomy.layers, "xmsyoe", rows, batch_tokens, take)
     offsets = anatomy.layer_offset
+    if anatomy.layers[-1].end:
+        file["end"][part] = found[len(anatomy.layers) - 1, "e"]
     for layer in anatomy.layers:
         x, m, y, o = (found[layer.index, quantity] for quantity in "xmyo")
         file["m"][part, offsets[layer.index] : offsets[layer.index + 1]] = m

@@ -43,7 +43,8 @@ class Layer:
     returns o itself. post_norm: the block ends with that module, and its output is read out through it.
     carrier: the module whose output, times `carrier_scale`, is y; "" where y is the sum of the scaled writes.
     carrier_kind: "sum"; "norm": it scales every token by a factor of its own; "linear": it maps the values.
-    signed: coefficients can be negative.
+    signed: coefficients can be negative. end: of the last layer only, the block whose output the model reads out, where that is
+    not o: blocks without a feed-forward layer follow, or its own block does more; else "".
     """
 
     index: int
@@ -56,6 +57,7 @@ class Layer:
     carrier_scale: float
     carrier_kind: str
     signed: bool
+    end: str = ""
 
     @property
     def memories(self) -> int:

@@ -23,12 +23,12 @@ class Head:
         self.vocabulary, self._projection = vocabulary, projection
         self.dtype = next(parameter.dtype for parameter in emptied.parameters() if parameter.is_floating_point())
 
-    def chunks(self, vectors: Tensor, layer: int) -> Iterator[tuple[slice, Tensor]]:
+    def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Logits of many vectors, a bounded number at a time.
 
         Args:
             vectors: residual-stream vectors [n, d].
-            layer: the layer they were taken from. A post-norm model's block reads them out through its own last norm.
+            layer: the layer they were taken from; None: what the last block returned. A post-norm model's block reads them out through its own last norm.
         Yields:
             Which rows, and their logits [rows, vocabulary] in float32.
         """
@@ -100,8 +100,8 @@ class Predictions(NamedTuple):
     tied: np.ndarray
 
 
-def predictions(head: Head, vectors: np.ndarray, layer: int) -> Predictions:
-    """top(h) of many vectors [n, d] of a layer; ties go to the lowest id, and are told."""
+def predictions(head: Head, vectors: np.ndarray, layer: int | None) -> Predictions:
+    """top(h) of many vectors [n, d] of a layer (None: of what the last block returns); ties go to the lowest id, and are told."""
     ids, ties = np.zeros(len(vectors), np.int32), np.zeros(len(vectors), bool)
     for part, logits in head.chunks(torch.from_numpy(vectors), layer):
         ids[part], ties[part] = top(logits).cpu().numpy(), tied(logits).cpu().numpy()

@@ -1,5 +1,6 @@
 """The proof that runs on every model before anything is analysed: the identities of the decomposition, on real tokens."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -60,6 +61,9 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
     record_experts(model)
     layers = calibrate(model, find(model, first, second_matrix), first)
     last_block, returns, final, logits = _end(model, layers, second)
+    at = layers[-1]
+    if last_block != at.block or (at.site and not at.post_norm):
+        layers[-1] = replace(at, end=last_block)
     errors = {"experts": relative_error(logits, untouched), **dict.fromkeys(["memories", "residual", "prefix"], 0.0)}
     _require("experts", errors["experts"], max(tolerance, 1e-3), "")
     states = observe(model, layers, second)

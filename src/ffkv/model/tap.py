@@ -14,7 +14,7 @@ from ffkv.model.experts import form_of, positive_gates
 from ffkv.model.hooks import after, before, forward, given, hidden
 from ffkv.model.readers import PARTS
 
-QUANTITIES = ("x", "g", "m", "b", "s", "y", "o")  # in the order in which a layer gives them
+QUANTITIES = ("x", "g", "m", "b", "s", "y", "o", "e")  # in the order in which a layer gives them
 
 Take = Callable[[Layer, str, Tensor], None]
 
@@ -29,16 +29,16 @@ def tap(model: nn.Module, layers: Sequence[Layer], quantities: str, take: Take) 
 
     Args:
         layers: in order of execution.
-        quantities: some of "xgmbsyo", in the words of the paper (section 3.1): FF input x, memory coefficients m, FF output
+        quantities: some of "xgmbsyoe", in the words of the paper (section 3.1): FF input x, memory coefficients m, FF output
             y as it is added, block output o. g: whether the gate of each memory is positive (of gated layers only). s: the
             factor by which a norm after the layer scales each token (of layers with one only), and b: what the layer adds
-            beside its memories before that norm or map, so that y = s (m V + b).
+            beside its memories before that norm or map, so that y = s (m V + b). e: what the model reads out in the end (of a last layer whose o is not that).
         take: called with the layer, the quantity and the tensor [sentence, token, d, d_m or 1]. The tensor may be the
             model's own: it is to be consumed or copied before `take` returns.
     Yields:
         A function that runs the model on ids [sentence, token], as far as the last wanted quantity of the last layer.
     """
-    wanted = [quantity for quantity in QUANTITIES if quantity in quantities]
+    wanted = [quantity for quantity in QUANTITIES if quantity in quantities and (quantity != "e" or layers[-1].end)]
     shape: list[int] = []
     runs: Counter[str] = Counter()
 
@@ -96,6 +96,9 @@ def _watch(model: nn.Module, layer: Layer, wanted: list[str], give: Take) -> tup
     elif "o" in wanted:
         block = model.get_submodule(layer.block)
         behind.append((block, lambda module, args, kwargs, output: give(layer, "o", hidden(output))))
+    if "e" in wanted and layer.end:
+        end = model.get_submodule(layer.end)
+        behind.append((end, lambda module, args, kwargs, output: give(layer, "e", hidden(output))))
     return ahead, behind
 
 

@@ -48,7 +48,10 @@ def measure(
     anatomy = read_anatomy(model_folder)
     head, last = load_head(model_folder, device), len(anatomy.layers) - 1
     with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
-        final = predictions(head, read_layer(file, last, "o").o, last).ids
+        if "end" in file:
+            final = predictions(head, file["end"][...], None).ids
+        else:
+            final = predictions(head, read_layer(file, last, "o").o, last).ids
         number = np.arange(len(final), dtype=np.int32)
         measured = []
         for layer in part(len(anatomy.layers), layer_group, layer_groups):
