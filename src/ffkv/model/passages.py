@@ -19,22 +19,31 @@ def passages(model: nn.Module, tokenizer) -> tuple[Tensor, Tensor]:
     """Two passages as ids, each as two sentences of equal length [2, token].
 
     Raises:
-        UserError: the tokenizer gives ids that the model does not embed.
+        UserError: see `check_vocabulary`.
     """
+    check_vocabulary(model, tokenizer)
     first, second = (_two_sentences(tokenizer, passage, model) for passage in PASSAGES)
     return first, second
 
 
+def check_vocabulary(model: nn.Module, tokenizer) -> None:
+    """Refuses a tokenizer that knows ids which the model does not embed.
+
+    Raises:
+        UserError: names both numbers.
+    """
+    embedded, largest = embedded_tokens(model), max(tokenizer.get_vocab().values(), default=0)
+    if largest >= embedded:
+        raise UserError(
+            f"the tokenizer has ids up to {largest}, but the model embeds only {embedded} tokens: it is the tokenizer of another model, or tokens were added to it alone"
+        )
+
+
 def _two_sentences(tokenizer, passage: str, model: nn.Module) -> Tensor:
     ids = tokenizer(passage, add_special_tokens=False, verbose=False)["input_ids"]
-    largest = embedded_tokens(model)
-    if max(ids, default=0) >= largest:
-        raise UserError(
-            f"The tokenizer gives id {max(ids)}, but the model embeds only {largest} tokens: it is the tokenizer of another model."
-        )
     if len(set(ids)) < DISTINCT:  # a tokenizer that knows no English: any of its tokens will do
         generator = torch.Generator().manual_seed(len(passage))
-        ids = torch.randint(min(len(tokenizer), largest), (2 * LONGEST,), generator=generator).tolist()
+        ids = torch.randint(min(len(tokenizer), embedded_tokens(model)), (2 * LONGEST,), generator=generator).tolist()
     context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or LONGEST
     tokens = min(len(ids) // 2, LONGEST, context)
     return torch.tensor(ids[: 2 * tokens]).reshape(2, tokens)

@@ -26,11 +26,15 @@ REASONS = {
 }
 
 
+REMEDY = "Use model.dtype float32."
+
+
 class Proven(NamedTuple):
     """A decomposed model.
 
-    shell: its feed-forward layers and its end. errors: the largest relative error of each identity. final: what the last
-    block returns [sentence, token, d]; logits: the model's own [sentence, token, vocabulary]; both float32.
+    shell: its feed-forward layers and its end. errors: the largest relative error of each identity. final: o^L, or what the
+    last block returns where the model reads out that (`anatomy.Layer.end`) [sentence, token, d]; logits: the model's own
+    [sentence, token, vocabulary]; both float32.
     """
 
     shell: Shell
@@ -55,17 +59,18 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
     """
     tolerance = TOLERANCE[_dtype(model)]
     untouched = forward(model, second).logits.float()
-    _require(
-        "experts", relative_error(untouched, untouched), tolerance, f"in {str(_dtype(model)).removeprefix('torch.')}: "
-    )
+    if not torch.isfinite(untouched).all():
+        raise UserError(
+            f"it overflows in {str(_dtype(model)).removeprefix('torch.')}: its logits are not finite. {REMEDY}"
+        )
     record_experts(model)
     layers = calibrate(model, find(model, first, second_matrix), first)
-    last_block, returns, final, logits = _end(model, layers, second)
+    last_block, returns, output, logits = _end(model, layers, second)
     at = layers[-1]
     if last_block != at.block or (at.site and not at.post_norm):
         layers[-1] = replace(at, end=last_block)
     errors = {"experts": relative_error(logits, untouched), **dict.fromkeys(["memories", "residual", "prefix"], 0.0)}
-    _require("experts", errors["experts"], max(tolerance, 1e-3), "")
+    _require("experts", errors["experts"], max(tolerance, 1e-3), "")  # another order of sums than the library's kernels
     states = observe(model, layers, second)
     prefix = observe(model, layers, second[:, : second.shape[1] * 2 // 3], "m")
     arguments = capture(model, [layer.block for layer in layers], second)
@@ -81,6 +86,7 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
         for name, error in found.items():
             _require(name, error, tolerance, f"layer {layer.index} ({layer.writes[0].module}): ")
             errors[name] = max(errors[name], error)
+    final = output if layers[-1].end else states[-1]["o"]
     return Proven(Shell(type(model).__name__, layers, last_block, returns), errors, final, logits)
 
 
@@ -101,7 +107,7 @@ def _require(identity: str, error: float, tolerance: float, where: str) -> None:
     if error < tolerance:  # false for NaN, too
         return
     if error != error:
-        raise UserError(f"{where}values that are not finite: the model overflows. Use model.dtype float32.")
+        raise UserError(f"{where}coefficients or outputs are not finite: the model overflows in its type. {REMEDY}")
     raise UserError(f"{where}{REASONS[identity]} (relative error {error:.0e}, allowed {tolerance:.0e})")
 
 
@@ -111,7 +117,8 @@ def prove_head(head: Head, proven: Proven) -> float:
     Raises:
         UserError: they differ by more than the tolerance.
     """
-    read = head.logits(proven.final.reshape(-1, proven.final.shape[-1]))
+    last = proven.shell.layers[-1]
+    read = head.logits(proven.final.reshape(-1, proven.final.shape[-1]), None if last.end else last.index)
     error = relative_error(read.reshape(proven.logits.shape).cpu(), proven.logits)
     _require("head", error, TOLERANCE[head.dtype], "")
     return error
