@@ -48,10 +48,12 @@ def find_triggers(
             f"The corpus has {len(corpus.tokens):,} tokens; at most 2^31 can be told apart. Set corpus.limit."
         )
     negative = settings.negative and any(layer.signed for layer in layers)
-    highest, lowest = (
-        [Contest(layer.memories, settings.per_key, sign, settings.one_prefix_per_sentence, device) for layer in layers]
-        for sign in (1, -1)
-    )
+
+    def contests(sign: int) -> list[Contest]:
+        each = settings.one_prefix_per_sentence
+        return [Contest(layer.memories, settings.per_key, sign, each, device) for layer in layers]
+
+    highest, lowest = contests(1), contests(-1) if negative else []
     statistics = [Statistics(layer.memories, device) for layer in layers]
     batch: dict[str, Tensor | None] = {}
 
@@ -68,7 +70,7 @@ def find_triggers(
         if len(batch["counted"]):
             statistics[index].add_histogram(m.reshape(-1, m.shape[-1])[batch["counted"]])
         highest[index].enter(m, peaks, gate, batch["place"])
-        if negative and layer.signed:
+        if lowest and layer.signed:
             troughs = m.amin(1)
             statistics[index].add_negative(m, troughs)
             lowest[index].enter(m, troughs, gate, batch["place"])
@@ -87,7 +89,7 @@ def find_triggers(
                 run(pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences], device))
                 seen += int(lengths[sentences].sum()) - len(sentences) * (1 - empty)
                 bar.update(int(lengths[sentences].sum()))
-    return _triggers(corpus, loaded, highest, lowest if negative else [], statistics, seen)
+    return _triggers(corpus, loaded, highest, lowest, statistics, seen)
 
 
 def _slice(block: range) -> slice:
