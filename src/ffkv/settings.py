@@ -135,6 +135,7 @@ class Triggers(Section):
     include_empty_prefix: bool = Field(
         False, description="Let the prefix that is only BOS compete, as in the authors' code."
     )
+    negative: bool = Field(True, description="Keep the most negative coefficients too, where the model has them.")
 
 
 class Prefixes(Section):

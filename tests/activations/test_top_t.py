@@ -38,7 +38,7 @@ def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys,
     for other in shards[1:]:
         for key, packed in enumerate(other):
             top_t.insert(whole, torch.full((t,), key), packed)
-    found, place = top_t.unpack(whole)
+    found, place, _ = top_t.unpack(whole)
     for key in range(len(keys)):
         expected = brute_force(table[key], t)
         assert [(value, p) for value, p in zip(found[key].tolist(), place[key].tolist(), strict=True) if p >= 0] == [
@@ -47,13 +47,24 @@ def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys,
         assert found[key, len(expected) :].tolist() == [0.0] * (t - len(expected))
 
 
-@given(st.floats(2**-126, 2.0**127, width=32), st.integers(0, 2**32 - 1))
-def test_packing_loses_nothing(value, place):
-    packed = top_t.pack(torch.tensor([value], dtype=torch.float32), torch.tensor([place]))
-    coefficient, back = top_t.unpack(packed)
+@given(st.floats(2**-126, 2.0**127, width=32), st.integers(0, 2**31 - 1), st.booleans())
+def test_packing_loses_nothing(value, place, gate):
+    packed = top_t.pack(torch.tensor([value], dtype=torch.float32), torch.tensor([place]), torch.tensor([gate]))
+    coefficient, back, positive = top_t.unpack(packed)
     assert coefficient.item() == np.float32(value)
     assert back.item() == place
+    assert positive.item() is gate
     assert packed.item() > top_t.NOTHING
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 2**31 - 1), st.booleans()), max_size=9))
+def test_the_order_of_packed_triggers_is_that_of_coefficients_then_places_whatever_the_gate(triggers):
+    values, places, gates = zip(*triggers, strict=True) if triggers else ((), (), ())
+    packed = top_t.pack(torch.tensor(values), torch.tensor(places, dtype=torch.int64), torch.tensor(gates).bool())
+    for one, first in enumerate(triggers):
+        for other, second in enumerate(triggers):
+            if first[:2] != second[:2]:
+                assert (packed[one] > packed[other]) == ((-first[0], first[1]) < (-second[0], second[1]))
 
 
 def test_an_equal_coefficient_from_an_earlier_place_wins():

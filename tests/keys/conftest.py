@@ -106,6 +106,7 @@ def make_triggers():
             sentence=sentence,
             position=position,
             next_token=np.where(sentence >= 0, 0, -1).astype(np.int32),
+            gate=np.zeros(shape, np.int8),
             count=count,
             fires=2 * count.astype(np.int64),
             total=np.zeros(shape[0], np.int64),

@@ -1,8 +1,11 @@
+from dataclasses import fields, replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from ffkv import tables
+from ffkv.activations.data import Negative, TriggerExamples
 from ffkv.errors import UserError
 from ffkv.keys.patterns import Pattern
 from ffkv.keys.sample import Examples
@@ -115,6 +118,18 @@ def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):
         "firing_q3": 0.003,
     }
     assert (second["keys"], second["dead"], second["fewer"], second["firing_q3"]) == (2, 2, 2, 0)
+
+
+def test_activity_tells_how_often_keys_are_negative_where_that_is_known(corpus, make_triggers):
+    triggers = make_triggers(corpus, [[[(0, 1)], [], [(0, 1), (1, 1)]], [[], []]], per_key=2)
+    assert not [name for name in activity(triggers) if "negative" in name]
+    examples = {field.name: getattr(triggers, field.name) for field in fields(TriggerExamples)}
+    side = Negative(**{**examples, "fires": np.array([500, 600, 700, 0, 1000])}, minimum=-triggers.maximum)
+    first, second = activity(replace(triggers, negative=side)).to_dict("records")
+    names = ["negative_q1", "negative_median", "negative_q3"]
+    assert [first[name] for name in names] == pytest.approx([0.55, 0.6, 0.65])
+    assert [second[name] for name in names] == pytest.approx([0.25, 0.5, 0.75])
+    assert first["firing_median"] == 0.002
 
 
 def test_groups_that_do_not_make_a_whole_are_refused(corpus, make_triggers):

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ffkv import store, tables
-from ffkv.activations.data import FIXED_POINT, HISTOGRAM_EDGES, Triggers, write_triggers
+from ffkv.activations.data import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
 from ffkv.corpus import data
 from ffkv.corpus.encode import Encoded
 from ffkv.intervals import box, wilson
@@ -38,37 +38,51 @@ def identities() -> dict:
     return {"model": "synthetic", "model_hash": "0123456789abcdef", "tokenizer_hash": "fedcba9876543210"}
 
 
-def write_results(folder: Path, layers: int = 6, **overrides) -> Path:
-    """Writes `folder` as a finished run would stand there; `overrides` go into the settings. Returns the folder."""
+def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: bool = False, **overrides) -> Path:
+    """Writes `folder` as a finished run would stand there; `overrides` go into the settings. Returns the folder.
+
+    signed: the model has negative coefficients, and they were kept. gated: its memories have gates.
+    """
     generator = np.random.default_rng(7)
     settings = Settings.model_validate({"triggers": {"per_key": KEPT}, **overrides})
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text(settings.model_dump_json())
-    _model(folder, layers)
+    _model(folder, layers, signed, gated)
     corpus = _corpora(folder, generator)
-    _triggers(folder, corpus, layers, generator)
+    _triggers(folder, corpus, layers, signed, gated)
     _keys(folder, layers, generator)
-    _values(folder, layers, generator)
+    _values(folder, layers, signed, generator)
     _composition(folder, layers, generator)
     _refinement(folder, layers, generator)
     _costs(folder)
     return folder
 
 
-def _model(folder: Path, layers: int) -> None:
+def _model(folder: Path, layers: int, signed: bool, gated: bool) -> None:
     (folder / "model").mkdir()
     found = [
         Layer(
             n,
             f"h.{n}",
             0,
-            [Write(f"h.{n}.mlp.c_proj", [f"h.{n}.mlp.c_fc"], "plain", "", MEMORIES, 0, 1.0, False)],
+            [
+                Write(
+                    f"h.{n}.mlp.c_proj",
+                    [f"h.{n}.mlp.c_fc"],
+                    "gated" if gated else "plain",
+                    f"h.{n}.mlp.gate" if gated else "",
+                    MEMORIES,
+                    0,
+                    1.0,
+                    False,
+                )
+            ],
             "",
             False,
             "",
             1.0,
             "",
-            False,
+            signed,
         )
         for n in range(layers)
     ]
@@ -115,36 +129,50 @@ def _corpora(folder: Path, generator: np.random.Generator) -> data.Corpus:
     return data.read(folder / "corpus" / "train.h5")
 
 
-def _triggers(folder: Path, corpus: data.Corpus, layers: int, generator: np.random.Generator) -> None:
+def _triggers(folder: Path, corpus: data.Corpus, layers: int, signed: bool, gated: bool) -> None:
+    generator = np.random.default_rng(8)
     keys = layers * MEMORIES
-    sentence = np.argsort(generator.random((keys, len(corpus))))[:, :KEPT].astype(np.int32)
-    position = generator.integers(1, corpus.lengths[sentence]).astype(np.int32)
-    next_token = corpus.next_token(sentence, position)
-    coefficient = np.sort(generator.gamma(2, 1, (keys, KEPT)))[:, ::-1].astype(np.float32)
-    count = np.full(keys, KEPT)
-    count[::MEMORIES] = 0  # the first key of each layer is dead
-    count[1::MEMORIES] = 2
-    absent = np.arange(KEPT) >= count[:, None]
-    coefficient[absent], sentence[absent], position[absent], next_token[absent] = 0, -1, 0, -1
     prefixes = int((corpus.lengths - 1).sum())
+    positive, negative = (_examples(corpus, keys, sign, gated, prefixes, generator) for sign in (1, -1))
     histogram = generator.poisson(40 * 0.6 ** np.arange(len(HISTOGRAM_EDGES) - 1), (keys, len(HISTOGRAM_EDGES) - 1))
     write_triggers(
         folder / "triggers.h5",
         Triggers(
+            **positive,
             layer_offset=np.arange(layers + 1) * MEMORIES,
-            coefficient=coefficient,
-            sentence=sentence,
-            position=position,
-            next_token=next_token,
-            count=count,
-            fires=np.where(count, generator.integers(KEPT, prefixes, keys), 0),
-            total=(coefficient.sum(1) / FIXED_POINT).astype(np.int64),
-            maximum=coefficient[:, 0],
+            total=(positive["coefficient"].sum(1) / FIXED_POINT).astype(np.int64),
+            maximum=positive["coefficient"][:, 0],
             histogram=histogram,
             prefixes=prefixes,
             attributes={**identities(), "corpus_hash": corpus.attributes["corpus_hash"]},
+            negative=Negative(**negative, minimum=negative["coefficient"][:, 0]) if signed else None,
         ),
     )
+
+
+def _examples(
+    corpus: data.Corpus, keys: int, sign: int, gated: bool, prefixes: int, generator: np.random.Generator
+) -> dict[str, np.ndarray]:
+    sentence = np.argsort(generator.random((keys, len(corpus))))[:, :KEPT].astype(np.int32)
+    position = generator.integers(1, corpus.lengths[sentence]).astype(np.int32)
+    next_token = corpus.next_token(sentence, position)
+    coefficient = sign * np.sort(generator.gamma(2, 1, (keys, KEPT)))[:, ::-1].astype(np.float32)
+    gate = generator.choice([-1, 1], (keys, KEPT)).astype(np.int8) * gated
+    count = np.full(keys, KEPT)
+    count[::MEMORIES] = 0  # the first key of each layer is dead
+    count[1::MEMORIES] = 2
+    absent = np.arange(KEPT) >= count[:, None]
+    for values, nothing in ((coefficient, 0), (sentence, -1), (position, 0), (next_token, -1), (gate, 0)):
+        values[absent] = nothing
+    return {
+        "coefficient": coefficient,
+        "sentence": sentence,
+        "position": position,
+        "next_token": next_token,
+        "gate": gate,
+        "count": count,
+        "fires": np.where(count, generator.integers(KEPT, prefixes, keys), 0),
+    }
 
 
 def _shares(generator: np.random.Generator, layers: int, names: list[str], column: str, total: int) -> pd.DataFrame:
@@ -194,10 +222,12 @@ def _keys(folder: Path, layers: int, generator: np.random.Generator) -> None:
     (folder / "keys/patterns/1.parquet").write_text("of an earlier run, with more groups of layers")
 
 
-def _values(folder: Path, layers: int, generator: np.random.Generator) -> None:
+def _values(folder: Path, layers: int, signed: bool, generator: np.random.Generator) -> None:
     keys = MEMORIES - 1
     own = np.round(keys * 0.6 * (np.arange(layers) / layers) ** 2).astype(int)
     rates = {"trigger": own, "permuted": own // 4, "unigram": np.ones(layers, int), "uniform": np.zeros(layers, int)}
+    if signed:
+        rates["negative"] = own // 2
     rows = [
         {"layer": layer, "source": source, "agreeing": agreeing[layer], "keys": keys, "dead": 1}
         for source, agreeing in rates.items()
@@ -230,16 +260,19 @@ def _values(folder: Path, layers: int, generator: np.random.Generator) -> None:
     tables.write(pd.DataFrame(predictive), folder / "values/predictive.csv")
     where = [{"layer": layer, "values": 20 // layers, "matching": 3} for layer in range(layers)]
     tables.write(pd.DataFrame(where), folder / "values/predictive_layers.csv")
-    _projections(folder, layers, generator)
+    _projections(folder, layers, signed, generator)
 
 
-def _projections(folder: Path, layers: int, generator: np.random.Generator) -> None:
+def _projections(folder: Path, layers: int, signed: bool, generator: np.random.Generator) -> None:
     layer, memory = (grid.ravel() for grid in np.mgrid[:layers, :MEMORIES])
     columns = {
         "layer": layer, "memory": memory, "norm": 1.0, "top_token": memory % 20, "top_probability": 0.2,
         "triggers": np.where(memory == 0, 0, KEPT), "next_token": 3, "rank": 17, "agrees": memory % 2 == 0,
-        "matching": 3, "first_match": 2,
+        "matching": 3, "first_match": 2, "bottom_token": memory % 7,
     }  # fmt: skip
+    if signed:
+        columns |= {"negative_triggers": np.where(memory == 0, 0, KEPT), "negative_next_token": 4}
+        columns["negative_agrees"] = memory % 3 == 0
     tables.write(pd.DataFrame(columns), folder / "values/memories/0.parquet")
     top = generator.integers(0, len(VOCABULARY), (len(layer), 15)).astype(np.int32)
     projections = Projections(
@@ -249,6 +282,9 @@ def _projections(folder: Path, layers: int, generator: np.random.Generator) -> N
         tied=np.zeros(len(layer), bool),
         top_token=top,
         top_log_probability=np.log(0.3 / (1 + np.arange(15)))[None].repeat(len(layer), 0).astype(np.float32),
+        bottom=top[:, -1],
+        bottom_token=top[:, ::-1],
+        bottom_log_probability=np.log(1e-9 * (1 + np.arange(15)))[None].repeat(len(layer), 0).astype(np.float32),
         norm=np.ones(len(layer), np.float32),
         attributes=identities(),
     )

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ffkv.report import captions
+from ffkv.report import captions, run
 from ffkv.report.results import read_results
 from ffkv.report.summary import summary
 from ffkv.settings import Settings
@@ -73,3 +73,23 @@ def test_the_summary_has_the_main_numbers(results):
     said = " ".join(summary(results)).replace("\u00a0", " ")
     for fact in ("Of 120 keys, 90 % have a pattern", "by −67.5 % on average", "by −9.5 %", "of 186 memories"):
         assert fact in said
+
+
+def test_captions_and_the_run_tell_of_negative_coefficients_only_where_there_are_any(results, write):
+    folder = write(layers=1, signed=False)
+    unsigned = read_results(folder, folder / "settings.json")
+    assert "most negative trigger example, 13 of 186 values" in captions.figure_4(results).text
+    assert "negative trigger examples:" in captions.figure_4(results).description
+    assert "negative coefficient are not active" in captions.figure_7(results).text
+    assert ("negative coefficients", "in 6 of 6 layers") in run.model(results)
+    definitions = dict(run.facts(results)["Definitions in force"])
+    assert definitions["negative trigger examples"] == "the 12 prefixes of most negative coefficient, one a sentence"
+    for figure in (captions.figure_4, captions.figure_7):
+        assert "negative" not in figure(unsigned).text + figure(unsigned).description
+    assert ("negative coefficients", "none") in run.model(unsigned)
+    assert "negative trigger examples" not in dict(run.facts(unsigned)["Definitions in force"])
+
+
+def test_negative_coefficients_that_are_not_kept_are_said_not_to_be(results):
+    changed = with_settings(results, triggers={"negative": False})
+    assert dict(run.facts(changed)["Definitions in force"])["negative trigger examples"] == "not kept"

@@ -4,6 +4,7 @@ import pytest
 
 from ffkv.activations.data import read_triggers
 from ffkv.corpus import data
+from ffkv.model.vocabulary import read_vocabulary
 from ffkv.report import cards
 from ffkv.report.results import read_results
 
@@ -78,3 +79,59 @@ def test_the_small_histogram_says_its_counts():
     assert "not positive 7" in drawn
     assert drawn.count("<rect") == 13
     assert drawn.count('class="rests"') == 1
+
+
+def test_negative_triggers_stand_apart_with_the_bottom_of_the_value(results, made):
+    triggers = read_triggers(results.folder / "triggers.h5")
+    corpus = data.read(results.folder / "corpus" / "train.h5")
+    vocabulary = read_vocabulary(results.folder / "model")
+    for card in made:
+        row = triggers.layer_offset[card.layer - 1] + card.memory
+        assert len(card.negative) == min(triggers.negative.count[row], results.settings.report.card_triggers)
+        for rank, line in enumerate(card.negative):
+            coefficient = triggers.negative.coefficient[row, rank]
+            sentence, position = triggers.negative.sentence[row, rank], triggers.negative.position[row, rank]
+            assert coefficient < 0
+            assert line.coefficient == f"\N{MINUS SIGN}{cards.number(-coefficient)}"
+            start, end = corpus.character(sentence, position - 1), corpus.character(sentence, position)
+            assert line.last == cards.visible(corpus.texts[sentence][start:end])
+            assert line.following == cards.token(vocabulary[corpus.ids(sentence)[position]])
+            assert (line.patterns, line.gate, line.up) == ([], "", "")
+        assert not card.gated
+        assert len(card.bottom) == cards.PREDICTIONS
+        assert card.bottom[0] != card.predictions[0]
+    told = "The bottom token is not what follows the most negative trigger example."
+    verdicts = {card.memory: card.bottom_value for card in made}
+    assert (verdicts[4], verdicts[6]) == (told, told.replace("is not", "is"))
+    none = pd.Series({"negative_triggers": 0, "negative_agrees": False})
+    assert cards.bottom_sentence(none) == "The key has no negative trigger example."
+
+
+def test_statistics_tell_how_often_and_how_far_a_key_is_negative(results, made):
+    triggers = read_triggers(results.folder / "triggers.h5")
+    row = triggers.layer_offset[made[0].layer - 1] + made[0].memory
+    said = " · ".join(made[0].statistics)
+    assert f"negative on {cards.percent(triggers.negative.fires[row] / triggers.prefixes)} of prefixes" in said
+    assert f"minimum {cards.MINUS}{cards.number(-triggers.negative.minimum[row])}" in said
+
+
+def test_a_gated_memory_tells_the_signs_of_its_gate_and_of_the_other_factor(write):
+    folder = write(layers=2, gated=True)
+    made = cards.cards(read_results(folder, folder / "settings.json"))
+    seen = set()
+    for card in made:
+        assert card.gated
+        for sign, lines in ((1, card.triggers), (-1, card.negative)):
+            for line in lines:
+                gate, up = (1 if each == "+" else -1 for each in (line.gate, line.up))
+                assert {line.gate, line.up} <= {"+", "\N{MINUS SIGN}"}
+                assert gate * up == sign
+                seen.add((gate, up))
+    assert len(seen) == 4
+
+
+def test_without_negative_coefficients_a_card_has_no_negative_side(write):
+    folder = write(layers=1, signed=False)
+    made = cards.cards(read_results(folder, folder / "settings.json"))
+    assert all(card.negative is None and not card.bottom_value for card in made)
+    assert not any("negative" in said or "minimum" in said for card in made for said in card.statistics)

@@ -51,11 +51,18 @@ def test_figure_3_draws_the_mean_change_and_its_interval(tables):
     assert [-14, -10] in np.round(ends, 6).tolist()
 
 
-def test_figure_4_draws_the_rate_and_its_baselines(tables):
+def test_figure_4_draws_the_rate_its_baselines_and_the_negative_side(tables):
     table = tables["values/agreement"]
-    drawn_lines = lines(figures.figure_4(table, None).axes[0])
-    for (_, y), source in zip(drawn_lines.values(), ("trigger", "permuted", "unigram", "uniform"), strict=True):
+    sources = ["trigger", "negative", "permuted", "unigram", "uniform"]
+    axes = figures.figure_4(table, paper_figures()["figure_4"]).axes[0]
+    for (_, y), source in zip(lines(axes).values(), sources):
         np.testing.assert_allclose(y, table[table["source"] == source]["rate"])
+    shown = [line for line in axes.lines if not line.get_label().startswith("_")]
+    assert len(shown) == 6  # with the paper's
+    assert len({line.get_marker() for line in shown}) == len({str(line._dash_pattern) for line in shown}) == 6
+    without = lines(figures.figure_4(table[table["source"] != "negative"], None).axes[0])
+    assert len(without) == 4
+    assert not any("negative" in label for label in without)
 
 
 def test_figures_5_7_and_10_draw_boxes_from_their_summaries(tables):

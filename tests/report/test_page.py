@@ -146,6 +146,24 @@ def test_layers_count_from_one_in_the_tables_of_the_page(page):
     assert "Layer 0" not in page.text
 
 
+def test_cards_show_both_signs_apart(page):
+    cards = len([each for each in page.attributes("details") if each.get("class") == "card"])
+    assert page.text.count("Trigger examples of positive coefficients") == cards
+    assert page.text.count("Trigger examples of negative coefficients") == cards
+    assert page.text.count("A negative coefficient promotes the bottom of the value.") == cards
+    assert len([each for each in page.attributes("table") if each.get("class") == "triggers"]) == 2 * cards
+    assert "up: their signs" not in page.text
+
+
+@pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])
+def test_a_page_of_any_kind_of_model_is_whole_and_tells_its_signs(write, tmp_path, signed, gated):
+    page = Page(make(write(layers=1, signed=signed, gated=gated), tmp_path / "index.html"))
+    assert page.open == []
+    assert ("Trigger examples of negative coefficients" in page.text) is signed
+    assert bool([each for each in page.attributes("td") if each.get("class") == "sign"]) is gated
+    assert ("up: their signs" in page.text) is gated
+
+
 def test_the_run_is_described(page):
     for fact in ("GPT2LMHeadModel", "0123456789abcdef", "duplicate sentences: 3", "812 MiB"):
         assert fact in page.text

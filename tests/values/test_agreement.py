@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import WORDS
 
+from ffkv.activations.data import Negative
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
 from ffkv.errors import UserError
+from ffkv.intervals import wilson
 from ffkv.model.emptied import load_head
 from ffkv.model.load import load_tokenizer
 from ffkv.model.memories import read_memories
@@ -49,6 +51,8 @@ def test_projections_of_the_detectors_values(worked):
     # a value of zeros: all 17 tokens alike; the lowest id wins, and the tie is told
     assert projections.top[[3, 7]].tolist() == [0, 0]
     assert projections.tied.tolist() == [False] * 3 + [True] + [False] * 3 + [True]
+    # all tokens but the one that a value writes are alike at the bottom; the lowest id wins
+    assert projections.bottom.tolist() == [0] * 8
 
 
 def test_what_values_predict_beside_what_follows_their_triggers(worked):
@@ -72,6 +76,56 @@ def test_what_values_predict_beside_what_follows_their_triggers(worked):
     assert table["tied"].tolist() == [False] * 3 + [True] + [False] * 3 + [True]
     # rank: 0 where the value agrees; else one token (the one it writes) is strictly greater; no trigger, no rank
     assert table["rank"].tolist() == [0, 1, 1, -1, 0, 1, 0, -1]
+
+
+def negative_side(triggers, corpus):
+    """The detector's triggers, and negative ones as if its first layer were negative on others: sentence and position."""
+    places = {0: [(0, 1), (1, 1)], 1: [(4, 1)], 2: [], 3: [(3, 1)], 4: [(0, 2)]}
+    shape = triggers.coefficient.shape
+    filled = {"coefficient": np.zeros(shape, np.float32), "sentence": np.full(shape, -1, np.int32)}
+    filled |= {"position": np.zeros(shape, np.int32), "next_token": np.full(shape, -1, np.int32)}
+    for row, found in places.items():
+        for rank, (sentence, position) in enumerate(found):
+            filled["coefficient"][row, rank], filled["sentence"][row, rank] = rank - 9, sentence
+            filled["position"][row, rank] = position
+            filled["next_token"][row, rank] = corpus.ids(sentence)[position]
+    count = np.array([len(places.get(row, [])) for row in range(shape[0])], np.int32)
+    gate = np.zeros(shape, np.int8)
+    negative = Negative(**filled, gate=gate, count=count, fires=3 * count, minimum=filled["coefficient"][:, 0])
+    return replace(triggers, negative=negative)
+
+
+def test_the_bottom_of_values_beside_what_follows_their_negative_triggers(worked, detector):
+    """Every value of the detector is flat but for one token, so that its bottom is BOS, id 0, the lowest of equals."""
+    corpus, triggers, projections, table = worked
+    assert not [name for name in table if name.startswith("negative")]
+    both = negative_side(triggers, corpus)
+    bottom = projections.bottom.copy()
+    bottom[[0, 1, 2, 3, 4]] = [WORDS.index(word) for word in "bcbcp"]
+    memories, head = read_memories(detector.parent / "memories.h5"), load_head(detector, "cpu")
+    compared = compare(head, memories, replace(projections, bottom=bottom), both)
+    # after "a" of the first sentence follows b, after "d" of "d e p" e, after "p" of "p c c p" c, after "a b" p
+    follows = [WORDS[token] if token >= 0 else None for token in compared["negative_next_token"]]
+    assert follows == ["b", "e", None, "c", "p", None, None, None]
+    assert compared["negative_triggers"].tolist() == [2, 1, 0, 1, 1, 0, 0, 0]
+    assert compared["negative_agrees"].tolist() == [True, False, False, True, True, False, False, False]
+    assert compared["bottom_token"].tolist() == bottom.tolist()
+    rates = agreement.agreement(compared, corpus.unigram, seed=0).set_index(["layer", "source"])
+    row = rates.loc[(0, "negative")]
+    assert row[["agreeing", "keys", "dead", "rate"]].tolist() == pytest.approx([2, 3, 1, 2 / 3])
+    assert (row["low"], row["high"]) == tuple(float(bound) for bound in wilson(2, 3))
+    assert rates.loc[(1, "negative"), ["agreeing", "keys", "dead", "rate"]].tolist() == [1, 1, 3, 1]
+    # the other sources are what they are without it
+    without = agreement.agreement(table, corpus.unigram, seed=0).set_index(["layer", "source"])
+    pd.testing.assert_frame_equal(rates.drop("negative", level="source"), without)
+
+
+def test_a_layer_without_negative_triggers_has_no_rate_of_them(worked, detector):
+    corpus, _, _, table = worked
+    none = table.assign(negative_triggers=0, negative_next_token=-1, negative_agrees=False)
+    row = agreement.agreement(none, corpus.unigram, 0).set_index(["source", "layer"]).loc[("negative", 1)]
+    assert np.isnan(row["rate"])
+    assert row[["agreeing", "keys", "dead", "low", "high"]].tolist() == [0, 0, 4, 0, 1]
 
 
 def test_agreement_by_layer_counts_dead_keys_beside_the_others(worked):
@@ -137,7 +191,7 @@ def test_the_expected_agreement_of_permuted_keys_is_the_mean_over_all_permutatio
     tops, w = (np.array(part) for part in zip(*pairs, strict=True))
     every = [np.mean(tops == np.array(order)) for order in permutations(w)]
     found = agreement.permutation_baseline(tops, w, 0)
-    assert found.expected == pytest.approx(np.mean(every))
+    assert found.rate == pytest.approx(np.mean(every))
     assert found.low <= found.high
 
 
@@ -165,6 +219,12 @@ def test_projections_against_a_second_computation(proven, kind, projection):
         np.testing.assert_allclose(
             found.top_log_probability[row], torch.log_softmax(logits, 0)[order[:5].copy()], atol=1e-4
         )
+        order = np.lexsort((np.arange(60), logits.numpy()))
+        assert found.bottom[row] == order[0]
+        assert found.bottom_token[row].tolist() == order[:5].tolist()
+        np.testing.assert_allclose(
+            found.bottom_log_probability[row], torch.log_softmax(logits, 0)[order[:5].copy()], atol=1e-4
+        )
 
 
 def test_groups_of_layers_change_nothing(detector, tmp_path):
@@ -173,11 +233,12 @@ def test_groups_of_layers_change_nothing(detector, tmp_path):
     groups = [
         project(head, read_memories(detector.parent / "memories.h5", range(layer, layer + 1)), 3) for layer in (0, 1)
     ]
-    for name in ("layer", "memory", "top", "top_token", "norm"):
+    for name in ("layer", "memory", "top", "top_token", "bottom", "bottom_token", "norm"):
         np.testing.assert_array_equal(np.concatenate([getattr(group, name) for group in groups]), getattr(whole, name))
     nothing = project(head, read_memories(detector.parent / "memories.h5", range(1, 1)), 3)
     write_projections(tmp_path / "0.h5", replace(nothing, attributes={"projection": "head"}))
     assert read_projections(tmp_path / "0.h5").top_token.shape == (0, 3)
+    assert read_projections(tmp_path / "0.h5").bottom_token.shape == (0, 3)
 
 
 def test_projections_of_another_layer_group_are_refused(detector, tmp_path):

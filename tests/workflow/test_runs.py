@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
-from support import ROOT, random_checkpoint, snakemake, word_tokenizer
+from support import ROOT, random_checkpoint, random_sentences, snakemake, word_tokenizer
 
 from ffkv import tables
 
@@ -29,13 +29,16 @@ def planned(output: str) -> set[str]:
     return set(re.findall(r"^rule (\w+):", output, re.M))
 
 
-def documented_columns() -> dict[str, list[str]]:
-    """The columns that docs/architecture.md promises, by file."""
+def documented_columns(negative: bool = False) -> dict[str, list[str]]:
+    """The columns that docs/architecture.md promises, by file; with those of models with negative coefficients if asked."""
     rows = re.findall(
         r"^\| `([a-z_]+/[a-z_/<>]+\.(?:csv|parquet))`[^|]*\| ([^\n]+?) \|$",
         (ROOT / "docs/architecture.md").read_text(),
         re.M,
     )
+    if negative:
+        also = re.compile(r" \(with negative coefficients also: ([^)]*)\)")
+        rows = [(path, also.sub(r", \1", columns)) for path, columns in rows]
     without_notes = {path: re.sub(r"\([^)]*\)", "", columns) for path, columns in rows}
     return {path: [column.strip() for column in columns.split(",")] for path, columns in without_notes.items()}
 
@@ -53,7 +56,8 @@ def test_every_table_has_the_columns_that_the_docs_promise(tiny, path):
     assert len(table)
 
 
-def test_every_dataset_says_what_it_is(tiny):
+def described(folder) -> list[str]:
+    """The datasets below a folder, each of which must say what it is."""
     seen = []
 
     def check(name, item):
@@ -63,11 +67,15 @@ def test_every_dataset_says_what_it_is(tiny):
             assert all(len(axis) for axis in item.dims), name
             assert item.fletcher32 or 0 in item.shape, name
 
-    for path in (tiny / "results").rglob("*.h5"):
+    for path in folder.rglob("*.h5"):
         with h5py.File(path) as file:
             assert {"format", "kind", "versions"} <= set(file.attrs)
             file.visititems(check)
-    assert len(seen) > 50
+    return seen
+
+
+def test_every_dataset_says_what_it_is(tiny):
+    assert len(described(tiny / "results")) > 50
 
 
 def test_every_job_left_a_log_and_a_benchmark(tiny):
@@ -95,6 +103,21 @@ def test_a_second_run_does_nothing(tiny):
         ({"report": {"title": "Another"}}, {"write_settings", "report", "all"}),
         (
             {"triggers": {"per_key": 21}},
+            {
+                "triggers",
+                "merge_triggers",
+                "key_patterns",
+                "key_removal",
+                "keys",
+                "compare_values",
+                "values",
+                "write_settings",
+                "report",
+                "all",
+            },
+        ),
+        (
+            {"triggers": {"negative": False}},
             {
                 "triggers",
                 "merge_triggers",
@@ -239,6 +262,32 @@ def test_a_local_checkpoint_on_wikitext(tmp_path, kind):
     )
     assert done.returncode == 0, done.stderr[-8000:]
     assert (tmp_path / f"reports/{kind}/index.html").exists()
+
+
+def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
+    """The embedded model has ReLU; a random Llama has negative coefficients and gates, from the triggers to the report."""
+    checkpoint = random_checkpoint(tmp_path / "checkpoint", "llama")
+    for split, seed in (("train", 1), ("validation", 2)):
+        (tmp_path / f"{split}.txt").write_text("\n".join(random_sentences(seed, 400)))
+    corpus = {"dataset": "files", "train": "train.txt", "validation": "validation.txt", "splitter": "line"}
+    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"both": {}})
+    done = snakemake(tmp_path, config)
+    assert done.returncode == 0, done.stderr[-8000:]
+    results = tmp_path / "results/both"
+    assert {f"negative/{name}" for name in ("coefficient", "gate", "minimum")} <= set(described(results))
+    columns = documented_columns(negative=True)
+    for path in ("keys/activity.csv", "values/memories/<group>.parquet", "values/agreement.csv"):
+        assert tables.read(results / path.replace("<group>", "0")).columns.tolist() == columns[path]
+    assert "negative" in tables.read(results / "values/agreement.csv")["source"].unique()
+    with h5py.File(results / "triggers.h5") as file:
+        for side, sign in ((file, 1), (file["negative"], -1)):
+            found = side["sentence"][...] >= 0
+            assert found.any()
+            assert (np.sign(side["coefficient"][...]) == sign * found).all()
+            assert (np.abs(side["gate"][...]) == found).all()
+    page = (tmp_path / "reports/both/index.html").read_text()
+    assert "Trigger examples of negative coefficients" in page
+    assert "up: their signs" in page
 
 
 def test_snakemakes_own_report_lists_the_figures(tiny, tmp_path):

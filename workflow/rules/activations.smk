@@ -24,6 +24,7 @@ rule triggers:
         per_key=setting("triggers/per_key"),
         one_prefix=switch("triggers/one_prefix_per_sentence", "one-prefix-per-sentence"),
         empty_prefix=switch("triggers/include_empty_prefix", "include-empty-prefix"),
+        negative=switch("triggers/negative", "negative"),
         batch_tokens=setting("activations/batch_tokens"),
         block_sentences=setting("activations/block_sentences"),
         device=setting("model/device"),
@@ -36,6 +37,7 @@ rule triggers:
             --per-key {params.per_key} \
             {params.one_prefix} \
             {params.empty_prefix} \
+            {params.negative} \
             --batch-tokens {params.batch_tokens} \
             --block-sentences {params.block_sentences} \
             --device {params.device} \

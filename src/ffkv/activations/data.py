@@ -17,34 +17,58 @@ HISTOGRAM_EVERY = 8  # the histogram looks at every eighth sentence: it costs mo
 
 
 @dataclass(frozen=True)
-class Triggers:
-    """Trigger examples and statistics of every key. Memory (l, i) is row `layer_offset[l] + i`.
+class TriggerExamples:
+    """The trigger examples of every key, of one sign of its coefficient; the furthest from zero first.
 
-    layer_offset: first row of each layer [layer + 1].
-    coefficient: memory coefficients, descending, 0 where there is no trigger [memory, rank].
+    coefficient: memory coefficients, 0 where there is no trigger [memory, rank].
     sentence, position: the trigger prefix, -1 and 0 where there is none [memory, rank].
     next_token: the token that follows it in the corpus, -1 where there is none [memory, rank].
+    gate: sign of the gate, 1 or -1; 0 where the memory has none, or where there is no trigger [memory, rank].
     count: how many triggers there are [memory].
-    fires: on how many prefixes the coefficient is positive [memory].
-    total: sum of the coefficient over all prefixes, in fixed point (units of 2^-20) [memory].
-    maximum: its largest value [memory].
-    histogram: on how many prefixes it falls into each bin of `HISTOGRAM_EDGES` [memory, bin].
-    prefixes: number of prefixes that were looked at.
-    attributes: what the file says of itself.
+    fires: on how many prefixes the coefficient has this sign [memory].
     """
 
-    layer_offset: np.ndarray
     coefficient: np.ndarray
     sentence: np.ndarray
     position: np.ndarray
     next_token: np.ndarray
+    gate: np.ndarray
     count: np.ndarray
     fires: np.ndarray
+
+    @property
+    def up(self) -> np.ndarray:
+        """Sign of the other factor of a gated memory, m = act(gate) up; 0 where `gate` is [memory, rank]."""
+        return np.sign(self.coefficient).astype(np.int8) * self.gate
+
+
+@dataclass(frozen=True)
+class Negative(TriggerExamples):
+    """What is kept of negative coefficients. minimum: the smallest, 0 where none is negative [memory]."""
+
+    minimum: np.ndarray
+
+
+@dataclass(frozen=True)
+class Triggers(TriggerExamples):
+    """Trigger examples (of positive coefficients) and statistics of every key. Memory (l, i) is row `layer_offset[l] + i`.
+
+    layer_offset: first row of each layer [layer + 1].
+    total: sum of the coefficient over all prefixes, in fixed point (units of 2^-20) [memory].
+    maximum: its largest value, 0 where none is positive [memory].
+    histogram: on how many prefixes it falls into each bin of `HISTOGRAM_EDGES` [memory, bin].
+    prefixes: number of prefixes that were looked at.
+    attributes: what the file says of itself.
+    negative: the other sign; None where the model has no negative coefficients, or where they were not asked for.
+    """
+
+    layer_offset: np.ndarray
     total: np.ndarray
     maximum: np.ndarray
     histogram: np.ndarray
     prefixes: int
     attributes: dict[str, Any]
+    negative: Negative | None = None
 
     @property
     def layers(self) -> int:
@@ -61,17 +85,26 @@ class Triggers:
         return slice(int(self.layer_offset[layer]), int(self.layer_offset[layer + 1]))
 
 
-DESCRIPTIONS = {
-    "coefficient": (["memory", "rank"], "1", "memory coefficient, descending; 0 where there is no trigger"),
+EXAMPLES = {
+    "coefficient": (["memory", "rank"], "1", "memory coefficient, furthest from 0 first; 0 where there is no trigger"),
     "sentence": (["memory", "rank"], "sentence", "sentence of the trigger prefix; -1 where there is none"),
     "position": (["memory", "rank"], "token", "length of the trigger prefix, BOS not counted"),
     "next_token": (["memory", "rank"], "token", "id of the token that follows the prefix; -1 where there is none"),
+    "gate": (
+        ["memory", "rank"],
+        "1",
+        "sign of the memory's gate: 1 or -1; 0 where it has none, or there is no trigger",
+    ),
     "count": (["memory"], "prefix", "number of triggers"),
-    "fires": (["memory"], "prefix", "number of prefixes with a positive coefficient"),
+    "fires": (["memory"], "prefix", "number of prefixes whose coefficient has the triggers' sign"),
+}
+DESCRIPTIONS = {
+    **EXAMPLES,
     "total": (["memory"], "2^-20", "sum of the coefficient over all prefixes, in fixed point"),
-    "maximum": (["memory"], "1", "largest coefficient"),
+    "maximum": (["memory"], "1", "largest coefficient; 0 where none is positive"),
     "histogram": (["memory", "bin"], "prefix", "number of prefixes by coefficient; edges in dataset `histogram_edge`"),
 }
+NEGATIVE = {**EXAMPLES, "minimum": (["memory"], "1", "smallest coefficient; 0 where none is negative")}
 
 
 def write_triggers(path: Path, triggers: Triggers) -> None:
@@ -95,6 +128,10 @@ def write_triggers(path: Path, triggers: Triggers) -> None:
         )
         for name, (dimensions, unit, description) in DESCRIPTIONS.items():
             store.put(file, name, getattr(triggers, name), dimensions, unit, description)
+        if triggers.negative:
+            for name, (dimensions, unit, description) in NEGATIVE.items():
+                values = getattr(triggers.negative, name)
+                store.put(file, f"negative/{name}", values, dimensions, unit, f"negative side: {description}")
 
 
 def read_triggers(path: Path, belongs_to: dict[str, Any] | None = None) -> Triggers:
@@ -104,10 +141,11 @@ def read_triggers(path: Path, belongs_to: dict[str, Any] | None = None) -> Trigg
         UserError: see `store.open`.
     """
     with store.open(path, "triggers", belongs_to) as file:
-        quantities = {name: file[name][...] for name in DESCRIPTIONS}
+        side = file.get("negative")
         return Triggers(
             layer_offset=file["layer_offset"][...],
             prefixes=int(file.attrs["prefixes"]),
             attributes=dict(file.attrs),
-            **quantities,
+            negative=None if side is None else Negative(**{name: side[name][...] for name in NEGATIVE}),
+            **{name: file[name][...] for name in DESCRIPTIONS},
         )

@@ -8,34 +8,52 @@ import h5py
 import numpy as np
 
 from ffkv import store
-from ffkv.activations.data import Triggers
+from ffkv.activations.data import EXAMPLES, TriggerExamples, Triggers
 from ffkv.activations.prefix_data import READ_AT_ONCE, STATES, WHICH, allocate
+from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy
 
 
 def merge_triggers(shards: Sequence[Triggers]) -> Triggers:
     """The triggers of the whole corpus from those of its shards, in whatever order and grouping.
 
-    Order within a key: coefficient down, then sentence, then position.
+    Order within a key: the coefficient furthest from zero, then sentence, then position.
+
+    Raises:
+        UserError: the shards were made with different settings.
     """
     first = shards[0]
-    together = {
-        name: np.concatenate([getattr(shard, name) for shard in shards], 1)
-        for name in ("coefficient", "sentence", "position", "next_token")
-    }
-    order = np.lexsort((together["position"], together["sentence"], -together["coefficient"]), axis=1)[
-        :, : first.coefficient.shape[1]
-    ]
+    if any(shard.attributes.get("settings") != first.attributes.get("settings") for shard in shards):
+        raise UserError("The shards of triggers were made with different settings: make them all again with the same.")
+    negative = first.negative and replace(
+        first.negative,
+        **_merge_examples([shard.negative for shard in shards]),
+        minimum=np.min([shard.negative.minimum for shard in shards], 0),
+    )
     return replace(
         first,
-        **{name: np.take_along_axis(values, order, 1) for name, values in together.items()},
-        count=np.minimum(sum(shard.count for shard in shards), first.coefficient.shape[1]).astype(np.int32),
-        fires=sum(shard.fires for shard in shards),
+        **_merge_examples(shards),
         total=sum(shard.total for shard in shards),
         histogram=sum(shard.histogram for shard in shards),
         maximum=np.max([shard.maximum for shard in shards], 0),
         prefixes=sum(shard.prefixes for shard in shards),
+        negative=negative,
     )
+
+
+def _merge_examples(shards: Sequence[TriggerExamples]) -> dict[str, np.ndarray]:
+    per_key = shards[0].coefficient.shape[1]
+    together = {
+        name: np.concatenate([getattr(shard, name) for shard in shards], 1)
+        for name, (dimensions, *_) in EXAMPLES.items()
+        if "rank" in dimensions
+    }
+    order = np.lexsort((together["position"], together["sentence"], -np.abs(together["coefficient"])), axis=1)
+    return {
+        **{name: np.take_along_axis(values, order[:, :per_key], 1) for name, values in together.items()},
+        "count": np.minimum(sum(shard.count for shard in shards), per_key).astype(np.int32),
+        "fires": sum(shard.fires for shard in shards),
+    }
 
 
 def merge_prefixes(path: Path, shards: Sequence[Path], anatomy: Anatomy) -> None:

@@ -1,15 +1,16 @@
 """The running top t of every key.
 
-A trigger is one 64-bit integer: above, the bits of its positive float32 coefficient, which sort as the number does; below,
-the complement of its place in the corpus. The t largest integers are then the t highest coefficients, equal ones by
-sentence and position, all different: the result does not depend on the order in which prefixes are seen, and merging is
-inserting one state into the other.
+A trigger is one 64-bit integer: above, the bits of its positive float32 coefficient, which sort as the number does; below
+them the complement of its place in the corpus; last, one bit for the sign of its gate. Places differ, so that the bit of the
+gate decides nothing. The t largest integers are then the t highest coefficients, equal ones by sentence and position: the
+result does not depend on the order in which prefixes are seen, and merging is inserting one state into the other. The lowest
+coefficients are the highest of -m.
 """
 
 import torch
 from torch import Tensor
 
-PLACES = 2**32  # how many places in a corpus the lower half can tell apart
+PLACES = 2**31  # how many places in a corpus the lower half can tell apart, beside the bit of the gate
 NOTHING = 0  # where there is no trigger
 
 
@@ -18,16 +19,21 @@ def start(keys: int, t: int, device: str) -> Tensor:
     return torch.full((keys, t), NOTHING, dtype=torch.int64, device=device)
 
 
-def pack(coefficients: Tensor, places: Tensor) -> Tensor:
-    """One integer a candidate, of any common shape. Coefficients must be positive float32, places below 2^32."""
+def pack(coefficients: Tensor, places: Tensor, gates: Tensor | int = 0) -> Tensor:
+    """One integer a candidate, of any common shape.
+
+    Args:
+        coefficients: positive float32. places: from 0 to below 2^31. gates: whether the gate is positive.
+    """
     bits = coefficients.contiguous().view(torch.int32).to(torch.int64)
-    return (bits << 32) | (PLACES - 1 - places)
+    return (bits << 32) | ((PLACES - 1 - places) << 1) | gates
 
 
-def unpack(best: Tensor) -> tuple[Tensor, Tensor]:
-    """Coefficients (float32) and places (int64) of packed triggers; 0 and -1 where there is none."""
+def unpack(best: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Coefficients (float32), places (int64) and gates (bool) of packed triggers; 0, -1 and False where there is none."""
     coefficients = (best >> 32).to(torch.int32).view(torch.float32)
-    return coefficients, torch.where(best == NOTHING, -1, PLACES - 1 - (best & (PLACES - 1)))
+    places = PLACES - 1 - ((best >> 1) & (PLACES - 1))
+    return coefficients, torch.where(best == NOTHING, -1, places), (best & 1).bool()
 
 
 def floor(best: Tensor) -> Tensor:

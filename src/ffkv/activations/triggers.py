@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ffkv.activations import top_t
 from ffkv.activations.batches import batches, blocks, pad, padding
-from ffkv.activations.data import HISTOGRAM_EVERY, NONE, Triggers
+from ffkv.activations.contest import Contest
+from ffkv.activations.data import HISTOGRAM_EVERY, NONE, Negative, Triggers
 from ffkv.activations.statistics import Statistics
 from ffkv.corpus.data import Corpus
 from ffkv.errors import UserError
@@ -29,10 +30,11 @@ def find_triggers(
     """The top t prefixes of every key, and its statistics, over one shard of a corpus.
 
     Every proper prefix of every sentence competes (j >= 1 tokens after BOS, the whole sentence left out: nothing follows
-    it), with its coefficient m_i at its last token. One forward pass of a sentence gives all of its prefixes.
+    it), with its coefficient m_i at its last token. One forward pass of a sentence gives all of its prefixes. Layers whose
+    coefficients can be negative have the most negative ones kept apart, by the same rules.
 
     Raises:
-        UserError: the empty prefix is asked for where there is no BOS; the corpus has more than 2^32 prefixes;
+        UserError: the empty prefix is asked for where there is no BOS; the corpus has more than 2^31 prefixes;
             coefficients overflow.
     """
     layers, device = loaded.anatomy.layers, loaded.device
@@ -43,15 +45,23 @@ def find_triggers(
         )
     if len(corpus.tokens) + len(corpus) >= top_t.PLACES:
         raise UserError(
-            f"The corpus has {len(corpus.tokens):,} tokens; at most 2^32 can be told apart. Set corpus.limit."
+            f"The corpus has {len(corpus.tokens):,} tokens; at most 2^31 can be told apart. Set corpus.limit."
         )
-    best = [top_t.start(layer.memories, settings.per_key, device) for layer in layers]
-    floors = [top_t.floor(state) for state in best]
+    negative = settings.negative and any(layer.signed for layer in layers)
+
+    def contests(sign: int) -> list[Contest]:
+        each = settings.one_prefix_per_sentence
+        return [Contest(layer.memories, settings.per_key, sign, each, device) for layer in layers]
+
+    highest, lowest = contests(1), contests(-1) if negative else []
     statistics = [Statistics(layer.memories, device) for layer in layers]
     batch: dict[str, Tensor | None] = {}
 
-    def take(layer: Layer, quantity: str, m: Tensor) -> None:
-        index = layer.index
+    def take(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        if quantity == "g":  # comes before the layer's m
+            batch["gate"] = tensor[:, bos - empty :]
+            return
+        index, m, gate = layer.index, tensor, batch.pop("gate", None)
         if batch["padding"] is not None:
             m.view(-1, m.shape[-1])[batch["padding"]] = 0  # silent padding: no later test, and no real token sees it
         m = m[:, bos - empty :].float()
@@ -59,20 +69,17 @@ def find_triggers(
         statistics[index].add(m, peaks)
         if len(batch["counted"]):
             statistics[index].add_histogram(m.reshape(-1, m.shape[-1])[batch["counted"]])
-        if settings.one_prefix_per_sentence:
-            rows, keys = (peaks > floors[index]).nonzero(as_tuple=True)
-            values, tokens = m[rows, :, keys].max(1)
-        else:
-            rows, tokens, keys = (m > floors[index]).nonzero(as_tuple=True)
-            values = m[rows, tokens, keys]
-        top_t.insert(best[index], keys, top_t.pack(values, batch["place"][rows] + tokens + 1 - empty))
-        floors[index] = top_t.floor(best[index])
+        highest[index].enter(m, peaks, gate, batch["place"])
+        if lowest and layer.signed:
+            troughs = m.amin(1)
+            statistics[index].add_negative(m, troughs)
+            lowest[index].enter(m, troughs, gate, batch["place"])
 
     work = blocks(len(corpus), activations.block_sentences, shard, shards)
     lengths = corpus.lengths
     seen = 0
     with (
-        tap(loaded.model, layers, "m", take) as run,
+        tap(loaded.model, layers, "gm", take) as run,
         progress(sum(int(lengths[block].sum()) for block in map(_slice, work)), "tokens", "triggers") as bar,
     ):
         for block in work:
@@ -82,7 +89,7 @@ def find_triggers(
                 run(pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences], device))
                 seen += int(lengths[sentences].sum()) - len(sentences) * (1 - empty)
                 bar.update(int(lengths[sentences].sum()))
-    return _triggers(corpus, loaded, best, statistics, seen)
+    return _triggers(corpus, loaded, highest, lowest, statistics, seen)
 
 
 def _slice(block: range) -> slice:
@@ -92,42 +99,66 @@ def _slice(block: range) -> slice:
 def _describe(batch: dict[str, Tensor | None], corpus: Corpus, sentences: np.ndarray, empty: int, device: str) -> None:
     """What `take` must know of a batch.
 
-    padding: flat positions of the padding. place: place in the corpus of each sentence's empty prefix; the prefix of j
-    tokens is j places further. counted: flat positions of the prefixes that the histogram looks at.
+    padding: flat positions of the padding. place: place in the corpus of each sentence's first prefix; there the empty
+    prefix of a sentence stands before its other prefixes, whether it competes or not. counted: flat positions of the
+    prefixes that the histogram looks at.
     """
     lengths = corpus.lengths[sentences] - 1 + len(corpus.bos)
     prefixes = corpus.lengths[sentences] - 1 + empty
     batch["padding"] = padding(lengths, device)
-    batch["place"] = torch.from_numpy(corpus.offsets[sentences] + sentences).to(device)
+    batch["place"] = torch.from_numpy(corpus.offsets[sentences] + sentences + 1 - empty).to(device)
     counted = (np.arange(prefixes.max())[None] < prefixes[:, None]) & (sentences % HISTOGRAM_EVERY == 0)[:, None]
     batch["counted"] = torch.from_numpy(np.flatnonzero(counted)).to(device)
 
 
 def _triggers(
-    corpus: Corpus, loaded: LoadedModel, best: list[Tensor], statistics: list[Statistics], prefixes: int
+    corpus: Corpus,
+    loaded: LoadedModel,
+    highest: list[Contest],
+    lowest: list[Contest],
+    statistics: list[Statistics],
+    prefixes: int,
 ) -> Triggers:
-    coefficient, place = (part.cpu().numpy() for part in top_t.unpack(torch.cat(best)))
-    # The maximum has met every coefficient, and NaN and infinity stay in it.
-    if not all(torch.isfinite(layer.maximum).all() for layer in statistics):
+    counted = {
+        name: torch.cat([getattr(layer, name) for layer in statistics]).cpu().numpy()
+        for name in ("fires", "fires_negative", "total", "maximum", "minimum", "histogram")
+    }
+    # The extremes have met every coefficient, and NaN and infinity stay in them.
+    if not np.isfinite([counted["maximum"], counted["minimum"]]).all():
         raise UserError(
             f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use model.dtype float32."
         )
+    fires, minimum = counted.pop("fires_negative"), counted.pop("minimum")
+    gated = _gated(loaded.anatomy.layers)
+    return Triggers(
+        layer_offset=np.asarray(loaded.anatomy.layer_offset),
+        prefixes=prefixes,
+        attributes={},
+        negative=Negative(**_examples(corpus, lowest, -1, gated), fires=fires, minimum=minimum) if lowest else None,
+        **_examples(corpus, highest, 1, gated),
+        **counted,
+    )
+
+
+def _gated(layers: list[Layer]) -> np.ndarray:
+    """Whether each memory has a gate [memory]."""
+    writes = [write for layer in layers for write in layer.writes]
+    return np.repeat([bool(write.gate) for write in writes], [write.memories for write in writes])
+
+
+def _examples(corpus: Corpus, contests: list[Contest], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
+    """The winners as fields of `TriggerExamples`, all but `fires`."""
+    size, place, gate = (part.cpu().numpy() for part in top_t.unpack(torch.cat([contest.best for contest in contests])))
     found = place >= 0
     sentence = (
         np.searchsorted(corpus.offsets[:-1] + np.arange(len(corpus)), np.where(found, place, 0), side="right") - 1
     )
     position = np.where(found, place - corpus.offsets[sentence] - sentence, 0)
-    return Triggers(
-        layer_offset=np.asarray(loaded.anatomy.layer_offset),
-        coefficient=coefficient,
-        sentence=np.where(found, sentence, NONE).astype(np.int32),
-        position=position.astype(np.int32),
-        next_token=np.where(found, corpus.next_token(sentence, position), NONE).astype(np.int32),
-        count=found.sum(1).astype(np.int32),
-        prefixes=prefixes,
-        attributes={},
-        **{
-            name: torch.cat([getattr(layer, name) for layer in statistics]).cpu().numpy()
-            for name in ("fires", "total", "maximum", "histogram")
-        },
-    )
+    return {
+        "coefficient": np.where(found, sign * size, size),
+        "sentence": np.where(found, sentence, NONE).astype(np.int32),
+        "position": position.astype(np.int32),
+        "next_token": np.where(found, corpus.next_token(sentence, position), NONE).astype(np.int32),
+        "gate": np.where(found & gated[:, None], np.where(gate, 1, -1), 0).astype(np.int8),
+        "count": found.sum(1).astype(np.int32),
+    }

@@ -160,20 +160,23 @@ def removal_summary(removal: pd.DataFrame, layers: int, seed: int) -> pd.DataFra
 
 
 def activity(triggers: Triggers) -> pd.DataFrame:
-    """`keys/activity.csv`: keys that never fire or seldom, and the share of prefixes on which the others do."""
+    """`keys/activity.csv`: keys that never fire or seldom, and the share of prefixes on which the others do.
+
+    Where negative coefficients are kept, also the share of prefixes on which they are negative.
+    """
+    sides = {"firing": triggers.fires, **({"negative": triggers.negative.fires} if triggers.negative else {})}
     rows = []
     for layer in range(triggers.layers):
-        count, fires = triggers.count[triggers.rows(layer)], triggers.fires[triggers.rows(layer)]
-        q1, median, q3 = np.quantile(fires / max(triggers.prefixes, 1), [0.25, 0.5, 0.75])
-        rows.append(
-            {
-                "layer": layer,
-                "keys": len(count),
-                "dead": (count == 0).sum(),
-                "fewer": (count < triggers.coefficient.shape[1]).sum(),
-                "firing_q1": q1,
-                "firing_median": median,
-                "firing_q3": q3,
-            }
-        )
+        count = triggers.count[triggers.rows(layer)]
+        row = {
+            "layer": layer,
+            "keys": len(count),
+            "dead": (count == 0).sum(),
+            "fewer": (count < triggers.coefficient.shape[1]).sum(),
+        }
+        for side, fires in sides.items():
+            shares = fires[triggers.rows(layer)] / max(triggers.prefixes, 1)
+            quartiles = np.quantile(shares, [0.25, 0.5, 0.75])
+            row |= dict(zip([f"{side}_q1", f"{side}_median", f"{side}_q3"], quartiles, strict=True))
+        rows.append(row)
     return pd.DataFrame(rows)

@@ -122,8 +122,17 @@ def figure_4(results: Results) -> Caption:
         "middle 95 % of 1,000 permutations), and in place of the trigger's next token one drawn from the corpus, or "
         f"any token (1 in {number(results.anatomy.vocabulary)}). Bars are 95 % intervals."
     )
+    negative = rows(table, source="negative")
+    if len(negative):
+        text += (
+            " A negative coefficient promotes the bottom of its value, the token that the value predicts least: how often "
+            "that is what follows the key's most negative trigger example, "
+            f"{number(negative['agreeing'].sum())} of {number(negative['keys'].sum())} values."
+        )
     text += paper_line(results, "The grey line is the paper's.")
     description = f"Lines by layer. Agreement: {course(own, 'rate')}. With keys permuted: {course(permuted, 'rate')}."
+    if len(negative):
+        description += f" Bottom of values and negative trigger examples: {course(negative, 'rate')}."
     return Caption("Agreement between values and trigger examples", text, description)
 
 
@@ -176,6 +185,10 @@ def figure_7(results: Results) -> Caption:
     )
     if "relu" not in activation.lower():
         text += f" Under this model's activation, {activation}, hardly any coefficient is zero; small ones count too."
+    if results.signed_layers:
+        text += (
+            " Memories with a negative coefficient are not active, but they carry: the effective number counts them."
+        )
     text += paper_line(results, "Grey is the median of the paper's model, which has ReLU.")
     description = (
         f"Boxes by layer. Median share of active memories: {course(active, 'median')}. Median effective number of "

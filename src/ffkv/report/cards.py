@@ -8,24 +8,32 @@ import pandas as pd
 from markupsafe import Markup
 
 from ffkv import store, tables
-from ffkv.activations.data import HISTOGRAM_EDGES, Triggers, read_triggers
+from ffkv.activations.data import HISTOGRAM_EDGES, TriggerExamples, Triggers, read_triggers
 from ffkv.corpus import data
 from ffkv.model.vocabulary import read_vocabulary
 from ffkv.report.results import Results
-from ffkv.report.text import ending, number, percent, token, visible
+from ffkv.report.text import MINUS, ending, number, percent, token, visible
 
 LONGEST = 240  # characters of a prefix that a card shows; of a longer one its end
 PATTERNS = 6  # patterns that a card shows
 PREDICTIONS = 10  # top tokens of the value that a card shows
 
+SIGNS = {1: "+", -1: MINUS}
+
 Memory = tuple[int, int]  # layer, number in the layer; both from 0
+Prediction = tuple[Markup, str, float]  # token, its probability as text and as a number
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """A trigger example, ready for the page: the text before its last token, that token, the token that follows."""
+    """A trigger example, ready for the page: the text before its last token, that token, the token that follows.
+
+    gate, up: signs of the two factors of a gated memory, "" of another.
+    """
 
     coefficient: str
+    gate: str
+    up: str
     position: int
     before: Markup
     last: Markup
@@ -51,16 +59,28 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Card:
-    """A key and its value, ready for the page. Layer and memory count from 1 and from 0."""
+    """A key and its value, ready for the page. Layer and memory count from 1 and from 0.
+
+    triggers: of positive coefficients. negative: of negative ones; None where none are kept. predictions: top tokens of
+    the value; bottom: its bottom tokens. value, bottom_value: how they fit together with the trigger examples.
+    """
 
     layer: int
     memory: int
     statistics: list[str]
     histogram: Markup
     triggers: list[Trigger]
+    negative: list[Trigger] | None
     patterns: list[Pattern]
-    predictions: list[tuple[Markup, str, float]]
+    predictions: list[Prediction]
+    bottom: list[Prediction]
     value: str
+    bottom_value: str
+
+    @property
+    def gated(self) -> bool:
+        """Whether the memory has a gate, whose sign its trigger examples tell."""
+        return any(trigger.gate for trigger in [*self.triggers, *(self.negative or [])])
 
 
 def cards(results: Results) -> list[Card]:
@@ -74,7 +94,8 @@ def cards(results: Results) -> list[Card]:
     found = found[found["sample"] == "trigger"]
     chosen = choose(found, triggers, results.settings.report.cards)
     values = tables.read_all(results.groups("values/memories")).set_index(["layer", "memory"])
-    predictions = read_predictions(results, chosen, vocabulary, triggers.attributes)
+    top, bottom = (read_predictions(results, chosen, vocabulary, triggers.attributes, end) for end in ("top", "bottom"))
+    negative = triggers.negative
     shown = results.settings.report.card_triggers
     made = []
     for memory in chosen:
@@ -87,9 +108,12 @@ def cards(results: Results) -> list[Card]:
             statistics=statistics(triggers, row),
             histogram=sparkline(triggers.histogram[row]),
             triggers=trigger_lines(triggers, corpus, vocabulary, row, shown, patterns),
+            negative=trigger_lines(negative, corpus, vocabulary, row, shown, []) if negative else None,
             patterns=patterns,
-            predictions=predictions.get(memory, []),
+            predictions=top.get(memory, []),
+            bottom=bottom.get(memory, []),
             value=value_sentence(values.loc[memory]) if memory in values.index else "",
+            bottom_value=bottom_sentence(values.loc[memory]) if negative and memory in values.index else "",
         )
         made.append(card)
     return made
@@ -139,31 +163,46 @@ def strongest(patterns: pd.DataFrame, examined: int) -> list[Pattern]:
 
 
 def statistics(triggers: Triggers, row: int) -> list[str]:
-    """How often and how strongly a key fires."""
-    return [
-        f"fires on {percent(triggers.fires[row] / max(triggers.prefixes, 1))} of prefixes",
+    """How often and how strongly a key fires, and how often and how far its coefficient is negative."""
+    prefixes, negative = max(triggers.prefixes, 1), triggers.negative
+    said = [
+        f"fires on {percent(triggers.fires[row] / prefixes)} of prefixes",
         f"mean {number(triggers.mean[row])}",
         f"maximum {number(triggers.maximum[row])}",
         f"{number(triggers.count[row])} trigger examples kept",
     ]
+    if negative:
+        said += [
+            f"negative on {percent(negative.fires[row] / prefixes)} of prefixes",
+            f"minimum {signed(negative.minimum[row])}",
+            f"{number(negative.count[row])} negative trigger examples kept",
+        ]
+    return said
+
+
+def signed(value: float) -> str:
+    """A number with the sign that it has in print."""
+    return number(value).replace("-", MINUS)
 
 
 def trigger_lines(
-    triggers: Triggers,
+    triggers: TriggerExamples,
     corpus: data.Corpus,
     vocabulary: Sequence[str],
     row: int,
     count: int,
     patterns: Sequence[Pattern],
 ) -> list[Trigger]:
-    """The strongest trigger examples of a key, with the numbers of the shown patterns that each one has."""
-    lines = []
+    """The strongest trigger examples of a key, of one sign, with the numbers of the shown patterns that each one has."""
+    lines, up = [], triggers.up[row]
     for rank in range(min(count, int(triggers.count[row]))):
         sentence, position = int(triggers.sentence[row, rank]), int(triggers.position[row, rank])
         start, end = (corpus.character(sentence, place) for place in (max(position - 1, 0), position))
         text = corpus.texts[sentence]
         line = Trigger(
-            coefficient=number(triggers.coefficient[row, rank]),
+            coefficient=signed(triggers.coefficient[row, rank]),
+            gate=SIGNS.get(int(triggers.gate[row, rank]), ""),
+            up=SIGNS.get(int(up[rank]), ""),
             position=position,
             before=ending(text[:start], LONGEST),
             last=visible(text[start:end]),
@@ -192,17 +231,17 @@ def sparkline(counts: np.ndarray) -> Markup:
 
 
 def read_predictions(
-    results: Results, chosen: Sequence[Memory], vocabulary: Sequence[str], belongs_to: dict
-) -> dict[Memory, list[tuple[Markup, str, float]]]:
-    """The top tokens of each chosen memory's value: token, probability as text and as a number."""
+    results: Results, chosen: Sequence[Memory], vocabulary: Sequence[str], belongs_to: dict, end: str
+) -> dict[Memory, list[Prediction]]:
+    """The tokens at one end, "top" or "bottom", of each chosen memory's value."""
     found = {}
     for path in results.groups("values/projections", "h5"):
         with store.open(path, "projections", belongs_to) as file:
             memories = zip(file["layer"][...].tolist(), file["memory"][...].tolist())
             rows = {memory: row for row, memory in enumerate(memories)}
             for memory in set(chosen) & set(rows):
-                ids = file["top_token"][rows[memory], :PREDICTIONS].tolist()
-                shares = np.exp(file["top_log_probability"][rows[memory], :PREDICTIONS].astype(float)).tolist()
+                ids = file[f"{end}_token"][rows[memory], :PREDICTIONS].tolist()
+                shares = np.exp(file[f"{end}_log_probability"][rows[memory], :PREDICTIONS].astype(float)).tolist()
                 found[memory] = [(token(vocabulary[i]), percent(p), p) for i, p in zip(ids, shares, strict=True)]
     return found
 
@@ -216,3 +255,11 @@ def value_sentence(value: pd.Series) -> str:
         f"The top token {verdict} what follows the strongest trigger example (rank {number(value['rank'])}); "
         f"it follows {number(value['matching'])} of {number(value['triggers'])}."
     )
+
+
+def bottom_sentence(value: pd.Series) -> str:
+    """How the bottom of a value and its key's negative trigger examples fit together."""
+    if not value["negative_triggers"]:
+        return "The key has no negative trigger example."
+    verdict = "is" if value["negative_agrees"] else "is not"
+    return f"The bottom token {verdict} what follows the most negative trigger example."

@@ -17,8 +17,8 @@ from matplotlib.ticker import MaxNLocator
 PAPER_LAYERS = 16
 PAPER_COLOUR = "0.45"
 PALE = "0.9"
-MARKERS = "osDv^"
-LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))]
+MARKERS = "osDvP^"
+LINES = ["-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1))]
 HATCHES = ["", "////", "", "\\\\\\\\"]
 NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 
@@ -83,7 +83,7 @@ def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 
     axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
 
 
-def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "the paper", style: int = 4) -> None:
+def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "the paper", style: int = 5) -> None:
     """The paper's line: its first layer on our first, its last on our last, an axis above where the depths differ.
 
     A model of one layer has no depth to compare, and gets no line.

@@ -70,21 +70,26 @@ def figure_3(removal: pd.DataFrame, paper: dict | None) -> Figure:
 
 
 def figure_4(agreement: pd.DataFrame, paper: list | None) -> Figure:
-    """How often a value's top prediction is the next token of its key's first trigger, beside three baselines."""
+    """How often a value's top prediction is the next token of its key's first trigger, beside three baselines.
+
+    Where there are negative coefficients, also how often the bottom of the value is that of its first negative trigger.
+    """
     figure, (axes,) = canvas()
     labels = {
         "trigger": "values and their keys",
+        "negative": "bottom of values, negative triggers",
         "permuted": "keys permuted",
         "unigram": "token of the corpus",
         "uniform": "any token",
     }
-    for style, (source, label) in enumerate(labels.items()):
-        curve(axes, agreement[agreement["source"] == source], "rate", label, style, len(labels))
+    present = [source for source in labels if source in agreement["source"].unique()]
+    for style, source in enumerate(present):
+        curve(axes, agreement[agreement["source"] == source], "rate", labels[source], style, len(present))
     if paper:
         paper_curve(axes, paper, depth(agreement))
     share_axis(axes, "agreement rate")
     layer_axis(axes, depth(agreement))
-    legend(figure, axes)
+    legend(figure, axes, columns=3 if "negative" in present else 5)
     return figure
 
 

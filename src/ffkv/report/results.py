@@ -64,6 +64,11 @@ class Results:
         """Number of the model's feed-forward layers."""
         return len(self.anatomy.layers)
 
+    @property
+    def signed_layers(self) -> int:
+        """In how many layers coefficients can be negative."""
+        return sum(layer.signed for layer in self.anatomy.layers)
+
     def csv(self, name: str) -> bytes:
         """A table's file, as it stands on disk."""
         return (self.folder / f"{name}.csv").read_bytes()

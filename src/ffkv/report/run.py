@@ -22,7 +22,7 @@ def facts(results: Results) -> dict[str, Terms]:
     tables = {
         "Model": model(results),
         "Corpus": corpus(results),
-        "Definitions in force": definitions(results.settings),
+        "Definitions in force": definitions(results.settings, bool(results.signed_layers)),
         "Proof that the layers decompose": proof(results),
         "Versions": sorted(results.anatomy.versions.items()),
         "Time and memory": cost(results),
@@ -44,6 +44,10 @@ def model(results: Results) -> Terms:
         ("width of the residual stream, d", number(anatomy.width)),
         ("memories", ", ".join(memories)),
         ("feed-forward layers", f"{kinds}; activation {anatomy.activation}"),
+        (
+            "negative coefficients",
+            f"in {results.signed_layers} of {results.layers} layers" if results.signed_layers else "none",
+        ),
         ("vocabulary", f"{number(anatomy.vocabulary)} tokens"),
         ("context", f"{number(anatomy.context)} tokens"),
         ("type of the weights", anatomy.dtype),
@@ -74,12 +78,12 @@ def _source(chosen: Corpus) -> str:
     return f"{chosen.dataset}, configuration {chosen.config}, revision {chosen.revision}"
 
 
-def definitions(settings: Settings) -> Terms:
-    """The definitions that the settings chose, a sentence each."""
-    return [*_candidates(settings), *_methods(settings), ("seed of every random choice", str(settings.seed))]
+def definitions(settings: Settings, signed: bool) -> Terms:
+    """The definitions that the settings chose, a sentence each. signed: whether coefficients can be negative."""
+    return [*_candidates(settings, signed), *_methods(settings), ("seed of every random choice", str(settings.seed))]
 
 
-def _candidates(settings: Settings) -> Terms:
+def _candidates(settings: Settings, signed: bool) -> Terms:
     text, triggers, prefixes = settings.corpus, settings.triggers, settings.prefixes
     long = "cut into windows" if text.long_sentences == "windows" else "left out"
     often = "once" if text.deduplicate else "each time"
@@ -88,10 +92,14 @@ def _candidates(settings: Settings) -> Terms:
     drawn = (
         "a random sentence, then a random position" if prefixes.sample == "sentence" else "uniformly of all prefixes"
     )
+    lowest = (
+        f"the {triggers.per_key} prefixes of most negative coefficient, {each}" if triggers.negative else "not kept"
+    )
     return [
         ("sentence", f"a {text.splitter}; longer than the model's context: {long}; identical ones count {often}"),
         ("prefix", f"the first j tokens of a sentence, never the whole; {empty}"),
         ("trigger examples of a key", f"the {triggers.per_key} prefixes of highest positive coefficient, {each}"),
+        *([("negative trigger examples", lowest)] if signed else []),
         ("sampled prefixes", f"{number(prefixes.count)} of the validation split, or all; {drawn}"),
     ]
 

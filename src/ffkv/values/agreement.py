@@ -19,6 +19,8 @@ def agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFra
       1,000 permutations
     - unigram: w drawn from the corpus, whatever the key: the mean corpus frequency of top(v_i)
     - uniform: w drawn from the vocabulary, 1 / |V|
+    - negative (where negative coefficients are kept): the bottom token of v_i follows the first negative trigger, of the
+      keys that have one, with a Wilson interval
 
     Args:
         table: of `compare`, all layers. unigram: how often each id occurs in the corpus [vocabulary].
@@ -27,36 +29,50 @@ def agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFra
     rows = []
     for layer, whole in table.groupby("layer"):
         keys = whole[whole["triggers"] > 0]
-        for source, (rate, low, high) in _rates(keys, frequency, seed + int(layer)).items():
-            row = {"layer": layer, "source": source, "agreeing": np.nan_to_num(rate) * len(keys), "keys": len(keys)}
-            rows.append({**row, "dead": len(whole) - len(keys), "rate": rate, "low": low, "high": high})
+        rows += [
+            _row(layer, source, whole, keys, rate)
+            for source, rate in _rates(keys, frequency, seed + int(layer)).items()
+        ]
+        if "negative_triggers" in whole:
+            keys = whole[whole["negative_triggers"] > 0]
+            rows.append(_row(layer, "negative", whole, keys, _share(keys["negative_agrees"])))
     return pd.DataFrame(rows)
 
 
-def _rates(keys: pd.DataFrame, frequency: np.ndarray, seed: int) -> dict[str, tuple[float, float, float]]:
-    """The rate and its baselines, each with an interval; a layer of dead keys has a rate of nothing."""
-    if keys.empty:
-        return {"trigger": (np.nan, 0.0, 1.0)}
-    tops, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
-    low, high = wilson(keys["agrees"].sum(), len(keys))
-    by_unigram, uniform = frequency[tops].mean(), 1 / len(frequency)
-    return {
-        "trigger": (keys["agrees"].mean(), float(low), float(high)),
-        "permuted": permutation_baseline(tops, w, seed),
-        "unigram": (by_unigram, by_unigram, by_unigram),
-        "uniform": (uniform, uniform, uniform),
-    }
+class Rate(NamedTuple):
+    """A rate and what it may be: an interval around it, or the middle 95 % of random draws of it."""
 
-
-class Baseline(NamedTuple):
-    """An expected rate and the middle 95 % of its random draws."""
-
-    expected: float
+    rate: float
     low: float
     high: float
 
 
-def permutation_baseline(tops: np.ndarray, w: np.ndarray, seed: int) -> Baseline:
+def _row(layer: int, source: str, whole: pd.DataFrame, keys: pd.DataFrame, found: Rate) -> dict:
+    counts = {"agreeing": np.nan_to_num(found.rate) * len(keys), "keys": len(keys), "dead": len(whole) - len(keys)}
+    return {"layer": layer, "source": source, **counts, **found._asdict()}
+
+
+def _share(agrees: pd.Series) -> Rate:
+    """The share of keys that agree, with its Wilson interval; no keys have a rate of nothing."""
+    low, high = wilson(agrees.sum(), len(agrees))
+    return Rate(agrees.mean() if len(agrees) else np.nan, float(low), float(high))
+
+
+def _rates(keys: pd.DataFrame, frequency: np.ndarray, seed: int) -> dict[str, Rate]:
+    """The rate of positive triggers and its baselines; a layer of dead keys has none of these."""
+    if keys.empty:
+        return {"trigger": _share(keys["agrees"])}
+    tops, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
+    by_unigram, uniform = frequency[tops].mean(), 1 / len(frequency)
+    return {
+        "trigger": _share(keys["agrees"]),
+        "permuted": permutation_baseline(tops, w, seed),
+        "unigram": Rate(by_unigram, by_unigram, by_unigram),
+        "uniform": Rate(uniform, uniform, uniform),
+    }
+
+
+def permutation_baseline(tops: np.ndarray, w: np.ndarray, seed: int) -> Rate:
     """Agreement of values [key] with the next tokens [key] of randomly permuted keys.
 
     Each pair meets in one of n permutations: the expectation is sum over tokens of (values that predict it) times (keys
@@ -68,7 +84,7 @@ def permutation_baseline(tops: np.ndarray, w: np.ndarray, seed: int) -> Baseline
     generator = np.random.default_rng(seed)
     rates = [(tops == generator.permutation(w)).mean() for _ in range(PERMUTATIONS)]
     low, high = np.quantile(rates, [0.025, 0.975])
-    return Baseline(float(predicted @ following) / n**2, float(low), float(high))
+    return Rate(float(predicted @ following) / n**2, float(low), float(high))
 
 
 def ranks(table: pd.DataFrame) -> pd.DataFrame:

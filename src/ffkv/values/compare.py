@@ -15,7 +15,9 @@ def compare(head: Head, memories: Memories, projections: Projections, triggers: 
 
     next_token is w_i, the token after the key's first trigger (-1: the key has none); agrees: top(v_i) = w_i; rank: number
     of tokens with a strictly greater logit than w_i (-1: no trigger); matching: how many of all its triggers are followed
-    by top(v_i); first_match: the rank of the first of these (-1: none).
+    by top(v_i); first_match: the rank of the first of these (-1: none). Of keys whose negative coefficients are kept, also
+    how many negative triggers there are, the token after the first of them (-1: none), and whether it is the bottom token
+    of v_i, which a negative coefficient promotes.
     """
     rows = triggers.layer_offset[memories.layer] + memories.memory
     following, w = triggers.next_token[rows], triggers.next_token[rows, 0]
@@ -28,6 +30,7 @@ def compare(head: Head, memories: Memories, projections: Projections, triggers: 
             "top_token": projections.top,
             "top_probability": np.exp(projections.top_log_probability[:, 0]),
             "tied": projections.tied,
+            "bottom_token": projections.bottom,
             "triggers": triggers.count[rows],
             "next_token": w,
             "rank": _ranks(head, memories, w),
@@ -36,6 +39,11 @@ def compare(head: Head, memories: Memories, projections: Projections, triggers: 
             "first_match": np.where(matches.any(1), matches.argmax(1), -1),
         }
     )
+    if triggers.negative:
+        following = triggers.negative.next_token[rows, 0]
+        table["negative_triggers"] = triggers.negative.count[rows]
+        table["negative_next_token"] = following
+        table["negative_agrees"] = following == projections.bottom
     return table.astype({"matching": np.int32, "first_match": np.int32})
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ffkv import store
 from ffkv.errors import UserError
@@ -17,11 +18,12 @@ from ffkv.progress import progress
 
 @dataclass(frozen=True)
 class Projections:
-    """Top tokens of the values of some layers, one row a memory.
+    """Top and bottom tokens of the values of some layers, one row a memory.
 
     layer, memory: which memory [row]. top: top(v_i), the id of the highest logit, the lowest id of equals [row].
     tied: whether several ids share it [row]. top_token, top_log_probability: the ids of the highest logits, descending,
-    and their log-probabilities [row, rank]. norm: length of v_i [row].
+    and their log-probabilities [row, rank]. bottom, bottom_token, bottom_log_probability: the same of the lowest logits,
+    ascending: what a negative coefficient promotes. norm: length of v_i [row].
     """
 
     layer: np.ndarray
@@ -30,6 +32,9 @@ class Projections:
     tied: np.ndarray
     top_token: np.ndarray
     top_log_probability: np.ndarray
+    bottom: np.ndarray
+    bottom_token: np.ndarray
+    bottom_log_probability: np.ndarray
     norm: np.ndarray
     attributes: dict[str, Any]
 
@@ -45,34 +50,52 @@ DESCRIPTIONS = {
     "tied": (["memory"], "1", "whether several ids share the highest logit"),
     "top_token": (["memory", "rank"], "token", "ids of the highest logits, descending"),
     "top_log_probability": (["memory", "rank"], "nat", "their log-probabilities"),
+    "bottom": (["memory"], "token", "id of the lowest logit, the lowest id of equals"),
+    "bottom_token": (["memory", "rank"], "token", "ids of the lowest logits, ascending"),
+    "bottom_log_probability": (["memory", "rank"], "nat", "their log-probabilities"),
     "norm": (["memory"], "1", "length of the value"),
 }
 
 
 def project(head: Head, memories: Memories, count: int) -> Projections:
-    """Projects values onto the vocabulary and keeps the `count` highest tokens of each."""
-    parts: dict[str, list] = {name: [] for name in ("top", "tied", "top_token", "top_log_probability")}
+    """Projects values onto the vocabulary and keeps the `count` highest and the `count` lowest tokens of each."""
+    found = {
+        "top": np.zeros(0, np.int32),
+        "tied": np.zeros(0, np.bool_),
+        "top_token": np.zeros((0, count), np.int32),
+        "top_log_probability": np.zeros((0, count), np.float32),
+        "bottom": np.zeros(0, np.int32),
+        "bottom_token": np.zeros((0, count), np.int32),
+        "bottom_log_probability": np.zeros((0, count), np.float32),
+    }
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in found}
     with progress(len(memories.value), "values", "projections") as bar:
         for layer in np.unique(memories.layer):
             for part, logits in head.chunks(torch.from_numpy(memories.value[memories.layer == layer]), int(layer)):
-                ids, log_probabilities = reading.top_tokens(logits, count)
-                found = (reading.top(logits), reading.tied(logits), ids, log_probabilities)
-                for pieces, values in zip(parts.values(), found, strict=True):
-                    pieces.append(values.cpu().numpy())
+                read = (
+                    reading.top(logits),
+                    reading.tied(logits),
+                    *reading.top_tokens(logits, count),
+                    logits.argmin(-1),
+                    *_bottom_tokens(logits, count),
+                )
+                for (name, like), values in zip(found.items(), read, strict=True):
+                    parts[name].append(values.cpu().numpy().astype(like.dtype))
                 bar.update(part.stop - part.start)
-    types = {"top": np.int32, "tied": np.bool_, "top_token": np.int32, "top_log_probability": np.float32}
-    shapes = {"top": (0,), "tied": (0,), "top_token": (0, count), "top_log_probability": (0, count)}
-    whole = {
-        name: np.concatenate(pieces).astype(types[name]) if pieces else np.zeros(shapes[name], types[name])
-        for name, pieces in parts.items()
-    }
+    found.update({name: np.concatenate(pieces) for name, pieces in parts.items() if pieces})
     return Projections(
         memories.layer,
         memories.memory,
         norm=np.linalg.norm(memories.value, axis=1).astype(np.float32),
         attributes={},
-        **whole,
+        **found,
     )
+
+
+def _bottom_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ids of the `count` lowest logits, ascending, and their log-probabilities, each [n, count]."""
+    lowest, ids = logits.topk(min(count, logits.shape[-1]), -1, largest=False)
+    return ids, lowest - logits.logsumexp(-1, keepdim=True)
 
 
 def write_projections(path: Path, projections: Projections) -> None:

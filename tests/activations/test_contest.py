@@ -1,0 +1,55 @@
+"""The contests of both signs against sorting everything, for any cut into batches and shards."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffkv.activations import top_t
+from ffkv.activations.contest import Contest
+
+# Few different values, so that ties are common; many zeros, so that some keys have few of a sign or none.
+coefficients = st.sampled_from([-3e38, -1.5, -1.0, -0.5, -1e-30, -0.0, 0.0, 0.0, 1e-30, 0.5, 1.0, 1.5, 3e38])
+sentences = st.lists(st.lists(st.tuples(coefficients, st.booleans()), min_size=1, max_size=5), min_size=1, max_size=12)
+
+
+def brute_force(corpus, sign: int, t: int, one_prefix: bool) -> list[tuple[float, int, bool]]:
+    """Size, place and gate of the t coefficients of a sign that are furthest from zero; equal ones by place."""
+    found, place = [], 0
+    for sentence in corpus:
+        own = [(sign * value, place + j, gate) for j, (value, gate) in enumerate(sentence) if sign * value > 0]
+        own.sort(key=lambda entry: (-entry[0], entry[1]))
+        found += own[:1] if one_prefix else own
+        place += len(sentence)
+    return sorted(found, key=lambda entry: (-entry[0], entry[1]))[:t]
+
+
+def enter(contest: Contest, corpus, numbers: list[int], sign: int, gated: bool) -> None:
+    """One batch: the sentences of these numbers, padded with 0."""
+    starts = np.cumsum([0, *map(len, corpus)])
+    longest = max(len(corpus[number]) for number in numbers)
+    m, gate = torch.zeros(len(numbers), longest, 1), torch.ones(len(numbers), longest, 1, dtype=torch.bool)
+    for row, number in enumerate(numbers):
+        for token, (value, positive) in enumerate(corpus[number]):
+            m[row, token, 0], gate[row, token, 0] = value, positive
+    extremes = m.amax(1) if sign > 0 else m.amin(1)
+    contest.enter(m, extremes, gate if gated else None, torch.from_numpy(starts[numbers]))
+
+
+@given(sentences, st.integers(1, 6), st.sampled_from([1, -1]), st.booleans(), st.booleans(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_batches_and_shards_in_any_order_give_the_sorted_top_of_each_sign(corpus, t, sign, one_prefix, gated, data):
+    shards = [Contest(1, t, sign, one_prefix, "cpu") for _ in range(data.draw(st.integers(1, 3)))]
+    order = list(data.draw(st.permutations(range(len(corpus)))))
+    while order:
+        size = data.draw(st.integers(1, len(order)))
+        enter(shards[data.draw(st.integers(0, len(shards) - 1))], corpus, order[:size], sign, gated)
+        order = order[size:]
+    whole = top_t.start(1, t, "cpu")
+    for shard in shards:
+        top_t.insert(whole, torch.zeros(t, dtype=torch.long), shard.best[0])
+    size, place, gate = (part[0].tolist() for part in top_t.unpack(whole))
+    expected = brute_force(corpus, sign, t, one_prefix)
+    found = list(zip(size, place, gate, strict=True))
+    assert found[: len(expected)] == [(np.float32(v), p, gated and positive) for v, p, positive in expected]
+    assert found[len(expected) :] == [(0.0, -1, False)] * (t - len(expected))
