@@ -23,7 +23,8 @@ def test_a_run_of_the_papers_settings_on_a_small_checkpoint(write_checkpoint, tm
         )
     config = yaml.safe_load((ROOT / "configs/paper.yaml").read_text())
     config["model"]["checkpoint"] = str(checkpoint)
-    config["corpus"] |= {"train": "wiki.train.tokens", "validation": "wiki.valid.tokens"}
+    files = {"dataset": "files", "train": "wiki.train.tokens", "validation": "wiki.valid.tokens"}
+    config["corpus"] = {name: value for name, value in config["corpus"].items() if name != "config"} | files
     (tmp_path / "paper.yaml").write_text(yaml.safe_dump(config | {"shards": 1, "layer_groups": 1}))
     done = snakemake(tmp_path, tmp_path / "paper.yaml")
     assert done.returncode == 0, done.stderr[-8000:]
