@@ -33,7 +33,7 @@ class Model(Section):
     checkpoint: str = Field(
         EMBEDDED,
         min_length=1,
-        description="A local folder, a hub id, or `embedded`: the small GPT-2 that the workflow trains.",
+        description="A local folder (of transformers, or of fairseq: model.pt and dict.txt), a hub id, or `embedded`: the small GPT-2 that the workflow trains.",
     )
     revision: str = Field(
         "main", min_length=1, description="The hub's branch, tag or commit. Pythia's training steps are revisions."

@@ -8,7 +8,7 @@ Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and memories.
 rule model:
     input:
         checkpoint=checkpoint_files,
-        code=code("model"),
+        code=code("model", "fairseq"),
     output:
         model=directory("results/{run}/model"),
         memories="results/{run}/memories.h5",

@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 
 from ffkv.errors import UserError
+from ffkv.fairseq import checkpoint as fairseq
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.experts import record_experts
+from ffkv.model.head import Head
 from ffkv.runtime import choose_device
 from ffkv.settings import Model
 
@@ -50,18 +52,30 @@ def load(model_folder: Path, device: str = "auto") -> LoadedModel:
 
 
 def load_checkpoint(settings: Model) -> torch.nn.Module:
-    """A causal language model from a local folder or the hub, in evaluation mode on the CPU.
+    """A causal language model from a local folder (of fairseq's, too) or the hub, in evaluation mode on the CPU.
 
     Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
 
     Raises:
         UserError: no such checkpoint, not a causal language model, weights missing or not finite.
     """
+    check_checkpoint(settings.checkpoint)
+    model = fairseq.load_model(settings) if fairseq.is_fairseq(settings.checkpoint) else _from_transformers(settings)
+    if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise UserError(
+                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}: the file is damaged or the training diverged."
+            )
+    return model.eval()
+
+
+def _from_transformers(settings: Model) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    check_checkpoint(settings.checkpoint)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             settings.checkpoint,
@@ -78,14 +92,15 @@ def load_checkpoint(settings: Model) -> torch.nn.Module:
         raise UserError(
             f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
         )
-    if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            raise UserError(
-                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}: the file is damaged or the training diverged."
-            )
-    return model.eval()
+    return model
+
+
+def load_head(model_folder: Path, device: str = "auto", projection: str = "head") -> Head:
+    """`ffkv.model.emptied.load_head`, for fairseq's models too: their class is ours, and transformers has to be told."""
+    import ffkv.fairseq.modeling  # noqa: F401 (registers the class)
+    from ffkv.model import emptied
+
+    return emptied.load_head(model_folder, device, projection)
 
 
 def check_checkpoint(checkpoint: str) -> None:
@@ -96,8 +111,10 @@ def check_checkpoint(checkpoint: str) -> None:
     """
     path = Path(checkpoint)
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise UserError(f"{checkpoint} is a folder without config.json: not a checkpoint of transformers.")
+        if not (path / "config.json").is_file() and not fairseq.is_fairseq(path):
+            raise UserError(
+                f"{checkpoint} is a folder without config.json: not a checkpoint of transformers (nor of fairseq: model.pt, dict.txt)."
+            )
     elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or Path(path.parts[0]).exists():
         raise UserError(
             f"There is no checkpoint folder {checkpoint}: check model.checkpoint (relative to the working directory)."
@@ -110,6 +127,8 @@ def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code
     Raises:
         UserError: there is none, or it is no fast one (a fast one knows which characters a token stands for).
     """
+    if fairseq.is_fairseq(source):
+        return fairseq.load_tokenizer(source)
     from transformers import AutoTokenizer, logging
 
     logging.set_verbosity_error()

@@ -1,0 +1,1 @@
+"""Fairseq: language models with an adaptive softmax, the paper's own among them."""

@@ -1,0 +1,101 @@
+"""A fairseq checkpoint, a folder with `model.pt` and `dict.txt`, as a model and a tokenizer. Pickled code is never run."""
+
+import argparse
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ffkv.errors import UserError
+from ffkv.fairseq import dictionary
+from ffkv.fairseq.arguments import read_arguments
+from ffkv.fairseq.state import fill, upgrade
+from ffkv.settings import Model
+
+FILE = "model.pt"
+
+
+def is_fairseq(checkpoint: Path | str) -> bool:
+    """Whether a checkpoint is a folder of fairseq's, if perhaps an incomplete one."""
+    folder = Path(checkpoint)
+    names = (FILE, dictionary.FILE)
+    return not (folder / "config.json").exists() and any((folder / name).is_file() for name in names)
+
+
+def load_tokenizer(folder: Path | str):
+    """The tokenizer of a fairseq checkpoint.
+
+    Raises:
+        UserError: see `read_dictionary`.
+    """
+    return dictionary.dictionary_tokenizer(dictionary.read_dictionary(Path(folder)))
+
+
+def load_model(settings: Model) -> nn.Module:
+    """The model of a fairseq checkpoint, on the CPU. Weights of the wanted type are not copied.
+
+    Raises:
+        UserError: a file is missing, damaged or needs code to be read; the model has another form; weights are missing, left
+            over or of another shape; the dictionary is that of another model; model code is to be trusted.
+    """
+    from ffkv.fairseq.configuration import FairseqConfig
+    from ffkv.fairseq.modeling import FairseqForCausalLM
+
+    folder, dtype = Path(settings.checkpoint), settings.dtype
+    if settings.trust_remote_code:
+        raise UserError(f"{folder} is a fairseq checkpoint and brings no code: set model.trust_remote_code to false.")
+    path, words = folder / FILE, dictionary.read_dictionary(folder)
+    args, state = read_checkpoint(path)
+    try:
+        _check_dictionary(words, state)
+        config = FairseqConfig(**upgrade(state, read_arguments(args, len(words))))
+        with torch.device("meta"):
+            model = FairseqForCausalLM(config)
+        fill(model, state, None if dtype == "auto" else getattr(torch, dtype))
+    except UserError as error:
+        raise UserError(f"{path} cannot be read as a language model: {error}") from error
+    config.dtype = model.dtype
+    return model.eval()
+
+
+def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
+    """The args and the state dict in a checkpoint file, by torch's weights-only loader.
+
+    Raises:
+        UserError: no such file, a damaged one, one that is no checkpoint, or one that needs a class to be read.
+    """
+    if not path.is_file():
+        raise UserError(f"There is no {path}: a fairseq checkpoint is a folder with model.pt and dict.txt.")
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            # Since torch 1.6 files are zip archives, which need not be read before their tensors are.
+            stored = torch.load(path, "cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # a damaged pickle raises nearly anything
+        if needed := re.search(r"GLOBAL (\S+) (was not an allowed global|whose module)", str(error)):
+            raise UserError(
+                f"{path} needs {needed[1]} to be read: ffkv runs no code that a checkpoint names. Save its `args` and `model` alone."
+            ) from error
+        reason = str(error).rpartition("WeightsUnpickler error: ")[2].strip().partition("\n")[0][:200]
+        raise UserError(
+            f"{path} cannot be read, it is damaged or no checkpoint: {reason or type(error).__name__}"
+        ) from error
+    args, state = (stored.get(key) if isinstance(stored, dict) else None for key in ("args", "model"))
+    if not isinstance(args, argparse.Namespace) or not _is_state(state):
+        raise UserError(f"{path} is no checkpoint of fairseq 0.10 or older: it holds no `args` and `model`.")
+    return args, state
+
+
+def _is_state(state: Any) -> bool:
+    return isinstance(state, dict) and all(isinstance(tensor, Tensor) for tensor in state.values())
+
+
+def _check_dictionary(words: list[str], state: dict[str, Tensor]) -> None:
+    embeddings = re.compile(r"decoder\.embed_tokens\.embeddings\.\d+\.0\.weight")
+    rows = sum(len(tensor) for name, tensor in state.items() if embeddings.fullmatch(name))
+    if rows and rows != len(words):
+        raise UserError(
+            f"it embeds {rows} words, but {dictionary.FILE} beside it has {len(words)} (its lines and 4 special words): it belongs to another model."
+        )

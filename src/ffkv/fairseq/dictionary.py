@@ -1,0 +1,62 @@
+"""fairseq's dictionary: `dict.txt`, a line `word count` for every word, as a tokenizer that splits on blanks."""
+
+from pathlib import Path
+
+from ffkv.errors import UserError
+
+FILE = "dict.txt"
+BOS, PAD, EOS, UNKNOWN = SPECIAL = (
+    "<s>",
+    "<pad>",
+    "</s>",
+    "<unk>",
+)  # ids 0 to 3; texts begin with </s>, never with <s>
+
+
+def read_dictionary(folder: Path) -> list[str]:
+    """The word of every id: the four special ones, then a word a line.
+
+    Raises:
+        UserError: there is no dictionary, it is no UTF-8, or a line is not `word count`, or a word occurs twice.
+    """
+    path = Path(folder) / FILE
+    try:
+        lines = path.read_text(encoding="utf-8").split(
+            "\n"
+        )  # not splitlines: a word may hold what Unicode calls a line end
+    except FileNotFoundError:
+        raise UserError(f"There is no {path}: a fairseq checkpoint is a folder with model.pt and dict.txt.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    words, seen = list(SPECIAL), dict.fromkeys(SPECIAL, "one of fairseq's own")
+    for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
+        word, _, count = line.rstrip().rpartition(" ")
+        if not word or not count.isascii() or not count.isdigit():
+            raise UserError(f"{path}, line {number}: {line[:80]!r} is not a word, a blank and a count.")
+        if word in seen:
+            raise UserError(f"{path}, line {number}: the word {word!r} occurs twice ({seen[word]}).")
+        seen[word] = f"first in line {number}"
+        words.append(word)
+    return words
+
+
+def dictionary_tokenizer(words: list[str]):
+    """A fast tokenizer of transformers: words stand between blanks, unknown ones are `<unk>`, `</s>` is put in front.
+
+    Special tokens are words like others: they count where they stand between blanks, and split no word that holds them.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(f"{EOS} $A", None, [(EOS, ids[EOS])])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=EOS,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        pad_token=PAD,
+        split_special_tokens=True,
+    )

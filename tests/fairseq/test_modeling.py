@@ -1,0 +1,129 @@
+"""The model against fairseq's formulas written out, one token and one word at a time."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm, relu
+
+from ffkv.fairseq.checkpoint import load_model, read_checkpoint
+from ffkv.fairseq.modeling import positions
+from ffkv.settings import Model
+
+
+def load(folder):
+    return load_model(Model(checkpoint=str(folder)))
+
+
+def naive_log_probabilities(state, args, ids):
+    """Log-probabilities [token, vocabulary] of one sentence, as facts of fairseq 0.9 say, without a matrix of tokens."""
+    d, heads = args.decoder_embed_dim, args.decoder_attention_heads
+    cutoffs = [0, *map(int, args.adaptive_input_cutoff.split(","))]
+    size, half = d // heads, d // 2
+    weight = {name.removeprefix("decoder."): tensor.double() for name, tensor in state.items()}
+
+    def linear(name, x):
+        return weight[f"{name}.weight"] @ x + weight[f"{name}.bias"]
+
+    def norm(name, x):
+        return layer_norm(x, (d,), weight[f"{name}.weight"], weight[f"{name}.bias"], 1e-5)
+
+    def embed(token, place):
+        band = max(band for band, start in enumerate(cutoffs) if token >= start)
+        stem = f"embed_tokens.embeddings.{band}"
+        word = weight[f"{stem}.1.weight"] @ weight[f"{stem}.0.weight"][token - cutoffs[band]]
+        angles = [(place + 2) * math.exp(-k * math.log(1e4) / (half - 1)) for k in range(half)]
+        sines = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=torch.float64)
+        return math.sqrt(d) * word + sines
+
+    h = [embed(token, place) for place, token in enumerate(ids)]
+    for layer in range(args.decoder_layers):
+        stem = f"layers.{layer}"
+        normed = [norm(f"{stem}.self_attn_layer_norm", state) for state in h]
+        q, k, v = ([linear(f"{stem}.self_attn.{part}_proj", x) for x in normed] for part in "qkv")
+        for at in range(len(ids)):
+            mixed = []
+            for head in (slice(start, start + size) for start in range(0, d, size)):
+                scores = torch.stack([q[at][head] @ k[seen][head] / math.sqrt(size) for seen in range(at + 1)])
+                mixed.append(sum(share * v[seen][head] for seen, share in enumerate(scores.softmax(0))))
+            r = h[at] + linear(f"{stem}.self_attn.out_proj", torch.cat(mixed))
+            m = relu(linear(f"{stem}.fc1", norm(f"{stem}.final_layer_norm", r)))
+            h[at] = r + linear(f"{stem}.fc2", m)
+    if not args.no_decoder_final_norm:
+        h = [norm("layer_norm", state) for state in h]
+    return torch.stack([naive_softmax(weight, state) for state in h])
+
+
+def naive_softmax(weight, state):
+    """The adaptive softmax of one vector, from the tensors as fairseq stores them."""
+    stem = "adaptive_softmax"
+    if f"{stem}.head.weight" in weight:
+        head = weight[f"{stem}.head.weight"] @ state
+    else:
+        head = torch.cat([weight[f"{stem}.head.{part}_proj.weight"] @ state for part in ("word", "class")])
+    tails = sum(name.startswith(f"{stem}.tail") for name in weight) // 2
+    shares = head.exp() / head.exp().sum()
+    words = len(head) - tails
+    found = [*shares[:words]]
+    for tail in range(tails):
+        projection, vectors = weight[f"{stem}.tail.{tail}.0.weight"], weight[f"{stem}.tail.{tail}.2.weight"]
+        tied = projection.shape[0] == len(state)
+        inside = (vectors @ (projection.T @ state if tied else projection @ state)).exp()
+        found += [*(shares[words + tail] * inside / inside.sum())]
+    return torch.stack(found).log()
+
+
+SENTENCES = [[2, 5, 30, 63, 19, 20, 40], [2, 39], [2, 0, 3, 61, 61, 4, 4, 59, 21]]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"tied_projections": False},
+        {"tied": False, "tied_projections": False},
+        {"final_norm": True},
+        {"old_names": True},
+        {"archive": False},
+        {"cutoffs": (64,)},
+        {"cutoffs": (10,), "factor": 4},
+        {"cutoffs": (8, 16, 32), "d": 32, "heads": 4, "layers": 3},
+    ],
+    ids=str,
+)
+def test_log_probabilities_are_those_of_the_formulas(write_checkpoint, tmp_path, form):
+    model = load(write_checkpoint(tmp_path / "read", **form))
+    args, state = read_checkpoint(write_checkpoint(tmp_path / "by hand", **{**form, "old_names": False}) / "model.pt")
+    for ids in SENTENCES:
+        with torch.no_grad():
+            found = model(torch.tensor([ids])).logits[0]
+        expected = naive_log_probabilities(state, args, ids)
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(found.exp().sum(-1), torch.ones(len(ids)), rtol=0, atol=1e-5)
+
+
+def test_padding_on_the_right_changes_nothing(write_checkpoint, tmp_path):
+    model = load(write_checkpoint(tmp_path))
+    padded = torch.zeros(len(SENTENCES), 9, dtype=torch.long)
+    for row, ids in enumerate(SENTENCES):
+        padded[row, : len(ids)] = torch.tensor(ids)
+    with torch.no_grad():
+        together = model(padded).logits
+        for row, ids in enumerate(SENTENCES):
+            alone = model(torch.tensor([ids])).logits[0]
+            torch.testing.assert_close(together[row, : len(ids)], alone, rtol=0, atol=1e-5)
+
+
+def test_positions_are_sines_then_cosines_counted_from_two():
+    found = positions(3, 6, torch.zeros(1))
+    assert found.shape == (3, 6)
+    assert found[1, 0].item() == pytest.approx(math.sin(3), abs=1e-6)
+    assert found[2, 4].item() == pytest.approx(math.cos(4 * 1e-2), abs=1e-6)
+    assert positions(2, 7, torch.zeros(1))[:, 6].tolist() == [0, 0]
+
+
+def test_there_is_no_output_embedding_and_no_table_of_input_embeddings(write_checkpoint, tmp_path):
+    model = load(write_checkpoint(tmp_path))
+    assert model.get_output_embeddings() is None
+    assert model.get_input_embeddings().weight.shape == (64, 16)
+    assert model.get_input_embeddings().weight.is_meta

@@ -1,0 +1,108 @@
+"""Every tensor of a checkpoint is used, or its name is told."""
+
+import pytest
+import torch
+
+from ffkv.errors import UserError
+from ffkv.fairseq.checkpoint import load_model, read_checkpoint
+from ffkv.settings import Model
+
+
+def load(folder, **settings):
+    return load_model(Model(checkpoint=str(folder), **settings))
+
+
+def output(folder, **settings):
+    ids = torch.tensor([[2, 5, 30, 63, 1, 19, 20], [2, 40, 39, 3, 0, 61, 4]])
+    with torch.no_grad():
+        return load(folder, **settings).float()(ids).logits
+
+
+def test_older_names_mean_the_same_model(write_checkpoint, tmp_path):
+    new, old = write_checkpoint(tmp_path / "new"), write_checkpoint(tmp_path / "old", old_names=True)
+    torch.testing.assert_close(output(old), output(new), rtol=0, atol=0)
+
+
+def test_tied_matrices_are_one_in_memory(write_checkpoint, tmp_path):
+    model = load(write_checkpoint(tmp_path))
+    decoder, softmax = model.decoder, model.decoder.adaptive_softmax
+    assert softmax.head["word_proj"].weight is decoder.embed_tokens.embeddings[0][0].weight
+    for tail, (words, projection) in zip(softmax.tail, list(decoder.embed_tokens.embeddings)[1:]):
+        assert tail[2].weight is words.weight and tail[0].weight is projection.weight
+    stored = sum(
+        tensor.numel()
+        for name, tensor in read_checkpoint(tmp_path / "model.pt")[1].items()
+        if "adaptive_softmax" not in name and "version" not in name and "_float_tensor" not in name
+    )
+    assert sum(weight.numel() for weight in model.parameters()) == stored + 2 * 16  # the two bands as classes
+
+
+def test_untied_projections_are_told_by_their_shape(write_checkpoint, tmp_path):
+    """A checkpoint of tied args whose tails are stored the other way round has projections of its own."""
+    own = write_checkpoint(tmp_path / "own", tied_projections=False)
+    said = write_checkpoint(tmp_path / "said", tied_projections=False, tie_adaptive_proj=True)
+    model = load(own)
+    embedding = model.decoder.embed_tokens.embeddings[1][1].weight
+    assert model.decoder.adaptive_softmax.tail[0][0].weight is not embedding
+    torch.testing.assert_close(output(said), output(own), rtol=0, atol=0)
+
+
+def test_tails_as_wide_as_the_model_are_told_by_the_args(write_checkpoint, tmp_path):
+    """With a factor of 1 the two orientations have one shape."""
+    for tied in (True, False):
+        folder = write_checkpoint(tmp_path / str(tied), factor=1, tied_projections=tied)
+        stored = read_checkpoint(folder / "model.pt")[1]["decoder.adaptive_softmax.tail.0.0.weight"]
+        found = load(folder).decoder.adaptive_softmax.tail[0][0].weight
+        torch.testing.assert_close(found, stored if tied else stored.T)
+
+
+def test_a_final_norm_is_the_args_and_the_decoders_versions(write_checkpoint, tmp_path):
+    assert load(write_checkpoint(tmp_path / "normed", final_norm=True)).decoder.layer_norm is not None
+
+    def older(args, state):
+        state["decoder.version"] = torch.tensor([2.0])
+        del state["decoder.layer_norm.weight"], state["decoder.layer_norm.bias"]
+
+    assert load(write_checkpoint(tmp_path / "older", final_norm=True, change=older)).decoder.layer_norm is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "auto"])
+def test_weights_take_the_wanted_type(write_checkpoint, tmp_path, dtype):
+    model = load(write_checkpoint(tmp_path, dtype=torch.bfloat16), dtype=dtype)
+    wanted = torch.bfloat16 if dtype == "auto" else getattr(torch, dtype)
+    assert {weight.dtype for weight in model.parameters()} == {wanted} == {model.config.dtype}
+    logits = model(torch.tensor([[2, 5, 60]])).logits
+    torch.testing.assert_close(logits.exp().sum(-1), torch.ones(1, 3))  # the softmax itself is float32
+
+
+def without(name):
+    return lambda args, state: state.pop(name)
+
+
+def replaced(name, tensor):
+    return lambda args, state: state.__setitem__(name, tensor)
+
+
+FIRST, EMBEDDING = "decoder.layers.1.fc1.weight", "decoder.embed_tokens.embeddings.1.0.weight"
+WORDS, CLASSES = "decoder.adaptive_softmax.tail.0.2.weight", "decoder.adaptive_softmax.head.class_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without(FIRST), rf"lacks the tensor {FIRST} of shape \(24, 16\)"),
+        (without(CLASSES), rf"lacks the tensor {CLASSES} of shape \(2, 16\)"),
+        (replaced(FIRST, torch.zeros(16, 24)), rf"{FIRST} has the shape \(16, 24\), not \(24, 16\)"),
+        (replaced(FIRST, torch.zeros(24, 16, dtype=torch.int64)), rf"{FIRST} is of type torch\.int64"),
+        (replaced("decoder.layers.2.fc1.weight", torch.zeros(1)), r"no part of the model: decoder\.layers\.2\.fc1"),
+        (replaced("decoder.embed_out", torch.zeros(1)), r"no part of the model: decoder\.embed_out"),
+        (replaced("decoder.layer_norm.weight", torch.ones(16)), r"no part of the model: decoder\.layer_norm\.weight"),
+        (replaced(WORDS, torch.zeros(20, 8)), rf"{WORDS} and {EMBEDDING} differ, but args\.tie_adaptive_weights"),
+        (replaced(EMBEDDING, torch.zeros(19, 8)), r"embeds 63 words, but dict\.txt beside it has 64"),
+    ],
+)
+def test_missing_misshapen_and_left_over_tensors_are_named(write_checkpoint, tmp_path, change, message):
+    folder = write_checkpoint(tmp_path, change=change)
+    with pytest.raises(UserError, match=message) as refused:
+        load(folder)
+    assert str(folder / "model.pt") in str(refused.value)
