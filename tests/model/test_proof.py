@@ -16,6 +16,7 @@ from ffkv.model.commands import inspect
 from ffkv.model.load import load
 from ffkv.model.memories import read_memories, values
 from ffkv.model.prove import observe
+from ffkv.model.stage import examine
 from ffkv.settings import Model
 
 
@@ -168,6 +169,44 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     word_tokenizer([f"w{i}" for i in range(500)], bos=False).save_pretrained(folder)
     with pytest.raises(UserError, match="tokenizer of another model"):
         prove_into(tmp_path / "stage", folder)
+
+
+def test_a_quantised_checkpoint_that_hides_its_weights_is_refused_by_its_method(tmp_path):
+    folder = random_checkpoint(tmp_path / "checkpoint", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"is quantised \(bitsandbytes\)"):
+        prove_into(tmp_path / "stage", folder)
+    assert not (tmp_path / "stage").exists()
+
+
+def test_packed_weights_are_refused_by_name(tmp_path, monkeypatch):
+    """A quantisation that loads, but whose parameters are packed integers."""
+    folder = random_checkpoint(tmp_path / "checkpoint", "llama")
+    from transformers import AutoModelForCausalLM
+
+    original = AutoModelForCausalLM.from_pretrained
+
+    def packed(*args, **kwargs):
+        model, info = original(*args, **kwargs)
+        down = model.model.layers[0].mlp.down_proj
+        down.weight = torch.nn.Parameter(down.weight.to(torch.int8), requires_grad=False)
+        return model, info
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", packed)
+    with pytest.raises(UserError, match=r"hides its weights, model\.layers\.0\.mlp\.down_proj\.weight"):
+        prove_into(tmp_path / "stage", folder)
+
+
+def test_a_float16_model_whose_coefficients_overflow_is_refused(tmp_path):
+    folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.h.1.mlp.c_fc.weight"] *= 2e4  # finite in float32, not in what float16 makes of it
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"overflows in float16"):
+        examine(Model(checkpoint=str(folder), dtype="float16"))
+    assert examine(Model(checkpoint=str(folder)))
 
 
 def test_inspect_shows_layers_and_errors(checkpoints):

@@ -57,7 +57,7 @@ def load_checkpoint(settings: Model) -> torch.nn.Module:
     Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
 
     Raises:
-        UserError: no such checkpoint, not a causal language model, weights missing or not finite.
+        UserError: no such checkpoint, not a causal language model, weights missing, packed or not finite.
     """
     check_checkpoint(settings.checkpoint)
     model = fairseq.load_model(settings) if fairseq.is_fairseq(settings.checkpoint) else _from_transformers(settings)
@@ -66,7 +66,7 @@ def load_checkpoint(settings: Model) -> torch.nn.Module:
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise UserError(
-                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}: the file is damaged or the training diverged."
+                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {parameter.dtype}: the file is damaged, the training diverged, or the type is too small for them."
             )
     return model.eval()
 
@@ -85,14 +85,33 @@ def _from_transformers(settings: Model) -> torch.nn.Module:
             output_loading_info=True,
         )
     except Exception as error:  # the library raises many classes for what a person named wrongly
+        method = _quantisation(settings)
+        what = f"is quantised ({method}), and its weights cannot be unpacked" if method else "cannot be loaded"
         raise UserError(
-            f"The checkpoint {settings.checkpoint} cannot be loaded as a causal language model: {_short(error)}"
+            f"The checkpoint {settings.checkpoint} {what} as a causal language model: {_short(error)}"
         ) from error
+    packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
+    if packed:
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} is quantised ({_quantisation(settings) or 'unknown method'}) and hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
+        )
     if info["missing_keys"]:
         raise UserError(
             f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
         )
     return model
+
+
+def _quantisation(settings: Model) -> str:
+    """How a checkpoint says that it is quantised; "" where it does not."""
+    from transformers import PreTrainedConfig
+
+    try:
+        config, _ = PreTrainedConfig.get_config_dict(settings.checkpoint, revision=settings.revision)
+    except (OSError, ValueError):
+        return ""
+    method = config.get("quantization_config") or {}
+    return str(method.get("quant_method", "unknown method")) if method else ""
 
 
 def load_head(model_folder: Path, device: str = "auto", projection: str = "head") -> Head:

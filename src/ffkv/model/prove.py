@@ -20,7 +20,7 @@ from ffkv.model.tap import tap
 REASONS = {
     "experts": "running the experts one at a time gives other logits than the model's own code",
     "memories": "the memories do not add up to the feed-forward layer's output",
-    "residual": "block output minus feed-forward output is not what the block returns without its feed-forward layer",
+    "residual": "the block output is not the feed-forward output added to what stands there with the layer switched off",
     "prefix": "not causal: the coefficients of a prefix change with the tokens after it (an encoder loaded without is_decoder=True?)",
     "head": "what follows the last block does not depend on its output at one token alone: reading it out gives other logits than the model",
 }
@@ -48,7 +48,7 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
 
     - experts: a bank of experts that keeps a record returns what the model's own code returns
     - memories: y = sum_i m_i v_i + b, times the token's factor where a norm follows
-    - residual: o - y = o with the feed-forward layer switched off
+    - residual: o = r + y, with r what stands there when the feed-forward layer is switched off
     - prefix: the coefficients of a prefix do not depend on the tokens after it
 
     Args:
@@ -79,7 +79,7 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
         found = {
             "memories": relative_error(_from_memories(model, layer, states[layer.index]), y),
             "residual": relative_error(
-                o - y, _without(model, layer, arguments[layer.block, layer.call]).reshape(o.shape)
+                y + _without(model, layer, arguments[layer.block, layer.call]).reshape(o.shape), o
             ),
             "prefix": relative_error(short, m[:, : short.shape[1]]) if m.any() else 0.0,
         }

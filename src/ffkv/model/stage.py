@@ -131,7 +131,7 @@ def describe(anatomy: Anatomy) -> str:
     meanings = {
         "experts": "experts one at a time = the model's",
         "memories": "sum m_i v_i + b = y",
-        "residual": "o - y = o without the layer",
+        "residual": "o = y + (o without the layer)",
         "prefix": "later tokens change nothing",
         "head": "head(o^L) = the model's logits",
     }
