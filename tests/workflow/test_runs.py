@@ -290,6 +290,29 @@ def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
     assert "up: their signs" in page
 
 
+ORACLE = ROOT.parent / "shared" / "oracle" / "model"
+
+
+@pytest.mark.skipif(
+    not (WIKITEXT.exists() and ORACLE.exists()), reason="the authors' checkpoint is not beside the project"
+)
+def test_the_authors_small_checkpoint_on_wikitext(tmp_path):
+    """A trained fairseq model with the adaptive softmax, by the settings of the paper's own run."""
+    config = yaml.safe_load((ROOT / "configs/paper.yaml").read_text())
+    corpus = {"dataset": "files", "train": str(WIKITEXT), "limit": 300}
+    config["corpus"] = {
+        key: value for key, value in config["corpus"].items() if key not in ("config", "validation")
+    } | corpus
+    config |= {"model": {"checkpoint": str(ORACLE)}, "shards": 2, "layer_groups": 2, "runs": {"authors": {}}}
+    config["prefixes"]["count"], config["keys"]["per_layer"] = 300, 10
+    (tmp_path / "authors.yaml").write_text(yaml.safe_dump(config))
+    done = snakemake(tmp_path, tmp_path / "authors.yaml")
+    assert done.returncode == 0, done.stderr[-8000:]
+    assert (tmp_path / "reports/authors/index.html").exists()
+    matching = tables.read(tmp_path / "results/authors/refinement/residual.csv")["share"]
+    assert matching.iloc[-1] > 0.5 > matching.iloc[0]  # a trained model's residual comes to hold its prediction
+
+
 def test_snakemakes_own_report_lists_the_figures(tiny, tmp_path):
     made = snakemake(tiny, ROOT / "configs/tiny.yaml", "--report", str(tmp_path / "report.zip"))
     assert made.returncode == 0, made.stderr

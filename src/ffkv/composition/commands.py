@@ -69,8 +69,8 @@ def measure(
     from ffkv.composition.composition import compose, describe_prefixes
     from ffkv.corpus import data
     from ffkv.model.anatomy import read_anatomy
+    from ffkv.model.emptied import load_head
     from ffkv.model.head import predictions
-    from ffkv.model.load import load_head
     from ffkv.values.projections import read_projections
 
     anatomy = read_anatomy(model_folder)

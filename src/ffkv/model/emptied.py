@@ -93,6 +93,8 @@ def read_head(folder: Path, shell: Shell, source: str = "", revision: str = "mai
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, logging
 
+    import ffkv.fairseq.modeling  # noqa: F401 (transformers is to know fairseq's class)
+
     logging.set_verbosity_error()
     config = AutoConfig.from_pretrained(
         source or folder, revision=revision, code_revision=revision, trust_remote_code=bool(source)

@@ -11,7 +11,6 @@ from ffkv.errors import UserError
 from ffkv.fairseq import checkpoint as fairseq
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.experts import record_experts
-from ffkv.model.head import Head
 from ffkv.runtime import choose_device
 from ffkv.settings import Model
 
@@ -112,14 +111,6 @@ def _quantisation(settings: Model) -> str:
         return ""
     method = config.get("quantization_config") or {}
     return str(method.get("quant_method", "unknown method")) if method else ""
-
-
-def load_head(model_folder: Path, device: str = "auto", projection: str = "head") -> Head:
-    """`ffkv.model.emptied.load_head`, for fairseq's models too: their class is ours, and transformers has to be told."""
-    import ffkv.fairseq.modeling  # noqa: F401 (registers the class)
-    from ffkv.model import emptied
-
-    return emptied.load_head(model_folder, device, projection)
 
 
 def check_checkpoint(checkpoint: str) -> None:

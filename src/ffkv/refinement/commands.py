@@ -41,8 +41,8 @@ def measure(
     from ffkv import store, tables
     from ffkv.activations.prefix_data import read_layer
     from ffkv.model.anatomy import read_anatomy
+    from ffkv.model.emptied import load_head
     from ffkv.model.head import predictions, probabilities
-    from ffkv.model.load import load_head
     from ffkv.refinement.refinement import classify
 
     anatomy = read_anatomy(model_folder)

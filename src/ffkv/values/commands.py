@@ -41,7 +41,7 @@ def project(
 
     torch_with(threads)
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.load import load_head
+    from ffkv.model.emptied import load_head
     from ffkv.model.memories import read_memories
     from ffkv.values import projections
 
@@ -84,7 +84,7 @@ def compare(
     from ffkv import tables
     from ffkv.activations.data import read_triggers
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.load import load_head
+    from ffkv.model.emptied import load_head
     from ffkv.model.memories import read_memories
     from ffkv.values.compare import compare as compare_values
     from ffkv.values.projections import read_projections
