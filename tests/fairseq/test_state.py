@@ -95,6 +95,7 @@ WORDS, CLASSES = "decoder.adaptive_softmax.tail.0.2.weight", "decoder.adaptive_s
         (replaced(FIRST, torch.zeros(16, 24)), rf"{FIRST} has the shape \(16, 24\), not \(24, 16\)"),
         (replaced(FIRST, torch.zeros(24, 16, dtype=torch.int64)), rf"{FIRST} is of type torch\.int64"),
         (replaced("decoder.layers.2.fc1.weight", torch.zeros(1)), r"no part of the model: decoder\.layers\.2\.fc1"),
+        (replaced("decoder.layers.0.version", torch.zeros(1)), r"no part of the model: decoder\.layers\.0\.version"),
         (replaced("decoder.embed_out", torch.zeros(1)), r"no part of the model: decoder\.embed_out"),
         (replaced("decoder.layer_norm.weight", torch.ones(16)), r"no part of the model: decoder\.layer_norm\.weight"),
         (replaced(WORDS, torch.zeros(20, 8)), rf"{WORDS} and {EMBEDDING} differ, but args\.tie_adaptive_weights"),

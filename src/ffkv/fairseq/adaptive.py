@@ -83,18 +83,28 @@ class AdaptiveSoftmax(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Log-probabilities [n, vocabulary] of states [n, d], in float32 whatever the weights' type.
 
-        Every band goes to its place in one array: at any moment there is no more beside it than the logits of one band.
+        Every band is computed where it stands in this one array: nothing else of its size is made.
         """
-        probabilities = states.new_empty(len(states), self.vocabulary, dtype=torch.float32)
-        words, bands = (self.head[part](states).float() for part in ("word_proj", "class_proj"))
-        normalizer = torch.logaddexp(_logsumexp(words), _logsumexp(bands))
-        torch.sub(words, normalizer, out=probabilities[:, : self.ends[0]])
+        found = states.new_empty(len(states), self.vocabulary, dtype=torch.float32)
+        words, bands = found[:, : self.ends[0]], self.head["class_proj"](states).float()
+        _multiply(states, self.head["word_proj"].weight, words)
+        whole = torch.logaddexp(_normalizers(words), bands.logsumexp(1))
+        words -= whole[:, None]
         for number, (tail, start, end) in enumerate(zip(self.tail, self.ends, self.ends[1:])):
-            inside = tail(states).float()
-            shift = _logsumexp(inside) + normalizer - bands[:, number, None]
-            torch.sub(inside, shift, out=probabilities[:, start:end])
-        return probabilities
+            inside = found[:, start:end]
+            _multiply(tail[0](states), tail[2].weight, inside)
+            inside -= (_normalizers(inside) + whole - bands[:, number])[:, None]
+        return found
 
 
-def _logsumexp(logits: Tensor) -> Tensor:
-    return logits.logsumexp(-1, keepdim=True)
+def _multiply(states: Tensor, weight: Tensor, place: Tensor) -> None:
+    """Puts states @ weight.T into its place, directly where both are of one type."""
+    if states.dtype == place.dtype:
+        torch.mm(states, weight.T, out=place)
+    else:
+        place.copy_(states @ weight.T)
+
+
+def _normalizers(logits: Tensor) -> Tensor:
+    """log sum exp of every row [n] of logits [n, words], a row at a time: the function itself makes copies."""
+    return torch.stack([row.logsumexp(0) for row in logits])

@@ -15,21 +15,21 @@ ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Arguments that change what is computed, the value they must have, and what it means. Absent ones have fairseq's default.
+# Arguments that change what is computed, the value that can be read, and what it means.
 REQUIRED = {
-    "adaptive_input": (True, False, "word embeddings in bands"),
-    "decoder_normalize_before": (True, True, "norms in front of attention and of the feed-forward layer"),
-    "decoder_learned_pos": (False, False, "sinusoidal positions"),
-    "no_token_positional_embeddings": (False, False, "sinusoidal positions"),
-    "layernorm_embedding": (False, False, "no norm behind the embeddings"),
-    "character_embeddings": (False, False, "one embedding a word"),
-    "share_decoder_input_output_embed": (False, False, "an adaptive softmax"),
-    "decoder_layers_to_keep": (None, None, "every layer of the checkpoint"),
-    "quant_noise_scalar": (0, 0, "weights that are not quantized"),
-    "add_bos_token": (False, False, "</s> in front of a text"),
-    "self_target": (False, False, "predictions of the next token"),
-    "past_target": (False, False, "predictions of the next token"),
-    "future_target": (False, False, "predictions of the next token"),
+    "adaptive_input": (True, "word embeddings in bands"),
+    "decoder_normalize_before": (True, "norms in front of attention and of the feed-forward layer"),
+    "decoder_learned_pos": (False, "sinusoidal positions"),
+    "no_token_positional_embeddings": (False, "sinusoidal positions"),
+    "layernorm_embedding": (False, "no norm behind the embeddings"),
+    "character_embeddings": (False, "one embedding a word"),
+    "share_decoder_input_output_embed": (False, "an adaptive softmax"),
+    "decoder_layers_to_keep": (None, "every layer of the checkpoint"),
+    "quant_noise_scalar": (0, "weights that are not quantized"),
+    "add_bos_token": (False, "</s> in front of a text"),
+    "self_target": (False, "predictions of the next token"),
+    "past_target": (False, "predictions of the next token"),
+    "future_target": (False, "predictions of the next token"),
 }
 
 
@@ -40,9 +40,9 @@ def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
         UserError: an argument that asks for a model of another form, or that makes no sense; names it and its value.
     """
     given = vars(args)
-    for name, (wanted, default, meaning) in REQUIRED.items():
-        value = given.get(name, default)
-        if (bool(value), value is None) != (bool(wanted), wanted is None):
+    for name, (wanted, meaning) in REQUIRED.items():
+        value = given.get(name, wanted if name != "adaptive_input" else False)  # absent: fairseq's default
+        if bool(value) != bool(wanted):
             raise UserError(f"args.{name} is {value!r}: only {wanted!r} can be read ({meaning}).")
     width = _size(given, "decoder_embed_dim")
     for name in ("decoder_input_dim", "decoder_output_dim"):

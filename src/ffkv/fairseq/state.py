@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from ffkv.errors import UserError
 
 # Tensors that hold no weight: version numbers, stand-ins for a device, and positions that are a formula.
-BOOKKEEPING = re.compile(r"(^|\.)(version|_float_tensor|embed_positions\.weights)$")
+BOOKKEEPING = re.compile(
+    r"decoder\.(version|adaptive_softmax\.version|embed_positions\.weights|([\w.]+\.)?_float_tensor)"
+)
 OLDER = {"layer_norms.0": "self_attn_layer_norm", "layer_norms.2": "final_layer_norm"}
 SOFTMAX = "decoder.adaptive_softmax"
 FIRST_WITH_NORM = 3  # version of a decoder that may have a norm behind its blocks
@@ -23,7 +25,7 @@ def upgrade(state: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any
     """
     version = state.get("decoder.version")
     normed = settings["final_norm"] and version is not None and version.item() >= FIRST_WITH_NORM
-    for name in [name for name in state if BOOKKEEPING.search(name)]:
+    for name in [name for name in state if BOOKKEEPING.fullmatch(name)]:
         del state[name]
     for name in list(state):
         if found := re.search(r"\.in_proj_(weight|bias)$", name):
