@@ -7,6 +7,7 @@ import torch
 from support import CONFIGS, prove_into, random_checkpoint, word_tokenizer
 from transformers import AutoModelForCausalLM, LongcatFlashConfig, MistralConfig, MixtralConfig
 
+from ffkv.model.anatomy import read_anatomy
 from ffkv.model.load import load
 from ffkv.model.memories import values
 from ffkv.model.prove import observe, prove
@@ -175,3 +176,14 @@ def test_recording_changes_nothing(tmp_path):
         with torch.no_grad():
             torch.testing.assert_close(model(ids(1)).logits, untouched(ids(1)).logits, rtol=1e-4, atol=1e-4)
     assert CONFIGS["mixtral"].num_local_experts == 4
+
+
+def test_a_memory_of_a_mixture_tells_its_expert_and_unit(proven):
+    anatomy = read_anatomy(proven("qwen2-moe"))
+    names = [anatomy.layers[0].unit(memory) for memory in range(anatomy.layers[0].memories)]
+    shared, routed = (
+        [f"shared, unit {unit}" for unit in range(20)],
+        [f"expert {expert}, unit {unit}" for expert in range(4) for unit in range(12)],
+    )
+    assert names in (shared + routed, routed + shared)
+    assert read_anatomy(proven("llama")).layers[0].unit(3) == ""

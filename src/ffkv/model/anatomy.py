@@ -79,6 +79,17 @@ class Layer:
         notes = [after, "post-norm block" if self.post_norm else None]
         return "; ".join([" + ".join(kinds), *filter(None, notes)])
 
+    def unit(self, memory: int) -> str:
+        """Where a memory of a mixture stands: "expert 2, unit 17", "shared, unit 3"; "" in a layer without experts."""
+        if not any(write.experts for write in self.writes):
+            return ""
+        for write in self.writes:
+            if memory < write.memories:
+                units = write.memories // (write.experts or 1)
+                return f"expert {memory // units}, unit {memory % units}" if write.experts else f"shared, unit {memory}"
+            memory -= write.memories
+        raise IndexError(memory)
+
 
 class Shell(NamedTuple):
     """What must be known of a model to empty its blocks.

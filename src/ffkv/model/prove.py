@@ -86,6 +86,10 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
         for name, error in found.items():
             _require(name, error, tolerance, f"layer {layer.index} ({layer.writes[0].module}): ")
             errors[name] = max(errors[name], error)
+    if any(layer.signed or bool((states[layer.index]["m"] < 0).any()) for layer in layers):
+        layers = [
+            replace(layer, signed=True) for layer in layers
+        ]  # one activation: a short text may miss it in a layer
     final = output if layers[-1].end else states[-1]["o"]
     return Proven(Shell(type(model).__name__, layers, last_block, returns), errors, final, logits)
 

@@ -185,6 +185,8 @@ def figure_7(results: Results) -> Caption:
     )
     if "relu" not in activation.lower():
         text += f" Under this model's activation, {activation}, hardly any coefficient is zero; small ones count too."
+    if any(write.experts for layer in results.anatomy.layers for write in layer.writes):
+        text += " The coefficients of an expert that a prefix is not sent to are zero, its memories not active."
     if results.signed_layers:
         text += (
             " Memories with a negative coefficient are not active, but they carry: the effective number counts them."

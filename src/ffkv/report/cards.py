@@ -59,7 +59,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Card:
-    """A key and its value, ready for the page. Layer and memory count from 1 and from 0.
+    """A key and its value, ready for the page. Layer and memory count from 1 and from 0. unit: of a mixture, the expert and its unit.
 
     triggers: of positive coefficients. negative: of negative ones; None where none are kept. predictions: top tokens of
     the value; bottom: its bottom tokens. value, bottom_value: how they fit together with the trigger examples.
@@ -67,6 +67,7 @@ class Card:
 
     layer: int
     memory: int
+    unit: str
     statistics: list[str]
     histogram: Markup
     triggers: list[Trigger]
@@ -105,6 +106,7 @@ def cards(results: Results) -> list[Card]:
         card = Card(
             layer=memory[0] + 1,
             memory=memory[1],
+            unit=results.anatomy.layers[memory[0]].unit(memory[1]),
             statistics=statistics(triggers, row),
             histogram=sparkline(triggers.histogram[row]),
             triggers=trigger_lines(triggers, corpus, vocabulary, row, shown, patterns),
