@@ -181,9 +181,7 @@ def test_recording_changes_nothing(tmp_path):
 def test_a_memory_of_a_mixture_tells_its_expert_and_unit(proven):
     anatomy = read_anatomy(proven("qwen2-moe"))
     names = [anatomy.layers[0].unit(memory) for memory in range(anatomy.layers[0].memories)]
-    shared, routed = (
-        [f"shared, unit {unit}" for unit in range(20)],
-        [f"expert {expert}, unit {unit}" for expert in range(4) for unit in range(12)],
-    )
+    shared = [f"shared, unit {unit}" for unit in range(20)]
+    routed = [f"expert {expert}, unit {unit}" for expert in range(4) for unit in range(12)]
     assert names in (shared + routed, routed + shared)
     assert read_anatomy(proven("llama")).layers[0].unit(3) == ""

@@ -60,28 +60,12 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
 
 def _model(folder: Path, layers: int, signed: bool, gated: bool) -> None:
     (folder / "model").mkdir()
+    kind = "gated" if gated else "plain"
     found = [
         Layer(
             n,
             f"h.{n}",
-            0,
-            [
-                Write(
-                    f"h.{n}.mlp.c_proj",
-                    [f"h.{n}.mlp.c_fc"],
-                    "gated" if gated else "plain",
-                    f"h.{n}.mlp.gate" if gated else "",
-                    MEMORIES,
-                    0,
-                    1.0,
-                    False,
-                )
-            ],
-            "",
-            False,
-            "",
-            1.0,
-            "",
+            [Write(f"h.{n}.c_proj", [f"h.{n}.c_fc"], kind, MEMORIES, f"h.{n}.gate" if gated else "")],
             signed,
         )
         for n in range(layers)
@@ -99,6 +83,7 @@ def _model(folder: Path, layers: int, signed: bool, gated: bool) -> None:
         vocabulary=len(VOCABULARY),
         context=128,
         width=160,
+        last_block="h.5",
         returns=2,
         layers=found,
         errors={"memories": 3.1e-7, "head": 0.0},

@@ -93,3 +93,10 @@ def test_captions_and_the_run_tell_of_negative_coefficients_only_where_there_are
 def test_negative_coefficients_that_are_not_kept_are_said_not_to_be(results):
     changed = with_settings(results, triggers={"negative": False})
     assert dict(run.facts(changed)["Definitions in force"])["negative trigger examples"] == "not kept"
+
+
+def test_the_caption_of_active_memories_says_where_experts_rest(results):
+    assert "expert" not in captions.figure_7(results).text
+    layers = [replace(layer, writes=[replace(layer.writes[0], experts=4)]) for layer in results.anatomy.layers]
+    mixture = replace(results, anatomy=replace(results.anatomy, layers=layers))
+    assert "an expert that a prefix is not sent to" in captions.figure_7(mixture).text

@@ -25,12 +25,12 @@ class Write:
     module: str
     readers: list[str]
     kind: str
-    gate: str
-    gate_part: str
     memories: int
-    experts: int
-    scale: float | list[float]
-    weighted: bool
+    gate: str = ""
+    gate_part: str = ""
+    experts: int = 0
+    scale: float | list[float] = 1.0
+    weighted: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Layer:
 
     index: int
     block: str
-    call: int
     writes: list[Write]
-    site: str
-    post_norm: bool
-    carrier: str
-    carrier_scale: float
-    carrier_kind: str
     signed: bool
+    call: int = 0
+    site: str = ""
+    post_norm: bool = False
+    carrier: str = ""
+    carrier_scale: float = 1.0
+    carrier_kind: str = ""
     end: str = ""
 
     @property

@@ -97,14 +97,14 @@ def _layer(
     return Layer(
         index,
         block,
-        run,
         found,
-        _path(block, arrived.site),
-        same and proportion(at_site, on.output, tolerance) == 1.0,
-        _path(block, arrived.carrier),
-        arrived.carrier_scale,
-        arrived.carrier_kind,
         any(bool((coefficients(module.get_submodule(w), on.inputs[w]) < 0).any()) for w in writes),
+        call=run,
+        site=_path(block, arrived.site),
+        post_norm=same and proportion(at_site, on.output, tolerance) == 1.0,
+        carrier=_path(block, arrived.carrier),
+        carrier_scale=arrived.carrier_scale,
+        carrier_kind=arrived.carrier_kind,
     )
 
 
@@ -119,12 +119,11 @@ def _write(
         reader = name if form.reads_x else name.rpartition(".")[0]
         gated = any(work.positive is not None for work in bank.expert_record.worked)
         kind, gate = ("gated", name) if gated else ("plain", "")
-        return Write(name, [reader], kind, gate, "", experts * units, experts, scale, found.weighted)
+        return Write(name, [reader], kind, experts * units, gate, experts=experts, scale=scale, weighted=found.weighted)
     fed = readers(module, write, on, arguments, tolerance)
     names = [f"{block}.{reader}" for reader in fed.names]
-    gate = _path(block, fed.gate)
-    memories = on.inputs[write].shape[-1]
-    return Write(name, names, fed.kind, gate, fed.gate_part, memories, 0, scale, found.weighted)
+    gate = {"gate": _path(block, fed.gate), "gate_part": fed.gate_part}
+    return Write(name, names, fed.kind, on.inputs[write].shape[-1], **gate, scale=scale, weighted=found.weighted)
 
 
 def _path(block: str, inside: str) -> str:
