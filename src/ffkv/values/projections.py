@@ -51,21 +51,23 @@ DESCRIPTIONS = {
 
 def project(head: Head, memories: Memories, count: int) -> Projections:
     """Projects values onto the vocabulary and keeps the `count` highest tokens of each."""
-    parts: dict[str, list] = {name: [] for name in ("top", "tied", "top_token", "top_log_probability")}
-    with progress(len(memories.value), "values", "projections") as bar:
+    total, kept = len(memories.value), min(count, head.vocabulary)
+    # Made before the work: small arrays that stay between large ones that go would keep the memory of these from use.
+    whole = {
+        "top": np.zeros(total, np.int32),
+        "tied": np.zeros(total, np.bool_),
+        "top_token": np.zeros((total, kept), np.int32),
+        "top_log_probability": np.zeros((total, kept), np.float32),
+    }
+    with progress(total, "values", "projections") as bar:
         for layer in np.unique(memories.layer):
-            for part, logits in head.chunks(torch.from_numpy(memories.value[memories.layer == layer]), int(layer)):
+            rows = np.flatnonzero(memories.layer == layer)
+            for part, logits in head.chunks(torch.from_numpy(memories.value[rows]), int(layer)):
                 ids, log_probabilities = reading.top_tokens(logits, count)
                 found = (reading.top(logits), reading.tied(logits), ids, log_probabilities)
-                for pieces, values in zip(parts.values(), found, strict=True):
-                    pieces.append(values.cpu().numpy())
+                for name, values in zip(whole, found, strict=True):
+                    whole[name][rows[part]] = values.cpu().numpy()
                 bar.update(part.stop - part.start)
-    types = {"top": np.int32, "tied": np.bool_, "top_token": np.int32, "top_log_probability": np.float32}
-    shapes = {"top": (0,), "tied": (0,), "top_token": (0, count), "top_log_probability": (0, count)}
-    whole = {
-        name: np.concatenate(pieces).astype(types[name]) if pieces else np.zeros(shapes[name], types[name])
-        for name, pieces in parts.items()
-    }
     return Projections(
         memories.layer,
         memories.memory,
