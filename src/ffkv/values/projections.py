@@ -59,36 +59,37 @@ DESCRIPTIONS = {
 
 def project(head: Head, memories: Memories, count: int) -> Projections:
     """Projects values onto the vocabulary and keeps the `count` highest and the `count` lowest tokens of each."""
-    found = {
-        "top": np.zeros(0, np.int32),
-        "tied": np.zeros(0, np.bool_),
-        "top_token": np.zeros((0, count), np.int32),
-        "top_log_probability": np.zeros((0, count), np.float32),
-        "bottom": np.zeros(0, np.int32),
-        "bottom_token": np.zeros((0, count), np.int32),
-        "bottom_log_probability": np.zeros((0, count), np.float32),
+    total, kept = len(memories.value), min(count, head.vocabulary)
+    # Made before the work: small arrays that stay between large ones that go would keep the memory of these from use.
+    whole = {
+        "top": np.zeros(total, np.int32),
+        "tied": np.zeros(total, np.bool_),
+        "top_token": np.zeros((total, kept), np.int32),
+        "top_log_probability": np.zeros((total, kept), np.float32),
+        "bottom": np.zeros(total, np.int32),
+        "bottom_token": np.zeros((total, kept), np.int32),
+        "bottom_log_probability": np.zeros((total, kept), np.float32),
     }
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in found}
-    with progress(len(memories.value), "values", "projections") as bar:
+    with progress(total, "values", "projections") as bar:
         for layer in np.unique(memories.layer):
-            for part, logits in head.chunks(torch.from_numpy(memories.value[memories.layer == layer]), int(layer)):
-                read = (
+            rows = np.flatnonzero(memories.layer == layer)
+            for part, logits in head.chunks(torch.from_numpy(memories.value[rows]), int(layer)):
+                found = (
                     reading.top(logits),
                     reading.tied(logits),
                     *reading.top_tokens(logits, count),
                     logits.argmin(-1),
                     *_bottom_tokens(logits, count),
                 )
-                for (name, like), values in zip(found.items(), read, strict=True):
-                    parts[name].append(values.cpu().numpy().astype(like.dtype))
+                for name, values in zip(whole, found, strict=True):
+                    whole[name][rows[part]] = values.cpu().numpy()
                 bar.update(part.stop - part.start)
-    found.update({name: np.concatenate(pieces) for name, pieces in parts.items() if pieces})
     return Projections(
         memories.layer,
         memories.memory,
         norm=np.linalg.norm(memories.value, axis=1).astype(np.float32),
         attributes={},
-        **found,
+        **whole,
     )
 
 
