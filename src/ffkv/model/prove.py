@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer, Shell
 from ffkv.model.calibrate import TOLERANCE, calibrate
-from ffkv.model.experts import record_experts
+from ffkv.model.experts import form_of, record_experts
 from ffkv.model.find import find
 from ffkv.model.head import Head
 from ffkv.model.hooks import after, forward, hidden, relative_error
@@ -18,7 +18,7 @@ from ffkv.model.replay import capture, replay
 from ffkv.model.tap import tap
 
 REASONS = {
-    "experts": "running the experts one at a time gives other logits than the model's own code",
+    "experts": "running the experts one at a time gives another output than the model's own code",
     "memories": "the memories do not add up to the feed-forward layer's output",
     "residual": "the block output is not the feed-forward output added to what stands there with the layer switched off",
     "prefix": "not causal: the coefficients of a prefix change with the tokens after it (an encoder loaded without is_decoder=True?)",
@@ -46,7 +46,7 @@ class Proven(NamedTuple):
 def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = "") -> Proven:
     """Finds and calibrates every feed-forward layer on one text, and proves the decomposition on another.
 
-    - experts: a bank of experts that keeps a record returns what the model's own code returns
+    - experts: a bank of experts that keeps a record returns what the model's own code returns for the same input
     - memories: y = sum_i m_i v_i + b, times the token's factor where a norm follows
     - residual: o = r + y, with r what stands there when the feed-forward layer is switched off
     - prefix: the coefficients of a prefix do not depend on the tokens after it
@@ -58,19 +58,17 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
             and the error.
     """
     tolerance = TOLERANCE[_dtype(model)]
-    untouched = forward(model, second).logits.float()
-    if not torch.isfinite(untouched).all():
+    if not torch.isfinite(forward(model, second).logits).all():
         raise UserError(
             f"it overflows in {str(_dtype(model)).removeprefix('torch.')}: its logits are not finite. {REMEDY}"
         )
-    record_experts(model)
+    errors = {"experts": _record(model, first), **dict.fromkeys(["memories", "residual", "prefix"], 0.0)}
+    _require("experts", errors["experts"], tolerance, "")
     layers = calibrate(model, find(model, first, second_matrix), first)
     last_block, returns, output, logits = _end(model, layers, second)
     at = layers[-1]
     if last_block != at.block or (at.site and not at.post_norm):
         layers[-1] = replace(at, end=last_block)
-    errors = {"experts": relative_error(logits, untouched), **dict.fromkeys(["memories", "residual", "prefix"], 0.0)}
-    _require("experts", errors["experts"], max(tolerance, 1e-3), "")  # another order of sums than the library's kernels
     states = observe(model, layers, second)
     prefix = observe(model, layers, second[:, : second.shape[1] * 2 // 3], "m")
     arguments = capture(model, [layer.block for layer in layers], second)
@@ -92,6 +90,30 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
         ]  # one activation: a short text may miss it in a layer
     final = output if layers[-1].end else states[-1]["o"]
     return Proven(Shell(type(model).__name__, layers, last_block, returns), errors, final, logits)
+
+
+def _record(model: nn.Module, ids: Tensor) -> float:
+    """Lets banks of experts keep a record; the largest relative error of what they return, on the inputs of a text."""
+    banks = {name: form for name, module in model.named_modules() if (form := form_of(module)) is not None}
+    # Where the parent multiplies the inputs, it also adds up the outputs: only its own output is defined.
+    names = [name if form.reads_x else name.rpartition(".")[0] for name, form in banks.items()]
+    own: dict[str, Tensor] = {}
+
+    def note(name: str):
+        def on_output(module, args, kwargs, output) -> None:
+            own.setdefault(name, hidden(output).clone())
+
+        return on_output
+
+    with after(*[(model.get_submodule(name), note(name)) for name in names]):
+        arguments = capture(model, names, ids)
+    record_experts(model)
+    errors = [0.0]
+    for name, output in own.items():
+        args, kwargs = arguments[name, 0]
+        with torch.no_grad():
+            errors.append(relative_error(hidden(model.get_submodule(name)(*args, **kwargs)), output))
+    return max(errors)
 
 
 def _from_memories(model: nn.Module, layer: Layer, states: dict[str, Tensor]) -> Tensor:
