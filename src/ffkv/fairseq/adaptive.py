@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from ffkv.fairseq.configuration import FairseqConfig
 
+ROWS = 16  # whose logits are summed at a time: few enough for little memory, enough to keep threads from waiting
+
 
 def band_sizes(bands: list[list[int]]) -> list[int]:
     """How many words each band has."""
@@ -106,5 +108,5 @@ def _multiply(states: Tensor, weight: Tensor, place: Tensor) -> None:
 
 
 def _normalizers(logits: Tensor) -> Tensor:
-    """log sum exp of every row [n] of logits [n, words], a row at a time: the function itself makes copies."""
-    return torch.stack([row.logsumexp(0) for row in logits])
+    """log sum exp of every row [n] of logits [n, words], some rows at a time: the function itself makes copies."""
+    return torch.cat([rows.logsumexp(1) for rows in logits.split(ROWS)])
