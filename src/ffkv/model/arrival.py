@@ -53,7 +53,7 @@ def arrival(block: nn.Module, writes: list[str], runs: Runs, tolerance: float) -
     first, last = (extreme(order.index(write) for write in writes) for extreme in (min, max))
     failures: dict[str, None] = {}
     for site in ["", *(name for name in order[last + 1 :] if name not in writes)]:
-        y = _added(runs, site, tolerance)
+        y = _added(runs, site)
         if y is None:
             continue
         fits = _fits(runs, site, writes, tolerance, failures)
@@ -66,7 +66,7 @@ def arrival(block: nn.Module, writes: list[str], runs: Runs, tolerance: float) -
     raise UserError(f"{where} ({'; '.join(list(failures)[:3]) or 'no residual found'})")
 
 
-def _added(runs: Runs, site: str, tolerance: float) -> Tensor | None:
+def _added(runs: Runs, site: str) -> Tensor | None:
     """y as it stands at a site; None where nothing arrives there, or nothing but what was written."""
     whole, rest, output = runs.on.at(site), runs.off.at(site), runs.on.output
     if whole is None or rest is None or whole.shape != rest.shape or whole.numel() != output.numel():

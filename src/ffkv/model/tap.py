@@ -54,7 +54,8 @@ def tap(model: nn.Module, layers: Sequence[Layer], quantities: str, take: Take) 
         hooks_ahead, hooks_behind = _watch(model, layer, wanted, give)
         ahead += [(module, _in_run(layer, runs, hook)) for module, hook in hooks_ahead]
         behind += [(module, _in_run(layer, runs, hook)) for module, hook in hooks_behind]
-    count = [(model.get_submodule(block), lambda *_, block=block: runs.update([block])) for block in _repeated(layers)]
+    blocks = {layer.block for layer in layers}
+    count = [(model.get_submodule(block), lambda *_, block=block: runs.update([block])) for block in blocks]
 
     def run(ids: Tensor) -> None:
         shape[:] = ids.shape
@@ -66,15 +67,11 @@ def tap(model: nn.Module, layers: Sequence[Layer], quantities: str, take: Take) 
         yield run
 
 
-def _repeated(layers: Sequence[Layer]) -> set[str]:
-    return {layer.block for layer in layers if layer.call}
-
-
 def _in_run(layer: Layer, runs: Counter[str], hook: Callable) -> Callable:
-    """The hook, in the layer's own run of its block only. Blocks that run once are not counted."""
+    """The hook, in the layer's own run of its block only."""
 
     def only(*arguments) -> None:
-        if max(runs[layer.block] - 1, 0) == layer.call:
+        if runs[layer.block] == layer.call + 1:
             hook(*arguments)
 
     return only
