@@ -1,5 +1,7 @@
 """How writes reach the residual stream: scalings, norms, gates, maps and repeated blocks, on models whose answer is known."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -136,6 +138,19 @@ def test_a_setting_names_the_second_matrix_of_other_peoples_code():
     assert [layer.writes[0].module for layer in proven.shell.layers] == [
         f"transformer.h.{n}.mlp.speak" for n in range(3)
     ]
+
+
+def test_a_gate_whose_activation_is_always_positive_tells_no_sign():
+    for activation, told in (("silu", True), ("sigmoid", False)):
+        torch.manual_seed(0)
+        config = copy.deepcopy(CONFIGS["llama"])
+        config.hidden_act = activation
+        model = AutoModelForCausalLM.from_config(config).eval()
+        for parameter in model.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+        writes = [layer.writes[0] for layer in prove(model, ids(1), ids(2)).shell.layers]
+        assert [write.gate.endswith("gate_proj") for write in writes] == [told, told]
+        assert all(write.kind == "gated" for write in writes)
 
 
 def test_a_matrix_that_is_no_second_matrix_is_refused_with_the_block_and_the_reason():

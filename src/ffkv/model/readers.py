@@ -56,7 +56,7 @@ def readers(block: nn.Module, write: str, on: Run, arguments: Arguments, toleran
     if len(names) == 1 and not fused:
         return Readers(names, "plain", "", "")
     factors = [(names[0], "first half"), (names[0], "second half")] if fused else [(n, "whole") for n in names]
-    gate = _gate(block, write, factors, coefficients, arguments, tolerance)
+    gate = _gate(block, write, factors, on, arguments, tolerance)
     return Readers(names, "gated, fused" if fused else "gated", *gate)
 
 
@@ -64,11 +64,16 @@ def _gate(
     block: nn.Module,
     write: str,
     factors: list[tuple[str, str]],
-    coefficients: Tensor,
+    on: Run,
     arguments: Arguments,
     tolerance: float,
 ) -> tuple[str, str]:
-    """The factor that goes through the activation: when the other one is negated, m is. ("", "") where that is neither."""
+    """The factor that goes through the activation: when the other one is negated, m is. ("", "") where that is neither, or
+    where the signs of both do not make that of m (a sigmoid gate is always positive)."""
+    coefficients = on.inputs[write]
+    first, second = (on.outputs[name][..., PARTS[part](on.outputs[name])] for name, part in factors)
+    if (coefficients * first.sign() * second.sign()).min() < 0:
+        return "", ""
     for other, gate in zip(factors, reversed(factors), strict=True):
 
         def negated(output: Tensor, part: str = other[1]) -> Tensor:
