@@ -170,7 +170,7 @@ def test_another_format_is_refused(path, name, value):
         del file.attrs[name]
         if value is not None:
             file.attrs[name] = value
-    with pytest.raises(UserError, match="is not of this ffkv's file format 1"):
+    with pytest.raises(UserError, match=f"is not of this ffkv's file format {store.FORMAT}"):
         numbers(path)
 
 

@@ -21,7 +21,7 @@ import ffkv
 from ffkv.errors import UserError
 from ffkv.files import atomic
 
-FORMAT = 1
+FORMAT = 2  # 1 had no gates, no bottoms of values, no factors
 IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
 
 
