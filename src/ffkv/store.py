@@ -122,11 +122,11 @@ def _chunks(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def open(path: Path | str, kind: str, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
+def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
     """Opens a file for reading.
 
     Args:
-        kind: what the file must be.
+        kind: what the file must be; None for any.
         belongs_to: attributes of another file; the identities (model, tokenizer, corpus hash) that both have must agree.
     Raises:
         UserError: no such file, not whole, of another kind or format, or of another model, tokenizer or corpus; or a
@@ -147,10 +147,26 @@ def open(path: Path | str, kind: str, belongs_to: Mapping[str, Any] | None = Non
             raise UserError(f"{path} is damaged ({error}). Delete it and run the workflow again.") from error
 
 
-def _check(path: Path, attributes: Mapping[str, Any], kind: str, belongs_to: Mapping[str, Any]) -> None:
+def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> None:
+    """Reads every dataset of a file, a chunk at a time, so that each checksum is compared.
+
+    Raises:
+        UserError: as `open`, of whatever kind the file is.
+    """
+    with open(path, None, belongs_to) as file:
+
+        def read(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and item.chunks:
+                for piece in item.iter_chunks():
+                    item[piece]
+
+        file.visititems(read)
+
+
+def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:
     if attributes.get("format") != FORMAT or "kind" not in attributes:
         raise UserError(f"{path} is not of this ffkv's file format {FORMAT}. Delete it and run the workflow again.")
-    if attributes["kind"] != kind:
+    if kind is not None and attributes["kind"] != kind:
         raise UserError(f"{path} holds {attributes['kind']}, not {kind}: check the order of the arguments.")
     for name in IDENTITIES:
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:

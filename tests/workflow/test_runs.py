@@ -257,9 +257,9 @@ def test_a_local_checkpoint_on_wikitext(tmp_path, kind):
     words = re.findall(r"\S+", WIKITEXT.read_text()[:20_000])
     word_tokenizer(["<bos>", *sorted(set(words), key=words.index)[:58], "<unk>"]).save_pretrained(checkpoint)
     corpus = {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "txt_document": "line", "limit": 150}
-    done = snakemake(
-        tmp_path, settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={kind: {}})
-    )
+    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}}
+    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={kind: {}}, **less)
+    done = snakemake(tmp_path, config)
     assert done.returncode == 0, done.stderr[-8000:]
     assert (tmp_path / f"reports/{kind}/index.html").exists()
 
@@ -270,7 +270,8 @@ def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
     for split, seed in (("train", 1), ("validation", 2)):
         (tmp_path / f"{split}.txt").write_text("\n".join(random_sentences(seed, 400)))
     corpus = {"dataset": "files", "train": "train.txt", "validation": "validation.txt", "splitter": "line"}
-    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"both": {}})
+    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}}
+    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"both": {}}, **less)
     done = snakemake(tmp_path, config)
     assert done.returncode == 0, done.stderr[-8000:]
     results = tmp_path / "results/both"

@@ -1,0 +1,118 @@
+"""`ffkv check`: reads every file of a run whole, and says which to delete."""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from ffkv.commands import FOLDER
+from ffkv.errors import UserError
+
+LEFT_OVER = re.compile(r"\..+\.\d+\.partial")  # of `files.atomic`, after a kill
+
+
+class Problem(NamedTuple):
+    """A file that is not what it should be, and why."""
+
+    path: Path
+    reason: str
+
+
+def check_run(folder: Path) -> tuple[int, list[Problem]]:
+    """Reads every file of a run.
+
+    HDF5 checksums are compared, tables are parsed, and each file is to belong to the run's own model.
+
+    Args:
+        folder: `results/<run>`.
+    Returns:
+        How many files were read, and what is wrong, by path.
+    Raises:
+        UserError: the folder holds no file of a run.
+    """
+    read, problems = 0, []
+    for path in sorted(folder.rglob("*")):
+        inside = any(LEFT_OVER.fullmatch(part) for part in path.relative_to(folder).parts)
+        if inside:
+            if LEFT_OVER.fullmatch(path.name):
+                problems.append(Problem(path, "was left unfinished when its step was killed"))
+        elif path.suffix in READERS and path.is_file():
+            read += 1
+            problems += [Problem(path, reason) for reason in _reasons(path, folder)]
+    if not read and not problems:
+        raise UserError(f"{folder} holds no file of a run: name a folder such as results/demo.")
+    return read, problems
+
+
+def _reasons(path: Path, folder: Path) -> Iterator[str]:
+    try:
+        READERS[path.suffix](path, folder)
+    except UserError as error:
+        yield str(error).removeprefix(f"{path} ").split(". Delete it")[0]
+
+
+def _read_hdf5(path: Path, folder: Path) -> None:
+    from ffkv import store
+
+    store.verify(path, _identity(folder))
+
+
+def _read_table(path: Path, folder: Path) -> None:
+    from ffkv import tables
+
+    tables.read(path)
+
+
+def _read_tensors(path: Path, folder: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            file.keys()
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged ({error})") from error
+
+
+def _read_json(path: Path, folder: Path) -> None:
+    import json
+
+    try:
+        json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error})") from error
+
+
+def _identity(folder: Path) -> dict[str, Any]:
+    from ffkv.model.anatomy import read_anatomy
+
+    try:
+        return read_anatomy(folder / "model").identity
+    except UserError:  # not made yet, or a problem of its own
+        return {}
+
+
+READERS: dict[str, Callable[[Path, Path], None]] = {
+    ".h5": _read_hdf5,
+    ".parquet": _read_table,
+    ".csv": _read_table,
+    ".safetensors": _read_tensors,
+    ".json": _read_json,
+}
+
+
+@click.command()
+@click.argument("folder", type=FOLDER)
+def check(folder: Path) -> None:
+    """Read every file of a run (FOLDER, results/<run>) and say which are damaged or left over."""
+    read, problems = check_run(folder)
+    for path, reason in problems:
+        click.echo(f"{path}: {reason}")
+    if problems:
+        names = shlex.join(str(path) for path, _ in problems)
+        raise UserError(
+            f"{len(problems)} files of {folder} are not right. Delete them and run snakemake again:\n  rm -r {names}"
+        )
+    click.echo(f"{folder}: {read} files, all whole.")
