@@ -129,32 +129,26 @@ def describe(anatomy: Anatomy) -> str:
         written = [f"{', '.join(write.readers)} -> {write.module}" for write in layer.writes]
         lines.append(f"  {layer.index:5}  {'; '.join(written)}")
     meanings = {
-        "experts": "experts one at a time = the model's",
+        "experts": "experts one at a time = the model's own",
         "memories": "sum m_i v_i + b = y",
         "residual": "o = y + (o without the layer)",
         "prefix": "later tokens change nothing",
         "head": "head(o^L) = the model's logits",
     }
+    if not any(write.experts for layer in anatomy.layers for write in layer.writes):
+        del meanings["experts"]
     lines.append("  proven on real tokens, largest relative error:")
-    return "\n".join(lines + [f"    {meanings[name]:<32} {error:.1e}" for name, error in anatomy.errors.items()])
+    return "\n".join(lines + [f"    {meaning:<36} {anatomy.errors[name]:.1e}" for name, meaning in meanings.items()])
 
 
 def _build(layer: Layer) -> str:
-    where = (
-        "before the block's last norm"
-        if layer.post_norm
-        else "inside the block"
-        if layer.site
-        else "at the block's output"
-    )
+    where = "before its end" if layer.site else "at its end"
     scales = dict.fromkeys(
         f"{write.scale:g}" if isinstance(write.scale, float) else "a number a dimension" for write in layer.writes
     )
-    passed = {"norm": ", y is normed before it is added", "linear": ", y is mapped before it is added"}
     return (
-        f"{layer.kind}, d_m = {layer.memories}, o = r + y {where}"
+        f"{layer.kind}, d_m = {layer.memories}, o = r + y stands in the block {where}"
         + (f", y multiplied by {' and '.join(scales)}" if set(scales) != {"1"} else "")
-        + passed.get(layer.carrier_kind, "")
         + (", weighted by token" if any(write.weighted for write in layer.writes) else "")
         + (", coefficients of both signs" if layer.signed else "")
     )
