@@ -181,8 +181,9 @@ def _module(model: nn.Module, write: Write) -> nn.Module:
 
 
 def _bias(module: nn.Module, write: Write) -> Tensor:
-    """What a second matrix returns for zero [1, d]; of a bank, whose biases depend on the router: one 0."""
-    if form_of(module) is not None:
-        return next(module.parameters()).new_zeros(1, 1)
+    """What a second matrix returns for zero [1, d]; of a bank, whose biases depend on the router: zeros."""
+    if (form := form_of(module)) is not None:
+        second = form.second(module, 0)
+        return second.new_zeros(1, second.shape[-1])
     with torch.no_grad():
         return flat(module(module.weight.new_zeros(1, write.memories)))
