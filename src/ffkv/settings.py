@@ -48,7 +48,7 @@ class Model(Section):
     )
     second_matrix: Pattern = Field(
         "",
-        description="Regular expression for the second feed-forward matrix's name inside its block, for model code whose names ffkv does not know; empty for the known names.",
+        description="Regular expression for the second feed-forward matrix's name inside its block, for model code whose names ffkv does not know; empty for the known names. Banks of experts are found without it.",
     )
     trust_remote_code: bool = Field(
         False, description="Run model code that the hub repository brings. Off unless you trust it."

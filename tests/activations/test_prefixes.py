@@ -172,3 +172,38 @@ def test_the_factor_of_a_norm_after_the_layer_is_kept(proven, write_corpus, tmp_
                 # float32 sums over 24 or 64 memories
                 np.testing.assert_allclose(factor[layer.index][:, None] * (at.m @ v + b), at.y, rtol=1e-3, atol=1e-4)
         assert (factor != 1).all() if normed else (factor == 1).all()
+
+
+def test_shards_that_do_not_make_a_whole_are_refused(proven, write_corpus, tmp_path):
+    loaded = load(proven("gpt2"), "cpu")
+    tokenizer = load_tokenizer(proven("gpt2"))
+    path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    for command, more in ((prefixes, ["--count", 30]), (triggers, [])):
+        for shard in range(2):
+            places = ["--block-sentences", 4, "--shard", shard, "--shards", 2, "--output", tmp_path / f"{shard}.h5"]
+            run(command, "--model", proven("gpt2"), "--corpus", path, *more, *places)
+        merge = merge_prefixes if command is prefixes else merge_triggers
+        model = ["--model", str(proven("gpt2"))] if command is prefixes else []
+        for wrong in ([0], [1], [0, 0], [1, 0], [0, 1, 1]):
+            if command is triggers and wrong == [1, 0]:
+                continue  # their order makes no difference
+            output = tmp_path / "merged.h5"
+            shards = [str(tmp_path / f"{shard}.h5") for shard in wrong]
+            result = CliRunner().invoke(merge, [*shards, *model, "--output", str(output)])
+            assert "give every shard once" in str(result.exception)
+            assert not output.exists()
+
+
+def test_states_that_overflow_are_refused(proven, write_corpus, tmp_path, monkeypatch):
+    """A word that the proof did not meet may overflow where the passages did not."""
+    loaded = load(proven("gpt2"), "cpu")
+    tokenizer = load_tokenizer(proven("gpt2"))
+    path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    loaded.model.transformer.h[2].mlp.c_fc.bias.data[3] = float("inf")
+    monkeypatch.setattr("ffkv.model.load.load", lambda *_: loaded)
+    for command, more in ((prefixes, []), (triggers, ["--no-negative"])):
+        output = tmp_path / "output.h5"
+        arguments = ["--model", proven("gpt2"), "--corpus", path, *more, "--output", output]
+        result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+        assert "not finite" in str(result.exception)
+        assert not output.exists()

@@ -19,6 +19,7 @@ from ffkv.activations.data import (
     write_triggers,
 )
 from ffkv.activations.merge import merge_triggers
+from ffkv.activations.statistics import Statistics
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
 from ffkv.errors import UserError
@@ -277,3 +278,9 @@ def test_a_coefficient_of_minus_infinity_is_refused(proven, write_corpus):
         module.register_forward_hook(lambda module, args, output, value=value: torch.full_like(output, value))
     with pytest.raises(UserError, match="not finite"):
         find_triggers(loaded, corpus, Settings(), Activations())
+
+
+def test_the_histograms_edges_stay_what_they_are(proven):
+    statistics = Statistics(2, "cpu")
+    statistics.add_histogram(torch.tensor([[0.0, 0.5]]))
+    assert HISTOGRAM_EDGES[1] == 0

@@ -185,3 +185,14 @@ def test_a_memory_of_a_mixture_tells_its_expert_and_unit(proven):
     routed = [f"expert {expert}, unit {unit}" for expert in range(4) for unit in range(12)]
     assert names in (shared + routed, routed + shared)
     assert read_anatomy(proven("llama")).layers[0].unit(3) == ""
+
+
+def test_banks_tell_no_sign_of_a_gate_whose_activation_is_always_positive():
+    for activation, told in (("silu", True), ("sigmoid", False)):
+        config = copy.deepcopy(CONFIGS["mixtral"])
+        config.hidden_act = activation
+        model = AutoModelForCausalLM.from_config(config).eval()
+        for parameter in model.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+        for layer in prove(model, ids(1), ids(2)).shell.layers:
+            assert (layer.kind, layer.gated) == ("4 experts, gated", told)

@@ -15,7 +15,7 @@ from ffkv.model.anatomy import read_anatomy
 from ffkv.model.commands import inspect
 from ffkv.model.load import load
 from ffkv.model.memories import read_memories, values
-from ffkv.model.prove import observe
+from ffkv.model.prove import observe, prove
 from ffkv.model.stage import examine
 from ffkv.settings import Model
 
@@ -135,7 +135,9 @@ def test_a_missing_tensor_is_refused_by_name(tmp_path):
 
 def test_a_misshapen_tensor_is_refused(tmp_path):
     folder = broken(tmp_path, lambda weights: weights.__setitem__("transformer.h.1.mlp.c_fc.weight", torch.zeros(3, 3)))
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(
+        UserError, match=r"c_fc\.weight of shape \(3, 3\), where a GPT2LMHeadModel of its config has \(16, 64\)"
+    ):
         prove_into(tmp_path / "stage", folder)
 
 
@@ -234,3 +236,52 @@ def test_observing_leaves_no_hooks_behind(proven):
     loaded = load(proven("gpt2"), "cpu")
     observe(loaded.model, loaded.anatomy.layers, torch.ones(1, 4, dtype=torch.long))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in loaded.model.modules())
+
+
+def changed_config(folder, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+
+def test_layers_that_the_config_does_not_have_are_not_left_out_silently(tmp_path):
+    folder = random_checkpoint(tmp_path / "checkpoint", "llama")
+    changed_config(folder, num_hidden_layers=1)
+    with pytest.raises(UserError, match=r"holds feed-forward layers .* model\.layers\.1\.mlp\.down_proj\.weight"):
+        examine(Model(checkpoint=str(folder)))
+
+
+def test_a_config_that_changed_after_the_proof_is_refused(tmp_path):
+    folder = random_checkpoint(tmp_path / "checkpoint", "llama")
+    stage = prove_into(tmp_path / "stage", folder)
+    load(stage, "cpu")
+    changed_config(folder, hidden_act="relu")
+    with pytest.raises(UserError, match="have changed"):
+        load(stage, "cpu")
+
+
+def test_positions_that_no_token_has_are_no_context(tmp_path):
+    """RoBERTa counts positions on from the padding's id, 0 in the tiny model."""
+    model, _, anatomy, _ = examine(Model(checkpoint=str(random_checkpoint(tmp_path / "c", "roberta"))))
+    assert anatomy.context == model.config.max_position_embeddings - model.config.pad_token_id - 1
+    model(torch.full((1, anatomy.context), 5))  # does not end in an index error
+
+
+def test_the_embedded_model_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="trained first"):
+        examine(Model())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_of_half_precision_keep_their_digits_beside_a_large_bias(dtype):
+    model = AutoModelForCausalLM.from_config(CONFIGS["gpt2"]).eval()
+    for block in model.transformer.h:
+        block.mlp.c_proj.bias.data = 8 * torch.randn(16)
+    model = model.to(dtype)
+    ids = torch.randint(1, 60, (2, 9), generator=torch.Generator().manual_seed(0))
+    for layer in prove(model, ids, ids.flip(1)).shell.layers:
+        expected = model.get_submodule(layer.writes[0].module).weight.float()
+        v, b = values(model, layer)
+        # float32 differences of numbers near 8
+        torch.testing.assert_close(v, expected, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(b, model.get_submodule(layer.writes[0].module).bias.float())

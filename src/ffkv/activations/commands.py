@@ -59,6 +59,7 @@ def triggers(
         "settings": settings.model_dump(),
         "activations": batching.model_dump(),
     }
+    attributes |= {"shard": shard, "shards": shards}
     write_triggers(output, replace(found, attributes=attributes))
 
 
@@ -67,13 +68,17 @@ def triggers(
 @OUTPUT
 def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
     """Merge the trigger examples of SHARDS."""
+    from dataclasses import replace
+
     from ffkv.activations import merge
     from ffkv.activations.data import read_triggers, write_triggers
 
     first = read_triggers(shards[0])
-    write_triggers(
-        output, merge.merge_triggers([first, *(read_triggers(shard, first.attributes) for shard in shards[1:])])
-    )
+    found = [first, *(read_triggers(shard, first.attributes) for shard in shards[1:])]
+    merge.check_shards([(part.attributes.get("shard"), part.attributes.get("shards")) for part in found])
+    merged = merge.merge_triggers(found)
+    whole = {name: value for name, value in merged.attributes.items() if name not in ("shard", "shards")}
+    write_triggers(output, replace(merged, attributes=whole))
 
 
 @click.command()

@@ -14,6 +14,20 @@ from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy
 
 
+def check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
+    """Refuses shards that do not make a whole.
+
+    Args:
+        shards: number of each shard, and of how many.
+    Raises:
+        UserError: one is missing or there twice, or a file is none.
+    """
+    wanted = [(number, shards[0][1]) for number in range(shards[0][1] or 0)]
+    if sorted(shards, key=str) != sorted(wanted, key=str):
+        given = ", ".join(f"{number} of {count}" for number, count in shards)
+        raise UserError(f"The shards do not make a whole ({given}; they count from 0): give every shard once.")
+
+
 def merge_triggers(shards: Sequence[Triggers]) -> Triggers:
     """The triggers of the whole corpus from those of its shards, in whatever order and grouping.
 
@@ -62,16 +76,22 @@ def merge_prefixes(path: Path, shards: Sequence[Path], anatomy: Anatomy) -> None
     Raises:
         UserError: the shards are not parts of one sample.
     """
-    with store.open(shards[0], "prefixes") as first:
+    with store.open(shards[0], "prefixes", anatomy.identity) as first:
         attributes = {name: first.attrs[name] for name in first.attrs if name not in ("format", "kind", "versions")}
     with store.create(path, "prefixes", attributes) as file:
         allocate(file, anatomy, int(attributes["sampled"]))
-        start = 0
+        start, total = 0, int(attributes["sampled"])
         for shard in shards:
             with store.open(shard, "prefixes", attributes) as source:
                 count = len(source["sentence"])
-                _copy(source, file, slice(start, start + count))
+                if start + count <= total:
+                    _copy(source, file, slice(start, start + count))
                 start += count
+        place = file["sentence"][...].astype(np.int64) * 2**31 + file["position"][...]
+        if start != total or (np.diff(place) <= 0).any():  # a sample is in order, none twice
+            raise UserError(
+                f"The shards hold {start:,} prefixes of {total:,}, or not in order: give every shard once, from the first to the last."
+            )
 
 
 def _copy(source: h5py.File, file: h5py.File, part: slice) -> None:

@@ -13,6 +13,7 @@ from ffkv.activations.batches import blocks
 from ffkv.activations.prefix_data import allocate
 from ffkv.activations.rows import at_last_position
 from ffkv.corpus.data import Corpus
+from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.load import LoadedModel
 from ffkv.progress import progress
@@ -71,6 +72,10 @@ def _write_block(file: h5py.File, loaded: LoadedModel, rows: list[np.ndarray], p
         found[layer.index, quantity][numbers] = values.float().cpu().numpy()
 
     at_last_position(loaded, anatomy.layers, "xmsyoe", rows, batch_tokens, take)
+    if not all(np.isfinite(values).all() for values in found.values()):
+        raise UserError(
+            f"States of {anatomy.checkpoint} are not finite: the model overflows in {anatomy.dtype}. Use model.dtype float32."
+        )
     offsets = anatomy.layer_offset
     if anatomy.layers[-1].end:
         file["end"][part] = found[len(anatomy.layers) - 1, "e"]

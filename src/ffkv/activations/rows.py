@@ -25,7 +25,7 @@ def at_last_position(
     """Runs rows and hands on what stands at the last token of each.
 
     Args:
-        quantities: some of "xmyo", see `ffkv.model.tap`.
+        quantities: some of "xmsyoe", see `ffkv.model.tap`.
         rows: token ids, BOS among them, each at least one token long.
         take: called with the numbers of the rows [row], the layer, the quantity and its values [row, d or d_m].
     """

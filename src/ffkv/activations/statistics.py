@@ -13,7 +13,7 @@ class Statistics:
 
     fires, fires_negative: prefixes with a positive, with a negative coefficient [key]. total: sum of the coefficient in
     units of FIXED_POINT [key]. maximum, minimum: the largest and the smallest coefficient, 0 where none is positive, where
-    none is negative [key]. histogram: prefixes by coefficient, of every eighth sentence [key, bin].
+    none is negative [key]. finite: whether every coefficient was [key]. histogram: prefixes by coefficient, of every eighth sentence [key, bin].
     """
 
     def __init__(self, keys: int, device: str):
@@ -21,6 +21,7 @@ class Statistics:
         self.fires = torch.zeros(keys, dtype=torch.int64, device=device)
         self.fires_negative = torch.zeros(keys, dtype=torch.int64, device=device)
         self.total = torch.zeros(keys, dtype=torch.int64, device=device)
+        self.finite = torch.ones(keys, dtype=torch.bool, device=device)
         self.maximum = torch.zeros(keys, device=device)
         self.minimum = torch.zeros(keys, device=device)
         self.histogram = torch.zeros(keys, len(HISTOGRAM_EDGES) - 1, dtype=torch.int64, device=device)
@@ -33,7 +34,9 @@ class Statistics:
             peaks: the largest of each sentence [sentence, key].
         """
         self.fires += _count(torch.gt, coefficients)
-        self.total += (coefficients.sum((0, 1)).double() / FIXED_POINT).round().long()
+        sums = coefficients.sum((0, 1))
+        self.finite &= torch.isfinite(sums)
+        self.total += (sums.double() / FIXED_POINT).round().long()
         self.maximum = torch.maximum(self.maximum, peaks.amax(0))
 
     def add_negative(self, coefficients: Tensor, troughs: Tensor) -> None:
@@ -44,7 +47,7 @@ class Statistics:
     def add_histogram(self, coefficients: Tensor) -> None:
         """Counts coefficients [prefix, key], without padding, into the histogram."""
         keys, bins = self.histogram.shape
-        edges = torch.from_numpy(HISTOGRAM_EDGES[1:-1]).to(coefficients.device)
+        edges = torch.from_numpy(HISTOGRAM_EDGES[1:-1].copy()).to(coefficients.device)
         # Right-closed at zero (zeros are not positive), left-closed above: shift zero to just above itself.
         edges[0] = torch.finfo(torch.float32).tiny
         found = torch.bucketize(coefficients, edges, right=True)

@@ -123,8 +123,7 @@ def _triggers(
         name: torch.cat([getattr(layer, name) for layer in statistics]).cpu().numpy()
         for name in ("fires", "fires_negative", "total", "maximum", "minimum", "histogram")
     }
-    # The extremes have met every coefficient, and NaN and infinity stay in them.
-    if not np.isfinite([counted["maximum"], counted["minimum"]]).all():
+    if not all(bool(layer.finite.all()) for layer in statistics):
         raise UserError(
             f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in {loaded.anatomy.dtype}. Use model.dtype float32."
         )

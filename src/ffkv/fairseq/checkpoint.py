@@ -51,12 +51,17 @@ def load_model(settings: Model) -> nn.Module:
     args, state = read_checkpoint(path)
     try:
         _check_dictionary(words, state)
-        config = FairseqConfig(**upgrade(state, read_arguments(args, len(words))))
+        settings_of_model = read_arguments(args, len(words))
+        last = f"decoder.layers.{settings_of_model['num_hidden_layers'] - 1}."
+        if not any(name.startswith(last) for name in state):
+            raise UserError(f"args.decoder_layers is {args.decoder_layers}, but it holds no tensor of {last}*.")
+        config = FairseqConfig(**upgrade(state, settings_of_model))
         with torch.device("meta"):
             model = FairseqForCausalLM(config)
         fill(model, state, None if dtype == "auto" else getattr(torch, dtype))
-    except UserError as error:
-        raise UserError(f"{path} cannot be read as a language model: {error}") from error
+    except (UserError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # args and tensors may hold anything that a pickle can hold
+        raise UserError(f"{path} cannot be read as a language model: {str(error).partition(chr(10))[0]}") from error
     config.dtype = model.dtype
     return model.eval()
 
@@ -89,7 +94,10 @@ def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
 
 
 def _is_state(state: Any) -> bool:
-    return isinstance(state, dict) and all(isinstance(tensor, Tensor) for tensor in state.values())
+    return isinstance(state, dict) and all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        for name, tensor in state.items()
+    )
 
 
 def _check_dictionary(words: list[str], state: dict[str, Tensor]) -> None:

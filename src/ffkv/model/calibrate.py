@@ -117,8 +117,7 @@ def _write(
     if (form := form_of(bank)) is not None:
         experts, units = shape_of(bank)
         reader = name if form.reads_x else name.rpartition(".")[0]
-        gated = any(work.positive is not None for work in bank.expert_record.worked)
-        kind, gate = ("gated", name) if gated else ("plain", "")
+        kind, gate = "gated" if form.gated(bank) else "plain", name if form.signed(bank) else ""
         return Write(name, [reader], kind, experts * units, gate, experts=experts, scale=scale, weighted=found.weighted)
     fed = readers(module, write, on, arguments, tolerance)
     names = [f"{block}.{reader}" for reader in fed.names]

@@ -7,9 +7,11 @@ import click
 from ffkv.commands import WRITABLE, setting, threads_option
 from ffkv.settings import Model, section
 
+CHECKPOINT = [name for name in Model.model_fields if name != "device"]  # proofs run on the CPU
+
 
 @click.command()
-@setting(Model, *Model.model_fields)
+@setting(Model, *CHECKPOINT)
 @threads_option
 @click.option(
     "--output", type=WRITABLE, required=True, help="The folder to write: anatomy, tokenizer, vocabulary, head."
@@ -32,7 +34,7 @@ def model(threads: int, output: Path, memories: Path, **values) -> None:
 
 
 @click.command()
-@setting(Model, *Model.model_fields)
+@setting(Model, *CHECKPOINT)
 @threads_option
 def inspect(threads: int, **values) -> None:
     """Show how a checkpoint's feed-forward layers are built, and how exactly the decomposition holds."""

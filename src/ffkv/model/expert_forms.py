@@ -25,7 +25,8 @@ def _nothing(module: nn.Module, *args: Any) -> None:
 class Form:
     """A layout of experts.
 
-    fits: whether a module has it. shape: number of experts, units of each. routed: the work of each expert, for inputs
+    fits: whether a module has it. gated: whether coefficients are products of a gate and another factor; signed: whether the
+    sign of the gate's activation is that of the gate. shape: number of experts, units of each. routed: the work of each expert, for inputs
     [row, d] and the bank's other arguments; an expert beyond the last is a slot that routes nowhere, or, where the form
     `passes_on`, one that passes x on as it is. first: coefficients of an expert before the router's weight, and whether
     their gates are positive (None: no gate). second: its values [unit, d]. bias: what it adds beside them. constant: what
@@ -34,6 +35,8 @@ class Form:
     """
 
     fits: Callable[[nn.Module], bool]
+    gated: Callable[[nn.Module], bool]
+    signed: Callable[[nn.Module], bool]
     shape: Callable[[nn.Module], tuple[int, int]]
     routed: Callable[..., Iterator[Routed]]
     first: Callable[[nn.Module, int, Tensor], tuple[Tensor, Tensor | None]]
@@ -73,10 +76,27 @@ def _interface_second(module: nn.Module, expert: int) -> Tensor:
     return module.down_proj[expert] if module.is_transposed else module.down_proj[expert].T
 
 
+def _interface_signed(module: nn.Module) -> bool:
+    down = module.down_proj
+    units = down.shape[1 if module.is_transposed else 2]
+    both = down.new_full((2, 2, units), 0.5)  # two tokens; gate and the other factor
+    both[0, 0], both[1, 0] = 1, -1
+    laid_out = both if module.is_concatenated else both.transpose(1, 2)
+    first, second = module._apply_gate(laid_out.reshape(2, -1))[:, 0].tolist()
+    return first * second <= 0
+
+
+def _keeps_sign(activation: Callable[[Tensor], Tensor]) -> bool:
+    positive, negative = activation(torch.tensor([1.0, -1.0])).tolist()
+    return positive * negative <= 0
+
+
 INTERFACE = Form(
     fits=lambda module: (
         hasattr(module, "_apply_gate") and _parameter(module, "down_proj", 3) and not module.has_post_expert_norm
     ),
+    gated=lambda module: module.has_gate,
+    signed=lambda module: module.has_gate and _interface_signed(module),
     shape=lambda module: (module.num_experts, module.down_proj.shape[1 if module.is_transposed else 2]),
     routed=_by_index,
     first=_interface_first,
@@ -98,6 +118,8 @@ def _stacked_first(module: nn.Module, expert: int, x: Tensor) -> tuple[Tensor, T
 
 STACKED = Form(
     fits=lambda module: all(_parameter(getattr(module, "mlp", None), name, 2) for name in ("w1", "v1", "w2")),
+    gated=lambda module: True,
+    signed=lambda module: _keeps_sign(module.mlp.activation_fn),
     shape=lambda module: (module.num_experts, module.ffn_hidden_size),
     routed=_by_index,
     first=_stacked_first,
@@ -113,6 +135,8 @@ def _halves_first(module: nn.Module, gate_and_up: Tensor, activation: Callable) 
 # Experts beside some that pass the token on (LongCat-Flash).
 PASSING = Form(
     fits=lambda module: hasattr(module, "identity_expert") and _parameter(module, "down_proj", 3),
+    gated=lambda module: True,
+    signed=lambda module: _keeps_sign(module.act_fn),
     shape=lambda module: (module.down_proj.shape[0], module.down_proj.shape[2]),
     routed=_by_index,
     first=lambda module, expert, x: _halves_first(module, x @ module.gate_up_proj[expert].T, module.act_fn),
@@ -142,6 +166,8 @@ EVERY_TOKEN = Form(
         and not hasattr(module, "_apply_gate")
         and hasattr(module, "expert_dim")
     ),
+    gated=lambda module: True,
+    signed=lambda module: _keeps_sign(module.act_fn),
     shape=lambda module: (module.num_experts, module.down_proj.shape[1]),
     routed=_every_token,
     first=lambda module, expert, x: _halves_first(module, x @ module.gate_up_proj[expert], module.act_fn),
@@ -166,6 +192,8 @@ SORTED = Form(
         and _parameter(getattr(module, "output_linear", None), "weight", 3)
         and hasattr(module, "activation")
     ),
+    gated=lambda module: True,
+    signed=lambda module: _keeps_sign(module.activation),
     shape=lambda module: (module.output_linear.weight.shape[0], module.output_linear.weight.shape[2]),
     routed=_sorted_by_router,
     first=lambda module, expert, x: _halves_first(module, x @ module.input_linear.weight[expert].T, module.activation),

@@ -59,7 +59,7 @@ def coefficients(module: nn.Module, state: Tensor) -> Tensor:
     experts, units = shape_of(module)
     m = record.written.new_zeros(record.tokens, experts * units)
     for expert, tokens, values, _ in record.worked:
-        m[tokens, expert * units : (expert + 1) * units] = values
+        m[:, expert * units : (expert + 1) * units].index_add_(0, tokens, values)
     return m
 
 

@@ -1,5 +1,6 @@
 """`memories.h5`: the values as they act in the residual stream."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: boo
     """
     if layer.carrier_kind not in ("norm", "linear"):
         return vectors
-    carrier = model.get_submodule(layer.carrier)
+    carrier, vectors = in_float32(model.get_submodule(layer.carrier)), vectors.float()
     if layer.carrier_kind == "norm":
         return layer.carrier_scale * norm_gain(carrier, vectors) * vectors
     with torch.no_grad():
@@ -55,14 +56,21 @@ def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: boo
         return layer.carrier_scale * (carrier(vectors) - constant)
 
 
+def in_float32(module: nn.Module) -> nn.Module:
+    """The module, or a float32 copy of it: differences of its outputs are to keep their digits."""
+    dtypes = {parameter.dtype for parameter in module.parameters()}
+    return module if dtypes <= {torch.float32, torch.float64} else copy.deepcopy(module).float()
+
+
 def _written(module: nn.Module, write: Write) -> tuple[Tensor, Tensor | None]:
     """Scaled values [memory, d] and bias [d] of one write; of a bank whose bias depends on the token: None."""
     if (form := form_of(module)) is not None:
         with torch.no_grad():
-            v, constant = expert_values(module), form.constant(module)
+            v, constant = expert_values(module).float(), form.constant(module)
         beside = form.bias(module, 0) is not None or form.passes_on
         bias = None if beside else v.new_zeros(v.shape[1]) if constant is None else constant
     else:
+        module = in_float32(module)
         like = module.weight
         with torch.no_grad():
             bias = module(like.new_zeros(1, write.memories))

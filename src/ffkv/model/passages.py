@@ -12,6 +12,7 @@ PASSAGES = (
     "reservoirs, of which only one was ever built, because the council could not agree on how to pay for the others.",
 )
 LONGEST = 40  # tokens of a passage that are run
+SHORTEST = 3
 DISTINCT = 8  # different tokens that a passage must have to prove anything
 
 
@@ -46,6 +47,8 @@ def _two_sentences(tokenizer, passage: str, model: nn.Module) -> Tensor:
         ids = torch.randint(min(len(tokenizer), embedded_tokens(model)), (2 * LONGEST,), generator=generator).tolist()
     context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or LONGEST
     tokens = min(len(ids) // 2, LONGEST, context)
+    if tokens < SHORTEST:
+        raise UserError(f"it reads {context} tokens at a time: at least {SHORTEST} are needed to prove anything")
     return torch.tensor(ids[: 2 * tokens]).reshape(2, tokens)
 
 

@@ -58,7 +58,11 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
             and the error.
     """
     tolerance = TOLERANCE[_dtype(model)]
-    if not torch.isfinite(forward(model, second).logits).all():
+    try:
+        logits = forward(model, second).logits
+    except Exception as error:  # a model's own code may raise anything
+        raise UserError(f"it does not run on {tuple(second.shape)} tokens: {type(error).__name__}: {error}") from error
+    if not torch.isfinite(logits).all():
         raise UserError(
             f"it overflows in {str(_dtype(model)).removeprefix('torch.')}: its logits are not finite. {REMEDY}"
         )
@@ -118,7 +122,7 @@ def _record(model: nn.Module, ids: Tensor) -> float:
 
 def _from_memories(model: nn.Module, layer: Layer, states: dict[str, Tensor]) -> Tensor:
     v, _ = values(model, layer)
-    b = in_residual(model, layer, states["b"].to(_dtype(model))).float()
+    b = in_residual(model, layer, states["b"]).float()
     return states.get("s", 1) * (states["m"] @ v + b)
 
 
