@@ -11,9 +11,10 @@ from ffkv.activations.commands import merge_prefixes, merge_triggers, prefixes, 
 from ffkv.activations.prefix_data import read_layer
 from ffkv.activations.rows import last_coefficients
 from ffkv.corpus import data
+from ffkv.model.checkpoint import load_tokenizer
 from ffkv.model.emptied import load_head
 from ffkv.model.head import predictions
-from ffkv.model.load import load, load_tokenizer
+from ffkv.model.load import load
 from ffkv.model.memories import values
 from ffkv.model.prove import observe
 

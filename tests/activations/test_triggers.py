@@ -23,7 +23,8 @@ from ffkv.activations.statistics import Statistics
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
 from ffkv.errors import UserError
-from ffkv.model.load import load, load_tokenizer
+from ffkv.model.checkpoint import load_tokenizer
+from ffkv.model.load import load
 from ffkv.model.prove import observe
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings

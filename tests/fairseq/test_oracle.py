@@ -11,10 +11,11 @@ from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
 from ffkv.corpus.encode import bos_ids, encode
 from ffkv.corpus.read import Document
+from ffkv.model.checkpoint import load_tokenizer
 from ffkv.model.emptied import load_head
 from ffkv.model.head import predictions
 from ffkv.model.hooks import after
-from ffkv.model.load import load, load_tokenizer
+from ffkv.model.load import load
 from ffkv.model.memories import read_memories
 from ffkv.model.tap import tap
 from ffkv.settings import Activations, Triggers

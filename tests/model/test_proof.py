@@ -151,13 +151,13 @@ def test_a_misshapen_tensor_is_refused(tmp_path):
 )
 def test_a_missing_checkpoint_is_refused_before_the_hub_is_asked(name, reason):
     with pytest.raises(UserError, match=reason):
-        from ffkv.model.load import load_checkpoint
+        from ffkv.model.checkpoint import load_checkpoint
 
         load_checkpoint(Model(checkpoint=name))
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
-    from ffkv.model.load import load_checkpoint
+    from ffkv.model.checkpoint import load_checkpoint
 
     with pytest.raises(UserError, match=r"without config\.json"):
         load_checkpoint(Model(checkpoint=str(tmp_path)))

@@ -99,7 +99,7 @@ def test_closeness_of_tokens_by_hand():
 
 def test_the_table_to_annotate_tells_text_and_words(detector, write_corpus):
     from ffkv.corpus import data
-    from ffkv.model.load import load_tokenizer
+    from ffkv.model.checkpoint import load_tokenizer
     from ffkv.model.vocabulary import read_vocabulary
 
     corpus = data.read(write_corpus(["a b c", "d e"], load_tokenizer(detector), 17))

@@ -16,8 +16,8 @@ from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
 from ffkv.errors import UserError
 from ffkv.intervals import wilson
+from ffkv.model.checkpoint import load_tokenizer
 from ffkv.model.emptied import load_head
-from ffkv.model.load import load_tokenizer
 from ffkv.model.memories import read_memories
 from ffkv.model.vocabulary import read_vocabulary
 from ffkv.settings import Activations

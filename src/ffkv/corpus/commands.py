@@ -27,7 +27,7 @@ def corpus(model_folder: Path, split: str, threads: int, output: Path, **values)
     from ffkv.corpus.read import read
     from ffkv.errors import UserError
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.load import load_tokenizer
+    from ffkv.model.checkpoint import load_tokenizer
 
     settings = section(Corpus, **values)
     anatomy = read_anatomy(model_folder)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ffkv.model.expert_forms import FORMS, Form
+from ffkv.model.expert_form import Form
+from ffkv.model.expert_forms import FORMS
 
 
 class Worked(NamedTuple):

@@ -1,29 +1,17 @@
-"""Checkpoints to models in memory."""
+"""The model that was proven, in memory again."""
 
-import hashlib
-import json
-import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ffkv.errors import UserError
-from ffkv.fairseq import checkpoint as fairseq
 from ffkv.model.anatomy import Anatomy, read_anatomy
-from ffkv.model.experts import form_of, record_experts
-from ffkv.model.find import SECOND_MATRIX
+from ffkv.model.checkpoint import load_checkpoint
+from ffkv.model.experts import record_experts
+from ffkv.model.fingerprint import weights_hash
 from ffkv.runtime import choose_device
-from ffkv.settings import EMBEDDED, Model
-
-UNHASHED = (
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-)  # of a config: not what it computes
+from ffkv.settings import Model
 
 
 @dataclass(frozen=True)
@@ -59,173 +47,3 @@ def load(model_folder: Path, device: str = "auto") -> LoadedModel:
     record_experts(model)
     device = choose_device(device)
     return LoadedModel(model.to(device), anatomy, device)
-
-
-def load_checkpoint(settings: Model) -> torch.nn.Module:
-    """A causal language model from a local folder (of fairseq's, too) or the hub, in evaluation mode on the CPU.
-
-    Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
-
-    Raises:
-        UserError: no such checkpoint, not a causal language model, weights missing, packed or not finite.
-    """
-    check_checkpoint(settings.checkpoint)
-    model = fairseq.load_model(settings) if fairseq.is_fairseq(settings.checkpoint) else _from_transformers(settings)
-    if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            raise UserError(
-                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {parameter.dtype}: the file is damaged, the training diverged, or the type is too small for them."
-            )
-    return model.eval()
-
-
-def _from_transformers(settings: Model) -> torch.nn.Module:
-    from transformers import AutoModelForCausalLM, logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            settings.checkpoint,
-            revision=settings.revision,
-            dtype=settings.dtype,
-            trust_remote_code=settings.trust_remote_code,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # to be refused below, by name
-        )
-    except Exception as error:  # the library raises many classes for what a person named wrongly
-        method = _quantisation(settings)
-        what = f"is quantised ({method}), and its weights cannot be unpacked" if method else "cannot be loaded"
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} {what} as a causal language model: {_short(error, settings.checkpoint)}"
-        ) from error
-    if info["mismatched_keys"]:
-        name, found, expected = sorted(info["mismatched_keys"])[0]
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} has the tensor {name} of shape {tuple(found)}, where a {type(model).__name__} of its config has {tuple(expected)}."
-        )
-    surplus = [
-        name for name in sorted(info["unexpected_keys"]) if re.search(SECOND_MATRIX, name.removesuffix(".weight"))
-    ]
-    if surplus:
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} holds feed-forward layers that its config does not have, {surplus[0]} for one: check its number of layers."
-        )
-    if any(form_of(module) is not None for module in model.modules()) and hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("eager")  # the plainest code is what ffkv's own is proven against
-    packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
-    if packed:
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} is quantised ({_quantisation(settings) or 'unknown method'}) and hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
-        )
-    if info["missing_keys"]:
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
-        )
-    return model
-
-
-def _quantisation(settings: Model) -> str:
-    """How a checkpoint says that it is quantised; "" where it does not."""
-    from transformers import PreTrainedConfig
-
-    try:
-        config, _ = PreTrainedConfig.get_config_dict(settings.checkpoint, revision=settings.revision)
-    except Exception:  # whatever is wrong with it, the caller has an error to tell
-        return ""
-    if not isinstance(config, dict):
-        return ""
-    method = config.get("quantization_config") or {}
-    method = method if isinstance(method, dict) else {"quant_method": str(method)}
-    return str(method.get("quant_method", "unknown method")) if method else ""
-
-
-def check_checkpoint(checkpoint: str) -> None:
-    """Refuses a name that is neither a local folder nor a possible hub id, before anything is asked of the hub.
-
-    Raises:
-        UserError: says which of the two it could have been.
-    """
-    path = Path(checkpoint)
-    if checkpoint == EMBEDDED and not path.exists():
-        raise UserError(
-            "The embedded model has to be trained first: run snakemake, or `ffkv train`, and name its folder."
-        )
-    if path.is_dir():
-        if not (path / "config.json").is_file() and not fairseq.is_fairseq(path):
-            raise UserError(
-                f"{checkpoint} is a folder without config.json: not a checkpoint of transformers (nor of fairseq: model.pt, dict.txt)."
-            )
-    elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or Path(path.parts[0]).exists():
-        raise UserError(
-            f"There is no checkpoint folder {checkpoint}: check model.checkpoint (relative to the working directory)."
-        )
-
-
-def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code: bool = False):
-    """The tokenizer of a checkpoint or of the model stage's folder.
-
-    Raises:
-        UserError: there is none, or it is no fast one (a fast one knows which characters a token stands for).
-    """
-    if fairseq.is_fairseq(source):
-        return fairseq.load_tokenizer(source)
-    from transformers import AutoTokenizer, logging
-
-    logging.set_verbosity_error()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
-    except Exception as error:  # as above
-        raise UserError(f"The tokenizer of {source} cannot be loaded: {_short(error, source)}") from error
-    if not tokenizer.is_fast:
-        raise UserError(
-            f"{source} has a {type(tokenizer).__name__}, which does not tell which characters a token stands for. ffkv needs a fast tokenizer (tokenizer.json)."
-        )
-    return tokenizer
-
-
-def weights_hash(model: torch.nn.Module) -> str:
-    """A hash of what a model computes: config, parameters and stored buffers with names, types, shapes, bytes."""
-    digest = hashlib.sha256()
-    kept = {name: tensor for name, tensor in model.state_dict().items() if name in dict(model.named_buffers())}
-    config = {key: value for key, value in model.config.to_diff_dict().items() if key not in UNHASHED}
-    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, parameter in sorted({**dict(model.named_parameters()), **kept}.items()):
-        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
-
-
-def tokenizer_hash(tokenizer) -> str:
-    """A hash of the tokenizer's complete definition."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16]
-
-
-def context_of(model: torch.nn.Module, tokenizer) -> int:
-    """The longest input in tokens: as the config says, else the tokenizer, else 2048."""
-    config = model.config.get_text_config(decoder=True)
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"):
-        if isinstance(length := getattr(config, name, None), int) and length > 0:
-            return length - _reserved_positions(model, length)
-    return tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else 2048
-
-
-def _reserved_positions(model: torch.nn.Module, length: int) -> int:
-    """How many rows of the position embedding no token has: RoBERTa counts on from the padding's."""
-    tables = (module for module in model.modules() if isinstance(module, torch.nn.Embedding))
-    paddings = (
-        table.padding_idx
-        for table in tables
-        if table.num_embeddings == length and table is not model.get_input_embeddings()
-    )
-    return next((padding + 1 for padding in paddings if padding is not None), 0)
-
-
-def _short(error: Exception, source: Path | str) -> str:
-    text = " ".join(str(error).split())[:400]
-    if isinstance(error, KeyError) or not text:  # says nothing by itself
-        text = f"{type(error).__name__} {text}".strip()
-    offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") and not Path(source).is_dir()
-    return text + (" (offline: HF_HUB_OFFLINE is set)" if offline else "")

@@ -56,3 +56,23 @@ def embedded_tokens(model: nn.Module) -> int:
     """How many tokens a model embeds."""
     weight = getattr(model.get_input_embeddings(), "weight", None)
     return weight.shape[0] if weight is not None else model.config.get_text_config(decoder=True).vocab_size
+
+
+def context_of(model: nn.Module, tokenizer) -> int:
+    """The longest input in tokens: as the config says, else the tokenizer, else 2048."""
+    config = model.config.get_text_config(decoder=True)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"):
+        if isinstance(length := getattr(config, name, None), int) and length > 0:
+            return length - _reserved_positions(model, length)
+    return tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else 2048
+
+
+def _reserved_positions(model: nn.Module, length: int) -> int:
+    """How many rows of the position embedding no token has: RoBERTa counts on from the padding's."""
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+    paddings = (
+        table.padding_idx
+        for table in tables
+        if table.num_embeddings == length and table is not model.get_input_embeddings()
+    )
+    return next((padding + 1 for padding in paddings if padding is not None), 0)

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 import ffkv
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
+from ffkv.model.checkpoint import load_checkpoint, load_tokenizer
 from ffkv.model.emptied import load_head, read_head, write_head
+from ffkv.model.fingerprint import tokenizer_hash, weights_hash
 from ffkv.model.head import Head
-from ffkv.model.load import context_of, load_checkpoint, load_tokenizer, tokenizer_hash, weights_hash
 from ffkv.model.memories import write_memories
-from ffkv.model.passages import passages
+from ffkv.model.passages import context_of, passages
 from ffkv.model.prove import Proven, prove, prove_head
 from ffkv.model.vocabulary import write_vocabulary
 from ffkv.settings import Model

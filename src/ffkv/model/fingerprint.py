@@ -1,0 +1,31 @@
+"""Which model and which tokenizer a file was made with."""
+
+import hashlib
+import json
+
+import torch
+
+UNHASHED = (
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+)  # of a config: not what it computes
+
+
+def weights_hash(model: torch.nn.Module) -> str:
+    """A hash of what a model computes: config, parameters and stored buffers with names, types, shapes, bytes."""
+    digest = hashlib.sha256()
+    kept = {name: tensor for name, tensor in model.state_dict().items() if name in dict(model.named_buffers())}
+    config = {key: value for key, value in model.config.to_diff_dict().items() if key not in UNHASHED}
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, parameter in sorted({**dict(model.named_parameters()), **kept}.items()):
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def tokenizer_hash(tokenizer) -> str:
+    """A hash of the tokenizer's complete definition."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16]
