@@ -250,7 +250,7 @@ def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
 
 
 @pytest.mark.skipif(not WIKITEXT.exists(), reason="WikiText's validation split is not beside the project")
-@pytest.mark.parametrize("kind", ["opt", "gpt-neox", "mixtral"])
+@pytest.mark.parametrize("kind", ["gpt-neox", "mixtral"])
 def test_a_local_checkpoint_on_wikitext(tmp_path, kind):
     """A random model of each promised family: nothing to learn from it, but every step has to work."""
     checkpoint = random_checkpoint(tmp_path / "a checkpoint's folder", kind)
