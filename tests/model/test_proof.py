@@ -250,6 +250,16 @@ def test_layers_that_the_config_does_not_have_are_not_left_out_silently(tmp_path
         examine(Model(checkpoint=str(folder)))
 
 
+def test_layers_of_another_part_than_the_one_that_is_read_are_left_out_rightly(tmp_path):
+    """An encoder, a vision tower: no layers that the model itself would have."""
+    folder = random_checkpoint(tmp_path / "checkpoint", "llama")
+    weights = load_file(folder / "model.safetensors")
+    weights["vision_tower.layers.0.mlp.fc2.weight"] = torch.zeros(16, 24)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _, _, anatomy, _ = examine(Model(checkpoint=str(folder)))
+    assert [layer.block for layer in anatomy.layers] == ["model.layers.0", "model.layers.1"]
+
+
 def test_a_config_that_changed_after_the_proof_is_refused(tmp_path):
     folder = random_checkpoint(tmp_path / "checkpoint", "llama")
     stage = prove_into(tmp_path / "stage", folder)

@@ -58,10 +58,7 @@ def _from_transformers(settings: Model) -> torch.nn.Module:
         raise UserError(
             f"The checkpoint {settings.checkpoint} has the tensor {name} of shape {tuple(found)}, where a {type(model).__name__} of its config has {tuple(expected)}."
         )
-    surplus = [
-        name for name in sorted(info["unexpected_keys"]) if re.search(SECOND_MATRIX, name.removesuffix(".weight"))
-    ]
-    if surplus:
+    if surplus := [name for name in sorted(info["unexpected_keys"]) if _is_a_further_layer(model, name)]:
         raise UserError(
             f"The checkpoint {settings.checkpoint} holds feed-forward layers that its config does not have, {surplus[0]} for one: check its number of layers."
         )
@@ -77,6 +74,20 @@ def _from_transformers(settings: Model) -> torch.nn.Module:
             f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
         )
     return model
+
+
+def _is_a_further_layer(model: torch.nn.Module, name: str) -> bool:
+    """Whether a tensor that a model has no place for is a second matrix of one of its own lists of blocks.
+
+    Others are left out rightly: the encoder of a model whose decoder is read, a vision tower.
+    """
+    blocks = re.match(r"(.+?)\.\d+\.", name)
+    if not blocks or not re.search(SECOND_MATRIX, name.removesuffix(".weight")):
+        return False
+    try:
+        return isinstance(model.get_submodule(blocks[1]), torch.nn.ModuleList)
+    except AttributeError:
+        return False
 
 
 def _quantisation(settings: Model) -> str:

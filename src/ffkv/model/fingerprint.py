@@ -5,22 +5,18 @@ import json
 
 import torch
 
-UNHASHED = (
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-)  # of a config: not what it computes
+# What a config says beside what its model computes.
+UNHASHED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 def weights_hash(model: torch.nn.Module) -> str:
     """A hash of what a model computes: config, parameters and stored buffers with names, types, shapes, bytes."""
     digest = hashlib.sha256()
-    kept = {name: tensor for name, tensor in model.state_dict().items() if name in dict(model.named_buffers())}
+    buffers = dict(model.named_buffers())
+    stored = {name: buffers[name] for name in model.state_dict() if name in buffers}
     config = {key: value for key, value in model.config.to_diff_dict().items() if key not in UNHASHED}
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, parameter in sorted({**dict(model.named_parameters()), **kept}.items()):
+    for name, parameter in sorted({**dict(model.named_parameters()), **stored}.items()):
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
         digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

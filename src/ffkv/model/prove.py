@@ -24,8 +24,6 @@ REASONS = {
     "prefix": "not causal: the coefficients of a prefix change with the tokens after it (an encoder loaded without is_decoder=True?)",
     "head": "what follows the last block does not depend on its output at one token alone: reading it out gives other logits than the model",
 }
-
-
 REMEDY = "Use model.dtype float32."
 
 
@@ -89,9 +87,8 @@ def prove(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = 
             _require(name, error, tolerance, f"layer {layer.index} ({layer.writes[0].module}): ")
             errors[name] = max(errors[name], error)
     if any(layer.signed or bool((states[layer.index]["m"] < 0).any()) for layer in layers):
-        layers = [
-            replace(layer, signed=True) for layer in layers
-        ]  # one activation: a short text may miss it in a layer
+        # They share one activation: a short text may miss its negative side in a layer.
+        layers = [replace(layer, signed=True) for layer in layers]
     final = output if layers[-1].end else states[-1]["o"]
     return Proven(Shell(type(model).__name__, layers, last_block, returns), errors, final, logits)
 
