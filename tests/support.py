@@ -72,6 +72,15 @@ def word_tokenizer(words: list[str], bos: bool = True) -> PreTrainedTokenizerFas
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>")
 
 
+def random_model(config) -> torch.nn.Module:
+    """A model of a config whose weights are random and of visible size, biases and norms included."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
 def random_checkpoint(folder: Path, kind: str, seed: int = 0) -> Path:
     """A tiny model of a family with random weights, biases included, and a word tokenizer of 60 words.
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import CONFIGS
-from transformers import AutoModelForCausalLM, HrmTextConfig
+from support import CONFIGS, random_model
+from transformers import HrmTextConfig
 
 from ffkv.errors import UserError
 from ffkv.model.fit import fit, proportion, tokens_weights
@@ -23,11 +23,7 @@ def ids(seed: int) -> torch.Tensor:
 
 
 def model_of(kind: str) -> torch.nn.Module:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind]).eval()
-    for parameter in model.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return model
+    return random_model(CONFIGS[kind])
 
 
 @given(st.integers(0, 10**6), numbers)
@@ -94,10 +90,7 @@ def test_blocks_that_run_several_times_are_a_layer_each_time():
         L_cycles=2,
         max_position_embeddings=32,
     )
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    for parameter in model.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
+    model = random_model(config)
     layers = prove(model, ids(1), ids(2)).shell.layers
     runs = [(layer.block.split(".")[1], layer.call) for layer in layers]
     # twice: two runs of the low stack, then one of the high one; two blocks each
@@ -142,12 +135,9 @@ def test_a_setting_names_the_second_matrix_of_other_peoples_code():
 
 def test_a_gate_whose_activation_is_always_positive_tells_no_sign():
     for activation, told in (("silu", True), ("sigmoid", False)):
-        torch.manual_seed(0)
         config = copy.deepcopy(CONFIGS["llama"])
         config.hidden_act = activation
-        model = AutoModelForCausalLM.from_config(config).eval()
-        for parameter in model.parameters():
-            parameter.data += 0.3 * torch.randn_like(parameter)
+        model = random_model(config)
         writes = [layer.writes[0] for layer in prove(model, ids(1), ids(2)).shell.layers]
         assert [write.gate.endswith("gate_proj") for write in writes] == [told, told]
         assert all(write.kind == "gated" for write in writes)

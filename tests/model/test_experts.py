@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support import CONFIGS, prove_into, random_checkpoint, word_tokenizer
+from support import CONFIGS, prove_into, random_checkpoint, random_model, word_tokenizer
 from transformers import AutoModelForCausalLM, LongcatFlashConfig, MistralConfig, MixtralConfig
 
 from ffkv.model.anatomy import read_anatomy
@@ -149,10 +149,7 @@ def test_experts_that_pass_the_token_on_write_no_memory_and_a_block_may_hold_two
         expert_ffn_hidden_size=12,
         max_position_embeddings=32,
     )
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    for parameter in model.parameters():
-        parameter.data = 0.3 * torch.randn_like(parameter)
+    model = random_model(config)
     shell = prove(model, ids(5), ids(6)).shell
     assert [[write.module.rpartition("layers.")[2] for write in layer.writes] for layer in shell.layers] == [
         ["0.mlps.0.down_proj"],
@@ -191,8 +188,6 @@ def test_banks_tell_no_sign_of_a_gate_whose_activation_is_always_positive():
     for activation, told in (("silu", True), ("sigmoid", False)):
         config = copy.deepcopy(CONFIGS["mixtral"])
         config.hidden_act = activation
-        model = AutoModelForCausalLM.from_config(config).eval()
-        for parameter in model.parameters():
-            parameter.data += 0.3 * torch.randn_like(parameter)
+        model = random_model(config)
         for layer in prove(model, ids(1), ids(2)).shell.layers:
             assert (layer.kind, layer.gated) == ("4 experts, gated", told)
