@@ -240,7 +240,7 @@ def test_the_schema_refuses_what_settings_refuse():
 @pytest.mark.parametrize(
     "path, write",
     [(reference.DEFAULT, reference.default), (reference.SCHEMA, reference.schema), (reference.PAGE, reference.page)],
-    ids=str,
+    ids=["default", "schema", "page"],
 )
 def test_what_is_written_from_the_settings_is_up_to_date(path, write):
     assert (ROOT / path).read_text(encoding="utf-8") == write(), f"{path} differs: run `make settings`"
