@@ -1,17 +1,21 @@
 """Nothing stands under its name before it is whole."""
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from ffkv.checksums import is_sum
 from ffkv.errors import UserError
 from ffkv.files import atomic
 
 
 def left(folder) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """What stands in a folder, sums apart."""
+    return sorted(path.name for path in folder.iterdir() if not is_sum(path))
 
 
 def test_a_file_appears_when_the_block_ends(tmp_path):
@@ -77,6 +81,24 @@ def test_a_killed_process_leaves_nothing_under_the_name(tmp_path):
     with atomic(tmp_path / "a.txt") as temporary:
         temporary.write_text("whole")
     assert (tmp_path / "a.txt").read_text() == "whole"
+
+
+def test_what_dead_processes_of_this_machine_left_is_swept(tmp_path):
+    host, dead = socket.gethostname().partition(".")[0], subprocess.Popen(["true"])
+    dead.wait()
+    mine = f".a.h5.{host}.{dead.pid}.partial"
+    kept = [
+        f".a.h5.{host}.{os.getppid()}.partial",
+        f".a.h5.other.{dead.pid}.partial",
+        f".b.h5.{host}.{dead.pid}.partial",
+    ]
+    for name in kept:
+        (tmp_path / name).touch()
+    (tmp_path / mine).mkdir()
+    (tmp_path / mine / "part").touch()
+    with atomic(tmp_path / "a.h5") as temporary:
+        temporary.touch()
+    assert left(tmp_path) == sorted([*kept, "a.h5"])
 
 
 @pytest.mark.parametrize("inside", ["a.txt", "deeper/a.txt"])

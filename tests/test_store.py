@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ffkv import store
+from ffkv.checksums import sum_path
 from ffkv.errors import UserError
 
 NUMBERS = np.arange(60_000, dtype=np.float32).reshape(300, 200)
@@ -34,6 +35,13 @@ def numbers(path):
 @pytest.fixture
 def path(tmp_path):
     return write(tmp_path / "things.h5")
+
+
+@pytest.fixture
+def alone(path):
+    """The same without its sum: as other programs hand a file on."""
+    sum_path(path).unlink()
+    return path
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i4", "i8", "f2", "f4", "f8", "bool"])
@@ -130,11 +138,11 @@ def test_a_folder_is_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999])
-def test_a_truncated_file_is_refused(path, share):
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
+def test_a_truncated_file_is_refused(alone, share):
+    content = alone.read_bytes()
+    alone.write_bytes(content[: int(share * len(content))])
     with pytest.raises(UserError, match=r"things\.h5 is not a whole HDF5 file"):
-        numbers(path)
+        numbers(alone)
 
 
 @given(st.integers(0, 5), st.integers(0, 50 * 200 * 4 - 1), st.integers(1, 255))
@@ -152,6 +160,7 @@ def test_a_flipped_byte_in_the_data_is_an_error_not_a_number(damaged, chunk, pla
 def damaged(tmp_path_factory):
     """A file to damage, its content, and where each chunk of its numbers starts."""
     path = write(tmp_path_factory.mktemp("damaged") / "things.h5")
+    sum_path(path).unlink()
     with h5py.File(path) as file:
         chunks = [file["numbers"].id.get_chunk_info(chunk).byte_offset for chunk in range(6)]
     content = path.read_bytes()
@@ -165,13 +174,13 @@ def test_a_file_of_another_kind_is_refused_by_name(path):
 
 
 @pytest.mark.parametrize("name, value", [("format", 999), ("format", "1"), ("kind", None)])
-def test_another_format_is_refused(path, name, value):
-    with h5py.File(path, "r+") as file:
+def test_another_format_is_refused(alone, name, value):
+    with h5py.File(alone, "r+") as file:
         del file.attrs[name]
         if value is not None:
             file.attrs[name] = value
     with pytest.raises(UserError, match=f"is not of this ffkv's file format {store.FORMAT}"):
-        numbers(path)
+        numbers(alone)
 
 
 def test_a_file_of_somebody_else_is_refused(tmp_path):

@@ -1,6 +1,5 @@
 """`ffkv check`: reads every file of a run whole, and says which to delete."""
 
-import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,10 +7,10 @@ from typing import Any, NamedTuple
 
 import click
 
+from ffkv.checksums import is_sum, sum_path, verify_sum
 from ffkv.commands import FOLDER
 from ffkv.errors import UserError
-
-LEFT_OVER = re.compile(r"\..+\.\d+\.partial")  # of `files.atomic`, after a kill
+from ffkv.files import PARTIAL, PROGRESS
 
 
 class Problem(NamedTuple):
@@ -24,7 +23,8 @@ class Problem(NamedTuple):
 def check_run(folder: Path) -> tuple[int, list[Problem]]:
     """Reads every file of a run.
 
-    HDF5 checksums are compared, tables are parsed, and each file is to belong to the run's own model.
+    Checksums are compared, tables are parsed, and each file is to belong to the run's own model. What a shard has saved
+    to go on from is no problem.
 
     Args:
         folder: `results/<run>`.
@@ -35,11 +35,11 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     """
     read, problems = 0, []
     for path in sorted(folder.rglob("*")):
-        inside = any(LEFT_OVER.fullmatch(part) for part in path.relative_to(folder).parts)
-        if inside:
-            if LEFT_OVER.fullmatch(path.name):
+        parts = path.relative_to(folder).parts
+        if any(map(PARTIAL.fullmatch, parts)):
+            if PARTIAL.fullmatch(path.name):
                 problems.append(Problem(path, "was left unfinished when its step was killed"))
-        elif path.suffix in READERS and path.is_file():
+        elif path.is_file() and not any(part.endswith(PROGRESS) for part in parts) and _made(path):
             read += 1
             problems += [Problem(path, reason) for reason in _reasons(path, folder)]
     if not read and not problems:
@@ -47,9 +47,15 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     return read, problems
 
 
+def _made(path: Path) -> bool:
+    return not is_sum(path) and (path.suffix in READERS or sum_path(path).exists())
+
+
 def _reasons(path: Path, folder: Path) -> Iterator[str]:
     try:
-        READERS[path.suffix](path, folder)
+        verify_sum(path)
+        if path.suffix in READERS:
+            READERS[path.suffix](path, folder)
     except UserError as error:
         yield str(error).removeprefix(f"{path} ").split(". Delete it")[0]
 

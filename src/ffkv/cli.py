@@ -7,6 +7,7 @@ import click
 
 from ffkv import __version__
 from ffkv.errors import UserError
+from ffkv.stopping import end_on_sigterm
 
 # Subcommand: where it lives, and its line in the help (so that the help imports nothing).
 COMMANDS = {
@@ -62,7 +63,8 @@ def ffkv() -> None:
 
 
 def main() -> None:
-    """Runs the command; a `UserError` becomes its message and exit code 2."""
+    """Runs the command; a `UserError` becomes its message and exit code 2; SIGTERM ends it in good order."""
+    end_on_sigterm()
     try:
         ffkv()
     except UserError as error:

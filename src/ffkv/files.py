@@ -1,13 +1,21 @@
-"""Files that are whole when they stand under their name."""
+"""Files that are whole when they stand under their name, each with its checksum beside it."""
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
+from ffkv.checksums import sum_line, sum_path
 from ffkv.errors import UserError
+
+PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
+
+PROGRESS = ".progress"  # what a long step has done so far, as `.<name>.progress`
 
 
 @contextlib.contextmanager
@@ -15,23 +23,19 @@ def atomic(path: Path | str) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success it is synced and renamed to `path`, on failure removed.
 
     The block may make a file or a folder at the temporary path. A file that already stood under `path` stays until the
-    new one is complete.
+    new one is complete. What killed processes of this machine left of earlier attempts is swept first.
 
     Raises:
         UserError: the folder cannot be written, or the disk is full; a folder that stands under `path` holds other files
             than the new one.
     """
     path = Path(path).absolute() if not Path(path).name else Path(path)
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
         yield temporary
-        _share(temporary)
-        _sync(temporary)
-        if temporary.is_dir() and path.is_dir():
-            _clear(path, temporary)
-        temporary.replace(path)
-        _sync_entry(path.parent)
+        _finish(temporary, path)
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
@@ -40,21 +44,74 @@ def atomic(path: Path | str) -> Iterator[Path]:
             f"{path} cannot be written: {error.strerror or error}{culprit}. Check the folder's rights and the disk's space."
         ) from error
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        remove(temporary)
 
 
-def _clear(path: Path, successor: Path) -> None:
-    """Removes a folder that a new one takes the place of; never one that holds anything else."""
+def remove(path: Path) -> None:
+    """Removes a file or a whole folder; nothing where there is none, or where it cannot be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    host = socket.gethostname().partition(".")[0]
+    return path.with_name(f".{path.name}.{host}.{os.getpid()}.partial")
+
+
+def _sweep(path: Path) -> None:
+    """Removes unfinished versions of `path` whose process is no more. Those of other machines stay: `ffkv check` names them."""
+    here = PARTIAL.fullmatch(_temporary(path).name)
+    for entry in path.parent.iterdir():
+        left = PARTIAL.fullmatch(entry.name)
+        ours = left and (left["name"].removesuffix(".old"), left["host"]) == (here["name"], here["host"])
+        if ours and not psutil.pid_exists(int(left["process"])):
+            remove(entry)
+
+
+def _finish(temporary: Path, path: Path) -> None:
+    """Gives what is complete its name and its sum.
+
+    The sum comes last: a process killed here leaves a whole file without one, never a sum that does not fit.
+    """
+    _share(temporary)
+    _sync(temporary)
+    if temporary.is_dir():
+        _write_sums(temporary)
+        old = _set_aside(path, temporary) if path.is_dir() else None
+        temporary.replace(path)
+        if old:
+            remove(old)
+    else:
+        line = sum_line(temporary, path.name)
+        sum_path(path).unlink(missing_ok=True)
+        temporary.replace(path)
+        _write_sum(path, line)
+    _sync_entry(path.parent)
+
+
+def _write_sums(folder: Path) -> None:
+    for entry in sorted(folder.rglob("*")):
+        if entry.is_file():
+            _write_sum(entry, sum_line(entry, entry.name))
+
+
+def _write_sum(path: Path, line: str) -> None:
+    temporary = _temporary(sum_path(path))
+    temporary.write_text(line)
+    temporary.replace(sum_path(path))
+
+
+def _set_aside(path: Path, successor: Path) -> Path:
+    """Renames a folder that a new one takes the place of; never one that holds anything else. A half-removed one would stand there otherwise."""
     others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
     if others:
         raise UserError(
             f"{path} holds other files ({', '.join(sorted(others)[:3])}): name another folder, or empty it."
         )
-    shutil.rmtree(path)
+    return path.rename(_temporary(path.with_name(f"{path.name}.old")))
 
 
 def _share(path: Path) -> None:

@@ -5,11 +5,16 @@ import sys
 from tqdm import tqdm
 
 
-def progress(total: int, unit: str, description: str) -> tqdm:
-    """A bar on standard error that counts `unit`; a line every half minute where that is no terminal (a log file)."""
+def progress(total: int, unit: str, description: str, done: int = 0) -> tqdm:
+    """A bar on standard error that counts `unit`; a line every half minute where that is no terminal (a log file).
+
+    Args:
+        done: how many an earlier process has done.
+    """
     terminal = sys.stderr.isatty()
     return tqdm(
         total=total,
+        initial=done,
         unit=f" {unit}",
         unit_scale=True,
         desc=description,

@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 
 import ffkv
+from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
 from ffkv.files import atomic
 
@@ -135,6 +136,7 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: run the step that makes it first.")
+    verify_sum(path)
     try:
         file = h5py.File(path, "r")
     except OSError as error:

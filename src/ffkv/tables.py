@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import csv
 
+from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
 from ffkv.files import atomic
 
@@ -33,8 +34,9 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
     Args:
         texts: columns of a CSV file that are text even where every row looks like a number, a truth value or nothing.
     Raises:
-        UserError: there is no such table, or it cannot be read.
+        UserError: there is no such table, it is damaged, or it cannot be read.
     """
+    verify_sum(Path(path))
     try:
         if Path(path).suffix == ".parquet":
             return pd.read_parquet(path)

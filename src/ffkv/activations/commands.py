@@ -11,6 +11,13 @@ CORPUS = click.option(
     "--corpus", "corpus_file", type=READABLE, required=True, help="The split to read, corpus/<split>.h5."
 )
 OUTPUT = click.option("--output", type=WRITABLE, required=True, help="The file to write.")
+SAVE_EVERY = click.option(
+    "--save-every",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds between two savings of an unfinished shard, which the same command goes on from.",
+)
 SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 
 
@@ -22,6 +29,7 @@ SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 @setting(Model, "device")
 @part_options("shard")
 @threads_option
+@SAVE_EVERY
 @OUTPUT
 def triggers(
     model_folder: Path,
@@ -30,6 +38,7 @@ def triggers(
     shards: int,
     device: str,
     threads: int,
+    save_every: float,
     output: Path,
     batch_tokens: int,
     block_sentences: int,
@@ -42,6 +51,7 @@ def triggers(
 
     torch_with(threads)
     from ffkv.activations.data import write_triggers
+    from ffkv.activations.resume import Saved, beside, forget, identity
     from ffkv.activations.triggers import find_triggers
     from ffkv.corpus import data
     from ffkv.model.load import load
@@ -52,15 +62,18 @@ def triggers(
     )
     loaded = load(model_folder, device)
     corpus = data.read(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
-    found = find_triggers(loaded, corpus, settings, batching, shard, shards)
     attributes = {
         **loaded.anatomy.identity,
         "corpus_hash": corpus.attributes["corpus_hash"],
         "settings": settings.model_dump(),
         "activations": batching.model_dump(),
+        "shard": shard,
+        "shards": shards,
     }
-    attributes |= {"shard": shard, "shards": shards}
+    saved = Saved(beside(output), identity(attributes, loaded.device), save_every)
+    found = find_triggers(loaded, corpus, settings, batching, shard, shards, saved)
     write_triggers(output, replace(found, attributes=attributes))
+    forget(output)
 
 
 @click.command()

@@ -34,6 +34,10 @@ class Contest:
             values = self._sign * m[rows, tokens, keys]
         gates = 0 if gate is None else gate[rows, tokens, keys]
         top_t.insert(self.best, keys, top_t.pack(values, places[rows] + tokens, gates))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Brings the floor to what `best` says."""
         self.floor = top_t.floor(self.best)
 
     def _beyond(self, coefficients: Tensor) -> Tensor:

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from ffkv import store
 from ffkv.activations.data import EXAMPLES, TriggerExamples, Triggers
-from ffkv.activations.prefix_data import READ_AT_ONCE, STATES, WHICH, allocate
+from ffkv.activations.prefix_data import allocate, copy
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy
 
@@ -85,21 +84,10 @@ def merge_prefixes(path: Path, shards: Sequence[Path], anatomy: Anatomy) -> None
             with store.open(shard, "prefixes", attributes) as source:
                 count = len(source["sentence"])
                 if start + count <= total:
-                    _copy(source, file, slice(start, start + count))
+                    copy(source, file, slice(start, start + count))
                 start += count
         place = file["sentence"][...].astype(np.int64) * 2**31 + file["position"][...]
         if start != total or (np.diff(place) <= 0).any():  # a sample is in order, none twice
             raise UserError(
                 f"The shards hold {start:,} prefixes of {total:,}, or not in order: give every shard once, from the first to the last."
             )
-
-
-def _copy(source: h5py.File, file: h5py.File, part: slice) -> None:
-    for name in [*WHICH, *(["end"] if "end" in source else [])]:
-        file[name][part] = source[name][...]
-    for begin in range(0, part.stop - part.start, READ_AT_ONCE):
-        here = slice(begin, min(begin + READ_AT_ONCE, part.stop - part.start))
-        file["m"][part.start + here.start : part.start + here.stop] = source["m"][here]
-    for name in (*STATES, "factor"):
-        for layer in range(len(source[name])):
-            file[name][layer, part] = source[name][layer]

@@ -66,6 +66,18 @@ def allocate(file: h5py.File, anatomy: Anatomy, prefixes: int) -> None:
     )
 
 
+def copy(source: h5py.File, file: h5py.File, part: slice) -> None:
+    """Copies all prefixes of one file into a part of another."""
+    for name in [*WHICH, *(["end"] if "end" in source else [])]:
+        file[name][part] = source[name][...]
+    for begin in range(0, part.stop - part.start, READ_AT_ONCE):
+        here = slice(begin, min(begin + READ_AT_ONCE, part.stop - part.start))
+        file["m"][part.start + here.start : part.start + here.stop] = source["m"][here]
+    for name in (*STATES, "factor"):
+        for layer in range(len(source[name])):
+            file[name][layer, part] = source[name][layer]
+
+
 @dataclass(frozen=True)
 class PrefixLayer:
     """One layer of the sampled prefixes: r, x, y, o [prefix, d] and m [prefix, memory], float32."""

@@ -1,16 +1,18 @@
 """Runs the sampled validation prefixes and keeps r, x, y, o and m of each."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
-import h5py
+import click
 import numpy as np
 from torch import Tensor
 
 from ffkv import store
 from ffkv.activations.batches import blocks
-from ffkv.activations.prefix_data import allocate
+from ffkv.activations.prefix_data import allocate, copy
+from ffkv.activations.resume import beside, forget, identity
 from ffkv.activations.rows import at_last_position
 from ffkv.corpus.data import Corpus
 from ffkv.errors import UserError
@@ -32,33 +34,66 @@ def write_prefixes(
 ) -> None:
     """Runs one shard of the sampled prefixes and writes what stands at the last token of each.
 
+    Each block is written to a file of its own first: a shard that was interrupted goes on after its last complete block.
+
     Args:
         sample: sentence and position of every sampled prefix, of all shards.
+    Raises:
+        UserError: states overflow, or a file cannot be written.
     """
     work = blocks(len(sample[0]), activations.block_sentences, shard, shards)
-    first, last = (work[0].start, work[-1].stop) if work else (0, 0)
-    sentence, position = (part[first:last] for part in sample)
     attributes = {
         **attributes,
         "sample_hash": hashlib.sha256(np.stack(sample).tobytes()).hexdigest()[:16],
         "sampled": len(sample[0]),
     }
-    with store.create(path, "prefixes", attributes) as file, progress(int(position.sum()), "tokens", "prefixes") as bar:
-        allocate(file, loaded.anatomy, len(sentence))
+    own = {**attributes, "identity": identity(attributes, loaded.device)}
+    parts = {block: beside(path) / f"{block.start}.h5" for block in work}
+    kept = [block for block in work if _has(parts[block], own)]
+    tokens = {block: int(sample[1][block.start : block.stop].sum()) for block in work}
+    with progress(sum(tokens.values()), "tokens", "prefixes", sum(tokens[block] for block in kept)) as bar:
+        for block in (block for block in work if block not in kept):
+            here = slice(block.start, block.stop)
+            _make_block(parts[block], loaded, corpus, (sample[0][here], sample[1][here]), activations.batch_tokens, own)
+            bar.update(tokens[block])
+    first, last = (work[0].start, work[-1].stop) if work else (0, 0)
+    with store.create(path, "prefixes", attributes) as file:
+        allocate(file, loaded.anatomy, last - first)
+        for block in work:
+            with store.open(parts[block], "prefixes") as source:
+                copy(source, file, slice(block.start - first, block.stop - first))
+    forget(path)
+
+
+def _make_block(
+    path: Path,
+    loaded: LoadedModel,
+    corpus: Corpus,
+    sample: tuple[np.ndarray, np.ndarray],
+    batch_tokens: int,
+    attributes: dict[str, Any],
+) -> None:
+    """Runs one block of prefixes, gathered in memory by layer and quantity, and writes it."""
+    anatomy, (sentence, position) = loaded.anatomy, sample
+    rows = [np.concatenate([corpus.bos, corpus.ids(s)[:p]]) for s, p in zip(sentence, position, strict=True)]
+    found = _states(loaded, rows, batch_tokens)
+    with store.create(path, "prefixes", attributes) as file:
+        allocate(file, anatomy, len(rows))
         file["sentence"][...], file["position"][...] = sentence, position
         file["next_token"][...] = corpus.next_token(sentence, position)
-        for block in work:
-            part = slice(block.start - first, block.stop - first)
-            rows = [
-                np.concatenate([corpus.bos, corpus.ids(s)[:p]])
-                for s, p in zip(sentence[part], position[part], strict=True)
-            ]
-            _write_block(file, loaded, rows, part, activations.batch_tokens)
-            bar.update(int(position[part].sum()))
+        offsets = anatomy.layer_offset
+        if anatomy.layers[-1].end:
+            file["end"][...] = found[len(anatomy.layers) - 1, "e"]
+        for layer in anatomy.layers:
+            x, m, y, o = (found[layer.index, quantity] for quantity in "xmyo")
+            file["m"][:, offsets[layer.index] : offsets[layer.index + 1]] = m
+            file["factor"][layer.index] = found[layer.index, "s"][:, 0]
+            for name, values in {"r": o - y, "x": x, "y": y, "o": o}.items():
+                file[name][layer.index] = values
 
 
-def _write_block(file: h5py.File, loaded: LoadedModel, rows: list[np.ndarray], part: slice, batch_tokens: int) -> None:
-    """One block of prefixes, gathered in memory by layer and quantity, then written."""
+def _states(loaded: LoadedModel, rows: list[np.ndarray], batch_tokens: int) -> dict[tuple[int, str], np.ndarray]:
+    """What stands at the last token of each row, by layer and quantity."""
     anatomy = loaded.anatomy
     found = {
         (layer.index, q): np.zeros((len(rows), layer.memories if q == "m" else anatomy.width), np.float32)
@@ -76,12 +111,16 @@ def _write_block(file: h5py.File, loaded: LoadedModel, rows: list[np.ndarray], p
         raise UserError(
             f"States of {anatomy.checkpoint} are not finite: the model overflows in {anatomy.dtype}. Use model.dtype float32."
         )
-    offsets = anatomy.layer_offset
-    if anatomy.layers[-1].end:
-        file["end"][part] = found[len(anatomy.layers) - 1, "e"]
-    for layer in anatomy.layers:
-        x, m, y, o = (found[layer.index, quantity] for quantity in "xmyo")
-        file["m"][part, offsets[layer.index] : offsets[layer.index + 1]] = m
-        file["factor"][layer.index, part] = found[layer.index, "s"][:, 0]
-        for name, values in {"r": o - y, "x": x, "y": y, "o": o}.items():
-            file[name][layer.index, part] = values
+    return found
+
+
+def _has(path: Path, attributes: dict[str, Any]) -> bool:
+    """Whether an earlier process wrote this block of this very pass."""
+    if not path.exists():
+        return False
+    try:
+        with store.open(path, "prefixes") as file:
+            return json.loads(file.attrs["identity"]) == json.loads(json.dumps(attributes["identity"]))
+    except (UserError, KeyError) as error:
+        click.echo(f"ffkv: a block is made again: {error}", err=True)
+        return False

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
 
 FILE = "anatomy.json"
@@ -164,8 +165,9 @@ def read_anatomy(folder: Path) -> Anatomy:
     """Reads `anatomy.json` from the model stage's folder.
 
     Raises:
-        UserError: no such file, or not this version's.
+        UserError: no such file, not this version's, or damaged.
     """
+    verify_sum(Path(folder) / FILE)
     try:
         stored = json.loads((Path(folder) / FILE).read_text())
         return Anatomy(**{**stored, "layers": [_layer(layer) for layer in stored["layers"]]})

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Shell, read_anatomy
 from ffkv.model.head import Head
@@ -101,6 +102,7 @@ def read_head(folder: Path, shell: Shell, source: str = "", revision: str = "mai
     )
     if not (folder / FILE).exists():
         raise UserError(f"{folder / FILE} does not exist: run `ffkv model` again.")
+    verify_sum(folder / FILE)
     tensors = load_file(folder / FILE)
     with safe_open(folder / FILE, "pt") as file:
         aliases = {name: first for name, first in file.metadata().items() if name != EMBEDDING}
@@ -131,6 +133,7 @@ def read_head(folder: Path, shell: Shell, source: str = "", revision: str = "mai
 
 def stored_output_embedding(model_folder: Path) -> np.ndarray | None:
     """The output embedding [vocabulary, d] in float32; None where the model has no single one."""
+    verify_sum(Path(model_folder) / FILE)
     with safe_open(Path(model_folder) / FILE, "pt") as file:
         name = file.metadata()[EMBEDDING]
         return file.get_tensor(name).float().numpy() if name else None

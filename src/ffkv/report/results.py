@@ -12,6 +12,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from ffkv import store, tables
+from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.settings import EMBEDDED, Settings
@@ -114,6 +115,7 @@ def _table(path: Path) -> pd.DataFrame:
 
 
 def _settings(path: Path) -> Settings:
+    verify_sum(path)
     try:
         return Settings.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:

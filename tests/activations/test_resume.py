@@ -1,0 +1,201 @@
+"""A shard that is interrupted goes on from where it was, and ends in the same bytes."""
+
+import os
+import re
+import signal
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from support import random_sentences
+
+from ffkv.activations import commands, resume, rows, triggers
+from ffkv.model.checkpoint import load_tokenizer
+
+SHAPE = ["--batch-tokens", "40", "--block-sentences", "8"]
+BATCHES = 12  # at least so many in the pass below
+
+
+class Killed(Exception):
+    """Stands for a process that is gone from one moment to the next."""
+
+
+@pytest.fixture
+def corpus(proven, write_corpus):
+    sentences = random_sentences(3, 60)
+    return write_corpus(sentences, load_tokenizer(proven("gpt2")), 60)
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Makes something happen when a batch is to be run; tells how many were."""
+    run = []
+
+    def arrange(module, at: int | None = None, happens=None) -> list:
+        def pad(*arguments):
+            if len(run) == at:
+                happens()
+            run.append(at)
+            return original(*arguments)
+
+        run.clear()
+        monkeypatch.undo()
+        monkeypatch.setattr(resume, "LARGEST_SHARE", float("inf"))  # after every batch, if told to
+        original = module.pad
+        monkeypatch.setattr(module, "pad", pad)
+        return run
+
+    return arrange
+
+
+def die():
+    raise Killed
+
+
+def told(number):
+    return lambda: os.kill(os.getpid(), number)
+
+
+def call(command, folder, corpus, name, *more):
+    arguments = ["--model", folder, "--corpus", corpus, *SHAPE, "--output", corpus.parent / name, *more]
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def data(path) -> dict[str, bytes]:
+    """Every dataset and attribute of a file."""
+    found = {}
+    with h5py.File(path) as file:
+        found |= {f"@{name}": str(value).encode() for name, value in file.attrs.items()}
+        file.visititems(
+            lambda name, item: found.update({name: item[...].tobytes()}) if isinstance(item, h5py.Dataset) else None
+        )
+    return found
+
+
+def saved(corpus) -> list[str]:
+    return [path.name for path in corpus.parent.iterdir() if resume.PROGRESS in path.name]
+
+
+@pytest.mark.parametrize("more", [[], ["--no-one-prefix-per-sentence", "--per-key", "3"]])
+def test_a_killed_shard_goes_on_after_the_last_batch_that_was_saved(proven, corpus, interrupt, more):
+    run = interrupt(triggers)
+    assert call(commands.triggers, proven("gpt2"), corpus, "whole.h5", *more).exit_code == 0
+    total = len(run)
+    assert total >= BATCHES
+    more = [*more, "--save-every", "0"]
+    for at in (0, 1, 5, total - 6 - 1):  # the third and fourth kill hit a process that went on itself
+        run = interrupt(triggers, at, die)
+        done = call(commands.triggers, proven("gpt2"), corpus, "shard.h5", *more)
+        assert isinstance(done.exception, Killed)
+        assert not (corpus.parent / "shard.h5").exists()
+    run = interrupt(triggers)
+    done = call(commands.triggers, proven("gpt2"), corpus, "shard.h5", *more)
+    assert done.exit_code == 0
+    assert "going on after" in done.output
+    assert len(run) == 1
+    assert data(corpus.parent / "shard.h5") == data(corpus.parent / "whole.h5")
+    assert saved(corpus) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_shard_that_is_told_to_stop_saves_what_it_has(proven, corpus, interrupt, number):
+    run = interrupt(triggers)
+    call(commands.triggers, proven("gpt2"), corpus, "whole.h5")
+    total = len(run)
+    interrupt(triggers, 7, told(number))
+    done = call(commands.triggers, proven("gpt2"), corpus, "shard.h5")
+    assert done.exit_code == 128 + number
+    assert f"stopped by {number.name}" in done.output and "tokens are done and saved" in done.output
+    run = interrupt(triggers)
+    assert call(commands.triggers, proven("gpt2"), corpus, "shard.h5").exit_code == 0
+    assert len(run) == total - 8
+    assert data(corpus.parent / "shard.h5") == data(corpus.parent / "whole.h5")
+
+
+def test_signals_are_as_before_when_a_pass_is_over(proven, corpus):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    call(commands.triggers, proven("gpt2"), corpus, "a.h5")
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def spoil(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        (lambda path: None, ["--per-key", "7"], "belongs to other settings or code"),
+        (spoil, [], "starting from the beginning: .* is not what ffkv wrote"),
+    ],
+    ids=["settings", "damaged"],
+)
+def test_what_does_not_fit_is_not_taken_up(proven, corpus, interrupt, change, more, said):
+    run = interrupt(triggers)
+    call(commands.triggers, proven("gpt2"), corpus, "whole.h5", *more)
+    total = len(run)
+    interrupt(triggers, 7, told(signal.SIGTERM))
+    call(commands.triggers, proven("gpt2"), corpus, "shard.h5")
+    change(corpus.parent / ".shard.h5.progress")
+    run = interrupt(triggers)
+    done = call(commands.triggers, proven("gpt2"), corpus, "shard.h5", *more)
+    assert done.exit_code == 0
+    assert len(run) == total
+    assert re.search(said, done.output)
+    assert data(corpus.parent / "shard.h5") == data(corpus.parent / "whole.h5")
+
+
+def test_other_code_is_another_pass(tmp_path, monkeypatch):
+    (tmp_path / "activations").mkdir()
+    monkeypatch.setattr(resume.ffkv, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / "activations" / "triggers.py").write_text("a")
+    first = resume.identity({}, "cpu")
+    (tmp_path / "activations" / "triggers.py").write_text("b")
+    assert resume.identity({}, "cpu") != first
+
+
+def test_saving_takes_a_bounded_share_of_the_time(monkeypatch):
+    """However slow the disk is: ten seconds to save are followed by two hundred of work."""
+    now, times = [0.0], []
+
+    def slow(saved, state):
+        times.append(now[0])
+        now[0] += 10
+
+    monkeypatch.setattr(resume, "save", slow)
+    monkeypatch.setattr(resume.time, "monotonic", lambda: now[0])
+    with resume.going_on(resume.Saved(resume.Path("/nowhere"), {}, 60), None) as keep:
+        for _ in range(1000):
+            now[0] += 1
+            keep()
+    assert times[0] == 60
+    assert np.diff(times).min() >= 200
+
+
+def test_killed_prefixes_go_on_after_the_last_block(proven, corpus, interrupt):
+    more = ["--count", "40"]
+    run = interrupt(rows)
+    assert call(commands.prefixes, proven("gpt2"), corpus, "whole.h5", *more).exit_code == 0
+    total = len(run)
+    interrupt(rows, total - 1, die)
+    assert isinstance(call(commands.prefixes, proven("gpt2"), corpus, "a.h5", *more).exception, Killed)
+    assert len(list((corpus.parent / ".a.h5.progress").glob("*.h5"))) == 4
+    run = interrupt(rows)
+    assert call(commands.prefixes, proven("gpt2"), corpus, "a.h5", *more).exit_code == 0
+    assert len(run) < total / 2
+    assert data(corpus.parent / "a.h5") == data(corpus.parent / "whole.h5")
+    assert saved(corpus) == []
+
+
+def test_blocks_of_another_sample_are_made_again(proven, corpus, interrupt):
+    call(commands.prefixes, proven("gpt2"), corpus, "whole.h5", "--count", "40", "--seed", "1")
+    run = interrupt(rows)
+    call(commands.prefixes, proven("gpt2"), corpus, "probe.h5", "--count", "40")
+    interrupt(rows, len(run) - 1, die)
+    call(commands.prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40")
+    interrupt(rows)
+    assert call(commands.prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40", "--seed", "1").exit_code == 0
+    assert data(corpus.parent / "a.h5") == data(corpus.parent / "whole.h5")

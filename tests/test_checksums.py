@@ -1,0 +1,93 @@
+"""What stands in a file is what was written, or it is refused."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ffkv import store, tables
+from ffkv.checksums import sum_path, verify_folder, verify_sum
+from ffkv.errors import UserError
+from ffkv.files import atomic
+
+
+def hdf5(path):
+    with store.create(path, "things", {"settings": {"a": 1}}) as file:
+        store.put(file, "numbers", np.arange(5000.0), ["row"], "1", "some numbers")
+
+
+def csv(path):
+    tables.write(pd.DataFrame({"layer": [0, 1], "share": [0.5, 0.25]}), path)
+
+
+WRITERS = {"a.h5": hdf5, "a.csv": csv, "a.parquet": csv}
+READERS = {"a.h5": lambda path: store.verify(path), "a.csv": tables.read, "a.parquet": tables.read}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One file of each sort, as it was written."""
+    folder = tmp_path_factory.mktemp("whole")
+    for name, write in WRITERS.items():
+        write(folder / name)
+    return folder, {name: (folder / name).read_bytes() for name in WRITERS}
+
+
+def refused(path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"{path.name} is not what ffkv wrote.*Delete it and run the workflow again"):
+        READERS[path.name](path)
+
+
+@given(st.sampled_from(list(WRITERS)), st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_any_flipped_byte_is_found(whole, name, place, flip):
+    """Wherever it is: in numbers, in names, in what HDF5 keeps no checksum of."""
+    folder, written = whole
+    content = bytearray(written[name])
+    content[int(place * len(content))] ^= flip
+    refused(folder / name, content)
+
+
+@given(st.sampled_from(list(WRITERS)), st.floats(0, 1, exclude_max=True))
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_a_file_cut_anywhere_is_found(whole, name, share):
+    folder, written = whole
+    refused(folder / name, written[name][: int(share * len(written[name]))])
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_as_it_was_written_is_read_and_its_sum_is_the_commands(whole, name):
+    folder, written = whole
+    (folder / name).write_bytes(written[name])
+    READERS[name](folder / name)
+    checked = subprocess.run(["sha256sum", "--check", sum_path(folder / name).name], cwd=folder, capture_output=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_file_without_a_sum_is_read(whole, tmp_path):
+    shutil.copy(whole[0] / "a.csv", tmp_path)
+    verify_sum(tmp_path / "a.csv")
+
+
+def test_a_file_that_is_written_again_has_the_new_sum(tmp_path):
+    for content in ("old", "new"):
+        with atomic(tmp_path / "a") as temporary:
+            temporary.write_text(content)
+        verify_sum(tmp_path / "a")
+
+
+def test_every_file_of_a_folder_has_its_sum(tmp_path):
+    with atomic(tmp_path / "model") as folder:
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "a.json").write_text("{}")
+        (folder / "b").write_text("b")
+    verify_folder(tmp_path / "model")
+    (tmp_path / "model" / "deep" / "a.json").write_text("[]")
+    with pytest.raises(UserError, match=r"a\.json is not what ffkv wrote"):
+        verify_folder(tmp_path / "model")
