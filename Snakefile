@@ -38,7 +38,7 @@ localrules:
 
 
 onstart:
-    note_owner()
+    note_owner(workflow.local_exec)
 
 
 rule all:

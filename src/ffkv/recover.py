@@ -25,6 +25,7 @@ from ffkv.errors import UserError
 PREFIX = "ffkv_"  # of job names: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
 LOCKS = Path(".snakemake/locks")
+SLURM_LOGS = Path(".snakemake/slurm_logs")
 ANSWER_SECONDS, END_SECONDS = 60, 120  # for an answer of SLURM, and for what was cancelled to be gone
 
 
@@ -36,10 +37,18 @@ class Job(NamedTuple):
     step: str  # the rule and its wildcards
 
 
-def note_owner() -> None:
+class Owner(NamedTuple):
+    """The snakemake that last started in a folder."""
+
+    host: str
+    pid: int
+    local: bool  # whether all its jobs are processes of that host
+
+
+def note_owner(local: bool) -> None:
     """Writes which process works in the current folder. The workflow calls this when it starts."""
     OWNER.parent.mkdir(exist_ok=True)
-    OWNER.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}) + "\n")
+    OWNER.write_text(json.dumps(Owner(socket.gethostname(), os.getpid(), local)._asdict()) + "\n")
 
 
 def refuse_living(folder: Path, insist: bool = False) -> None:
@@ -49,27 +58,31 @@ def refuse_living(folder: Path, insist: bool = False) -> None:
     Raises:
         UserError: one is alive here, or may be alive on another host; names it.
     """
-    owner = _owner(folder)
+    owner, host = _owner(folder), socket.gethostname()
     for process in psutil.process_iter():
-        if _is_snakemake(process) and (_works_in(process, folder) or owner == (socket.gethostname(), process.pid)):
+        named = owner is not None and (owner.host, owner.pid) == (host, process.pid)
+        if _is_snakemake(process) and (named or _works_in(process, folder)):
             raise UserError(
                 f"snakemake is still at work in {folder}: process {process.pid}. Nothing is left behind; stop it with\n"
                 f"  kill -INT {process.pid}\nand wait until it has cancelled its jobs."
             )
-    if owner and owner[0] != socket.gethostname() and is_locked(folder) and not insist:
+    if owner and owner.host != host and is_locked(folder) and not insist:
         raise UserError(
-            f"A snakemake that started on {owner[0]} (process {owner[1]}) has locked {folder} and may still be at work. "
-            f"Run `ffkv recover` on {owner[0]}; if that snakemake is surely gone, add --insist."
+            f"A snakemake that started on {owner.host} (process {owner.pid}) has locked {folder} and may still be at work. "
+            f"Run `ffkv recover` on {owner.host}; if that snakemake is surely gone, add --insist."
         )
 
 
 def slurm_jobs(folder: Path) -> list[Job]:
-    """The jobs that this workflow submitted from the folder and that are not over; none where there is no SLURM.
+    """The jobs that this workflow submitted from the folder and that are not over.
+
+    SLURM is not asked where there is none, nor for a folder whose jobs all ran on the host itself.
 
     Raises:
         UserError: SLURM does not answer.
     """
-    if shutil.which("squeue") is None:
+    owner = _owner(folder)
+    if shutil.which("squeue") is None or (owner and owner.local and not (folder / SLURM_LOGS).exists()):
         return []
     rows = [line.split("|", 4) for line in _slurm("squeue", "--me", "--noheader", "--format=%i|%T|%j|%k|%Z")]
     return [
@@ -171,10 +184,10 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     click.echo("Done. Start the same snakemake command again.")
 
 
-def _owner(folder: Path) -> tuple[str, int] | None:
+def _owner(folder: Path) -> Owner | None:
     try:
         note = json.loads((folder / OWNER).read_text())
-        return str(note["host"]), int(note["pid"])
+        return Owner(str(note["host"]), int(note["pid"]), bool(note["local"]))
     except (OSError, ValueError, KeyError, TypeError):  # none, or half of one: the processes here still tell
         return None
 

@@ -49,12 +49,12 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
-# Seconds: quick kills, quick notice of a dead node; ended jobs stay visible to squeue for five minutes, as by default.
+# Seconds: quick kills, quick notice of a dead node; squeue shows ended jobs for an hour.
 KillWait=2
 SlurmctldTimeout=30
 SlurmdTimeout=20
 InactiveLimit=0
-MinJobAge=300
+MinJobAge=3600
 Waittime=0
 GresTypes=gpu
 AccountingStorageType=accounting_storage/none
@@ -74,9 +74,10 @@ PartitionName=gpu Nodes=n1 Default=NO DefaultTime=10 MaxTime=INFINITE State=UP
 
 
 class Job(NamedTuple):
-    """A job as squeue shows it, ended ones of the last minutes among them."""
+    """A job as squeue shows it, ended ones among them."""
 
     number: str
+    name: str  # of the snakemake that submitted it
     state: str  # PENDING, RUNNING, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, ...
     node: str
     submitted: float  # seconds since the epoch
@@ -100,10 +101,10 @@ class Cluster:
         return subprocess.run([path, *command[1:]], check=True, capture_output=True, text=True, timeout=60).stdout
 
     def jobs(self) -> list[Job]:
-        """Every job of the last minutes, by number."""
-        lines = self.call("squeue", "--states=all", "--noheader", "--sort=i", "--format=%i|%T|%N|%V|%m|%l|%k")
-        rows = [line.split("|", 6) for line in lines.splitlines()]
-        return [Job(*row[:3], time.mktime(time.strptime(row[3], "%Y-%m-%dT%H:%M:%S")), *row[4:]) for row in rows]
+        """Every job of the last hour, by number."""
+        lines = self.call("squeue", "--states=all", "--noheader", "--sort=i", "--format=%i|%j|%T|%N|%V|%m|%l|%k")
+        rows = [line.split("|", 7) for line in lines.splitlines()]
+        return [Job(*row[:4], time.mktime(time.strptime(row[4], "%Y-%m-%dT%H:%M:%S")), *row[5:]) for row in rows]
 
     def start(self, *names: str) -> None:
         """Starts daemons: munged, slurmctld, or a node's slurmd by the node's name."""
