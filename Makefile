@@ -1,13 +1,15 @@
 # make report   set up, run config.yaml, write reports/<run>/index.html
-# make test     set up, check everything
+# make test     set up, check everything but what follows
+# make test-failures   the tests that kill runs, and those on a SLURM cluster of their own (root, and SLURM's packages)
 # make install  set up only: .venv, from the pinned lists in envs/
+# make slurm    set up, with what submits to a SLURM cluster
 
 PYTHON ?= python3
 VENV := .venv
 SHELL := /bin/bash
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: report test lint settings models install clean
+.PHONY: report test test-failures lint settings models install slurm clean
 
 report: install
 	snakemake
@@ -17,6 +19,9 @@ test: install lint
 	coverage run -m pytest
 	coverage combine --quiet
 	coverage report --fail-under=90
+
+test-failures: slurm
+	pytest -m "cluster or kills"
 
 lint: install
 	ruff check .
@@ -39,6 +44,12 @@ $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/constra
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt
 	$(VENV)/bin/pip install --quiet --no-deps -e .
+	touch $@
+
+slurm: $(VENV)/slurm
+
+$(VENV)/slurm: $(VENV)/installed envs/requirements-slurm.txt
+	$(VENV)/bin/pip install --quiet -c envs/constraints.txt -r envs/requirements-slurm.txt
 	touch $@
 
 clean:

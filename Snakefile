@@ -31,6 +31,16 @@ include: "workflow/rules/report.smk"
 report: "workflow/report/workflow.rst"
 
 
+# A line into a file is not worth a job on a cluster.
+localrules:
+    all,
+    write_settings,
+
+
+onstart:
+    note_owner(workflow.local_exec)
+
+
 rule all:
     default_target: True
     input:

@@ -28,6 +28,7 @@ COMMANDS = {
     "refinement": ("ffkv.refinement.commands:refinement", "How predictions are refined over the layers."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "check": ("ffkv.check:check", "Read every file of a run and say which are damaged or left over."),
+    "recover": ("ffkv.recover:recover", "After a hard kill of snakemake: end what it left running, and unlock."),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
     "settings": ("ffkv.reference:settings", "Write the settings' JSON schema and reference page."),
 }

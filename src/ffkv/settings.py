@@ -46,6 +46,12 @@ class Model(Section):
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU where there is one.",
     )
+    gpus: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="GPUs that each job of the activation passes asks a cluster for. Changes no number by itself: `device` says what is used.",
+    )
     second_matrix: Pattern = Field(
         "",
         description="Regular expression for the second feed-forward matrix's name inside its block, for model code whose names ffkv does not know; empty for the known names. Banks of experts are found without it.",

@@ -20,6 +20,8 @@ rule triggers:
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
+    resources:
+        gpu=setting("model/gpus"),
     params:
         per_key=setting("triggers/per_key"),
         one_prefix=switch("triggers/one_prefix_per_sentence", "one-prefix-per-sentence"),
@@ -85,6 +87,8 @@ rule prefixes:
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
+    resources:
+        gpu=setting("model/gpus"),
     params:
         prefixes=setting("prefixes/count"),
         sample=setting("prefixes/sample"),

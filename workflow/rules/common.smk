@@ -1,6 +1,7 @@
 """What the rules share: the checked settings, and how inputs follow from them."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from snakemake.exceptions import WorkflowError
 try:
     from ffkv.corpus.read import find_files
     from ffkv.errors import UserError
+    from ffkv.recover import note_owner
     from ffkv.settings import EMBEDDED, corpus_sources, resolve, section
     from ffkv.settings import Corpus as CorpusSettings
 except ImportError as error:
@@ -20,6 +22,9 @@ if shutil.which("ffkv") is None:
     raise WorkflowError(
         "The `ffkv` command is not on the PATH. Run `make install` and `. .venv/bin/activate`."
     )
+
+# envs/ffkv.post-deploy.sh installs ffkv from here, where Snakemake makes the environment (--sdm conda).
+os.environ["FFKV_SOURCE"] = str(Path(workflow.basedir))
 
 try:
     # Settings of each run, complete: defaults, shared settings, the run's own.

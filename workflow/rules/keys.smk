@@ -63,6 +63,8 @@ rule key_removal:
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
+    resources:
+        gpu=setting("model/gpus"),
     params:
         per_layer=setting("keys/per_layer"),
         removal_triggers=setting("keys/removal_triggers"),

@@ -7,7 +7,8 @@ import click
 from ffkv.commands import WRITABLE, setting, threads_option
 from ffkv.settings import Model, section
 
-CHECKPOINT = [name for name in Model.model_fields if name != "device"]  # proofs run on the CPU
+# Proofs run on the CPU; what a cluster is asked for is the workflow's business.
+CHECKPOINT = [name for name in Model.model_fields if name not in ("device", "gpus")]
 
 
 @click.command()

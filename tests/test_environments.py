@@ -1,0 +1,76 @@
+"""One list of versions: the lists for pip, for conda and of pins agree, and the profile reads as it is meant."""
+
+import re
+
+import pytest
+import yaml
+from snakemake.profiles import ProfileConfigFileParser
+from support import ROOT
+
+ENVIRONMENTS = ROOT / "envs"
+
+
+def pins(lines) -> dict[str, str]:
+    """Package to version, of lines such as `name==1.2`."""
+    found = [re.fullmatch(r"([\w.-]+)==(\S+)", line) for line in lines if line.strip() and not line.startswith("#")]
+    return {match[1].lower().replace("_", "-"): match[2] for match in found}
+
+
+def listed(name: str) -> dict[str, str]:
+    return pins((ENVIRONMENTS / name).read_text().splitlines())
+
+
+def test_conda_gets_the_versions_that_pip_gets():
+    dependencies = yaml.safe_load((ENVIRONMENTS / "ffkv.yaml").read_text())["dependencies"]
+    assert pins(dependencies[-1]["pip"]) == listed("requirements.txt")
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-test.txt", "requirements-slurm.txt"])
+def test_every_list_agrees_with_the_constraints(name):
+    constraints = listed("constraints.txt")
+    wanted = {
+        package: version for package, version in listed(name).items() if package != "torch"
+    }  # +cpu, +cu: by machine
+    assert wanted
+    assert {package: constraints.get(package) for package in wanted} == wanted
+
+
+def profile() -> dict:
+    with (ROOT / "profiles/slurm/profile.yaml").open() as file:
+        return ProfileConfigFileParser().parse(file)
+
+
+def test_unset_variables_ask_for_the_clusters_defaults(monkeypatch):
+    for name in ("FFKV_PARTITION", "FFKV_ACCOUNT", "FFKV_GPU_PARTITION"):
+        monkeypatch.setenv(name, "")
+    settings = profile()
+    assert not [line for line in settings["default-resources"] + settings["set-resources"] if "slurm_" in line]
+
+
+def test_variables_name_partitions_and_the_account_even_if_python_knows_the_name(monkeypatch):
+    for name, value in {"FFKV_PARTITION": "all", "FFKV_ACCOUNT": "007", "FFKV_GPU_PARTITION": "max"}.items():
+        monkeypatch.setenv(name, value)
+    settings = profile()
+    assert {"slurm_partition='all'", "slurm_account='007'"} <= set(settings["default-resources"])
+    partitions = {line for line in settings["set-resources"] if "slurm_partition" in line}
+    assert partitions == {f"{rule}:slurm_partition='max'" for rule in ("triggers", "prefixes", "key_removal")}
+
+
+def test_each_attempt_asks_for_more_memory_and_time():
+    settings = profile()
+    requests = [line.split("=", 1)[1] for line in settings["default-resources"] + settings["set-resources"]]
+    assert all(int(eval(request, {"attempt": 2})) == 2 * int(eval(request, {"attempt": 1})) > 0 for request in requests)
+
+
+def test_the_profile_keeps_what_the_default_profile_says():
+    default = yaml.safe_load((ROOT / "profiles/default/profile.yaml").read_text())
+    settings = profile()
+    assert {key: settings[key] for key in default if key != "cores"} == {
+        key: str(value) for key, value in default.items() if key != "cores"
+    }
+
+
+def test_retries_stand_in_no_rule():
+    assert not [
+        path for path in (ROOT / "workflow/rules").glob("*.smk") if re.search(r"^\s*retries:", path.read_text(), re.M)
+    ]
