@@ -18,9 +18,9 @@ from typing import NamedTuple
 import click
 import psutil
 
-from ffkv.check import LEFT_OVER
 from ffkv.commands import FOLDER
 from ffkv.errors import UserError
+from ffkv.files import PARTIAL
 
 PREFIX = "ffkv_"  # of job names: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
@@ -115,7 +115,7 @@ def unfinished_files(folder: Path) -> list[Path]:
         path
         for place in ("results", "reports")
         for path in sorted((folder / place).rglob(".*.partial"))
-        if LEFT_OVER.fullmatch(path.name) and not any(LEFT_OVER.fullmatch(parent.name) for parent in path.parents)
+        if PARTIAL.fullmatch(path.name) and not any(PARTIAL.fullmatch(parent.name) for parent in path.parents)
     ]
 
 
