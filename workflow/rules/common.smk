@@ -1,8 +1,8 @@
 """What the rules share: the checked settings, and how inputs follow from them."""
 
 import json
-import os
 import shutil
+from os import environ
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -24,7 +24,7 @@ if shutil.which("ffkv") is None:
     )
 
 # envs/ffkv.post-deploy.sh installs ffkv from here, where Snakemake makes the environment (--sdm conda).
-os.environ["FFKV_SOURCE"] = str(Path(workflow.basedir))
+environ["FFKV_SOURCE"] = str(workflow.basedir)
 
 try:
     # Settings of each run, complete: defaults, shared settings, the run's own.
