@@ -91,3 +91,16 @@ def test_every_file_of_a_folder_has_its_sum(tmp_path):
     (tmp_path / "model" / "deep" / "a.json").write_text("[]")
     with pytest.raises(UserError, match=r"a\.json is not what ffkv wrote"):
         verify_folder(tmp_path / "model")
+
+
+def test_files_made_inside_of_larger_things_have_one_sum_under_their_own_name(tmp_path):
+    """The model stage writes HDF5 files inside its folder, and memories.h5 together with it."""
+    with atomic(tmp_path / "model") as folder, atomic(tmp_path / "memories.h5") as memories:
+        folder.mkdir()
+        hdf5(folder / "vocabulary.h5")
+        hdf5(memories)
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    files = {"memories.h5", "model/vocabulary.h5"}
+    assert names == files | {"model"} | {".memories.h5.sha256", "model/.vocabulary.h5.sha256"}
+    for name in files:
+        verify_sum(tmp_path / name)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ffkv.checksums import sum_line, sum_path
+from ffkv.checksums import is_sum, sum_line, sum_path
 from ffkv.errors import UserError
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
@@ -88,13 +88,14 @@ def _finish(temporary: Path, path: Path) -> None:
         line = sum_line(temporary, path.name)
         sum_path(path).unlink(missing_ok=True)
         temporary.replace(path)
-        _write_sum(path, line)
+        if not PARTIAL.fullmatch(path.name):  # a part of something larger, which gets its name and sum later
+            _write_sum(path, line)
     _sync_entry(path.parent)
 
 
 def _write_sums(folder: Path) -> None:
     for entry in sorted(folder.rglob("*")):
-        if entry.is_file():
+        if entry.is_file() and not is_sum(entry):
             _write_sum(entry, sum_line(entry, entry.name))
 
 
