@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ import psutil
 from ffkv.commands import FOLDER
 from ffkv.errors import UserError
 from ffkv.files import PARTIAL
+from ffkv.processes import command_line, is_orphan, is_snakemake, is_step, runs, signal, works_in
 
 PREFIX = "ffkv_"  # of job names: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
@@ -61,7 +61,7 @@ def refuse_living(folder: Path, insist: bool = False) -> None:
     owner, host = _owner(folder), socket.gethostname()
     for process in psutil.process_iter():
         named = owner is not None and (owner.host, owner.pid) == (host, process.pid)
-        if _is_snakemake(process) and (named or _works_in(process, folder)):
+        if is_snakemake(process) and (named or works_in(process, folder)):
             raise UserError(
                 f"snakemake is still at work in {folder}: process {process.pid}. Nothing is left behind; stop it with\n"
                 f"  kill -INT {process.pid}\nand wait until it has cancelled its jobs."
@@ -100,11 +100,11 @@ def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
     numbers, found = {job.number for job in jobs}, {}
     for process in psutil.process_iter():
         try:
-            if not (_is_step(process) and _works_in(process, folder) and _is_orphan(process)):
+            if not (is_step(process) and works_in(process, folder) and is_orphan(process)):
                 continue
             if process.environ().get("SLURM_JOB_ID") not in numbers:
                 found |= {one.pid: one for one in (process, *process.children(recursive=True))}
-        except psutil.Error:  # over meanwhile, or another user's
+        except (psutil.Error, ProcessLookupError):  # over meanwhile, or another user's
             continue
     return list(found.values())
 
@@ -136,12 +136,12 @@ def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> No
         UserError: SLURM does not answer, or something does not end.
     """
     for process in processes:
-        _signal(process.terminate)
+        signal(process.terminate)
     if jobs:
         _slurm("scancel", *(job.number for job in jobs))
     for process in psutil.wait_procs(processes, END_SECONDS / 4)[1]:
-        _signal(process.kill)
-    left = [f"process {process.pid}" for process in psutil.wait_procs(processes, 10)[1]]
+        signal(process.kill)
+    left = [f"process {process.pid}" for process in psutil.wait_procs(processes, 10)[1] if runs(process)]
     deadline = time.monotonic() + END_SECONDS
     while (jobs := slurm_jobs(folder) if jobs else []) and time.monotonic() < deadline:
         time.sleep(1)
@@ -168,7 +168,7 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     jobs = slurm_jobs(folder)
     processes, files = local_orphans(folder, jobs), unfinished_files(folder)
     lines = [f"SLURM job {job.number}, {job.state.lower()}: {job.step}" for job in jobs]
-    lines += [f"process {process.pid}: {_command(process)[:100]}" for process in processes]
+    lines += [f"process {process.pid}: {command_line(process)[:100]}" for process in processes]
     lines += [f"unfinished: {path.relative_to(folder)}" for path in files]
     lines += ["the folder is locked"] if is_locked(folder) else []
     click.echo("\n".join(lines) or f"Nothing is left behind in {folder}.")
@@ -190,53 +190,6 @@ def _owner(folder: Path) -> Owner | None:
         return Owner(str(note["host"]), int(note["pid"]), bool(note["local"]))
     except (OSError, ValueError, KeyError, TypeError):  # none, or half of one: the processes here still tell
         return None
-
-
-def _is_snakemake(process: psutil.Process) -> bool:
-    """Whether it runs a whole workflow, and not a single job inside SLURM."""
-    arguments = _arguments(process)
-    python = bool(arguments) and Path(arguments[0]).name.startswith(("python", "snakemake"))
-    return python and "snakemake" in {Path(name).name for name in arguments[:4]} and "--mode" not in arguments
-
-
-def _is_step(process: psutil.Process) -> bool:
-    """A job's shell, or the `ffkv` that it became."""
-    arguments = _arguments(process)
-    if len(arguments) > 2 and arguments[1] == "-c":
-        return arguments[2].lstrip().startswith("set -euo pipefail") and "ffkv " in arguments[2]
-    writes = not {"--output", "--patterns"}.isdisjoint(arguments)
-    return writes and "ffkv" in {Path(argument).name for argument in arguments[:2]}
-
-
-def _is_orphan(process: psutil.Process) -> bool:
-    """Whether the parent is gone: the one that stands for it then is of another session."""
-    parent = process.parent()
-    return parent is None or parent.pid == 1 or os.getsid(process.pid) != os.getsid(parent.pid)
-
-
-def _works_in(process: psutil.Process, folder: Path) -> bool:
-    try:
-        return Path(process.cwd()).resolve() == folder.resolve()
-    except psutil.Error:
-        return False
-
-
-def _arguments(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-def _command(process: psutil.Process) -> str:
-    return " ".join(" ".join(_arguments(process)).split())
-
-
-def _signal(send: Callable[[], None]) -> None:
-    try:
-        send()
-    except psutil.NoSuchProcess:
-        return
 
 
 def _slurm(*command: str) -> list[str]:

@@ -7,6 +7,7 @@ started and nothing else. Everything is written below the folder. Needs root. No
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -33,7 +34,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=30
 # Without these two every daemon listens on all addresses.
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 MpiDefault=none
@@ -49,7 +50,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
-# Seconds: quick kills, quick notice of a dead node; squeue shows ended jobs for an hour.
+# Seconds: quick kills, quick notice of a dead node (whose jobs start again after cred_expire above); squeue shows ended jobs for an hour.
 KillWait=2
 SlurmctldTimeout=30
 SlurmdTimeout=20
@@ -104,7 +105,7 @@ class Cluster:
         """Every job of the last hour, by number."""
         lines = self.call("squeue", "--states=all", "--noheader", "--sort=i", "--format=%i|%j|%T|%N|%V|%m|%l|%k")
         rows = [line.split("|", 7) for line in lines.splitlines()]
-        return [Job(*row[:4], time.mktime(time.strptime(row[4], "%Y-%m-%dT%H:%M:%S")), *row[5:]) for row in rows]
+        return [Job(*row[:4], _seconds(row[4]), *row[5:]) for row in rows]
 
     def start(self, *names: str) -> None:
         """Starts daemons: munged, slurmctld, or a node's slurmd by the node's name."""
@@ -138,25 +139,34 @@ class Cluster:
                 raise RuntimeError(f"{what} did not come up:\n{logs}")
             time.sleep(0.2)
 
+    def started(self, number: str) -> list[float]:
+        """When a job that is over started, once for each time that SLURM put it back into the queue."""
+        found = re.findall(rf"^JobId={number} .*?StartTime=(\S+)", (self.folder / "jobs.log").read_text(), re.M)
+        return [_seconds(text) for text in found]
+
     def kill_node(self, node: str) -> None:
         """A power cut: the node's slurmd, the managers of its steps, and the steps, by SIGKILL in this order."""
+        log = str(self.folder / f"slurmd.{node}.log")
+        managers = [step for step in self._managers() if log in {file.path for file in step.open_files()}]
         steps = [process for process in self.processes() if _variable(process, "SLURMD_NODENAME") == node]
-        managers = {parent.pid: parent for step in steps if (parent := step.parent()) and parent.name() == "slurmstepd"}
         self.daemons.pop(node).kill()
-        for process in [*managers.values(), *steps]:
+        for process in [*managers, *steps]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
     def processes(self) -> list[psutil.Process]:
         """What this cluster runs, the daemons among it: nothing else is ever given its SLURM_CONF."""
         configuration = str(_slurm_conf(self))
-        return [process for process in psutil.process_iter() if _variable(process, "SLURM_CONF") == configuration]
+        known = [process for process in psutil.process_iter() if _variable(process, "SLURM_CONF") == configuration]
+        return [*known, *self._managers()]
 
     def stop(self) -> None:
         """Ends everything: jobs first, because they outlive their slurmd, then the daemons, then what is left."""
         with contextlib.suppress(subprocess.SubprocessError):
-            self.call("scancel", "--user=root", "--signal=KILL", "--full")
             self.call("scancel", "--user=root")
+            deadline = time.monotonic() + 20
+            while self.call("squeue", "--noheader") and time.monotonic() < deadline:
+                time.sleep(0.2)
         for daemon in self.daemons.values():
             daemon.send_signal(signal.SIGTERM)
         for daemon in self.daemons.values():
@@ -167,6 +177,15 @@ class Cluster:
                 process.kill()
         for daemon in self.daemons.values():
             daemon.wait(10)
+
+    def _managers(self) -> list[psutil.Process]:
+        """The managers of steps: they write over their environment, and work where their slurmd does."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.name() == "slurmstepd" and process.cwd() == str(self.folder):
+                    found.append(process)
+        return found
 
 
 def missing() -> str:
@@ -212,6 +231,10 @@ def _configure(folder: Path) -> None:
             options = f" -S {folder}/munge/socket" if client == "munge" else ""
             (folder / "bin" / client).write_text(f'#!/bin/sh\nSLURM_CONF={conf} exec {real}{options} "$@"\n')
             (folder / "bin" / client).chmod(0o755)
+
+
+def _seconds(text: str) -> float:
+    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
 
 
 def _free_ports(count: int) -> list[int]:

@@ -60,8 +60,23 @@ def profile(folder: Path, *changes: tuple[str, str]) -> Path:
     return folder / "profile"
 
 
-def start(slurm, folder: Path, *arguments: str, profile=ROOT / "profiles/slurm", config=ROOT / "configs/tiny.yaml"):
-    """Starts snakemake as a person does, so that it can be interrupted."""
+@pytest.fixture
+def start(slurm):
+    """Starts snakemake on the cluster as a person does, so that it can be interrupted; a test leaves none behind."""
+    started = []
+
+    def go(folder: Path, *arguments: str, **files: Path) -> subprocess.Popen:
+        started.append(submit(slurm, folder, *arguments, **files))
+        return started[-1]
+
+    yield go
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def submit(slurm, folder: Path, *arguments: str, profile=ROOT / "profiles/slurm", config=ROOT / "configs/tiny.yaml"):
+    """A snakemake of the tiny run in a folder, its output in a file there."""
     command = ["env", "--default-signal=INT", "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", folder]
     command += ["--configfile", config, *SHARDS, "--workflow-profile", profile, *OPTIONS, *arguments]
     environment = {**os.environ, **slurm.environment, "HF_HUB_OFFLINE": "1"}
@@ -168,7 +183,7 @@ def test_the_documented_commands_give_the_bytes_of_a_local_run(slurm, undisturbe
 
 
 def test_a_job_over_its_memory_is_retried_with_more_and_gets_a_gpu_when_asked_for(
-    slurm, undisturbed, tmp_path, monkeypatch, cost
+    slurm, undisturbed, start, tmp_path, monkeypatch, cost
 ):
     folder = shutil.copytree(undisturbed, tmp_path / "copy")
     made = "results/tiny/keys/removal/0.parquet"
@@ -177,7 +192,7 @@ def test_a_job_over_its_memory_is_retried_with_more_and_gets_a_gpu_when_asked_fo
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("FFKV_GPU_PARTITION", "gpu")
     small = profile(tmp_path, ("16000 * attempt", "350 * attempt"))
-    finish(start(slurm, folder, made, profile=small, config=tmp_path / "settings.yaml"), folder)
+    finish(start(folder, made, profile=small, config=tmp_path / "settings.yaml"), folder)
     first, *others = jobs_of(slurm, folder, "rule_key_removal_wildcards_tiny_0")
     assert (first.state, first.memory) == ("FAILED", "350M")
     assert (others[-1].state, others[-1].memory) in {("COMPLETED", f"{350 * attempt}M") for attempt in (2, 3, 4)}
@@ -187,7 +202,9 @@ def test_a_job_over_its_memory_is_retried_with_more_and_gets_a_gpu_when_asked_fo
     cost("a job over its memory", lost(slurm, folder, first.comment))
 
 
-def test_a_job_over_its_time_a_cancelled_job_and_a_dead_node_do_not_end_the_run(slurm, undisturbed, tmp_path, cost):
+def test_a_job_over_its_time_a_cancelled_job_and_a_dead_node_do_not_end_the_run(
+    slurm, undisturbed, start, tmp_path, cost
+):
     """One step hangs beyond its time limit, one job is cancelled, and one node is cut off, in one run."""
     folder = from_shards_on(undisturbed, tmp_path)
     placed = profile(
@@ -198,11 +215,12 @@ def test_a_job_over_its_time_a_cancelled_job_and_a_dead_node_do_not_end_the_run(
         ),
         (
             "  prefixes:\n    mem_mb: 16000 * attempt\n",
-            "  prefixes:\n    slurm_extra: \"'--nodelist=n2' if attempt == 1 else ''\"\n    mem_mb: 2000 * attempt\n",
+            "  prefixes:\n    slurm_extra: \"'--nodelist=n2' + (' --no-requeue' if wildcards.shard == '0' else '')"
+            " if attempt == 1 else ''\"\n    mem_mb: 2000 * attempt\n",
         ),
     )
     targets = ("results/tiny/triggers.h5", "results/tiny/prefixes.h5")
-    process = start(slurm, folder, *targets, profile=placed)
+    process = start(folder, *targets, profile=placed)
     disturb(
         slurm,
         process,
@@ -212,16 +230,21 @@ def test_a_job_over_its_time_a_cancelled_job_and_a_dead_node_do_not_end_the_run(
             "prefixes .*--shard 0 ": lambda found: slurm.kill_node("n2"),
         },
     )
-    finish(process, folder)
+    slurm.wait_for("the end of n2", "sinfo", "--noheader", "--nodes=n2", "--format=%t", answer="down")
     slurm.start("n2")
+    finish(process, folder)
     for failure, rule, first in (
         ("a job over its time", "rule_triggers_wildcards_tiny_0", "TIMEOUT"),
         ("a cancelled job", "rule_triggers_wildcards_tiny_1", "CANCELLED"),
-        ("a dead node", "rule_prefixes_wildcards_tiny_0", "NODE_FAIL"),
+        ("a dead node, seen by Snakemake", "rule_prefixes_wildcards_tiny_0", "NODE_FAIL"),
     ):
         jobs = jobs_of(slurm, folder, rule)
         assert [job.state for job in jobs] == [first, "COMPLETED"]
         cost(failure, lost(slurm, folder, rule))
+    (requeued,) = jobs_of(slurm, folder, "rule_prefixes_wildcards_tiny_1")
+    first, second = slurm.started(requeued.number)
+    assert requeued.state == "COMPLETED"
+    cost("a dead node, whose jobs SLURM puts back into the queue", second - first)
     for name in ("triggers.h5", "prefixes.h5"):
         path = f"results/tiny/{name}"
         assert (folder / path).read_bytes() == (undisturbed / path).read_bytes()
@@ -232,17 +255,17 @@ def recover(slurm, folder: Path, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env={**os.environ, **slurm.environment}, capture_output=True, text=True, timeout=300)
 
 
-def test_an_interrupted_and_a_killed_snakemake_go_on_to_the_same_bytes(slurm, undisturbed, tmp_path, cost):
+def test_an_interrupted_and_a_killed_snakemake_go_on_to_the_same_bytes(slurm, undisturbed, start, tmp_path, cost):
     folder = from_shards_on(undisturbed, tmp_path)
 
-    process = start(slurm, folder)
+    process = start(folder)
     disturb(slurm, process, {"triggers .*--shard 0 ": lambda found: process.send_signal(signal.SIGINT)})
     assert process.wait(120) != 0
     assert {job.state for job in jobs_of(slurm, folder)} <= {"CANCELLED", "COMPLETING", "COMPLETED"}
     assert recover(slurm, folder).stdout == f"Nothing is left behind in {folder}.\n"
     interrupted = jobs_of(slurm, folder)
 
-    process = start(slurm, folder)
+    process = start(folder)
     disturb(slurm, process, {"prefixes .*--shard 0 ": lambda found: None})
     refused = recover(slurm, folder, "--cancel")
     assert (refused.returncode, f"process {process.pid}" in refused.stderr) == (2, True)
@@ -257,7 +280,7 @@ def test_an_interrupted_and_a_killed_snakemake_go_on_to_the_same_bytes(slurm, un
     assert done.returncode == 0, done.stderr
     assert not [job for job in jobs_of(slurm, folder) if job.state in ("PENDING", "RUNNING", "COMPLETING")]
 
-    finish(start(slurm, folder), folder)
+    finish(start(folder), folder)
     assert_same_data(folder, undisturbed)
     completed = [job.comment for job in jobs_of(slurm, folder) if job.state == "COMPLETED"]
     assert len(completed) == len(set(completed))

@@ -131,6 +131,7 @@ def test_a_second_run_does_nothing(tiny):
                 "all",
             },
         ),
+        ({"model": {"gpus": 2}}, {"write_settings", "report", "all"}),
         ({"composition": {"mass": 0.8}}, {"measure_composition", "composition", "write_settings", "report", "all"}),
         ({"refinement": {"changes": 3}}, {"refinement", "write_settings", "report", "all"}),
         ({"keys": {"minimum_prefixes": 4}}, {"key_patterns", "keys", "write_settings", "report", "all"}),
