@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
@@ -77,12 +76,6 @@ class Attempt:
         """Snakemake and everything that it started."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-    def wait_for_a_step(self, seconds: float = 60) -> None:
-        """Waits until a job runs, or Snakemake ends."""
-        deadline = time.monotonic() + seconds
-        while self.running and not self.steps() and time.monotonic() < deadline:
-            time.sleep(0.05)
 
     def wait_up_to(self, seconds: float) -> None:
         """Waits, at most until Snakemake ends."""

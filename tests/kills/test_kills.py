@@ -13,7 +13,7 @@ from support import ROOT
 
 pytestmark = pytest.mark.kills
 KILLS = 24
-LONGEST_WAIT = 5.0  # seconds between the start of a first step and the kill
+LONGEST_WAIT = 4.0  # seconds
 SEED = 20
 
 
@@ -28,11 +28,11 @@ def settings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(settings, tmp_path_factory):
-    """The folder of a run that nobody disturbed, and its seconds."""
+    """The folder of a run that nobody disturbed, how many jobs it had, and its seconds."""
     directory, begin = tmp_path_factory.mktemp("undisturbed"), time.monotonic()
     attempt = Attempt(directory, settings, 0)
     assert attempt.process.wait(1200) == 0, attempt.log.read_text()[-4000:]
-    return directory, time.monotonic() - begin
+    return directory, len(attempt.ended()), time.monotonic() - begin
 
 
 def data(directory) -> dict[str, object]:
@@ -77,15 +77,22 @@ def kill(attempt: Attempt, how: str, choose: random.Random) -> bool:
 
 def test_a_run_that_is_killed_again_and_again_ends_in_the_same_data(settings, undisturbed, tmp_path, record_property):
     choose, kills, lost = random.Random(SEED), {"step": 0, "group": 0, "snakemake": 0}, 0
+    whole, jobs, seconds = undisturbed
+    # Each kill waits until so many jobs are done, so that kills are spread over the run however fast the machine is.
+    moments = sorted(choose.randrange(jobs - 1) for _ in range(KILLS))
     finished, watcher, begin = set(), Watcher([tmp_path / "results", tmp_path / "reports"]), time.monotonic()
     watcher.start()
     for number in range(200):
         attempt = Attempt(tmp_path, settings, number)
-        while attempt.running and sum(kills.values()) < KILLS:
-            attempt.wait_for_a_step()
+        while attempt.running and moments:
+            if len(finished | attempt.ended()) < moments[0] or not attempt.steps():
+                attempt.wait_up_to(0.1)
+                continue
             attempt.wait_up_to(choose.uniform(0, LONGEST_WAIT))
             how = choose.choice(list(kills))
-            kills[how] += kill(attempt, how, choose)
+            if kill(attempt, how, choose):
+                kills[how] += 1
+                moments.pop(0)
         attempt.process.wait(1200)
         again = finished & set(attempt.began().values())
         assert not again, f"done twice: {again}"
@@ -96,11 +103,11 @@ def test_a_run_that_is_killed_again_and_again_ends_in_the_same_data(settings, un
         recover(tmp_path)
     watcher.stop()
     assert attempt.process.returncode == 0, attempt.log.read_text()[-4000:]
-    assert sum(kills.values()) >= KILLS, f"the run was over after {kills}: wait less between two kills"
+    assert not moments, f"the run was over after {kills}"
     assert all(kills.values())
     assert watcher.broken == []
     assert watcher.seen > 50
-    assert data(tmp_path) == data(undisturbed[0])
-    report = f"{kills} kills, {lost} jobs begun and lost, {number + 1} starts, {time.monotonic() - begin:.0f} s against {undisturbed[1]:.0f} s"
+    assert data(tmp_path) == data(whole)
+    report = f"{kills} kills, {lost} jobs begun and lost, {number + 1} starts, {time.monotonic() - begin:.0f} s against {seconds:.0f} s"
     record_property("kills", report)
     print(report)
