@@ -38,7 +38,12 @@ localrules:
 
 
 onstart:
+    check_places()
     note_owner(workflow.local_exec)
+
+
+onerror:
+    say_what_is_full()
 
 
 rule all:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from ffkv import store, tables
 from ffkv.check import check, check_run
 from ffkv.errors import UserError
+from ffkv.files import atomic
 
 
 @pytest.fixture
@@ -64,8 +65,25 @@ def test_what_a_kill_left_is_named_and_what_is_to_be_deleted(run):
     (folder / "anatomy.json").write_text("{")  # a part of what is left over, no problem of its own
     result = CliRunner().invoke(check, [str(run)])
     assert isinstance(result.exception, UserError)
-    command = str(result.exception).splitlines()[-1]
-    assert shlex.split(command) == ["rm", "-r", str(folder), str(left)]
+    commands = [shlex.split(line) for line in str(result.exception).splitlines()]
+    assert ["rm", "-r", str(folder), str(left)] in commands
+    assert not any(command[0] == "snakemake" for command in commands)  # there is nothing to make again
+
+
+@pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_text("[]")])
+def test_a_folder_that_a_step_wrote_is_made_again_as_one(run, change):
+    with atomic(run / "model") as folder:
+        folder.mkdir()
+        (folder / "anatomy.json").write_text("{}")
+        (folder / "tokenizer.txt").write_text("of a sort that ffkv does not read itself")
+    assert check_run(run)[1] == []
+    change(run / "model" / "tokenizer.txt")
+    flip(run / "triggers.h5", 5000)
+    result = CliRunner().invoke(check, [str(run)])
+    assert "tokenizer.txt is not what ffkv wrote" in result.output
+    *_, rm, _, snakemake = (shlex.split(line) for line in str(result.exception).splitlines())
+    assert rm == ["rm", "-r", str(run / "model"), str(run / "triggers.h5")]
+    assert snakemake == ["snakemake", str(run / "model"), str(run / "triggers.h5")]
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):

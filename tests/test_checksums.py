@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ffkv import store, tables
-from ffkv.checksums import sum_path, verify_folder, verify_sum
+from ffkv.checksums import sum_path, verify_sum
 from ffkv.errors import UserError
 from ffkv.files import atomic
 
@@ -82,12 +82,45 @@ def test_a_file_that_is_written_again_has_the_new_sum(tmp_path):
         verify_sum(tmp_path / "a")
 
 
-def test_every_file_of_a_folder_has_its_sum(tmp_path):
+@pytest.fixture
+def model(tmp_path):
+    """A folder that was written as one."""
     with atomic(tmp_path / "model") as folder:
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "a.json").write_text("{}")
         (folder / "b").write_text("b")
-    verify_folder(tmp_path / "model")
-    (tmp_path / "model" / "deep" / "a.json").write_text("[]")
-    with pytest.raises(UserError, match=r"a\.json is not what ffkv wrote"):
-        verify_folder(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def damage(path):
+    path.write_text("[]")
+
+
+@pytest.mark.parametrize("change", [damage, lambda path: path.unlink()], ids=["damaged", "missing"])
+@pytest.mark.parametrize("asked", ["", "deep/a.json"])
+def test_a_folder_that_was_written_as_one_is_verified_and_deleted_as_one(model, change, asked):
+    """Deleting a single file of it would not make Snakemake write it again."""
+    verify_sum(model / asked)
+    change(model / "deep" / "a.json")
+    verify_sum(model / "b")
+    with pytest.raises(UserError, match=rf"model/deep/a\.json is not what ffkv wrote.*Delete {model} and run"):
+        verify_sum(model / asked)
+
+
+def test_the_sums_of_a_folder_are_the_commands(model):
+    command = ["sha256sum", "--check", ".model.sha256"]
+    assert (
+        subprocess.run(command, cwd=model.parent, capture_output=True).stdout == b"model/b: OK\nmodel/deep/a.json: OK\n"
+    )
+
+
+def test_files_made_inside_of_larger_things_have_one_sum_under_their_own_name(tmp_path):
+    """The model stage writes HDF5 files inside its folder, and memories.h5 together with it."""
+    with atomic(tmp_path / "model") as folder, atomic(tmp_path / "memories.h5") as memories:
+        folder.mkdir()
+        hdf5(folder / "vocabulary.h5")
+        hdf5(memories)
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert names == {"memories.h5", "model", "model/vocabulary.h5", ".memories.h5.sha256", ".model.sha256"}
+    for name in ("model", "model/vocabulary.h5", "memories.h5"):
+        verify_sum(tmp_path / name)

@@ -1,23 +1,24 @@
 """`ffkv check`: reads every file of a run whole, and says which to delete."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from ffkv.checksums import is_sum, sum_path, verify_sum
+from ffkv.checksums import is_sum, output_of, sum_path, verify_sum
 from ffkv.commands import FOLDER
 from ffkv.errors import UserError
 from ffkv.files import PARTIAL, PROGRESS
 
 
 class Problem(NamedTuple):
-    """A file that is not what it should be, and why."""
+    """What one step wrote (a file, or a folder) and is not right; why; whether a killed step left it unfinished."""
 
     path: Path
     reason: str
+    unfinished: bool = False
 
 
 def check_run(folder: Path) -> tuple[int, list[Problem]]:
@@ -33,31 +34,38 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     Raises:
         UserError: the folder holds no file of a run.
     """
-    read, problems = 0, []
+    read, problems = 0, {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if any(map(PARTIAL.fullmatch, parts)):
             if PARTIAL.fullmatch(path.name):
-                problems.append(Problem(path, "was left unfinished when its step was killed"))
-        elif path.is_file() and not any(part.endswith(PROGRESS) for part in parts) and _made(path):
-            read += 1
-            problems += [Problem(path, reason) for reason in _reasons(path, folder)]
+                problems[path] = Problem(path, "was left unfinished when its step was killed", unfinished=True)
+        elif not any(part.endswith(PROGRESS) for part in parts) and _made(path):
+            read += path.is_file()
+            output, reason = output_of(path), _reason(path, folder)
+            if reason:
+                problems.setdefault(output, Problem(output, reason))
     if not read and not problems:
         raise UserError(f"{folder} holds no file of a run: name a folder such as results/demo.")
-    return read, problems
+    return read, sorted(problems.values())
 
 
 def _made(path: Path) -> bool:
-    return not is_sum(path) and (path.suffix in READERS or sum_path(path).exists())
+    """Whether a step wrote it; of folders, only one that was written as a whole, in which a file may be missing."""
+    if path.is_dir():
+        return sum_path(path).exists()
+    return not is_sum(path) and (path.suffix in READERS or sum_path(output_of(path)).exists())
 
 
-def _reasons(path: Path, folder: Path) -> Iterator[str]:
+def _reason(path: Path, folder: Path) -> str | None:
+    """What is wrong with a file, or a folder; None where nothing is."""
     try:
         verify_sum(path)
-        if path.suffix in READERS:
+        if path.is_file() and path.suffix in READERS:
             READERS[path.suffix](path, folder)
     except UserError as error:
-        yield str(error).removeprefix(f"{path} ").split(". Delete it")[0]
+        return str(error).removeprefix(f"{path} ").split(". Delete ")[0]
+    return None
 
 
 def _read_hdf5(path: Path, folder: Path) -> None:
@@ -114,11 +122,13 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
 def check(folder: Path) -> None:
     """Read every file of a run (FOLDER, results/<run>) and say which are damaged or left over."""
     read, problems = check_run(folder)
-    for path, reason in problems:
-        click.echo(f"{path}: {reason}")
+    for problem in problems:
+        click.echo(f"{problem.path}: {problem.reason}")
     if problems:
-        names = shlex.join(str(path) for path, _ in problems)
+        names = shlex.join(str(problem.path) for problem in problems)
+        again = shlex.join(str(problem.path) for problem in problems if not problem.unfinished)
         raise UserError(
-            f"{len(problems)} files of {folder} are not right. Delete them and run snakemake again:\n  rm -r {names}"
+            f"{len(problems)} of what {folder} holds are not right. Delete them:\n  rm -r {names}"
+            + (f"\nThen make them again, with the options of your run:\n  snakemake {again}" if again else "")
         )
     click.echo(f"{folder}: {read} files, all whole.")

@@ -1,4 +1,4 @@
-"""SHA-256 sums of files, beside them as `.<name>.sha256`, in the format of the `sha256sum` command."""
+"""SHA-256 sums of what a step wrote, beside it as `.<name>.sha256`: the format of the `sha256sum` command, a line a file."""
 
 import functools
 import hashlib
@@ -7,51 +7,60 @@ from pathlib import Path
 from ffkv.errors import UserError
 
 
-def sum_path(path: Path) -> Path:
-    """Where the sum of a file stands."""
-    return path.with_name(f".{path.name}.sha256")
+def sum_path(output: Path) -> Path:
+    """Where the sums of a file, or of all files of a folder, stand."""
+    return output.with_name(f".{output.name}.sha256")
 
 
 def is_sum(path: Path) -> bool:
-    """Whether a file is a sum of another one."""
+    """Whether a file holds sums."""
     return path.name.startswith(".") and path.suffix == ".sha256"
 
 
-def sum_line(path: Path, name: str) -> str:
-    """What stands in the sum of the file at `path`, which is, or will be, called `name`."""
-    return f"{_digest(path)}  {name}\n"
+def sums(place: Path, name: str) -> str:
+    """What stands in the sums of the file or folder at `place`, which is, or will be, called `name`."""
+    entries = sorted(entry for entry in place.rglob("*") if entry.is_file()) if place.is_dir() else [place]
+    return "".join(f"{_digest(entry)}  {Path(name, entry.relative_to(place))}\n" for entry in entries)
+
+
+def output_of(path: Path) -> Path:
+    """What one step wrote as a whole: the file itself, or the folder above it that has sums."""
+    folders = [folder for folder in path.parents if folder.name and sum_path(folder).exists()]
+    return path if sum_path(path).exists() or not folders else folders[0]
 
 
 def verify_sum(path: Path) -> None:
-    """Compares a file with its sum. A file without one passes: it is not ours, or its writer was killed at the last moment.
+    """Compares a file, or all files of a folder, with the sums. Without sums it passes: it is not ours, or its writer was
+    killed at the last moment.
 
     Raises:
-        UserError: the file is not what was written; or it, or its sum, cannot be read.
+        UserError: a file is not what was written, or is missing; or it, or the sums, cannot be read.
     """
+    output = output_of(path)
     try:
-        written = sum_path(path).read_bytes()
+        lines = sum_path(output).read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return
     except OSError as error:
-        raise UserError(f"{sum_path(path)} cannot be read: {error.strerror}. Check its rights.") from error
+        raise UserError(f"{sum_path(output)} cannot be read: {error.strerror}. Check its rights.") from error
+    for line in lines:
+        written, _, name = line.partition("  ")
+        file = output.with_name(name) if name == output.name else output.parent / name
+        if path in (file, *file.parents) and _digest_now(file) != written:
+            raise UserError(
+                f"{file} is not what ffkv wrote: it was damaged or changed since. Delete {'it' if file == output else output}"
+                f" and run the workflow again (or, if the change is yours, delete {sum_path(output)})."
+            )
+
+
+def _digest_now(path: Path) -> str:
     try:
         entry = path.stat()
-        digest = _digest_of(path, entry.st_ino, entry.st_size, entry.st_mtime_ns)
+        return _digest_of(path, entry.st_ino, entry.st_size, entry.st_mtime_ns)
+    except FileNotFoundError:
+        return "missing"
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights and its disk.") from error
-    if written.split(b" ")[0] != digest.encode():
-        raise UserError(
-            f"{path} is not what ffkv wrote: it was damaged or changed since. Delete it and run the workflow again"
-            f" (or, if the change is yours, delete {sum_path(path)})."
-        )
-
-
-def verify_folder(folder: Path) -> None:
-    """`verify_sum` of every file below a folder that has a sum."""
-    for entry in sorted(folder.rglob(".*.sha256")):
-        path = entry.with_name(entry.name.removeprefix(".").removesuffix(".sha256"))
-        if path.is_file():
-            verify_sum(path)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ffkv.checksums import sum_line, sum_path
+from ffkv.checksums import sum_path, sums
 from ffkv.errors import UserError
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
@@ -72,35 +72,26 @@ def _sweep(path: Path) -> None:
 
 
 def _finish(temporary: Path, path: Path) -> None:
-    """Gives what is complete its name and its sum.
+    """Gives what is complete its name and its sums.
 
-    The sum comes last: a process killed here leaves a whole file without one, never a sum that does not fit.
+    The sums come last: a process killed here leaves whole files without them, never sums that do not fit.
     """
     _share(temporary)
     _sync(temporary)
-    if temporary.is_dir():
-        _write_sums(temporary)
-        old = _set_aside(path, temporary) if path.is_dir() else None
-        temporary.replace(path)
-        if old:
-            remove(old)
-    else:
-        line = sum_line(temporary, path.name)
-        sum_path(path).unlink(missing_ok=True)
-        temporary.replace(path)
-        _write_sum(path, line)
+    lines = sums(temporary, path.name)
+    sum_path(path).unlink(missing_ok=True)
+    old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
+    temporary.replace(path)
+    if not any(PARTIAL.fullmatch(part) for part in path.parts):  # a part of something larger, which gets its sums
+        _write_sums(path, lines)
     _sync_entry(path.parent)
+    if old:
+        remove(old)
 
 
-def _write_sums(folder: Path) -> None:
-    for entry in sorted(folder.rglob("*")):
-        if entry.is_file():
-            _write_sum(entry, sum_line(entry, entry.name))
-
-
-def _write_sum(path: Path, line: str) -> None:
+def _write_sums(path: Path, lines: str) -> None:
     temporary = _temporary(sum_path(path))
-    temporary.write_text(line)
+    temporary.write_text(lines)
     temporary.replace(sum_path(path))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from os import environ
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from snakemake.exceptions import WorkflowError
 
 try:
     from ffkv.corpus.read import find_files
+    from ffkv.disk import check_writable, full
     from ffkv.errors import UserError
     from ffkv.recover import note_owner
     from ffkv.settings import EMBEDDED, corpus_sources, resolve, section
@@ -27,10 +29,14 @@ if shutil.which("ffkv") is None:
 environ["FFKV_SOURCE"] = str(workflow.basedir)
 
 try:
+    check_writable([Path(), Path(".snakemake")])
     # Settings of each run, complete: defaults, shared settings, the run's own.
     SETTINGS = {run: settings.model_dump() for run, settings in resolve(config).items()}
 except UserError as error:
     raise WorkflowError(str(error))
+
+
+PLACES = (Path("results"), Path("reports"))
 
 
 wildcard_constraints:
@@ -38,6 +44,23 @@ wildcard_constraints:
     split="train|validation",
     shard=r"\d+",
     group=r"\d+",
+
+
+def check_places():
+    """Before a run: the folders of the results can be written."""
+    try:
+        check_writable(path for place in PLACES for path in (place, *place.rglob("*")))
+    except UserError as error:
+        raise WorkflowError(str(error))
+
+
+def say_what_is_full():
+    """After a failure."""
+    for place in full(PLACES):
+        print(
+            f"The disk of {place} is full. Make room, then start the same command again.",
+            file=sys.stderr,
+        )
 
 
 def setting(name):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ffkv.checksums import verify_folder
+from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
 from ffkv.fairseq import checkpoint as fairseq
 from ffkv.model.experts import form_of
@@ -23,7 +23,7 @@ def load_checkpoint(settings: Model) -> torch.nn.Module:
         UserError: no such checkpoint, not a causal language model, weights missing, packed or not finite.
     """
     check_checkpoint(settings.checkpoint)
-    verify_folder(Path(settings.checkpoint))  # of the model that the workflow trains
+    verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
     model = fairseq.load_model(settings) if fairseq.is_fairseq(settings.checkpoint) else _from_transformers(settings)
     if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
@@ -137,7 +137,7 @@ def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code
     """
     if fairseq.is_fairseq(source):
         return fairseq.load_tokenizer(source)
-    verify_folder(Path(source))
+    verify_sum(Path(source))
     from transformers import AutoTokenizer, logging
 
     logging.set_verbosity_error()

@@ -4,6 +4,7 @@ The blocks are emptied and the last one returns the vectors that are to be read.
 projections, output embedding, scale and soft cap, so nothing needs to be known of them.
 """
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ from ffkv.model.hooks import given
 from ffkv.runtime import choose_device
 
 FILE = "head.safetensors"
-EMBEDDING = "output embedding"  # key in the file's metadata; the others are names of tensors
+NAMES = "names"  # the file's one piece of metadata: safetensors writes several in any order
+EMBEDDING = "output embedding"  # among the names; the others are names of tensors
 
 
 def empty(model: nn.Module, shell: Shell) -> nn.Module:
@@ -64,7 +66,7 @@ def write_head(folder: Path, model: nn.Module, shell: Shell) -> None:
         tensors[first] = tensor.detach().cpu().contiguous()
     embedding = emptied.get_output_embeddings()
     aliases[EMBEDDING] = names.get(id(embedding.weight), "") if embedding is not None else ""
-    save_file(tensors, folder / FILE, metadata=aliases)
+    save_file(tensors, folder / FILE, metadata={NAMES: json.dumps(aliases, sort_keys=True)})
     emptied.config.save_pretrained(folder)
 
 
@@ -105,7 +107,7 @@ def read_head(folder: Path, shell: Shell, source: str = "", revision: str = "mai
     verify_sum(folder / FILE)
     tensors = load_file(folder / FILE)
     with safe_open(folder / FILE, "pt") as file:
-        aliases = {name: first for name, first in file.metadata().items() if name != EMBEDDING}
+        aliases = {name: first for name, first in _names(file).items() if name != EMBEDDING}
     dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
     known = getattr(transformers, shell.architecture, None)
     with torch.device("meta"):
@@ -135,5 +137,10 @@ def stored_output_embedding(model_folder: Path) -> np.ndarray | None:
     """The output embedding [vocabulary, d] in float32; None where the model has no single one."""
     verify_sum(Path(model_folder) / FILE)
     with safe_open(Path(model_folder) / FILE, "pt") as file:
-        name = file.metadata()[EMBEDDING]
+        name = _names(file)[EMBEDDING]
         return file.get_tensor(name).float().numpy() if name else None
+
+
+def _names(file: safe_open) -> dict[str, str]:
+    """Of every tensor, the name under which the file holds it."""
+    return json.loads(file.metadata()[NAMES])

@@ -1,0 +1,171 @@
+"""Disks that are full, read-only, or damaged: what a person sees, and that nothing wrong is analysed."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import ROOT, snakemake
+
+from ffkv.check import check_run
+
+pytestmark = pytest.mark.kills
+SETTINGS = ROOT / "configs/tiny.yaml"
+# What each sort of writer makes: HDF5, parquet, CSV, a folder with tensors, the report.
+TARGETS = {
+    "results/tiny/triggers.h5": "triggers.h5",
+    "results/tiny/values/memories/0.parquet": "0.parquet",
+    "results/tiny/refinement/changes.csv": "changes.csv",
+    "results/tiny/model": "model",
+    "reports/tiny/index.html": "index.html",
+}
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int):
+    """A disk of its own at a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of the finished run on a disk of 16 MB."""
+    with small_disk(tmp_path / "disk", 16) as disk:
+        shutil.copytree(finished, disk, dirs_exist_ok=True, symlinks=True)  # with the times of its files
+        yield disk
+
+
+def fill(disk: Path, leaving: int) -> Path:
+    """Fills a disk up to some bytes."""
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    os.truncate(disk / "filler", max(0, (disk / "filler").stat().st_size - leaving))
+    return disk / "filler"
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_full_disk_is_named_and_the_same_command_goes_on(finished, run, target):
+    remove(run / target)
+    filler = fill(run, leaving=8192)
+    done = snakemake(run, SETTINGS, target)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert f"{TARGETS[target]} cannot be written: No space left on device" in said
+    assert f"The disk of {run}/results is full. Make room, then start the same command again." in said
+    assert "Traceback" not in said
+    assert not (run / target).exists()
+    assert not list(run.rglob("*.partial"))
+    filler.unlink()
+    assert snakemake(run, SETTINGS).returncode == 0
+    assert same(run, finished)
+
+
+def same(run: Path, other: Path) -> bool:
+    """Whether every file with sums is the other run's."""
+    found = [
+        {path.relative_to(top): path.read_bytes() for path in top.rglob(".*.sha256") if "report" not in str(path)}
+        for top in (run, other)
+    ]
+    return found[0] == found[1]
+
+
+def test_a_disk_with_no_room_for_a_log_is_named(run):
+    remove(run / "results/tiny/triggers.h5")
+    fill(run, leaving=0)
+    done = snakemake(run, SETTINGS, "results/tiny/triggers.h5")
+    assert done.returncode == 1
+    assert f"The disk of {run}/results is full." in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("what", ["", "results", "results/tiny/keys"])
+def test_a_folder_that_is_read_only_is_named_before_anything_runs(finished, tmp_path, what):
+    shutil.copytree(finished, tmp_path / "run", symlinks=True)
+    remove(tmp_path / "run/results/tiny/keys/removal.csv")
+    place = tmp_path / "run" / what
+    with small_disk(tmp_path / "disk", 16) as disk:
+        shutil.copytree(place, disk, dirs_exist_ok=True, symlinks=True)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        shutil.rmtree(place)
+        place.symlink_to(disk)
+        done = snakemake(tmp_path / "run", SETTINGS)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert f"{disk} cannot be written: its disk is read-only, or it is not yours." in said
+    assert "Traceback" not in said
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+@pytest.mark.parametrize(
+    ("damaged", "reader"),
+    [
+        ("results/tiny/prefixes/1.h5", "results/tiny/prefixes.h5"),
+        ("results/tiny/keys/prefixes/1.parquet", "results/tiny/keys/categories.csv"),
+        ("results/tiny/model/head.safetensors", "results/tiny/values/projections/1.h5"),
+        ("results/tiny/refinement/changes.csv", "reports/tiny/index.html"),
+    ],
+)
+def test_a_damaged_file_is_named_and_not_analysed(finished, tmp_path, damaged, reader, damage):
+    """What another program does to a file, Snakemake sees by its time; a bad disk changes no time."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    entry = (run / damaged).stat()
+    damage(run / damaged)
+    os.utime(run / damaged, ns=(entry.st_atime_ns, entry.st_mtime_ns))
+    remove(run / reader)
+    done = snakemake(run, SETTINGS, reader)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert f"{damaged} is not what ffkv wrote" in said
+    assert "Traceback" not in said
+    assert not (run / reader).exists()
+    # What the message and the check say is enough.
+    (problem,) = check_run(run / "results/tiny")[1]
+    remove(problem.path)
+    assert snakemake(run, SETTINGS, str(problem.path.relative_to(run))).returncode == 0
+    assert snakemake(run, SETTINGS).returncode == 0
+    assert check_run(run / "results/tiny")[1] == []
+    assert same(run, finished)
+
+
+def test_the_second_of_two_runs_in_one_folder_says_so_and_ends(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    remove(run / "results/tiny/triggers/0.h5")
+    command = ["snakemake", "--snakefile", ROOT / "Snakefile", "--directory", run, "--configfile", SETTINGS]
+    target = "results/tiny/triggers/0.h5"
+    with subprocess.Popen(
+        [*command, "--cores", "1", target], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as first:
+        while b"rule triggers" not in first.stderr.readline():
+            pass
+        second = snakemake(run, SETTINGS, target)
+        first.stderr.read()
+    assert first.returncode == 0
+    assert second.returncode == 1
+    assert "cannot be locked" in second.stdout + second.stderr

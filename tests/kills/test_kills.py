@@ -1,0 +1,113 @@
+"""kill -9 at random moments of a whole run: the data are those of an undisturbed one."""
+
+import random
+import subprocess
+import time
+
+import h5py
+import pytest
+import yaml
+from kills.attempts import Attempt
+from kills.watch import Watcher
+from support import ROOT
+
+pytestmark = pytest.mark.kills
+KILLS = 24
+LONGEST_WAIT = 4.0  # seconds
+SEED = 20
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """configs/tiny.yaml, in three shards and two groups of layers."""
+    path = tmp_path_factory.mktemp("settings") / "settings.yaml"
+    config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text()) | {"shards": 3, "layer_groups": 2}
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(settings, tmp_path_factory):
+    """The folder of a run that nobody disturbed, how many jobs it had, and its seconds."""
+    directory, begin = tmp_path_factory.mktemp("undisturbed"), time.monotonic()
+    attempt = Attempt(directory, settings, 0)
+    assert attempt.process.wait(1200) == 0, attempt.log.read_text()[-4000:]
+    return directory, len(attempt.ended()), time.monotonic() - begin
+
+
+def data(directory) -> dict[str, object]:
+    """All data of a run: the datasets of HDF5 files, which also say when they were made by whom, and the bytes of others."""
+    found = {}
+    for top in ("results", "reports"):
+        for path in sorted((directory / top).rglob("*")):
+            name = str(path.relative_to(directory))
+            if path.is_dir() or "/logs/" in name or "/benchmarks/" in name:
+                continue
+            found[name] = _datasets(path) if path.suffix == ".h5" else path.read_bytes()
+    return found
+
+
+def _datasets(path) -> dict[str, bytes]:
+    found = {}
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, item: found.update({name: item[...].tobytes()}) if isinstance(item, h5py.Dataset) else None
+        )
+        found |= {f"@{name}": str(value).encode() for name, value in file.attrs.items()}
+    return found
+
+
+def recover(directory) -> None:
+    done = subprocess.run(["ffkv", "recover", "--cancel", "--directory", directory], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def kill(attempt: Attempt, how: str, choose: random.Random) -> bool:
+    """Kills; whether there was something to kill."""
+    if how == "step":
+        steps = attempt.steps()
+        if steps:
+            choose.choice(steps).kill()
+        return bool(steps)
+    if not attempt.running:
+        return False
+    attempt.kill_group() if how == "group" else attempt.kill_snakemake()
+    return True
+
+
+def test_a_run_that_is_killed_again_and_again_ends_in_the_same_data(settings, undisturbed, tmp_path, record_property):
+    choose, kills, lost = random.Random(SEED), {"step": 0, "group": 0, "snakemake": 0}, 0
+    whole, jobs, seconds = undisturbed
+    # Each kill waits until so many jobs are done, so that kills are spread over the run however fast the machine is.
+    moments = sorted(choose.randrange(jobs - 1) for _ in range(KILLS))
+    finished, watcher, begin = set(), Watcher([tmp_path / "results", tmp_path / "reports"]), time.monotonic()
+    watcher.start()
+    for number in range(200):
+        attempt = Attempt(tmp_path, settings, number)
+        while attempt.running and moments:
+            if len(finished | attempt.ended()) < moments[0] or not attempt.steps():
+                attempt.wait_up_to(0.1)
+                continue
+            attempt.wait_up_to(choose.uniform(0, LONGEST_WAIT))
+            how = choose.choice(list(kills))
+            if kill(attempt, how, choose):
+                kills[how] += 1
+                moments.pop(0)
+        attempt.process.wait(1200)
+        again = finished & set(attempt.began().values())
+        assert not again, f"done twice: {again}"
+        finished |= attempt.ended()
+        lost += len(attempt.under_way())
+        if attempt.process.returncode == 0:
+            break
+        recover(tmp_path)
+    watcher.stop()
+    assert attempt.process.returncode == 0, attempt.log.read_text()[-4000:]
+    assert not moments, f"the run was over after {kills}"
+    assert all(kills.values())
+    assert watcher.broken == []
+    assert watcher.seen > 50
+    assert data(tmp_path) == data(whole)
+    report = f"{kills} kills, {lost} jobs begun and lost, {number + 1} starts, {time.monotonic() - begin:.0f} s against {seconds:.0f} s"
+    record_property("kills", report)
+    print(report)
