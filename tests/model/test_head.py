@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import WORDS
+from support import WORDS, prove_into
 
 from ffkv.errors import UserError
 from ffkv.model import head as reading
-from ffkv.model.emptied import load_head, stored_output_embedding
+from ffkv.model.emptied import FILE, load_head, stored_output_embedding
 from ffkv.model.load import load
 from ffkv.model.vocabulary import read_vocabulary, token_texts
 
@@ -90,3 +90,8 @@ def test_ids_beyond_the_tokenizer_are_named_by_number(detector):
     from ffkv.model.checkpoint import load_tokenizer
 
     assert token_texts(load_tokenizer(detector), 19)[-2:] == ["<id 17>", "<id 18>"]
+
+
+def test_the_heads_file_has_the_same_bytes_every_time(checkpoints, proven, tmp_path):
+    again = prove_into(tmp_path, checkpoints("gpt2"))
+    assert (again / FILE).read_bytes() == (proven("gpt2") / FILE).read_bytes()
