@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -82,6 +83,14 @@ def test_cancel_ends_deletes_and_unlocks_this_folders_and_nothing_else(folder, s
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert left == {"results/tiny/memories.h5", "reports/tiny/index.html"}
     assert call(folder).output == f"Nothing is left behind in {folder}.\n"
+
+
+@pytest.mark.parametrize(("answer", "locked"), [("y\n", False), ("n\n", True), ("\n", True)])
+def test_at_a_terminal_one_is_asked(folder, slurm, monkeypatch, answer, locked):
+    monkeypatch.setattr(recover, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    result = CliRunner().invoke(recover.recover, ["--directory", str(folder)], input=answer)
+    assert result.exit_code == 0, result.output
+    assert recover.is_locked(folder) == locked
 
 
 def test_without_slurm_the_folder_is_still_unlocked(folder, monkeypatch):
