@@ -1,11 +1,14 @@
 """Helpers of tests in several rooms: tokenizers, tiny checkpoints, sentences, and a model whose answers are known."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
+import h5py
 import numpy as np
 import torch
+import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForCausalLM,
@@ -172,3 +175,42 @@ def snakemake(directory: Path, configfile: Path | str, *arguments: str) -> subpr
     ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+
+
+def settings_file(folder, **changes):
+    """configs/tiny.yaml with changes at its top level."""
+    config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text()) | changes
+    (folder / "settings.yaml").write_text(yaml.safe_dump(config))
+    return folder / "settings.yaml"
+
+
+def documented_columns(negative: bool = False) -> dict[str, list[str]]:
+    """The columns that docs/architecture.md promises, by file; with those of models with negative coefficients if asked."""
+    rows = re.findall(
+        r"^\| `([a-z_]+/[a-z_/<>]+\.(?:csv|parquet))`[^|]*\| ([^\n]+?) \|$",
+        (ROOT / "docs/architecture.md").read_text(),
+        re.M,
+    )
+    if negative:
+        also = re.compile(r" \(with negative coefficients also: ([^)]*)\)")
+        rows = [(path, also.sub(r", \1", columns)) for path, columns in rows]
+    without_notes = {path: re.sub(r"\([^)]*\)", "", columns) for path, columns in rows}
+    return {path: [column.strip() for column in columns.split(",")] for path, columns in without_notes.items()}
+
+
+def described(folder) -> list[str]:
+    """The datasets below a folder, each of which must say what it is."""
+    seen = []
+
+    def check(name, item):
+        if isinstance(item, h5py.Dataset) and not name.startswith("dimension/"):
+            seen.append(name)
+            assert item.attrs["description"] and item.attrs["unit"], name
+            assert all(len(axis) for axis in item.dims), name
+            assert item.fletcher32 or 0 in item.shape, name
+
+    for path in folder.rglob("*.h5"):
+        with h5py.File(path) as file:
+            assert {"format", "kind", "versions"} <= set(file.attrs)
+            file.visititems(check)
+    return seen

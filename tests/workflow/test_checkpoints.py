@@ -1,0 +1,88 @@
+"""Whole runs of checkpoints from disk through Snakemake."""
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+from support import (
+    ROOT,
+    described,
+    documented_columns,
+    random_checkpoint,
+    random_sentences,
+    settings_file,
+    snakemake,
+    word_tokenizer,
+)
+
+from ffkv import tables
+
+pytestmark = pytest.mark.workflow
+WIKITEXT = ROOT.parent / "shared" / "wikitext2" / "valid.txt"
+
+
+@pytest.mark.skipif(not WIKITEXT.exists(), reason="WikiText's validation split is not beside the project")
+@pytest.mark.parametrize("kind", ["gpt-neox", "mixtral"])
+def test_a_local_checkpoint_on_wikitext(tmp_path, kind):
+    """A random model of each promised family: nothing to learn from it, but every step has to work."""
+    checkpoint = random_checkpoint(tmp_path / "a checkpoint's folder", kind)
+    words = re.findall(r"\S+", WIKITEXT.read_text()[:20_000])
+    word_tokenizer(["<bos>", *sorted(set(words), key=words.index)[:58], "<unk>"]).save_pretrained(checkpoint)
+    corpus = {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "txt_document": "line", "limit": 150}
+    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}}
+    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={kind: {}}, **less)
+    done = snakemake(tmp_path, config)
+    assert done.returncode == 0, done.stderr[-8000:]
+    assert (tmp_path / f"reports/{kind}/index.html").exists()
+
+
+def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
+    """The embedded model has ReLU; a random Llama has negative coefficients and gates, from the triggers to the report."""
+    checkpoint = random_checkpoint(tmp_path / "checkpoint", "llama")
+    for split, seed in (("train", 1), ("validation", 2)):
+        (tmp_path / f"{split}.txt").write_text("\n".join(random_sentences(seed, 400)))
+    corpus = {"dataset": "files", "train": "train.txt", "validation": "validation.txt", "splitter": "line"}
+    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}}
+    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"both": {}}, **less)
+    done = snakemake(tmp_path, config)
+    assert done.returncode == 0, done.stderr[-8000:]
+    results = tmp_path / "results/both"
+    assert {f"negative/{name}" for name in ("coefficient", "gate", "minimum")} <= set(described(results))
+    columns = documented_columns(negative=True)
+    for path in ("keys/activity.csv", "values/memories/<group>.parquet", "values/agreement.csv"):
+        assert tables.read(results / path.replace("<group>", "0")).columns.tolist() == columns[path]
+    assert "negative" in tables.read(results / "values/agreement.csv")["source"].unique()
+    with h5py.File(results / "triggers.h5") as file:
+        for side, sign in ((file, 1), (file["negative"], -1)):
+            found = side["sentence"][...] >= 0
+            assert found.any()
+            assert (np.sign(side["coefficient"][...]) == sign * found).all()
+            assert (np.abs(side["gate"][...]) == found).all()
+    page = (tmp_path / "reports/both/index.html").read_text()
+    assert "Trigger examples of negative coefficients" in page
+    assert "up: their signs" in page
+
+
+ORACLE = ROOT.parent / "shared" / "oracle" / "model"
+
+
+@pytest.mark.skipif(
+    not (WIKITEXT.exists() and ORACLE.exists()), reason="the authors' checkpoint is not beside the project"
+)
+def test_the_authors_small_checkpoint_on_wikitext(tmp_path):
+    """A trained fairseq model with the adaptive softmax, by the settings of the paper's own run."""
+    config = yaml.safe_load((ROOT / "configs/paper.yaml").read_text())
+    corpus = {"dataset": "files", "train": str(WIKITEXT), "limit": 300}
+    config["corpus"] = {
+        key: value for key, value in config["corpus"].items() if key not in ("config", "validation")
+    } | corpus
+    config |= {"model": {"checkpoint": str(ORACLE)}, "shards": 2, "layer_groups": 2, "runs": {"authors": {}}}
+    config["prefixes"]["count"], config["keys"]["per_layer"] = 300, 10
+    (tmp_path / "authors.yaml").write_text(yaml.safe_dump(config))
+    done = snakemake(tmp_path, tmp_path / "authors.yaml")
+    assert done.returncode == 0, done.stderr[-8000:]
+    assert (tmp_path / "reports/authors/index.html").exists()
+    matching = tables.read(tmp_path / "results/authors/refinement/residual.csv")["share"]
+    assert matching.iloc[-1] > 0.5 > matching.iloc[0]  # a trained model's residual comes to hold its prediction

@@ -1,0 +1,69 @@
+"""Bad settings and bad input: one clear message through Snakemake, and no file."""
+
+import pytest
+import yaml
+from support import ROOT, random_checkpoint, settings_file, snakemake
+
+pytestmark = pytest.mark.workflow
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"triggers": {"per_key": 0}}, "triggers.per_key is 0"),
+        ({"trigers": {"per_key": 5}}, "trigers is no setting"),
+        ({"model": {"device": "tpu"}}, "model.device is 'tpu'"),
+        ({"runs": {"../out": {}}}, "../out is no run name"),
+    ],
+)
+def test_bad_settings_stop_before_the_plan(tmp_path, change, message):
+    refused = snakemake(tmp_path, settings_file(tmp_path, **change))
+    assert refused.returncode != 0
+    assert message in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "results").exists()
+
+
+BAD = {
+    "a missing checkpoint": ({"model": {"checkpoint": "./nowhere"}}, "There is no checkpoint folder ./nowhere"),
+    "a missing corpus file": (
+        {"corpus": {"dataset": "files", "train": "no/such/*.txt"}},
+        "No corpus file matches 'no/such/*.txt'",
+    ),
+    "a corpus of one sentence": (
+        {"corpus": {"dataset": "files", "train": "one.txt", "validation": "one.txt"}},
+        "1 sentences of two tokens or more",
+    ),
+    "an empty corpus": (
+        {"corpus": {"dataset": "files", "train": "empty.txt", "validation": "empty.txt"}},
+        "0 sentences of two tokens or more",
+    ),
+    "a missing field": (
+        {"corpus": {"dataset": "files", "train": "rows.jsonl", "text_field": "body"}},
+        "rows.jsonl has no field 'body'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
+    change, message = BAD[case]
+    checkpoint = random_checkpoint(tmp_path / "checkpoint", "gpt2")
+    for name, text in {"one.txt": "w1 w2 w3\n", "empty.txt": "", "rows.jsonl": '{"text": "w1 w2"}\n'}.items():
+        (tmp_path / name).write_text(text)
+    config = {"model": {"checkpoint": str(checkpoint)}, "runs": {"bad": {}}, **change}
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(config))
+    failed = snakemake(tmp_path, tmp_path / "bad.yaml")
+    assert failed.returncode != 0
+    assert message in failed.stderr
+    assert "Traceback" not in failed.stderr
+    made = {
+        path.name
+        for path in (tmp_path / "results/bad").rglob("*")
+        if path.is_file() and path.suffix not in (".log", ".tsv")
+    }
+    assert made <= {"settings.json", *([] if "checkpoint" in case else ["memories.h5"])} | {
+        path.name for path in (tmp_path / "results/bad/model").glob("*")
+    } | {"0.h5"}
+    assert not (tmp_path / "results/bad/corpus").exists() or not list((tmp_path / "results/bad/corpus").glob("*.h5"))
+    assert not (tmp_path / "reports/bad/index.html").exists()
