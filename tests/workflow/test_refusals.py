@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from support import ROOT, random_checkpoint, settings_file, snakemake
+from support import random_checkpoint, settings_file, snakemake
 
 pytestmark = pytest.mark.workflow
 
