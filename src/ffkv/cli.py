@@ -26,6 +26,7 @@ COMMANDS = {
     "composition": ("ffkv.composition.commands:composition", "How memories of a layer compose."),
     "refinement": ("ffkv.refinement.commands:refinement", "How predictions are refined over the layers."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
+    "plan": ("ffkv.plan.commands:plan", "Say what runs will take before they start: disk, memory, time."),
     "check": ("ffkv.check:check", "Read every file of a run and say which are damaged or left over."),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
     "settings": ("ffkv.reference:settings", "Write the settings' JSON schema and reference page."),

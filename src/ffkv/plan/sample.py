@@ -73,7 +73,9 @@ def _write_piece(path: Path, piece: Path, budget: int) -> float:
         return float(at)
     with path.open("rb") as file:
         if piece.suffix == ".json" and file.read(1) == b"[":
-            raise UserError(f"{path} is one JSON list, of which no part can be read: pass --train-tokens and --validation-tokens.")
+            raise UserError(
+                f"{path} is one JSON list, of which no part can be read: pass --train-tokens and --validation-tokens."
+            )
         places = 1 if piece.suffix == ".csv" or budget >= size else PIECES
         lines = b""
         for place in range(places):

@@ -96,7 +96,9 @@ def shape_of_model(model: nn.Module, second_matrix: str = "") -> Shape:
         by_block[block] = by_block.get(block, 0) + size
     lists = {block.rpartition(".")[0] for block in by_block}
     inside = {
-        name: parameter for name, parameter in model.named_parameters() if block_of(model, name).rpartition(".")[0] in lists
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if block_of(model, name).rpartition(".")[0] in lists
     }
     outside = sum(p.numel() for name, p in model.named_parameters() if name not in inside)
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())

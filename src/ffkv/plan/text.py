@@ -59,8 +59,8 @@ class Split:
 
     @property
     def prefix_length(self) -> float:
-        """Mean tokens of such a prefix, all alike: long sentences have more of them."""
-        return self.square / (2 * max(self.length, 1))
+        """Mean tokens of such a prefix: of n tokens there are 1 to n - 1, so that long sentences have more of them."""
+        return (self.square - self.length) / (2 * max(self.length - 1, 1))
 
 
 def text_of_run(run: str, settings: Settings, shape: Shape, given: dict[str, int]) -> dict[str, Split]:
@@ -105,9 +105,7 @@ def from_tokens(tokens: int) -> Split:
     )
 
 
-def estimate(
-    documents: list[Document], factor: float, total: float, tokenizer, longest: int, corpus: Corpus
-) -> Split:
+def estimate(documents: list[Document], factor: float, total: float, tokenizer, longest: int, corpus: Corpus) -> Split:
     """A split from documents that are some or all of it.
 
     Args:
@@ -171,7 +169,9 @@ def _from_files(corpus: Corpus, split: str) -> tuple[list[Document], float, floa
     """Documents of local files: all of a small corpus, pieces of a large one."""
     sources, shared = corpus_sources(corpus, split)
     paths = [Path(path) for path in find_files(sources)]
-    if sum(path.stat().st_size for path in paths) <= BUDGET and not any(path.suffix in (".gz", ".parquet") for path in paths):
+    if sum(path.stat().st_size for path in paths) <= BUDGET and not any(
+        path.suffix in (".gz", ".parquet") for path in paths
+    ):
         documents = list(read_documents(corpus, split))
         return documents, 1.0, float(len(documents))
     documents, factor = sample_files(paths, corpus)
