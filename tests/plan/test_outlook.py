@@ -8,9 +8,10 @@ import pytest
 from plan_parts import MACHINE, SHAPE, TRAIN, VALIDATION
 from support import ROOT
 
-from ffkv.plan.costs import Cost, Run, costs
+from ffkv.plan.costs import costs
 from ffkv.plan.machine import disk_left, memory_left
 from ffkv.plan.outlook import AFTER, MAKES, in_bytes, outlook, total_seconds, warnings
+from ffkv.plan.work import Cost, Run
 from ffkv.settings import Settings
 
 SETTINGS = Settings(shards=4)

@@ -123,7 +123,7 @@ def test_a_missing_file_is_named(plan_text):
 def test_a_missing_field_is_named_with_its_own_file(plan_text, tmp_path, monkeypatch):
     monkeypatch.setattr("ffkv.plan.text.BUDGET", 10)
     FORMS["text.jsonl"](tmp_path / "rows.jsonl")
-    with pytest.raises(UserError, match="rows.jsonl has no field 'body'") as refused:
+    with pytest.raises(UserError, match=r"rows\.jsonl has no field 'body'") as refused:
         plan_text(train=["rows.jsonl"], text_field="body")
     assert "/tmp" not in str(refused.value).replace(str(tmp_path), "")
 

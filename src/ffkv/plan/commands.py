@@ -35,12 +35,13 @@ def plan(
 
     configure(1)  # as jobs are; torch's threads are set by each measurement
     from ffkv.architectures.coverage import cores as cores_here
-    from ffkv.plan.costs import Run, costs
+    from ffkv.plan.costs import costs
     from ffkv.plan.machine import disk_left, measure, memory_left
     from ffkv.plan.outlook import outlook, total_seconds, warnings
     from ffkv.plan.shape import shape_of_run
     from ffkv.plan.show import as_data, as_text
     from ffkv.plan.text import text_of_run
+    from ffkv.plan.work import Run
 
     given = {"train": train_tokens, "validation": validation_tokens}
     given = {split: tokens for split, tokens in given.items() if tokens is not None}

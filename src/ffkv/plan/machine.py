@@ -31,14 +31,15 @@ STAGES = (
     },
 )
 LIBRARIES = tuple(name for stage in STAGES for name in stage)
-EVIDENCE_SECONDS = 2.4e-5  # `shallow_evidence` of `PREFIX` on the machine where the constants in `costs` were fitted
+EVIDENCE_SECONDS = 1.15e-5  # `shallow_evidence` of `PREFIX` on the machine where the constants in `costs` were fitted
 PREFIX = PASSAGES[1].split()[:18]
 DOCUMENTS_SECONDS = 2.4  # to read the embedded corpus, likewise
-SERIAL = ("candidates", "bytes", "seconds", "documents")  # kinds of work that more threads do not make faster
+SERIAL = ("candidates", "bytes", "text", "seconds", "documents")  # kinds of work that more threads do not make faster
 THREAD = 0.75  # of its work, what each further thread adds
 SENTENCE = 25  # tokens
 BODY, TRAINING = 0.7, 0.7  # what a pass, and a step of training, reach of the rate of its matrix products alone
 DISK_RATE = 2e8  # bytes a second that are taken to be written; it is not measured: a page cache would answer
+AT_WORK = 4e7  # bytes that libraries take besides, once they are used: pools of threads, readers and writers of files
 TIMED = 0.15  # seconds that each measurement takes, about
 
 
@@ -56,6 +57,7 @@ class Rates:
     body, head, training: floating-point operations of matrix products in the blocks, in reading out, in training.
     coefficients: that are counted. candidates: that enter the contest for triggers. read, kept, normalized: logits of which
     the highest is taken, the highest and the lowest, the sum of exponentials. bytes: read, hashed or written.
+    text: seconds that splitting and tokenizing took here (1).
     seconds: of the machine where the constants were fitted; documents: times that the embedded corpus is read.
     """
 
@@ -68,6 +70,7 @@ class Rates:
     kept: float
     normalized: float
     bytes: float
+    text: float
     seconds: float
     documents: float
 
@@ -119,6 +122,7 @@ def _rates(shape: Shape, device: str, batch_tokens: int) -> Rates:
         **_coefficients(max(shape.memories), max(1, batch_tokens // SENTENCE), device),
         **_logits(shape.vocabulary, device),
         bytes=DISK_RATE,
+        text=1.0,
         seconds=slowness,
         documents=slowness / DOCUMENTS_SECONDS,
     )
@@ -205,7 +209,8 @@ def _libraries() -> dict[str, Libraries]:
             "\n"
         )
         for name, line in zip(stages, lines):
-            found[name] = Libraries(*map(float, line.split()))
+            seconds, memory = map(float, line.split())
+            found[name] = Libraries(seconds, memory + (AT_WORK if name != "store" else 0))
     return found
 
 

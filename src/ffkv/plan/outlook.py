@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffkv.plan.costs import Cost
 from ffkv.plan.machine import Machine
+from ffkv.plan.work import Cost
 from ffkv.settings import Settings
 
 # What each rule waits for, and what it makes (below results/<run>/; a test compares both with the workflow).

@@ -2,10 +2,10 @@
 
 from dataclasses import asdict
 
-from ffkv.plan.costs import Run
 from ffkv.plan.machine import Machine
 from ffkv.plan.outlook import Row, in_bytes
 from ffkv.plan.text import Split
+from ffkv.plan.work import Run
 from ffkv.report.text import duration
 
 HEADINGS = ("rule", "jobs", "tokens", "operations", "disk", "memory a job", "time")

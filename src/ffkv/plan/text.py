@@ -113,6 +113,9 @@ def estimate(documents: list[Document], factor: float, total: float, tokenizer, 
         total: number of documents of the split.
         longest: most tokens of a sentence.
     """
+    encode(
+        [Document("", "A word.")], tokenizer, longest, corpus.splitter, corpus.pretokenized, "windows", False
+    )  # wakes
     start = time.process_time()
     encoded = encode(
         documents, tokenizer, longest, corpus.splitter, corpus.pretokenized, corpus.long_sentences, corpus.deduplicate
