@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from plan_parts import MACHINE, SHAPE, TRAIN, VALIDATION
 from support import ROOT
 
+from ffkv.errors import UserError
 from ffkv.plan.costs import costs
-from ffkv.plan.machine import disk_left, memory_left
+from ffkv.plan.machine import LIBRARIES, disk_left, measure, memory_left
 from ffkv.plan.outlook import AFTER, MAKES, in_bytes, outlook, total_seconds, warnings
 from ffkv.plan.work import Cost, Run
 from ffkv.settings import Settings
@@ -137,3 +139,14 @@ def test_every_rule_of_the_workflow_is_planned():
 
 def test_sizes_for_a_person():
     assert [in_bytes(size) for size in (1400, 2.5e6, 3.21e9, 4e12)] == ["1 kB", "2.5 MB", "3.21 GB", "4 TB"]
+
+
+def test_a_machine_is_measured_by_a_runs_own_work():
+    """Every rate and every group of libraries is there, and a group holds no less than what stands in it."""
+    found = measure(SHAPE, "cpu", 64, 2)
+    assert all(rate > 0 for rate in vars(found.rates).values())
+    assert found.libraries.keys() == set(LIBRARIES)
+    assert found.libraries["tables"].memory < found.libraries["model and tables"].memory
+    assert found.libraries["model"].memory < found.libraries["all"].memory
+    with pytest.raises(UserError, match="GPUs here"):
+        measure(SHAPE, "cuda:7" if torch.cuda.is_available() else "cuda", 64, 2)

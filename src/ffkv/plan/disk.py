@@ -6,7 +6,7 @@ from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
 
 HDF5_FILE = 14_000  # names, units, dimensions and identities
-CHUNK = 2**20  # bytes that a dataset grows by, see `ffkv.store`
+CHUNK = 2**20  # bytes of a chunk
 TOKEN_TEXT = 7  # mean bytes of a token's text
 TOKENIZER_ENTRY = 65  # bytes of a token in tokenizer.json, its merge included
 # Bytes a row of a table, compressed where it is parquet; and of an empty one.
@@ -17,9 +17,9 @@ PAGE, CARD = 600_000, 18_000  # the report with its figures, and one card of a k
 
 def triggers_bytes(shape: Shape, per_key: int, sides: int) -> float:
     """`triggers.h5`: four numbers and a sign a trigger, counts and a histogram a memory."""
-    bins = len(HISTOGRAM_EDGES) - 1
-    memory = sides * (per_key * (4 * 4 + 1) + 4 + 8 + 4) + 8 + 8 * bins
-    return HDF5_FILE + memory * shape.all_memories
+    side = [4 * per_key] * 4 + [per_key, 4, 8, 4]
+    rows = side * sides + [8, 8 * (len(HISTOGRAM_EDGES) - 1)]
+    return HDF5_FILE * (1 + sides) / 2 + sum(_stored(shape.all_memories, row) for row in rows)
 
 
 def prefixes_bytes(shape: Shape, prefixes: float) -> float:
@@ -37,14 +37,15 @@ def memories_bytes(shape: Shape) -> float:
 
 def projections_bytes(shape: Shape, tokens: int, groups: int) -> float:
     """`values/projections/`: highest and lowest tokens with log-probabilities, six numbers a memory."""
-    return groups * HDF5_FILE + shape.all_memories * (4 * 4 * tokens + 5 * 4 + 1)
+    rows = [4 * tokens] * 4 + [4] * 5 + [1]
+    return groups * HDF5_FILE + groups * sum(_stored(shape.all_memories / groups, row) for row in rows)
 
 
 def corpus_bytes(split: Split, shape: Shape) -> float:
     """`corpus/<split>.h5`: two numbers a token, five a sentence, the text; 40 bytes a document for its name."""
-    datasets = [4 * split.tokens, 4 * split.tokens, split.size]
-    datasets += [8 * split.sentences] * 2 + [4 * split.sentences] * 2 + [40 * split.documents, 8 * shape.vocabulary]
-    return HDF5_FILE + sum(map(_in_chunks, datasets))
+    by_sentence = [8, 8, 4, 4]
+    size = 2 * _stored(split.tokens, 4) + _stored(split.size, 1) + _stored(40 * split.documents, 1)
+    return HDF5_FILE + size + sum(_stored(split.sentences, row) for row in by_sentence) + _stored(shape.vocabulary, 8)
 
 
 def model_bytes(shape: Shape) -> float:
@@ -67,5 +68,7 @@ def report_bytes(cards: int) -> float:
     return PAGE + CARD * cards
 
 
-def _in_chunks(size: float) -> float:
-    return size if size < CHUNK else CHUNK * -(-size // CHUNK)
+def _stored(rows: float, row: int) -> float:
+    """Bytes of a dataset of so many rows of so many bytes: it grows by whole chunks of leading rows, see `ffkv.store`."""
+    chunk = max(1, min(rows, CHUNK // row))
+    return row * chunk * -(-rows // chunk)

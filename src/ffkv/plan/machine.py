@@ -1,5 +1,6 @@
 """What this machine can do, from a measurement of a few seconds, and what it has left."""
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -37,8 +38,9 @@ DOCUMENTS_SECONDS = 2.4  # to read the embedded corpus, likewise
 SERIAL = ("candidates", "bytes", "text", "seconds", "documents")  # kinds of work that more threads do not make faster
 THREAD = 0.75  # of its work, what each further thread adds
 SENTENCE = 25  # tokens
+LARGEST = 4096  # columns of a matrix that is timed
 BODY, TRAINING = 0.7, 0.7  # what a pass, and a step of training, reach of the rate of its matrix products alone
-DISK_RATE = 2e8  # bytes a second that are taken to be written; it is not measured: a page cache would answer
+DISK_RATE = 5e8  # bytes a second that are read, hashed or written; not measured: a page cache would answer
 AT_WORK = 4e7  # bytes that libraries take besides, once they are used: pools of threads, readers and writers of files
 TIMED = 0.15  # seconds that each measurement takes, about
 
@@ -119,7 +121,7 @@ def _rates(shape: Shape, device: str, batch_tokens: int) -> Rates:
         body=BODY * body,
         head=head,
         training=TRAINING * body,
-        **_coefficients(max(shape.memories), max(1, batch_tokens // SENTENCE), device),
+        **_coefficients(min(max(shape.memories), LARGEST), max(1, batch_tokens // SENTENCE), device),
         **_logits(shape.vocabulary, device),
         bytes=DISK_RATE,
         text=1.0,
@@ -129,8 +131,8 @@ def _rates(shape: Shape, device: str, batch_tokens: int) -> Rates:
 
 
 def _products(shape: Shape, device: str, batch_tokens: int) -> tuple[float, float]:
-    """Operations a second of the products of the blocks, and of the head."""
-    dtype, keys = getattr(torch, shape.dtype), max(shape.memories)
+    """Operations a second of the products of the blocks, and of the head. Beyond `LARGEST` columns rates stay the same."""
+    dtype, keys = getattr(torch, shape.dtype), min(max(shape.memories), LARGEST)
 
     def random(*size: int) -> torch.Tensor:
         return torch.randn(*size, device=device).to(dtype)
@@ -138,8 +140,8 @@ def _products(shape: Shape, device: str, batch_tokens: int) -> tuple[float, floa
     x, first = random(batch_tokens, shape.width), random(shape.width, keys)
     body = 2 * x.numel() * keys / seconds_of(lambda: x @ first, device)
     vectors = random(_rows(shape.vocabulary), max(1, shape.head // shape.vocabulary))
-    embedding = random(shape.vocabulary, vectors.shape[1]).T
-    return body, 2 * vectors.numel() * shape.vocabulary / seconds_of(lambda: vectors @ embedding, device)
+    embedding = random(min(shape.vocabulary, 8 * LARGEST), vectors.shape[1]).T
+    return body, 2 * vectors.shape[0] * embedding.numel() / seconds_of(lambda: vectors @ embedding, device)
 
 
 def _coefficients(keys: int, sentences: int, device: str) -> dict[str, float]:
@@ -198,6 +200,7 @@ def seconds_of(work: Callable[[], object], device: str) -> float:
     return best
 
 
+@functools.cache
 def _libraries() -> dict[str, Libraries]:
     """Processor time and memory that each group of libraries takes to import, in a process of its own."""
     found = {}

@@ -8,7 +8,7 @@ from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, hea
 from ffkv.settings import EMBEDDED
 
 PROOF_TOKENS = 80  # of a passage that the model is proven on
-PROOF_PASSES = 30  # of the blocks over them: each block is run again with its parts switched off
+PROOF_PASSES = 20  # of the blocks over them: each block is run again with its parts switched off
 LEARNT_SECONDS = 4e-7  # of a byte of the text that the embedded vocabulary is learnt from
 DATASETS_MEMORY = 5e7  # bytes of the library that reads files and hub data sets
 SPLIT_MEMORY = 20  # bytes beside a byte of text, while it is split and tokenized: lists and arrays of small things

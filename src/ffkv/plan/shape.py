@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from ffkv.errors import UserError
 from ffkv.model.checkpoint import check_checkpoint, load_form
@@ -85,7 +86,7 @@ def shape_of_model(model: nn.Module, second_matrix: str = "") -> Shape:
     writes = {
         name: (block, size)
         for name, block in candidates_of(model, modules, second_matrix).items()
-        if (size := _memories(modules[name], width))
+        if name.startswith(_text_parts(model, config)) and (size := _memories(modules[name], width))
     }
     if not writes:
         raise UserError(
@@ -120,6 +121,14 @@ def shape_of_model(model: nn.Module, second_matrix: str = "") -> Shape:
         dtype=str(dtype).removeprefix("torch."),
         itemsize=dtype.itemsize,
     )
+
+
+def _text_parts(model: nn.Module, config) -> tuple[str, ...]:
+    """Where the model that has the text's config stands: beside a vision tower it is a part, else it is the whole."""
+    parts = [name for name, part in model.named_modules() if getattr(part, "config", None) is config]
+    return tuple(
+        f"{name}." if name else "" for name in parts if isinstance(model.get_submodule(name), PreTrainedModel)
+    ) or ("",)
 
 
 def _width(model: nn.Module, config) -> int:

@@ -1,5 +1,6 @@
 """What a plan must know of a corpus: tokens, sentences and prefixes of each split, counted, read, estimated or given."""
 
+import functools
 import json
 import math
 import time
@@ -215,6 +216,7 @@ def _hub_split(corpus: Corpus, name: str):
     return splits.get(name)
 
 
+@functools.cache
 def _embedded_documents() -> list[Document]:
     from ffkv.embedded.documents import documents
 
