@@ -56,12 +56,13 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_large_corpus_is_estimated_from_a_part(plan_text, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(sample, "BUDGET", 10_000)
+    budget = 24_000 if name.endswith(".gz") else 10_000  # the first bytes of a packed file hold less text than others
+    monkeypatch.setattr(sample, "BUDGET", budget)
     monkeypatch.setattr("ffkv.plan.text.BUDGET", 10_000)
     FORMS[name](tmp_path / name)
     found = plan_text(train=[name], validation=[name])["train"]
     assert found.source.startswith("estimated from ")
-    assert int(found.source.split()[2].replace(",", "")) < 1500
+    assert int(found.source.split()[2].replace(",", "")) < 2000
     assert found.tokens == pytest.approx(TOKENS, rel=0.15)
     assert 0 < found.error < 0.2
     held_out = plan_text(train=[name])
@@ -93,7 +94,8 @@ def test_a_split_that_was_made_is_read(plan_text, tmp_path, checkpoints):
 
 
 def test_the_hub_is_asked_for_its_size_alone(plan_text, monkeypatch):
-    splits = {"train": datasets.SplitInfo("train", num_bytes=9_000_000, num_examples=1000)}
+    splits = datasets.SplitDict()
+    splits.add(datasets.SplitInfo("train", num_bytes=9_000_000, num_examples=1000))
     monkeypatch.setattr(
         datasets,
         "load_dataset_builder",

@@ -5,12 +5,20 @@ import json
 import pytest
 import yaml
 from click.testing import CliRunner
+from plan_parts import MACHINE
 from support import ROOT
 
+from ffkv.plan import machine
 from ffkv.plan.commands import plan
 
 pytestmark = pytest.mark.workflow
 BESIDE = ("logs", "benchmarks")
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch):
+    """A machine that was measured before."""
+    monkeypatch.setattr(machine, "measure", lambda *arguments: MACHINE)
 
 
 def written(folder) -> dict[str, int]:
@@ -23,7 +31,7 @@ def written(folder) -> dict[str, int]:
 
 
 def test_a_plan_says_what_a_run_writes(tiny, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where nothing is done yet; text is counted, rates are measured
+    monkeypatch.chdir(tmp_path)  # where nothing is done yet
     planned = CliRunner().invoke(plan, ["--configfile", str(ROOT / "configs/tiny.yaml"), "--json"])
     assert planned.exit_code == 0, planned.output
     found = json.loads(planned.stdout)
