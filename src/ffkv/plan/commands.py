@@ -51,7 +51,7 @@ def plan(
         runs[name] = Run(settings, shape, **text_of_run(name, settings, shape, given))
         like = (shape, settings.model.device, settings.activations.batch_tokens)
         if like not in machines:
-            machines[like] = measure(*like, min(cores or cores_here(), cores_here()))
+            machines[like] = measure(*like, cores or cores_here())
         rows[name] = outlook(name, settings, costs(runs[name]), machines[like])
     machine = next(iter(machines.values()))
     left = disk_left(Path("results")), memory_left()

@@ -83,15 +83,7 @@ def shape_of_model(model: nn.Module, second_matrix: str = "") -> Shape:
     config = model.config.get_text_config(decoder=True)
     modules = dict(model.named_modules())
     width = _width(model, config)
-    writes = {
-        name: (block, size)
-        for name, block in candidates_of(model, modules, second_matrix).items()
-        if name.startswith(_text_parts(model, config)) and (size := _memories(modules[name], width))
-    }
-    if not writes:
-        raise UserError(
-            f"{type(model).__name__} has no feed-forward layer of a name that ffkv knows: set model.second_matrix, see `ffkv inspect`."
-        )
+    writes = _writes(model, modules, second_matrix, width)
     by_block: dict[str, int] = {}
     for block, size in writes.values():
         by_block[block] = by_block.get(block, 0) + size
@@ -121,6 +113,23 @@ def shape_of_model(model: nn.Module, second_matrix: str = "") -> Shape:
         dtype=str(dtype).removeprefix("torch."),
         itemsize=dtype.itemsize,
     )
+
+
+def _writes(
+    model: nn.Module, modules: dict[str, nn.Module], second_matrix: str, width: int
+) -> dict[str, tuple[str, int]]:
+    """Block and number of memories of each module that writes into the residual stream, by its name."""
+    within = _text_parts(model, model.config.get_text_config(decoder=True))
+    writes = {
+        name: (block, size)
+        for name, block in candidates_of(model, modules, second_matrix).items()
+        if name.startswith(within) and (size := _memories(modules[name], width))
+    }
+    if not writes:
+        raise UserError(
+            f"{type(model).__name__} has no feed-forward layer of a name that ffkv knows: set model.second_matrix, see `ffkv inspect`."
+        )
+    return writes
 
 
 def _text_parts(model: nn.Module, config) -> tuple[str, ...]:
