@@ -27,6 +27,7 @@ COMMANDS = {
     "composition": ("ffkv.composition.commands:composition", "How memories of a layer compose."),
     "refinement": ("ffkv.refinement.commands:refinement", "How predictions are refined over the layers."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
+    "plan": ("ffkv.plan.commands:plan", "Say what runs will take before they start: disk, memory, time."),
     "check": ("ffkv.check:check", "Read every file of a run and say which are damaged or left over."),
     "recover": ("ffkv.recover:recover", "After a hard kill of snakemake: end what it left running, and unlock."),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),

@@ -34,9 +34,11 @@ def load_tokenizer(folder: Path | str):
     return dictionary.dictionary_tokenizer(dictionary.read_dictionary(Path(folder)))
 
 
-def load_model(settings: Model) -> nn.Module:
+def load_model(settings: Model, with_weights: bool = True) -> nn.Module:
     """The model of a fairseq checkpoint, on the CPU. Weights of the wanted type are not copied.
 
+    Args:
+        with_weights: False leaves it on torch's meta device: its form alone.
     Raises:
         UserError: a file is missing, damaged or needs code to be read; the model has another form; weights are missing, left
             over or of another shape; the dictionary is that of another model; model code is to be trusted.
@@ -58,7 +60,10 @@ def load_model(settings: Model) -> nn.Module:
         config = FairseqConfig(**upgrade(state, settings_of_model))
         with torch.device("meta"):
             model = FairseqForCausalLM(config)
-        fill(model, state, None if dtype == "auto" else getattr(torch, dtype))
+        wanted = None if dtype == "auto" else getattr(torch, dtype)
+        if not with_weights:
+            return model.to(wanted or next(iter(state.values())).dtype)
+        fill(model, state, wanted)
     except (UserError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # args and tensors may hold anything that a pickle can hold
         raise UserError(f"{path} cannot be read as a language model: {str(error).partition(chr(10))[0]}") from error

@@ -78,6 +78,32 @@ def _from_transformers(settings: Model) -> torch.nn.Module:
     return model
 
 
+def load_form(settings: Model) -> torch.nn.Module:
+    """The model of a checkpoint on torch's meta device: its form from its config alone, no weight is read.
+
+    Raises:
+        UserError: no such checkpoint or none within reach, or not a causal language model.
+    """
+    if fairseq.is_fairseq(settings.checkpoint):
+        return fairseq.load_model(settings, with_weights=False)
+    from transformers import AutoConfig, AutoModelForCausalLM, logging
+
+    logging.set_verbosity_error()
+    where = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(settings.checkpoint, **where)
+        text = config.get_text_config(decoder=True)
+        dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(
+                config, dtype=dtype, trust_remote_code=settings.trust_remote_code
+            ).eval()
+    except Exception as error:  # as in `_from_transformers`
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} is not known as a causal language model: {_short(error, settings.checkpoint)}"
+        ) from error
+
+
 def _is_a_further_layer(model: torch.nn.Module, name: str) -> bool:
     """Whether a tensor that a model has no place for is a second matrix of one of its own lists of blocks.
 

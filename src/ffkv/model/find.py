@@ -32,7 +32,7 @@ def find(model: nn.Module, ids: Tensor, second_matrix: str = "") -> Found:
         UserError: no feed-forward layer, or one of a form that is not one vector a token.
     """
     modules = dict(model.named_modules())
-    candidates = _candidates(model, modules, second_matrix)
+    candidates = candidates_of(model, modules, second_matrix)
     shapes: dict[str, tuple] = {}
     runs: Counter[str] = Counter()
     found: dict[tuple[str, int], list[str]] = {}
@@ -82,8 +82,12 @@ def is_matrix(module: nn.Module) -> bool:
     return getattr(getattr(module, "weight", None), "ndim", 0) == 2
 
 
-def _candidates(model: nn.Module, modules: dict[str, nn.Module], second_matrix: str) -> dict[str, str]:
-    """The blocks of modules that may be writes, by the module's name."""
+def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix: str) -> dict[str, str]:
+    """Which modules may write into the residual stream, by name and form alone, and the block that each stands in.
+
+    Raises:
+        UserError: a mixture of experts of an unknown form.
+    """
     pattern = re.compile(second_matrix or SECOND_MATRIX)
     banks = [name for name, module in modules.items() if form_of(module) is not None]
     candidates = {}
