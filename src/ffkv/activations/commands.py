@@ -86,10 +86,12 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
     from ffkv.activations import merge
     from ffkv.activations.data import read_triggers, write_triggers
 
-    first = read_triggers(shards[0])
-    found = [first, *(read_triggers(shard, first.attributes) for shard in shards[1:])]
-    merge.check_shards([(part.attributes.get("shard"), part.attributes.get("shards")) for part in found])
-    merged = merge.merge_triggers(found)
+    merged, parts = None, []
+    for shard in shards:  # one at a time: all together would fill the memory
+        found = read_triggers(shard, merged and merged.attributes)
+        parts.append((found.attributes.get("shard"), found.attributes.get("shards")))
+        merged = merge.merge_triggers([merged, found]) if merged else found
+    merge.check_shards(parts)
     whole = {name: value for name, value in merged.attributes.items() if name not in ("shard", "shards")}
     write_triggers(output, replace(merged, attributes=whole))
 

@@ -156,7 +156,7 @@ def warnings(rows: dict[str, list[Row]], disk: float, memory: float, folder: Pat
 
 
 REMEDIES = {
-    "merge_triggers": "It holds the triggers of all shards: use fewer shards, or lower triggers.per_key.",
+    "merge_triggers": "It holds the triggers of all keys: lower triggers.per_key.",
     "corpus (train)": "It holds the whole split: set corpus.limit.",
     "prefixes": "It holds a block of prefixes: lower activations.block_sentences.",
     "project_values": "It holds the values of a group of layers: raise layer_groups.",

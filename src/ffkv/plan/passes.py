@@ -83,11 +83,11 @@ def triggers(run: Run) -> Cost:
 
 
 def merge_triggers(run: Run) -> Cost:
-    """All shards are read, set side by side and sorted: they stand in memory twice, with the order beside them."""
+    """One shard after the other is set beside what is merged, and sorted: two stand in memory twice, with their order."""
     shards, size = run.settings.shards, run.triggers_memory
-    places = run.shape.all_memories * run.settings.triggers.per_key * shards
-    work = {"bytes": size * (shards + 1), "seconds": places * run.sides * 1e-7}
-    return Cost("merge_triggers", 1, 1, 0, work, size, (2 * shards + 1) * size + 16 * places, "store")
+    places = 2 * run.shape.all_memories * run.settings.triggers.per_key
+    work = {"bytes": size * (shards + 1), "seconds": shards * places * run.sides * 1e-7}
+    return Cost("merge_triggers", 1, 1, 0, work, size, 5 * size + 16 * places, "store")
 
 
 def prefixes(run: Run) -> Cost:
