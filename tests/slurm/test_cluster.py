@@ -211,7 +211,8 @@ def test_a_job_over_its_time_a_cancelled_job_and_a_dead_node_do_not_end_the_run(
         tmp_path,
         (
             "  triggers:\n    mem_mb: 16000 * attempt\n    runtime: 240 * attempt\n",
-            "  triggers:\n    slurm_extra: \"'--nodelist=n1'\"\n    mem_mb: 2000 * attempt\n    runtime: attempt\n",
+            "  triggers:\n    slurm_extra: \"'--nodelist=n1'\"\n    mem_mb: 2000 * attempt\n"
+            "    runtime: 4 * attempt - 3 if wildcards.shard == '0' else 60\n",
         ),
         (
             "  prefixes:\n    mem_mb: 16000 * attempt\n",
@@ -241,9 +242,10 @@ def test_a_job_over_its_time_a_cancelled_job_and_a_dead_node_do_not_end_the_run(
         jobs = jobs_of(slurm, folder, rule)
         assert [job.state for job in jobs] == [first, "COMPLETED"]
         cost(failure, lost(slurm, folder, rule))
-    (requeued,) = jobs_of(slurm, folder, "rule_prefixes_wildcards_tiny_1")
-    first, second = slurm.started(requeued.number)
-    assert requeued.state == "COMPLETED"
+    # SLURM may kill one that it has put back, by a late message to the node; then Snakemake tries it again.
+    requeued = jobs_of(slurm, folder, "rule_prefixes_wildcards_tiny_1")
+    first, second = slurm.started(requeued[0].number)
+    assert requeued[-1].state == "COMPLETED"
     cost("a dead node, whose jobs SLURM puts back into the queue", second - first)
     for name in ("triggers.h5", "prefixes.h5"):
         path = f"results/tiny/{name}"
