@@ -181,7 +181,7 @@ def _json_rows(path: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
             rows = _parsed(path, line + rest, number)
             yield from ((f"row {index}", row) for index, row in enumerate(rows))
             return
-        yield f"line {number:,}", _parsed(path, line, number)
+        yield f"line {number:,}", _parsed(path, line.rstrip(), number)
 
 
 def _parsed(path: str, data: bytes, line: int) -> Any:
