@@ -416,10 +416,10 @@ def test_every_character_of_a_long_line_is_in_a_window_or_none_is(byte_model, tm
 def test_a_document_that_is_split_in_pieces_has_the_same_sentences(pieces):
     text = " ".join(["".join(pieces[n : n + 6]) for n in range(0, len(pieces), 6)])
     for pretokenized in (False, True):
-        whole = sentences.split_sentences(text, "sentence", pretokenized)
+        whole = list(filter(None, sentences.split_sentences(text, "sentence", pretokenized)))
         longest = max(map(len, whole), default=0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sentences, "PIECE", 2 * longest + 2)
-            assert sentences.split_sentences(text, "sentence", pretokenized) == whole
+            assert list(filter(None, sentences.split_sentences(text, "sentence", pretokenized))) == whole
             patch.setattr(sentences, "PIECE", 3)
             assert closed_up("".join(sentences.split_sentences(text, "sentence", pretokenized))) == closed_up(text)

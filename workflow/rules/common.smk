@@ -11,6 +11,7 @@ try:
     from ffkv.errors import UserError
     from ffkv.settings import EMBEDDED, corpus_sources, resolve, section
     from ffkv.settings import Corpus as CorpusSettings
+    from ffkv.settings_file import read_settings
 except ImportError as error:
     raise WorkflowError(
         f"ffkv is not installed beside Snakemake ({error}). Run `make install` and `. .venv/bin/activate`."
@@ -22,6 +23,8 @@ if shutil.which("ffkv") is None:
     )
 
 try:
+    for file in workflow.config_settings.configfiles or ["config.yaml"]:
+        read_settings(file)  # a key that stands there twice would override itself
     # Settings of each run, complete: defaults, shared settings, the run's own.
     SETTINGS = {run: settings.model_dump() for run, settings in resolve(config).items()}
 except UserError as error:
