@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import contains_wildcard
 
 try:
     from ffkv.corpus.read import find_files
@@ -76,7 +77,7 @@ def checkpoint(wildcards):
 
 
 def checkpoint_files(wildcards):
-    """The files behind a local checkpoint, so that a new one reruns what was made from the old."""
+    """The files behind a local checkpoint."""
     folder = Path(checkpoint(wildcards))
     if SETTINGS[wildcards.run]["model"]["checkpoint"] == EMBEDDED:
         return [str(folder)]
@@ -85,6 +86,22 @@ def checkpoint_files(wildcards):
         if folder.is_dir()
         else []
     )
+
+
+def tracked(files):
+    """Files as inputs, so that new ones rerun what was made from the old."""
+    return lambda wildcards: [
+        path for path in files(wildcards) if not contains_wildcard(path)
+    ]
+
+
+def untracked(files):
+    """The state of the files that cannot be inputs, for params: Snakemake takes braces in a name for wildcards."""
+    return lambda wildcards: [
+        f"{path}: {Path(path).stat().st_size} bytes of {Path(path).stat().st_mtime}"
+        for path in files(wildcards)
+        if contains_wildcard(path)
+    ]
 
 
 def embedded_corpus(name):
