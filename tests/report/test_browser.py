@@ -68,7 +68,10 @@ def browse(canary, tmp_path):
     def open_page(path, *options: str) -> str:
         quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet]
-        command += [f"--user-data-dir={tmp_path / 'profile'}", f"--host-resolver-rules=MAP *.example 127.0.0.1:{canary[0]},MAP * ~NOTFOUND"]
+        command += [
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--host-resolver-rules=MAP *.example 127.0.0.1:{canary[0]},MAP * ~NOTFOUND",
+        ]
         command += ["--virtual-time-budget=5000", *options, "--dump-dom", path.as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr[-2000:]
