@@ -269,7 +269,7 @@ def test_links_in_circles_neither_hang_nor_repeat_a_document(tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     "pattern",
-    ["x" * 5000, "a\0b", ".", "..", "[", "**", "*" * 60 + "/a", "{a,b}.txt", "/dev/zero", "pipe.txt", " ", "~"],
+    ["x" * 5000, ".", "..", "[", "**", "*" * 60 + "/a", "{a,b}.txt", "/dev/zero", "pipe.txt", " ", "~"],
 )
 def test_patterns_that_match_no_file_are_refused(tmp_path, monkeypatch, pattern):
     (tmp_path / "empty").mkdir()

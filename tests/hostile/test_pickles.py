@@ -13,6 +13,8 @@ from ffkv.errors import UserError
 from ffkv.model.checkpoint import load_checkpoint, load_tokenizer
 from ffkv.settings import Corpus, Model
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 class Payload:
     """Makes a file where it is unpickled."""
