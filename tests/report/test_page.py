@@ -98,7 +98,13 @@ def test_style_sheets_fetch_nothing(output):
 def test_hostile_text_is_shown_as_text(page, hostile):
     for text in hostile:
         shown = text.strip()
-        for character, spelled in {"\u202e": r"\u202e", "\x00": r"\x00", "\x07": r"\x07", "\n": r"\n"}.items():
+        for character, spelled in {
+            "\u202e": r"\u202e",
+            "\u202d": r"\u202d",
+            "\x00": r"\x00",
+            "\x07": r"\x07",
+            "\n": r"\n",
+        }.items():
             shown = shown.replace(character, spelled)
         assert shown in page.text
     assert {character for character in page.text if not character.isprintable()} == {"\n", "\u00a0"}

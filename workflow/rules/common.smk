@@ -7,6 +7,7 @@ from os import environ
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import contains_wildcard
 
 try:
     from ffkv.corpus.read import find_files
@@ -15,6 +16,7 @@ try:
     from ffkv.recover import note_owner
     from ffkv.settings import EMBEDDED, corpus_sources, resolve, section
     from ffkv.settings import Corpus as CorpusSettings
+    from ffkv.settings_file import read_settings
 except ImportError as error:
     raise WorkflowError(
         f"ffkv is not installed beside Snakemake ({error}). Run `make install` and `. .venv/bin/activate`."
@@ -30,6 +32,8 @@ environ["FFKV_SOURCE"] = str(workflow.basedir)
 
 try:
     check_writable([Path(), Path(".snakemake")])
+    for file in workflow.config_settings.configfiles or ["config.yaml"]:
+        read_settings(file)  # a key that stands there twice would override itself
     # Settings of each run, complete: defaults, shared settings, the run's own.
     SETTINGS = {run: settings.model_dump() for run, settings in resolve(config).items()}
 except UserError as error:
@@ -101,7 +105,7 @@ def checkpoint(wildcards):
 
 
 def checkpoint_files(wildcards):
-    """The files behind a local checkpoint, so that a new one reruns what was made from the old."""
+    """The files behind a local checkpoint."""
     folder = Path(checkpoint(wildcards))
     if SETTINGS[wildcards.run]["model"]["checkpoint"] == EMBEDDED:
         return [str(folder)]
@@ -110,6 +114,22 @@ def checkpoint_files(wildcards):
         if folder.is_dir()
         else []
     )
+
+
+def tracked(files):
+    """Files as inputs, so that new ones rerun what was made from the old."""
+    return lambda wildcards: [
+        path for path in files(wildcards) if not contains_wildcard(path)
+    ]
+
+
+def untracked(files):
+    """The state of the files that cannot be inputs, for params: Snakemake takes braces in a name for wildcards."""
+    return lambda wildcards: [
+        f"{path}: {Path(path).stat().st_size} bytes of {Path(path).stat().st_mtime}"
+        for path in files(wildcards)
+        if contains_wildcard(path)
+    ]
 
 
 def embedded_corpus(name):

@@ -7,7 +7,7 @@ Makes: results/<run>/corpus/train.h5 and validation.h5.
 
 rule corpus:
     input:
-        files=corpus_files,
+        files=tracked(corpus_files),
         model="results/{run}/model",
         code=code("corpus"),
     output:
@@ -20,6 +20,7 @@ rule corpus:
         "../../envs/ffkv.yaml"
     threads: 1
     params:
+        braced_files=untracked(corpus_files),
         dataset=setting("corpus/dataset"),
         config=setting("corpus/config"),
         revision=setting("corpus/revision"),

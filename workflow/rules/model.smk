@@ -7,7 +7,7 @@ Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and memories.
 
 rule model:
     input:
-        checkpoint=checkpoint_files,
+        checkpoint=tracked(checkpoint_files),
         code=code("model", "fairseq"),
     output:
         model=directory("results/{run}/model"),
@@ -20,6 +20,7 @@ rule model:
         "../../envs/ffkv.yaml"
     threads: 4
     params:
+        braced_files=untracked(checkpoint_files),
         checkpoint=checkpoint,
         revision=setting("model/revision"),
         dtype=setting("model/dtype"),

@@ -37,7 +37,7 @@ rule write_settings:
 rule report:
     input:
         settings="results/{run}/settings.json",
-        checkpoint=checkpoint_files,
+        checkpoint=tracked(checkpoint_files),
         model="results/{run}/model",
         corpus=collect(
             "results/{{run}}/corpus/{split}.h5", split=["train", "validation"]

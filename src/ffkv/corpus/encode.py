@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from ffkv.corpus.read import Document
 from ffkv.corpus.sentences import split_sentences
 from ffkv.errors import UserError
 
-TOGETHER = 4096  # sentences handed to the tokenizer at a time
+TOGETHER = 4096  # sentences handed to the tokenizer at a time,
+CHARACTERS = 1_000_000  # and characters; a sentence of more is cut, at a blank where there is one
 COUNTED = (
     "documents",
     "empty_documents",
@@ -61,8 +62,8 @@ def encode(
         deduplicate: identical sentences (same ids) count once.
     """
     encoded, seen = Encoded(), {}
-    sentences = _sentences(documents, encoded, splitter, pretokenized)
-    while batch := list(islice(sentences, TOGETHER)):
+    sentences = _sentences(documents, encoded, splitter, pretokenized, long_sentences)
+    for batch in _batches(sentences):
         tokens = tokenizer(
             [text for _, text in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
@@ -76,7 +77,7 @@ def encode(
 
 
 def _sentences(
-    documents: Iterable[Document], encoded: Encoded, splitter: str, pretokenized: bool
+    documents: Iterable[Document], encoded: Encoded, splitter: str, pretokenized: bool, long_sentences: str
 ) -> Iterator[tuple[int, str]]:
     counts = encoded.counts
     for number, document in enumerate(documents):
@@ -90,7 +91,33 @@ def _sentences(
                 counts["empty_sentences"] += 1
                 continue
             counts["sentences"] += 1
-            yield number, sentence
+            if len(sentence) > CHARACTERS and long_sentences == "drop":
+                counts["long_sentences"] += 1
+                continue
+            yield from ((number, part) for part in _parts(sentence))
+
+
+def _parts(sentence: str) -> Iterator[str]:
+    """The sentence itself, or parts that a tokenizer can take."""
+    while len(sentence) > CHARACTERS:
+        end = sentence.rfind(" ", 1, CHARACTERS)
+        end = end if end > 0 else CHARACTERS
+        yield sentence[:end]
+        sentence = sentence[end:].lstrip(" ")
+    yield sentence
+
+
+def _batches(sentences: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """The sentences in their order, some at a time."""
+    batch, characters = [], 0
+    for sentence in sentences:
+        if batch and (len(batch) == TOGETHER or characters + len(sentence[1]) > CHARACTERS):
+            yield batch
+            batch, characters = [], 0
+        batch.append(sentence)
+        characters += len(sentence[1])
+    if batch:
+        yield batch
 
 
 def _decodable(text: str) -> str:

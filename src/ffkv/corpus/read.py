@@ -2,12 +2,16 @@
 
 import glob
 import hashlib
+import os
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from ffkv.corpus.files import texts
 from ffkv.errors import UserError
+from ffkv.refusals import shown
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources
 
 FORMATS = {
@@ -19,8 +23,6 @@ FORMATS = {
     "csv": "csv",
     "parquet": "parquet",
 }
-
-TXT_DOCUMENTS = {"line": "line", "paragraph": "paragraph", "file": "document"}  # as `datasets` calls them
 
 
 class Document(NamedTuple):
@@ -66,31 +68,54 @@ def _documents(corpus: Corpus, sources: list[str]) -> Iterator[Document]:
 
 def _from_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
     for path in find_files(patterns):
-        builder = _format(path)
-        if not Path(path).stat().st_size:
-            continue
-        unit = {"sample_by": TXT_DOCUMENTS[corpus.txt_document]} if builder == "text" else {}
-        rows = _load(path, builder, data_files={"data": glob.escape(path)}, split="data", **unit)
-        yield from _rows(rows, corpus.text_field, path)
+        kind = _format(path)
+        for index, text in enumerate(texts(path, kind, corpus.text_field, corpus.txt_document)):
+            yield Document(f"{path}:{index}", text or "")
 
 
 def find_files(patterns: list[str]) -> list[str]:
-    """The files behind paths and globs, sorted within each pattern, each once.
+    """The files behind paths and globs, sorted within each pattern, each file once under whatever names.
 
     Raises:
         UserError: a pattern that matches nothing.
     """
-    found = []
+    found: dict[str, str] = {}
     for pattern in patterns:
-        matches = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # noqa: PTH207 (absolute)
-        paths = sorted(path for path in matches if Path(path).is_file())
+        try:
+            matches = [pattern] if Path(pattern).is_file() else _matches(pattern)
+            paths = sorted(path for path in matches if Path(path).is_file())
+        except (OSError, ValueError):  # no name that a file can have
+            paths = []
         if not paths:
             raise UserError(
-                f"No corpus file matches {pattern!r}: check corpus.train and corpus.validation "
+                f"No corpus file matches {shown(pattern)}: check corpus.train and corpus.validation "
                 "(paths are relative to the working directory)."
             )
-        found += paths
-    return list(dict.fromkeys(found))
+        for path in paths:
+            found.setdefault(os.path.realpath(path), path)
+    return list(found.values())
+
+
+def _matches(pattern: str) -> list[str]:
+    """As `glob.glob` with `**`, which here visits no folder twice: links can lead in circles."""
+    above, found, below = re.sub(r"(?<![^/])(\*\*/)+(?=\*\*(/|$))", "", pattern).partition("**")
+    if not found or not re.fullmatch(r"(.*/)?", above) or not re.fullmatch(r"(/.*)?", below):
+        return glob.glob(pattern)  # noqa: PTH207 (absolute)
+    tops = glob.glob(above) if above else [""]  # noqa: PTH207
+    folders = [folder for top in tops for folder in _folders(top)]
+    return [path for folder in folders for path in _matches(glob.escape(folder) + (below.lstrip("/") or "*"))]
+
+
+def _folders(top: str) -> Iterator[str]:
+    """A folder ("" is the working directory) and all below it but hidden ones, each real one once, as "<path>/"."""
+    seen = set()
+    for folder, inside, _ in os.walk(top or ".", followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            inside.clear()
+            continue
+        seen.add(real)
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        yield os.path.join(folder if top else folder[2:], "")  # noqa: PTH118 (of "./a" it is "a")
 
 
 def _format(path: str) -> str:
@@ -106,7 +131,6 @@ def _format(path: str) -> str:
 def _from_hub(corpus: Corpus, split: str) -> Iterator[Document]:
     rows = _load(
         corpus.dataset,
-        corpus.dataset,
         name=None if corpus.config == "default" else corpus.config,
         revision=corpus.revision,
         split=split,
@@ -114,18 +138,14 @@ def _from_hub(corpus: Corpus, split: str) -> Iterator[Document]:
     return _rows(rows, corpus.text_field, f"{corpus.dataset}:{split}")
 
 
-def _load(source: str, builder: str, **arguments):
+def _load(source: str, **arguments):
     """`datasets.load_dataset`, with its many errors turned into one message that names the source."""
     import datasets
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what is wrong is said once, below
-    if builder in ("text", "json", "csv"):
-        arguments["encoding_errors"] = "replace"
-    if builder == "csv":
-        arguments["keep_default_na"] = False  # "null" and "NA" are words
     try:
-        return datasets.load_dataset(builder, **arguments)
+        return datasets.load_dataset(source, **arguments)
     except Exception as error:  # the library raises dozens of classes here; none is a defect of ffkv
         reason = " ".join(str(error.__cause__ or error).split())
         raise UserError(f"The corpus {source} cannot be read: {reason[:500] or type(error).__name__}") from error
@@ -143,5 +163,5 @@ def _rows(rows, field: str, source: str) -> Iterator[Document]:
                     f"{source}, row {index}: field {field!r} holds {type(text).__name__}, not text. Set corpus.text_field."
                 )
             yield Document(f"{source}:{index}", text or "")
-    except UnicodeDecodeError as error:  # of JSON and parquet files: those formats are UTF-8 by definition
+    except UnicodeDecodeError as error:
         raise UserError(f"{source}: field {field!r} holds bytes that are no UTF-8 text ({error}).") from error

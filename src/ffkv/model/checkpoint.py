@@ -179,6 +179,10 @@ def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code
 
 
 def _short(error: Exception, source: Path | str) -> str:
+    if "trust_remote_code" in str(error):
+        return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
+    if "weights_only" in str(error):
+        return "its weights are a pickle that is damaged or names code, and ffkv runs none. Save them as safetensors."
     text = " ".join(str(error).split())[:400]
     if isinstance(error, KeyError) or not text:  # says nothing by itself
         text = f"{type(error).__name__} {text}".strip()

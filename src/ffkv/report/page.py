@@ -160,6 +160,7 @@ def render(results: Results, shown: dict[str, Exhibit]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["visible"] = visible
     return environment.get_template("page.html").render(
         results=results,
         exhibits=shown,
@@ -173,5 +174,5 @@ def render(results: Results, shown: dict[str, Exhibit]) -> str:
         changes_data=table(results, "refinement/changes"),
         cards=cards(results),
         style=Markup(files("ffkv.report").joinpath("style.css").read_text()),
-        settings=results.settings.model_dump_json(indent=2),
+        settings=results.settings.model_dump_json(indent=2).splitlines(),
     )

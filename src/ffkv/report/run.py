@@ -3,7 +3,7 @@
 from collections import Counter
 
 from ffkv.report.results import Results, benchmarks
-from ffkv.report.text import duration, number, percent
+from ffkv.report.text import duration, number, percent, visible
 from ffkv.settings import EMBEDDED, Corpus, Settings
 
 Terms = list[tuple[str, str]]
@@ -37,7 +37,7 @@ def model(results: Results) -> Terms:
     memories = [f"{number(size)} in each of {count} layers" for size, count in sizes.items()]
     kinds = ", ".join(sorted({layer.kind for layer in anatomy.layers}))
     return [
-        ("checkpoint", f"{anatomy.checkpoint}, revision {anatomy.revision}"),
+        ("checkpoint", visible(f"{anatomy.checkpoint}, revision {anatomy.revision}")),
         ("architecture", anatomy.architecture),
         ("parameters", number(anatomy.parameters)),
         ("layers", number(results.layers)),
@@ -58,7 +58,7 @@ def model(results: Results) -> Terms:
 
 def corpus(results: Results) -> Terms:
     """Which text was read, and what was left out of it."""
-    terms = [("source", _source(results.settings.corpus))]
+    terms = [("source", visible(_source(results.settings.corpus)))]
     for split, about in results.corpora.items():
         counts = dict(about["counts"])
         read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"

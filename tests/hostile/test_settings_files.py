@@ -1,0 +1,152 @@
+"""Settings files of every wrong kind: a message with the file's name and the line, never a traceback."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from support import ROOT
+
+from ffkv.errors import UserError
+from ffkv.reference import settings as settings_command
+from ffkv.settings import Settings, resolve
+from ffkv.settings_file import check_command_line, read_settings
+
+RUNS = b"runs: {a: {}}\n"
+NINES = b"".join(b"%c: &%c [%s]\n" % (98 + n, 98 + n, b",".join([b"*%c" % (97 + n)] * 9)) for n in range(9))
+BROKEN = {
+    "a tab": (b"runs:\n\ta: {}\n", r"line 2: found character '\\t' .* not by tabs"),
+    "a bracket that is not closed": (b"runs: {a: {}\nseed: [1\n", "line 2: expected ',' or '}'"),
+    "a key twice": (b"seed: 1\n" + RUNS + b"seed: 2\n", "line 3: the key 'seed' stands here twice, first in line 1"),
+    "a key twice in a run": (b"runs:\n  a: {seed: 1,\n   seed: 1}\n", "line 3: the key 'seed' stands here twice"),
+    "bytes": (bytes(range(256)), "line 2: is no UTF-8 text"),
+    "Latin-1": (RUNS + b'report: {title: "caf\xe9"}\n', "line 2: is no UTF-8 text"),
+    "UTF-16": (RUNS.decode().encode("utf-16"), "line 1: is no UTF-8 text"),
+    "a NUL": (RUNS + b"seed: \0\n", r"line 2: the character '\\x00' may not stand in YAML"),
+    "nothing": (b"", "is empty: a settings file has keys at its top level"),
+    "only a comment": (b"# runs\n", "is empty"),
+    "a list": (b"- runs\n", "holds list, not a mapping"),
+    "a word": (b"runs\n", "holds str, not a mapping"),
+    "a list in JSON": (b'["runs"]', "holds list, not a mapping"),
+    "code": (RUNS + b'x: !!python/object/apply:os.system ["touch pwned"]\n', "line 2: could not determine a constructor"),
+    "an alias of itself": (b"keys: &k\n  x:\n    y: *k\n" + RUNS, "line 1: holds an alias of itself"),
+    "an alias of nothing": (b"runs: {a: *x}\n", "line 1: found undefined alias 'x'"),
+    "a key that is a list": (RUNS + b"? [a]\n: 1\n", "line 2: a key is a word, not a list"),
+    "a number without end": (RUNS + b"seed: " + b"9" * 5000, "line 2: a number of 5,000 digits"),
+    "brackets without end": (b"[" * 3000 + b"]" * 3000, "nested too deeply"),
+    "deep sections": (b"{a: " * 60 + b"1" + b"}" * 60, "line 1: is nested too deeply"),
+    "a date that is none": (RUNS + b"seed: 2020-99-99\n", "is no settings file: month must be in 1..12"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_named_with_its_line(tmp_path, monkeypatch, capsys, case):
+    content, message = BROKEN[case]
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{path}.*{message}") as caught:
+        read_settings(path)
+    assert len(str(caught.value).splitlines()) == 1
+    monkeypatch.setattr(sys, "argv", ["snakemake", "-n", "--configfile", str(path), "--cores", "1"])
+    with pytest.raises(SystemExit, match="2"):
+        check_command_line()
+    assert str(caught.value) in capsys.readouterr().err
+
+
+ODD = {
+    "a date": (b"seed: 2020-01-01\n", "seed is datetime.date"),
+    "no number": (b"composition: {mass: .nan}\n", "composition.mass is nan"),
+    "no end": (b"composition: {mass: .inf}\n", "composition.mass is inf"),
+    "a null section": (b"keys:\n", r"keys is None: must be a mapping of settings \(\{\} for none\)"),
+    "a number as text": (b"seed: 0o17\n", "seed is '0o17': must be a whole number"),
+    "a set": (b"keys: !!set {per_layer}\n", "keys is {'per_layer'}: must be a mapping"),
+    "bytes": (b"report: {title: !!binary aGVsbG8=}\n", "report.title is b'hello': must be text"),
+    "a billion parts": (b"a: &a [x,x,x,x,x,x,x,x,x]\n" + NINES + b"seed: *i\n", r"seed is \[\[\[\["),
+    "yes and no": (b"corpus: {bos: no}\n", "corpus.bos is False: must be 'auto', 'always' or 'never'"),
+    "keys that are no words": (b"1: 2\ntrue: 3\n2020-01-01: 4\n.nan: 5\n", "1 is no setting"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_values_are_refused_by_key_and_value(tmp_path, case):
+    content, message = ODD[case]
+    (tmp_path / "mine.yaml").write_bytes(content + RUNS)
+    with pytest.raises(UserError, match=message) as caught:
+        resolve(read_settings(tmp_path / "mine.yaml"))
+    assert len(str(caught.value)) < 6000
+
+
+FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_file_that_is_fine_is_what_yaml_says(path):
+    assert read_settings(path) == yaml.safe_load(path.read_text())
+    (checked,) = CliRunner().invoke(settings_command, ["--check", str(path)]).output.splitlines()
+    assert checked.startswith(f"{path} is valid; its runs: ")
+
+
+@st.composite
+def damaged(draw) -> bytes:
+    content = bytearray(FILES[-1].read_bytes())
+    pieces = st.sampled_from(
+        [b":", b"\t", b"[", b"}", b"&a ", b"*a", b"!!set ", b"\n", b"- ", b"'", b"#", b"\xff", b"~", b"? "]
+    )
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(content)))
+        content[place : place + draw(st.integers(0, 9))] = draw(pieces | st.binary(max_size=6))
+    return bytes(content)
+
+
+@given(damaged() | st.binary(max_size=60))
+@hypothesis_settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+def test_whatever_the_bytes_are_there_are_settings_or_a_user_error(tmp_path, content):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    try:
+        assert all(isinstance(run, Settings) for run in resolve(read_settings(path)).values())
+    except UserError as error:
+        assert "Traceback" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "arguments, files",
+    [
+        (["--configfile", "a"], ["a"]),
+        (["--configfile=a", "b"], ["a", "b"]),
+        (["-n", "--configfiles", "a", "b", "--cores", "1"], ["a", "b"]),
+        (["target", "--cores", "1"], ["config.yaml"]),
+    ],
+)
+def test_the_files_of_a_command_line(tmp_path, monkeypatch, arguments, files):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "target", "1", "config.yaml"):
+        (tmp_path / name).write_bytes(RUNS)
+    read = []
+    monkeypatch.setattr("ffkv.settings_file.read_settings", read.append)
+    monkeypatch.setattr(sys, "argv", ["snakemake", *arguments])
+    check_command_line()
+    assert read == files
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("profile", ["default", "none"])
+def test_snakemake_says_what_is_wrong_and_where(tmp_path, profile):
+    """With the profile that comes along nearly anything is said; without it what Snakemake itself lets through."""
+    path = tmp_path / "it's mine.yaml"
+    path.write_bytes(BROKEN["a key twice" if profile == "none" else "an alias of itself"][0])
+    command = ["snakemake", "-n", "--directory", tmp_path, "--cores", "1", "--configfile", path]
+    command += ["--workflow-profile", "none"] if profile == "none" else []
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    refused = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert refused.returncode != 0
+    reason = "line 3: the key 'seed'" if profile == "none" else "line 1: holds an alias of itself"
+    said = refused.stdout + refused.stderr  # a dry run speaks on the one, and on the other
+    assert f"{path}, {reason}" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "results").exists()

@@ -1,0 +1,140 @@
+"""The report of a hostile corpus in a real browser: nothing runs, nothing is fetched, nothing leaves its place."""
+
+import html
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from ffkv.report.commands import report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian's package: chromium)")
+TITLE = "</title><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\"> \u202eשלום"
+# What a page that runs its text would do: a script, a handler, an image, a style sheet from the network.
+CARELESS = """<!DOCTYPE html><title>calm</title><body><p>{}</p>
+<script>document.title='pwned'</script><img src="http://evil.example/x">"""
+# Opens every part of a page in a frame and measures it.
+HARNESS = """<!DOCTYPE html><body><iframe id="page" src="{}" style="width:{}px;height:900px;border:0"></iframe><script>
+document.getElementById('page').onload = event => {{
+  const page = event.target.contentDocument, root = page.documentElement;
+  page.querySelectorAll('details').forEach(each => each.open = true);
+  const outside = [...page.querySelectorAll('td bdi, th bdi')].filter(each => {{
+    const inner = each.getBoundingClientRect(), outer = each.closest('td, th').getBoundingClientRect();
+    return inner.left < outer.left - 1 || inner.right > outer.right + 1;
+  }});
+  const texts = [...page.querySelectorAll('bdi')];
+  document.body.dataset.found = JSON.stringify({{
+    title: page.title, wide: root.scrollWidth - root.clientWidth, texts: texts.length,
+    outside: outside.map(each => each.textContent.slice(0, 80)),
+    offenders: [...page.querySelectorAll('body *')].filter(each =>
+      each.getBoundingClientRect().right > root.clientWidth + 1 && !each.closest('.scroll, pre, .drawing')
+    ).map(each => each.tagName + '.' + each.getAttribute('class') + ' ' + each.textContent.slice(0, 60)).slice(0, 8),
+    mixed: texts.filter(each => getComputedStyle(each).unicodeBidi !== 'isolate').length,
+  }});
+}};
+</script>"""
+
+
+@pytest.fixture
+def canary():
+    """A server in place of every host that the hostile texts name; the list of what was asked of it."""
+    server, asked = socket.create_server(("127.0.0.1", 0)), []
+
+    def listen():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:  # closed
+                return
+            with connection:
+                connection.settimeout(2)
+                asked.append(connection.recv(200))
+
+    threading.Thread(target=listen, daemon=True).start()
+    yield server.getsockname()[1], asked
+    server.close()
+
+
+@pytest.fixture
+def browse(canary, tmp_path):
+    """Opens a file in chromium; returns what has become of its document. Hosts are the canary, or unknown."""
+
+    def open_page(path, *options: str) -> str:
+        quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet]
+        command += [
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--host-resolver-rules=MAP *.example 127.0.0.1:{canary[0]},MAP * ~NOTFOUND",
+        ]
+        command += ["--virtual-time-budget=5000", *options, "--dump-dom", path.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    return open_page
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory, folder):
+    """The report of a run whose texts and settings are hostile."""
+    results = tmp_path_factory.mktemp("hostile") / "results"
+    shutil.copytree(folder, results)
+    settings = json.loads((results / "settings.json").read_text())
+    settings["report"]["title"], settings["corpus"]["train"] = TITLE, [TITLE]
+    (results / "settings.json").write_text(json.dumps(settings))
+    output = results.parent / "reports" / "index.html"
+    arguments = ["--results", results, "--settings", results / "settings.json", "--output", output]
+    outcome = CliRunner().invoke(report, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return output
+
+
+def test_the_browser_and_the_canary_notice_a_careless_page(browse, canary, tmp_path):
+    (tmp_path / "careless.html").write_text(CARELESS.format("x"))
+    assert "<title>pwned</title>" in browse(tmp_path / "careless.html")
+    assert any(b"evil.example" in request for request in canary[1])
+
+
+def test_no_text_of_the_corpus_runs_or_fetches_anything(browse, canary, hostile_page, hostile):
+    dom = browse(hostile_page)
+    assert f"<title>{html.escape(TITLE, quote=False)}: " in dom
+    assert not re.search(r"<(script|img|iframe|link|base|object|embed|textarea)\b", dom)
+    assert not re.search(r"<[^<>]*\son\w+=", dom)
+    assert dom.count("<style") == dom.count("</style>") == 1 + len(re.findall(r"<defs>\s*<style", dom))
+    assert "&lt;svg/onload=fetch" in dom
+    assert not {"\u202e", "\u202d"} & set(dom.partition("<body>")[2])  # such signs are spelled out
+    assert canary[1] == []
+
+
+def test_a_policy_stops_what_would_slip_through(browse, canary, hostile_page, tmp_path):
+    """The same page with its text unescaped: the browser itself refuses to run and fetch."""
+    slipped = hostile_page.read_text().replace("<h1>", CARELESS.partition("<p>")[2] + "<h1>")
+    (tmp_path / "slipped.html").write_text(slipped)
+    assert "<title>pwned</title>" not in browse(tmp_path / "slipped.html")
+    assert canary[1] == []
+
+
+@pytest.mark.parametrize("width", [1100, 420])
+def test_texts_stay_in_their_cells_and_the_page_in_its_width(browse, hostile_page, tmp_path, width):
+    (tmp_path / "harness.html").write_text(HARNESS.format(hostile_page.as_uri(), width))
+    dom = browse(tmp_path / "harness.html", "--allow-file-access-from-files", "--disable-web-security")
+    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom)[1]))
+    assert found["texts"] > 500
+    assert found["mixed"] == 0
+    assert found["outside"] == []
+    assert found["wide"] == 0, found["offenders"]
+
+
+def test_figures_opened_alone_run_and_fetch_nothing(browse, canary, hostile_page):
+    figure = hostile_page.parent / "figures" / "figure_2.svg"
+    assert "figure_2-description" in browse(figure)
+    for path in figure.parent.iterdir():
+        assert not re.search(r"<script|<foreignObject|<!ENTITY|<!DOCTYPE|<image|\son\w+=", path.read_text())
+        assert not re.search(r'(href|src)="(?!#)', path.read_text())
+    assert canary[1] == []
