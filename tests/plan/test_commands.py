@@ -10,7 +10,7 @@ from support import random_sentences
 
 from ffkv.errors import UserError
 from ffkv.plan import machine
-from ffkv.plan.commands import plan, read_settings
+from ffkv.plan.commands import plan
 
 
 @pytest.fixture
@@ -58,14 +58,15 @@ def test_what_will_not_do_is_a_warning_and_exit_code_3(planned, monkeypatch):
     ("text", "message"),
     [
         (None, "nowhere.yaml"),
-        ("model: {checkpoint: [", "is not valid JSON or YAML"),
+        ("model: {checkpoint: [", "line 1"),
         ("trigers: {}\nruns: {mine: {}}", "trigers is no setting"),
-        ("- a list", "keys at top level"),
+        ("- a list", "keys at its top level"),
     ],
 )
 def test_a_settings_file_that_cannot_be_read_is_named(tmp_path, text, message):
     path = tmp_path / "nowhere.yaml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(UserError, match=message):
-        read_settings(path)
+    refused = CliRunner().invoke(plan, ["--configfile", str(path)])
+    assert isinstance(refused.exception, UserError)
+    assert message in str(refused.exception)

@@ -42,11 +42,13 @@ def plan(
     from ffkv.plan.show import as_data, as_text
     from ffkv.plan.text import text_of_run
     from ffkv.plan.work import Run
+    from ffkv.settings import resolve
+    from ffkv.settings_file import read_settings
 
     given = {"train": train_tokens, "validation": validation_tokens}
     given = {split: tokens for split, tokens in given.items() if tokens is not None}
     runs, rows, machines = {}, {}, {}
-    for name, settings in read_settings(configfile).items():
+    for name, settings in resolve(read_settings(configfile)).items():
         shape = shape_of_run(settings)
         runs[name] = Run(settings, shape, **text_of_run(name, settings, shape, given))
         like = (shape, settings.model.device, settings.activations.batch_tokens)
@@ -66,21 +68,3 @@ def plan(
         click.echo(click.style("ffkv: ", fg="red", bold=True, reset=True) + warning, err=True)
     if found:
         sys.exit(UNFIT)
-
-
-def read_settings(configfile: Path):
-    """The settings of every run of a file, read as Snakemake reads it.
-
-    Raises:
-        UserError: no such file, not YAML or JSON, or settings that are not valid.
-    """
-    from snakemake.common.configfile import load_configfile
-    from snakemake_interface_common.exceptions import WorkflowError
-
-    from ffkv.errors import UserError
-    from ffkv.settings import resolve
-
-    try:
-        return resolve(load_configfile(str(configfile)))
-    except (WorkflowError, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The settings file {configfile} cannot be read: {' '.join(str(error).split())}") from error
