@@ -78,8 +78,9 @@ def kill(attempt: Attempt, how: str, choose: random.Random) -> bool:
 def test_a_run_that_is_killed_again_and_again_ends_in_the_same_data(settings, undisturbed, tmp_path, record_property):
     choose, kills, lost = random.Random(SEED), {"step": 0, "group": 0, "snakemake": 0}, 0
     whole, jobs, seconds = undisturbed
-    # Each kill waits until so many jobs are done, so that kills are spread over the run however fast the machine is.
-    moments = sorted(choose.randrange(jobs - 1) for _ in range(KILLS))
+    # Each kill waits until so many jobs are done: kills are spread over the run however fast the machine is, and not so
+    # late that it could be over before the last.
+    moments = sorted(choose.randrange(2 * jobs // 3) for _ in range(KILLS))
     finished, watcher, begin = set(), Watcher([tmp_path / "results", tmp_path / "reports"]), time.monotonic()
     watcher.start()
     for number in range(200):
