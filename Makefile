@@ -16,7 +16,7 @@ report: install
 
 test: install lint
 	coverage erase
-	coverage run -m pytest -n auto --maxprocesses 4 --dist loadfile
+	coverage run -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=30
 	coverage combine --quiet
 	coverage report --fail-under=90
 

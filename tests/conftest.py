@@ -14,6 +14,11 @@ from ffkv.model.load import LoadedModel, load
 torch.set_num_threads(2)
 
 
+def pytest_collection_modifyitems(items) -> None:
+    """Whole runs come first: the last process to end should not begin with one."""
+    items.sort(key=lambda item: "workflow" not in item.keywords)
+
+
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory):
     """Folders of tiny random checkpoints, by kind, made when first asked for."""

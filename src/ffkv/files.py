@@ -19,12 +19,14 @@ PROGRESS = ".progress"  # what a long step has done so far, as `.<name>.progress
 
 
 @contextlib.contextmanager
-def atomic(path: Path | str) -> Iterator[Path]:
+def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success it is synced and renamed to `path`, on failure removed.
 
     The block may make a file or a folder at the temporary path. A file that already stood under `path` stays until the
     new one is complete. What killed processes of this machine left of earlier attempts is swept first.
 
+    Args:
+        summed: write its sums beside it, for those who read it. False for what only people read.
     Raises:
         UserError: the folder cannot be written, or the disk is full; a folder that stands under `path` holds other files
             than the new one.
@@ -35,7 +37,7 @@ def atomic(path: Path | str) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path)
         yield temporary
-        _finish(temporary, path)
+        _finish(temporary, path, summed)
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
@@ -71,18 +73,19 @@ def _sweep(path: Path) -> None:
             remove(entry)
 
 
-def _finish(temporary: Path, path: Path) -> None:
+def _finish(temporary: Path, path: Path, summed: bool) -> None:
     """Gives what is complete its name and its sums.
 
     The sums come last: a process killed here leaves whole files without them, never sums that do not fit.
     """
     _share(temporary)
     _sync(temporary)
-    lines = sums(temporary, path.name)
+    # A part of something larger gets its sums with that.
+    lines = sums(temporary, path.name) if summed and not any(map(PARTIAL.fullmatch, path.parts)) else ""
     sum_path(path).unlink(missing_ok=True)
     old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
     temporary.replace(path)
-    if not any(PARTIAL.fullmatch(part) for part in path.parts):  # a part of something larger, which gets its sums
+    if lines:
         _write_sums(path, lines)
     _sync_entry(path.parent)
     if old:

@@ -114,6 +114,6 @@ def settings(file: str | None) -> None:
         click.echo(f"{file} is valid; its runs: {', '.join(resolve(read_settings(file)))}.")
         return
     for path, text in ((DEFAULT, default()), (SCHEMA, schema()), (PAGE, page())):
-        with atomic(path) as temporary:
+        with atomic(path, summed=False) as temporary:
             temporary.write_text(text, encoding="utf-8")
         click.echo(path)

@@ -31,8 +31,8 @@ def test_a_course_names_both_ends_and_what_lies_outside_them():
     [
         ("figure_2", ["120 random keys", "3,000 trigger examples", "at least 3", "20,000 random prefixes"]),
         ("figure_3", ["120 keys", "up to 50", "1,440 in all", "18 left out"]),
-        ("figure_4", ["of 186 values", "6 keys without", "1 in 30", "the model's own head"]),
-        ("figure_5", ["186 keys", "30 tokens"]),
+        ("figure_4", ["of 186 values", "6 keys without", "1 in 40", "the model's own head"]),
+        ("figure_5", ["186 keys", "40 tokens"]),
         ("figure_6", ["1,083 values", "8 bins"]),
         ("figure_7", ["400 validation prefixes", "carry 90\u00a0%", "32 memories", "gelu_new"]),
         ("figure_8", ["400 validation prefixes", "In 50 cases", "a stop word in 60\u00a0%", "fewer than 5 words"]),

@@ -36,8 +36,8 @@ def report(folder: Path, settings: Path, output: Path) -> None:
     shown = exhibits(results)
     page = render(results, shown)
     for name, exhibit in shown.items():
-        with atomic(output.parent / "figures" / f"{name}.svg") as temporary:
+        with atomic(output.parent / "figures" / f"{name}.svg", summed=False) as temporary:
             temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")
-    with atomic(output) as temporary:
+    with atomic(output, summed=False) as temporary:
         temporary.write_text(page, encoding="utf-8")
     click.echo(f"{output}: open it in a browser.")
