@@ -11,7 +11,7 @@ from snakemake.io import contains_wildcard
 
 try:
     from ffkv.corpus.read import find_files
-    from ffkv.disk import check_writable, full
+    from ffkv.disk import check_disk, full, is_full
     from ffkv.errors import UserError
     from ffkv.recover import note_owner
     from ffkv.settings import EMBEDDED, corpus_sources, resolve, section
@@ -31,7 +31,7 @@ if shutil.which("ffkv") is None:
 environ["FFKV_SOURCE"] = str(workflow.basedir)
 
 try:
-    check_writable([Path(), Path(".snakemake")])
+    check_disk([Path(), Path(".snakemake")])
     for file in workflow.config_settings.configfiles or ["config.yaml"]:
         read_settings(file)  # a key that stands there twice would override itself
     # Settings of each run, complete: defaults, shared settings, the run's own.
@@ -53,7 +53,7 @@ wildcard_constraints:
 def check_places():
     """Before a run: the folders of the results can be written."""
     try:
-        check_writable(path for place in PLACES for path in (place, *place.rglob("*")))
+        check_disk(path for place in PLACES for path in (place, *place.rglob("*")))
     except UserError as error:
         raise WorkflowError(str(error))
 
@@ -61,10 +61,7 @@ def check_places():
 def say_what_is_full():
     """After a failure."""
     for place in full(PLACES):
-        print(
-            f"The disk of {place} is full. Make room, then start the same command again.",
-            file=sys.stderr,
-        )
+        print(is_full(place), file=sys.stderr)
 
 
 def setting(name):
