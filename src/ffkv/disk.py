@@ -28,7 +28,10 @@ def check_disk(folders: Iterable[Path]) -> None:
 
 def full(folders: Iterable[Path]) -> list[Path]:
     """Those of some folders whose disk is full, one a disk."""
-    disks = {folder.stat().st_dev: folder.resolve() for folder in folders if folder.is_dir()}
+    disks: dict[int, Path] = {}
+    for folder in folders:
+        if folder.is_dir():
+            disks.setdefault(folder.stat().st_dev, folder.resolve())
     return [folder for folder in disks.values() if shutil.disk_usage(folder).free < FULL]
 
 

@@ -87,9 +87,15 @@ def test_a_disk_with_no_room_at_all_is_named_before_anything_runs(run):
     assert f"The disk of {run} is full. Make room, then start the same command again." in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("what", ["", "results", "results/tiny/keys"])
-def test_a_folder_that_is_read_only_is_named_before_anything_runs(finished, tmp_path, what):
-    target = "results/tiny/keys/removal.csv"
+@pytest.mark.parametrize(
+    ("what", "target"),
+    [
+        ("", "results/tiny/prefixes.h5"),
+        ("results", "results/tiny/prefixes.h5"),
+        ("results/tiny/keys", "results/tiny/keys/removal/0.parquet"),
+    ],
+)
+def test_a_folder_that_is_read_only_is_named_before_anything_runs(finished, tmp_path, what, target):
     shutil.copytree(finished, tmp_path / "run", symlinks=True)
     remove(tmp_path / "run" / target)
     place = tmp_path / "run" / what
@@ -115,14 +121,13 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-@pytest.mark.parametrize("damage", [flip, cut])
 @pytest.mark.parametrize(
-    ("damaged", "reader"),
+    ("damaged", "damage", "reader"),
     [
-        ("results/tiny/prefixes/1.h5", "results/tiny/prefixes.h5"),
-        ("results/tiny/keys/prefixes/1.parquet", "results/tiny/keys/categories.csv"),
-        ("results/tiny/model/head.safetensors", "results/tiny/values/projections/1.h5"),
-        ("results/tiny/refinement/changes.csv", "reports/tiny/index.html"),
+        ("results/tiny/prefixes/1.h5", cut, "results/tiny/prefixes.h5"),
+        ("results/tiny/keys/prefixes/1.parquet", flip, "results/tiny/keys/categories.csv"),
+        ("results/tiny/model/head.safetensors", flip, "results/tiny/values/projections/1.h5"),
+        ("results/tiny/refinement/changes.csv", cut, "reports/tiny/index.html"),
     ],
 )
 def test_a_damaged_file_is_named_and_not_analysed(finished, tmp_path, damaged, reader, damage):
