@@ -1,5 +1,6 @@
 """What tests of several rooms share."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ffkv.corpus.read import Document
 from ffkv.model.load import LoadedModel, load
 
 torch.set_num_threads(2)
+COSTS: list[str] = []
 
 
 def pytest_collection_modifyitems(items) -> None:
@@ -90,3 +92,16 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(datasets.config, "DOWNLOADED_DATASETS_PATH", str(folder / "downloads"))
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def cost() -> Callable[[str, float], None]:
+    """Notes the seconds that a failure cost, for the summary at the end."""
+    return lambda failure, seconds: COSTS.append(f"{failure}: {seconds:.0f} s")
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Prints what the failures cost."""
+    if COSTS:
+        terminalreporter.section("what each failure cost")
+        terminalreporter.write_line("\n".join(COSTS))

@@ -75,7 +75,7 @@ def kill(attempt: Attempt, how: str, choose: random.Random) -> bool:
     return True
 
 
-def test_a_run_that_is_killed_again_and_again_ends_in_the_same_data(settings, undisturbed, tmp_path, record_property):
+def test_a_run_that_is_killed_again_and_again_ends_in_the_same_data(settings, undisturbed, tmp_path, cost):
     choose, kills, lost = random.Random(SEED), {"step": 0, "group": 0, "snakemake": 0}, 0
     whole, jobs, seconds = undisturbed
     # Each kill waits until so many jobs are done: kills are spread over the run however fast the machine is, and not so
@@ -109,6 +109,5 @@ def test_a_run_that_is_killed_again_and_again_ends_in_the_same_data(settings, un
     assert watcher.broken == []
     assert watcher.seen > 50
     assert data(tmp_path) == data(whole)
-    report = f"{kills} kills, {lost} jobs begun and lost, {number + 1} starts, {time.monotonic() - begin:.0f} s against {seconds:.0f} s"
-    record_property("kills", report)
-    print(report)
+    beyond = time.monotonic() - begin - seconds
+    cost(f"kill -9 of {kills} in {number + 1} starts, {lost} jobs begun again, beyond {seconds:.0f} s", beyond)

@@ -1,6 +1,5 @@
-"""The test cluster, a finished local run to compare with, and what each failure cost."""
+"""The test cluster, and a finished local run to compare with."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ from slurm.cluster import Cluster, cluster, missing
 from support import ROOT, snakemake
 
 SHARDS = ("--config", "shards=3")
-COSTS: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -27,16 +25,3 @@ def undisturbed(slurm, tmp_path_factory) -> Path:
     done = snakemake(directory, ROOT / "configs/tiny.yaml", *SHARDS)
     assert done.returncode == 0, done.stderr[-8000:]
     return directory
-
-
-@pytest.fixture
-def cost() -> Callable[[str, float], None]:
-    """Notes the seconds that a failure cost, for the summary at the end."""
-    return lambda failure, seconds: COSTS.append(f"{failure}: {seconds:.0f} s")
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    """Prints what the failures cost."""
-    if COSTS:
-        terminalreporter.section("what each failure cost on the test cluster")
-        terminalreporter.write_line("\n".join(COSTS))
