@@ -83,7 +83,8 @@ def test_a_folder_that_a_step_wrote_is_made_again_as_one(run, change):
     assert "tokenizer.txt is not what ffkv wrote" in result.output
     *_, rm, _, snakemake = (shlex.split(line) for line in str(result.exception).splitlines())
     assert rm == ["rm", "-r", str(run / "model"), str(run / "triggers.h5")]
-    assert snakemake == ["snakemake", str(run / "model"), str(run / "triggers.h5")]
+    place = f"{run.parent.name}/{run.name}"  # of a run: results/<run>
+    assert snakemake == ["snakemake", f"{place}/model", f"{place}/triggers.h5"]
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):

@@ -40,7 +40,9 @@ def whole(tmp_path_factory):
 
 def refused(path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(UserError, match=f"{path.name} is not what ffkv wrote.*Delete it and run the workflow again"):
+    with pytest.raises(
+        UserError, match=f"{path.name} is not what ffkv wrote.*Delete it and make it again: `snakemake "
+    ):
         READERS[path.name](path)
 
 
@@ -103,7 +105,10 @@ def test_a_folder_that_was_written_as_one_is_verified_and_deleted_as_one(model, 
     verify_sum(model / asked)
     change(model / "deep" / "a.json")
     verify_sum(model / "b")
-    with pytest.raises(UserError, match=rf"model/deep/a\.json is not what ffkv wrote.*Delete {model} and run"):
+    with pytest.raises(
+        UserError,
+        match=rf"model/deep/a\.json is not what ffkv wrote.*Delete {model} and make it again: `snakemake {model}`",
+    ):
         verify_sum(model / asked)
 
 

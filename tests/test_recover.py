@@ -48,6 +48,7 @@ def slurm(folder, tmp_path, monkeypatch):
         (tmp_path / name).write_text(text.format(queue=queue))
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (folder / ".snakemake/slurm_logs").mkdir(parents=True)  # of jobs that were submitted
     return tmp_path
 
 

@@ -1,8 +1,11 @@
 """HDF5 files: what is written is read back, any reader opens it, and damage never becomes numbers."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import h5py
 import numpy as np
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from ffkv import store
 from ffkv.checksums import sum_path
 from ffkv.errors import UserError
+from ffkv.stopping import end_in_good_order
 
 NUMBERS = np.arange(60_000, dtype=np.float32).reshape(300, 200)
 HASHES = {"model_hash": "m1", "tokenizer_hash": "t1"}
@@ -240,6 +244,7 @@ import resource, signal, sys
 import numpy as np
 from ffkv import store
 from ffkv.errors import UserError
+from ffkv.stopping import end_in_good_order
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 limit, count = int(sys.argv[2]), int(sys.argv[3])
 unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -261,4 +266,32 @@ def test_a_disk_that_fills_up_leaves_no_file_and_does_not_crash(tmp_path, limit,
     )
     assert "a.h5 cannot be written: File too large" in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("write", [1, 2, 5, 20])
+def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number, write):
+    """HDF5 would drop an exception that is raised while it calls back, and with it what it wanted to write."""
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]
+    came = []
+
+    def view(data):
+        came.append(data)
+        if len(came) == write:
+            os.kill(os.getpid(), number)
+        return memoryview(data)
+
+    monkeypatch.setattr(store, "memoryview", view, raising=False)
+    end_in_good_order()
+    try:
+        with pytest.raises((SystemExit, KeyboardInterrupt)), store.create(tmp_path / "a.h5", "things", {}) as file:
+            for name in "abcdefgh":
+                store.put(file, name, NUMBERS, ["row", "column"], "1", "numbers")
+                file.flush()
+            time.sleep(5)  # ended by the signal
+        assert len(came) > write
+    finally:
+        for one, handler in zip((signal.SIGTERM, signal.SIGINT, signal.SIGALRM), before):
+            signal.signal(one, handler)
     assert list(tmp_path.iterdir()) == []

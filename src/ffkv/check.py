@@ -10,7 +10,7 @@ import click
 from ffkv.checksums import is_sum, output_of, sum_path, verify_sum
 from ffkv.commands import FOLDER
 from ffkv.errors import UserError
-from ffkv.files import PARTIAL, PROGRESS
+from ffkv.files import PARTIAL, PROGRESS, is_written
 
 
 class Problem(NamedTuple):
@@ -38,7 +38,7 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if any(map(PARTIAL.fullmatch, parts)):
-            if PARTIAL.fullmatch(path.name):
+            if PARTIAL.fullmatch(path.name) and not is_written(path):
                 problems[path] = Problem(path, "was left unfinished when its step was killed", unfinished=True)
         elif not any(part.endswith(PROGRESS) for part in parts) and _made(path):
             read += path.is_file()
@@ -126,7 +126,8 @@ def check(folder: Path) -> None:
         click.echo(f"{problem.path}: {problem.reason}")
     if problems:
         names = shlex.join(str(problem.path) for problem in problems)
-        again = shlex.join(str(problem.path) for problem in problems if not problem.unfinished)
+        place = folder.parent.parent  # targets are named from where results/ stands
+        again = shlex.join(str(problem.path.relative_to(place)) for problem in problems if not problem.unfinished)
         raise UserError(
             f"{len(problems)} of what {folder} holds are not right. Delete them:\n  rm -r {names}"
             + (f"\nThen make them again, with the options of your run:\n  snakemake {again}" if again else "")

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import shlex
 from pathlib import Path
 
 from ffkv.errors import UserError
@@ -25,8 +26,11 @@ def sums(place: Path, name: str) -> str:
 
 def output_of(path: Path) -> Path:
     """What one step wrote as a whole: the file itself, or the folder above it that has sums."""
-    folders = [folder for folder in path.parents if folder.name and sum_path(folder).exists()]
-    return path if sum_path(path).exists() or not folders else folders[0]
+    try:
+        folders = [folder for folder in path.parents if folder.name and sum_path(folder).exists()]
+        return path if not path.name or sum_path(path).exists() or not folders else folders[0]
+    except OSError:  # a name that no file can have, or a folder above that may not be entered: reading says so
+        return path
 
 
 def verify_sum(path: Path) -> None:
@@ -37,6 +41,8 @@ def verify_sum(path: Path) -> None:
         UserError: a file is not what was written, or is missing; or it, or the sums, cannot be read.
     """
     output = output_of(path)
+    if not output.name:  # "." and "/": nobody wrote these as one
+        return
     try:
         lines = sum_path(output).read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -49,7 +55,8 @@ def verify_sum(path: Path) -> None:
         if path in (file, *file.parents) and _digest_now(file) != written:
             raise UserError(
                 f"{file} is not what ffkv wrote: it was damaged or changed since. Delete {'it' if file == output else output}"
-                f" and run the workflow again (or, if the change is yours, delete {sum_path(output)})."
+                f" and make it again: `snakemake {shlex.quote(str(output))}`, with the options of your run"
+                f" (or, if the change is yours, delete {sum_path(output)})."
             )
 
 

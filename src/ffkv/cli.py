@@ -7,7 +7,7 @@ import click
 
 from ffkv import __version__
 from ffkv.errors import UserError
-from ffkv.stopping import end_on_sigterm
+from ffkv.stopping import end_in_good_order
 
 # Subcommand: where it lives, and its line in the help (so that the help imports nothing).
 COMMANDS = {
@@ -66,7 +66,7 @@ def ffkv() -> None:
 
 def main() -> None:
     """Runs the command; a `UserError` becomes its message and exit code 2; SIGTERM ends it in good order."""
-    end_on_sigterm()
+    end_in_good_order()
     try:
         ffkv()
     except UserError as error:

@@ -59,18 +59,30 @@ def remove(path: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    host = socket.gethostname().partition(".")[0]
-    return path.with_name(f".{path.name}.{host}.{os.getpid()}.partial")
+    return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.partial")
+
+
+def _host() -> str:
+    return socket.gethostname().partition(".")[0]
 
 
 def _sweep(path: Path) -> None:
     """Removes unfinished versions of `path` whose process is no more. Those of other machines stay: `ffkv check` names them."""
-    here = PARTIAL.fullmatch(_temporary(path).name)
     for entry in path.parent.iterdir():
         left = PARTIAL.fullmatch(entry.name)
-        ours = left and (left["name"].removesuffix(".old"), left["host"]) == (here["name"], here["host"])
-        if ours and not psutil.pid_exists(int(left["process"])):
+        if (
+            left
+            and left["name"] in (path.name, f"{path.name}.old", f"{path.name}.sha256")
+            and left["host"] == _host()
+            and not is_written(entry)
+        ):
             remove(entry)
+
+
+def is_written(partial: Path) -> bool:
+    """Whether the process that writes an unfinished file is one of this machine, and lives."""
+    written = PARTIAL.fullmatch(partial.name)
+    return written["host"] == _host() and psutil.pid_exists(int(written["process"]))
 
 
 def _finish(temporary: Path, path: Path, summed: bool) -> None:
@@ -93,7 +105,7 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
 
 
 def _write_sums(path: Path, lines: str) -> None:
-    temporary = _temporary(sum_path(path))
+    temporary = _temporary(path.with_name(f"{path.name}.sha256"))
     temporary.write_text(lines)
     temporary.replace(sum_path(path))
 

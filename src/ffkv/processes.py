@@ -18,15 +18,15 @@ def is_step(process: psutil.Process) -> bool:
     """A job's shell, or the `ffkv` that it became."""
     arguments = _arguments(process)
     if len(arguments) > 2 and arguments[1] == "-c":
-        return arguments[2].lstrip().startswith("set -euo pipefail") and "ffkv " in arguments[2]
+        return "set -euo pipefail" in arguments[2] and "ffkv " in arguments[2]  # behind what activates conda
     writes = not {"--output", "--patterns"}.isdisjoint(arguments)
     return writes and "ffkv" in {Path(argument).name for argument in arguments[:2]}
 
 
 def is_orphan(process: psutil.Process) -> bool:
-    """Whether the parent is gone: the one that stands for it then is of another session."""
-    parent = process.parent()
-    return parent is None or parent.pid == 1 or os.getsid(process.pid) != os.getsid(parent.pid)
+    """Whether the parent is gone: the one that stands for it then is of another session, which this process did not begin."""
+    parent, session = process.parent(), os.getsid(process.pid)
+    return parent is None or parent.pid == 1 or session not in (process.pid, os.getsid(parent.pid))
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:

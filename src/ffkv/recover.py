@@ -19,7 +19,7 @@ import psutil
 
 from ffkv.commands import FOLDER
 from ffkv.errors import UserError
-from ffkv.files import PARTIAL
+from ffkv.files import PARTIAL, is_written
 from ffkv.processes import command_line, is_orphan, is_snakemake, is_step, runs, signal, works_in
 
 PREFIX = "ffkv_"  # of job names: slurm-jobname-prefix in profiles/slurm
@@ -63,8 +63,8 @@ def refuse_living(folder: Path, insist: bool = False) -> None:
         named = owner is not None and (owner.host, owner.pid) == (host, process.pid)
         if is_snakemake(process) and (named or works_in(process, folder)):
             raise UserError(
-                f"snakemake is still at work in {folder}: process {process.pid}. Nothing is left behind; stop it with\n"
-                f"  kill -INT {process.pid}\nand wait until it has cancelled its jobs."
+                f"snakemake is still at work in {folder}: process {process.pid}. Nothing is left behind; stop it and its steps with\n"
+                f"  kill -INT -- -{os.getpgid(process.pid)}\nand wait until it has ended."
             )
     if owner and owner.host != host and is_locked(folder) and not insist:
         raise UserError(
@@ -82,7 +82,8 @@ def slurm_jobs(folder: Path) -> list[Job]:
         UserError: SLURM does not answer.
     """
     owner = _owner(folder)
-    if shutil.which("squeue") is None or (owner and owner.local and not (folder / SLURM_LOGS).exists()):
+    local = (owner is None or owner.local) and not (folder / SLURM_LOGS).exists()
+    if shutil.which("squeue") is None or local:
         return []
     rows = [line.split("|", 4) for line in _slurm("squeue", "--me", "--noheader", "--format=%i|%T|%j|%k|%Z")]
     return [
@@ -110,12 +111,14 @@ def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
 
 
 def unfinished_files(folder: Path) -> list[Path]:
-    """What killed steps left under a temporary name."""
+    """What killed steps left under a temporary name; not what a step that lives writes."""
     return [
         path
         for place in ("results", "reports")
         for path in sorted((folder / place).rglob(".*.partial"))
-        if PARTIAL.fullmatch(path.name) and not any(PARTIAL.fullmatch(parent.name) for parent in path.parents)
+        if PARTIAL.fullmatch(path.name)
+        and not is_written(path)
+        and not any(PARTIAL.fullmatch(parent.name) for parent in path.parents)
     ]
 
 

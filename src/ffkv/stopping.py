@@ -4,17 +4,41 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
 
 import click
 
+WAIT = 0.01  # seconds until a signal that came at a bad moment is looked at again
+UNINTERRUPTED: set[CodeType] = set()
 
-def end_on_sigterm() -> None:
-    """From here on SIGTERM ends the process as an exception does, so that no unfinished file stays behind."""
 
-    def end(number: int, frame: object) -> None:
-        sys.exit(128 + number)
+def uninterrupted(function: Callable) -> Callable:
+    """Marks a function that a library calls back and whose exceptions it would lose: signals wait until it is over."""
+    UNINTERRUPTED.add(function.__code__)
+    return function
 
-    signal.signal(signal.SIGTERM, end)
+
+def end_in_good_order() -> None:
+    """From here on SIGTERM ends the process as an exception does, as Ctrl-C, so that no unfinished file stays behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if _is_uninterrupted(frame):
+            signal.signal(signal.SIGALRM, lambda _, later: end(number, later))
+            signal.setitimer(signal.ITIMER_REAL, WAIT)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a script
+            signal.signal(number, end)
+
+
+def _is_uninterrupted(frame: FrameType | None) -> bool:
+    while frame and frame.f_code not in UNINTERRUPTED:
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextlib.contextmanager
@@ -26,7 +50,7 @@ def stoppable() -> Iterator[Callable[[], int]]:
     """
     came = 0
 
-    def note(number: int, frame: object) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         nonlocal came
         came = number
 

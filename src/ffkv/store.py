@@ -21,6 +21,7 @@ import ffkv
 from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
 from ffkv.files import atomic
+from ffkv.stopping import uninterrupted
 
 FORMAT = 2  # 1 had no gates, no bottoms of values, no factors
 IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
@@ -37,7 +38,7 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
     """
     with atomic(path) as temporary, _Target(temporary, "w+") as target:
         with h5py.File(target, "w", libver="v110") as file:
-            own = {"format": FORMAT, "kind": kind, "versions": _versions()}
+            own = {"format": FORMAT, "kind": kind, "versions": versions()}
             for name, value in {**attributes, **own}.items():
                 plain = not isinstance(value, dict | list | tuple)
                 file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
@@ -49,12 +50,13 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
 class _Target(io.FileIO):
     """The file that HDF5 writes into. It keeps the first failure (a full disk) to itself, to be raised at the end.
 
-    HDF5 writes much of its data when it closes a dataset or a file. A failure there is lost: h5py cannot raise it, the
+    HDF5 writes much of its data when it closes a dataset or a file. A failure there, or a signal's exception, is lost: h5py cannot raise it, the
     file looks complete, and the library crashes when the process ends.
     """
 
     failure: OSError | None = None
 
+    @uninterrupted
     def write(self, data: memoryview) -> int:
         """Writes all of `data`; nothing more once a write has failed."""
         rest = memoryview(data).cast("B")
@@ -65,6 +67,7 @@ class _Target(io.FileIO):
             self.failure = error
         return len(data)
 
+    @uninterrupted
     def truncate(self, size: int | None = None) -> int:
         """As `write`."""
         try:
@@ -139,13 +142,13 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     verify_sum(path)
     try:
         file = h5py.File(path, "r")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise UserError(f"{path} is not a whole HDF5 file ({error}). Delete it and run the workflow again.") from error
     with file:
-        _check(path, file.attrs, kind, belongs_to or {})
         try:
+            _check(path, file.attrs, kind, belongs_to or {})
             yield file
-        except OSError as error:
+        except (OSError, KeyError) as error:  # what h5py raises where bytes were changed
             raise UserError(f"{path} is damaged ({error}). Delete it and run the workflow again.") from error
 
 
@@ -162,7 +165,10 @@ def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Non
                 for piece in item.iter_chunks():
                     item[piece]
 
-        file.visititems(read)
+        try:
+            file.visititems(read)
+        except RuntimeError as error:  # names that HDF5 cannot follow
+            raise OSError(error) from error
 
 
 def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:
@@ -217,7 +223,8 @@ class Texts(Sequence):
         return self._data[self._offsets[index] : self._offsets[index + 1]].tobytes().decode("utf-8")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """What a file was made with."""
     return {
         "ffkv": ffkv.__version__,
         "python": platform.python_version(),

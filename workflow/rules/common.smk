@@ -51,9 +51,15 @@ wildcard_constraints:
 
 
 def check_places():
-    """Before a run: the folders of the results can be written."""
+    """Before a run: the folders of its results can be written."""
+    runs = [place / run for place in PLACES for run in SETTINGS]
     try:
-        check_disk(path for place in PLACES for path in (place, *place.rglob("*")))
+        check_disk(
+            [
+                *PLACES,
+                *(path for top in runs for path in (top, *top.rglob("*"))),
+            ]
+        )
     except UserError as error:
         raise WorkflowError(str(error))
 

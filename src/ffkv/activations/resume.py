@@ -53,12 +53,11 @@ def forget(output: Path) -> None:
 
 
 def identity(attributes: dict[str, Any], device: str) -> dict[str, Any]:
-    """All that the numbers of a pass follow from: what its output says of itself, the device, the code of ffkv."""
-    package = Path(ffkv.__file__).parent
+    """All that the numbers of a pass follow from: what its output says of itself, the device, the code of ffkv and of its libraries."""
     code = hashlib.sha256()
-    for path in sorted([*package.glob("activations/*.py"), *package.glob("model/*.py")]):
+    for path in sorted(Path(ffkv.__file__).parent.rglob("*.py")):
         code.update(path.read_bytes())
-    return {**attributes, "device": device, "code": code.hexdigest()[:16]}
+    return {**attributes, "device": device, "versions": store.versions(), "code": code.hexdigest()[:16]}
 
 
 @contextlib.contextmanager

@@ -171,7 +171,7 @@ def read_anatomy(folder: Path) -> Anatomy:
     try:
         stored = json.loads((Path(folder) / FILE).read_text())
         return Anatomy(**{**stored, "layers": [_layer(layer) for layer in stored["layers"]]})
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{Path(folder) / FILE} cannot be read ({error}). Run `ffkv model` first, or again.") from error
 
 

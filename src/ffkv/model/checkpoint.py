@@ -140,6 +140,14 @@ def check_checkpoint(checkpoint: str) -> None:
         UserError: says which of the two it could have been.
     """
     path = Path(checkpoint)
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # a folder above that may not be entered, a name that no file can have
+        raise UserError(
+            f"The checkpoint {checkpoint[:200]} cannot be read: {getattr(error, 'strerror', error)}."
+        ) from error
     if checkpoint == EMBEDDED and not path.exists():
         raise UserError(
             "The embedded model has to be trained first: run snakemake, or `ffkv train`, and name its folder."

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -99,15 +99,18 @@ def read_head(folder: Path, shell: Shell, source: str = "", revision: str = "mai
     import ffkv.fairseq.modeling  # noqa: F401 (transformers is to know fairseq's class)
 
     logging.set_verbosity_error()
-    config = AutoConfig.from_pretrained(
-        source or folder, revision=revision, code_revision=revision, trust_remote_code=bool(source)
-    )
+    verify_sum(folder)
     if not (folder / FILE).exists():
         raise UserError(f"{folder / FILE} does not exist: run `ffkv model` again.")
-    verify_sum(folder / FILE)
-    tensors = load_file(folder / FILE)
-    with safe_open(folder / FILE, "pt") as file:
-        aliases = {name: first for name, first in _names(file).items() if name != EMBEDDING}
+    try:
+        config = AutoConfig.from_pretrained(
+            source or folder, revision=revision, code_revision=revision, trust_remote_code=bool(source)
+        )
+        tensors = load_file(folder / FILE)
+        with safe_open(folder / FILE, "pt") as file:
+            aliases = {name: first for name, first in _names(file).items() if name != EMBEDDING}
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"The model stage's {folder} cannot be read ({error}). Run `ffkv model` again.") from error
     dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
     known = getattr(transformers, shell.architecture, None)
     with torch.device("meta"):

@@ -166,5 +166,8 @@ def _of_this_run(path: Path, settings: Settings) -> bool:
 def _jobs(folder: Path, paths: Iterable[Path]) -> Iterable[tuple[str, float, float]]:
     for path in paths:
         rule = path.relative_to(folder).with_suffix("").parts[0]
-        measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")
+        try:
+            measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")[["s", "max_rss"]]
+        except (OSError, ValueError, KeyError):  # Snakemake's own file, half-written when the power went
+            continue
         yield rule, measured["s"].sum(), measured["max_rss"].max()
