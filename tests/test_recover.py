@@ -185,6 +185,8 @@ def test_the_workflow_notes_who_works_in_the_folder(folder, monkeypatch):
 
 def test_slurm_is_asked_only_about_folders_that_may_have_jobs_there(folder, slurm, monkeypatch):
     monkeypatch.chdir(folder)
+    recover.SLURM_LOGS.rmdir()
+    assert recover.slurm_jobs(folder) == []  # nothing was ever started
     recover.note_owner(local=True)
     assert recover.slurm_jobs(folder) == []
     recover.SLURM_LOGS.mkdir()  # an earlier snakemake submitted some
