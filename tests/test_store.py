@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ffkv import store
 from ffkv.checksums import sum_path
 from ffkv.errors import UserError
-from ffkv.stopping import end_in_good_order
+from ffkv.stopping import TOLD, end_in_good_order
 
 NUMBERS = np.arange(60_000, dtype=np.float32).reshape(300, 200)
 HASHES = {"model_hash": "m1", "tokenizer_hash": "t1"}
@@ -244,7 +244,7 @@ import resource, signal, sys
 import numpy as np
 from ffkv import store
 from ffkv.errors import UserError
-from ffkv.stopping import end_in_good_order
+from ffkv.stopping import TOLD, end_in_good_order
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 limit, count = int(sys.argv[2]), int(sys.argv[3])
 unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -292,6 +292,7 @@ def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number,
             time.sleep(5)  # ended by the signal
         assert len(came) > write
     finally:
+        TOLD.clear()
         for one, handler in zip((signal.SIGTERM, signal.SIGINT, signal.SIGALRM), before):
             signal.signal(one, handler)
     assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ import click
 
 WAIT = 0.01  # seconds until a signal that came at a bad moment is looked at again
 UNINTERRUPTED: set[CodeType] = set()
+TOLD: list[int] = []  # the signals that ended this process, were it not for libraries that lose exceptions
 
 
 def uninterrupted(function: Callable) -> Callable:
@@ -25,14 +26,21 @@ def end_in_good_order() -> None:
         if _is_uninterrupted(frame):
             signal.signal(signal.SIGALRM, lambda _, later: end(number, later))
             signal.setitimer(signal.ITIMER_REAL, WAIT)
-        elif number == signal.SIGINT:
-            raise KeyboardInterrupt
         else:
-            sys.exit(128 + number)
+            TOLD.append(number)
+            end_if_told()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a script
             signal.signal(number, end)
+
+
+def end_if_told() -> None:
+    """Ends the process if a signal said so and nobody heard."""
+    if signal.SIGINT in TOLD:
+        raise KeyboardInterrupt
+    if TOLD:
+        sys.exit(128 + TOLD[0])
 
 
 def _is_uninterrupted(frame: FrameType | None) -> bool:

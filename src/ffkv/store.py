@@ -21,7 +21,7 @@ import ffkv
 from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
 from ffkv.files import atomic
-from ffkv.stopping import uninterrupted
+from ffkv.stopping import end_if_told, uninterrupted
 
 FORMAT = 2  # 1 had no gates, no bottoms of values, no factors
 IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
@@ -43,6 +43,7 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
                 plain = not isinstance(value, dict | list | tuple)
                 file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
             yield file
+        end_if_told()
         if target.failure:
             raise target.failure
 
