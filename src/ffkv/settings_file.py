@@ -6,6 +6,7 @@ Snakemake reads the file before the Snakefile and says less, or nothing but a tr
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def read_settings(path: Path | str) -> dict[str, Any]:
     """What stands in a settings file, as nested dictionaries.
 
     Raises:
-        UserError: no such file, no UTF-8, no YAML, no mapping, a key twice, an alias inside of what it stands for; names
+        UserError: no such file, no UTF-8, no YAML, no mapping, a key twice, a list under `<<`, an alias inside of what it stands for; names
             the file and the line.
     """
     try:
@@ -30,14 +31,20 @@ def read_settings(path: Path | str) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise _wrong(path, error.object[: error.start].count(b"\n"), "is no UTF-8 text") from error
+    twice: list[str] = []
     try:
-        return _checked(path, json.loads(text))
+        found = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, twice))
+        if not twice:
+            return _checked(path, found)
+        text = text.replace("\t", " ")  # which JSON has only between words; YAML, which knows lines, refuses tabs
     except (ValueError, RecursionError):  # no JSON, as nearly always
-        pass
+        twice = []
     try:
         node = yaml.compose(text, yaml.SafeLoader)
         if node is not None:
             _check_node(path, node)
+        if twice:  # and YAML did not see it
+            raise UserError(f"{path}: the key {twice[0][:80]!r} stands here twice.")
         return _checked(path, yaml.safe_load(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -54,6 +61,12 @@ def read_settings(path: Path | str) -> dict[str, Any]:
 
 def _wrong(path: Path | str, line: int, reason: str) -> UserError:
     return UserError(f"{path}, line {line + 1}: {reason}.")
+
+
+def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
+    """An object of JSON; the keys that it has twice are put on a list."""
+    twice += [name for name, number in Counter(name for name, _ in pairs).items() if number > 1]
+    return dict(pairs)
 
 
 def _checked(path: Path | str, found: Any) -> dict[str, Any]:
@@ -92,11 +105,15 @@ def _check_node(path: Path | str, top: yaml.Node) -> None:
 
 def _check_keys(path: Path | str, node: yaml.MappingNode) -> None:
     seen: dict[str, int] = {}
-    for key, _ in node.value:
+    for key, value in node.value:
         line = key.start_mark.line
         if not isinstance(key, yaml.ScalarNode):
             raise _wrong(path, line, "a key is a word, not a list or a mapping")
-        if key.value in seen and key.value != "<<":
+        merges = key.tag == "tag:yaml.org,2002:merge"
+        if merges and (key.value != "<<" or not isinstance(value, yaml.MappingNode)):
+            # lists of mappings that are merged from lists grow tenfold a level
+            raise _wrong(path, line, "`<<` takes one mapping here, such as `<<: *name`, not a list or a word")
+        if key.value in seen:
             raise _wrong(
                 path, line, f"the key {key.value[:80]!r} stands here twice, first in line {seen[key.value] + 1}"
             )

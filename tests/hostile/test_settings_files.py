@@ -18,12 +18,22 @@ from ffkv.settings import Settings, resolve
 from ffkv.settings_file import check_command_line, read_settings
 
 RUNS = b"runs: {a: {}}\n"
+MERGES = b"".join(b"%c: &%c {<<: [%s]}\n" % (98 + n, 98 + n, b",".join([b"*%c" % (97 + n)] * 10)) for n in range(9))
 NINES = b"".join(b"%c: &%c [%s]\n" % (98 + n, 98 + n, b",".join([b"*%c" % (97 + n)] * 9)) for n in range(9))
 BROKEN = {
     "a tab": (b"runs:\n\ta: {}\n", r"line 2: found character '\\t' .* not by tabs"),
     "a bracket that is not closed": (b"runs: {a: {}\nseed: [1\n", "line 2: expected ',' or '}'"),
     "a key twice": (b"seed: 1\n" + RUNS + b"seed: 2\n", "line 3: the key 'seed' stands here twice, first in line 1"),
     "a key twice in a run": (b"runs:\n  a: {seed: 1,\n   seed: 1}\n", "line 3: the key 'seed' stands here twice"),
+    "a key twice in JSON": (b'{"runs": {"a": {}},\n\t"seed": 1,\n\t"seed": 2}', "line 3: the key 'seed' .* first in line 2"),
+    "a key twice in an object": (b'{"runs": {"a": {"seed": 1,\n"seed": 1}}}', "line 2: the key 'seed' stands here twice"),
+    "a key twice, once escaped": (
+        '{"runs": {"a": {}},\n"\U0001f600": 1, "\\ud83d\\ude00": 2}'.encode(),
+        "the key '\U0001f600' stands here twice",
+    ),
+    "a list of merges": (b"a: &a {x: 1, y: 2}\n" + MERGES + RUNS, "line 2: `<<` takes one mapping"),
+    "merges": (b"a: &a {x: 1}\nb: {<<: *a, <<: *a}\n" + RUNS, "line 2: the key '<<' stands here twice"),
+    "a merge by another name": (b"a: &a {x: 1}\nb: {!!merge x: *a}\n" + RUNS, "line 2: `<<` takes one mapping"),
     "bytes": (bytes(range(256)), "line 2: is no UTF-8 text"),
     "Latin-1": (RUNS + b'report: {title: "caf\xe9"}\n', "line 2: is no UTF-8 text"),
     "UTF-16": (RUNS.decode().encode("utf-16"), "line 1: is no UTF-8 text"),
@@ -79,6 +89,11 @@ def test_odd_values_are_refused_by_key_and_value(tmp_path, case):
     with pytest.raises(UserError, match=message) as caught:
         resolve(read_settings(tmp_path / "mine.yaml"))
     assert len(str(caught.value)) < 6000
+
+
+def test_one_mapping_may_be_merged(tmp_path):
+    (tmp_path / "mine.yaml").write_bytes(b"a: &a {seed: 1, keys: {}}\nruns: {b: {<<: *a, seed: 2}}\n")
+    assert read_settings(tmp_path / "mine.yaml")["runs"] == {"b": {"seed": 2, "keys": {}}}
 
 
 FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]

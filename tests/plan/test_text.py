@@ -69,6 +69,75 @@ def test_a_large_corpus_is_estimated_from_a_part(plan_text, tmp_path, monkeypatc
     assert held_out["validation"].tokens == pytest.approx(held_out["train"].tokens / 9, rel=0.01)
 
 
+def long_lines(number, length):
+    """Texts of about `length` characters, all different, and their tokens."""
+    pick = np.random.default_rng(length).choice
+    texts = [" ".join(pick(SENTENCES, length // 30)) for _ in range(number)]
+    return texts, sum(len(text.split()) for text in texts)
+
+
+@pytest.mark.parametrize("files, lines, length", [(1, 60, 24_000), (20, 100, 1_200), (1, 6, 150_000)])
+@pytest.mark.parametrize("ending", ["jsonl", "JSONL.GZ", "csv"])
+def test_lines_are_read_to_their_end_however_long(plan_text, tmp_path, files, lines, length, ending):
+    total = 0
+    for number in range(files):
+        texts, tokens = long_lines(lines, length)
+        total += tokens
+        if ending == "csv":
+            pd.DataFrame({"text": texts}).to_csv(tmp_path / f"{number}.csv", index=False)
+        else:
+            data = "\n".join(json.dumps({"text": text}) for text in texts).encode()
+            (tmp_path / f"{number}.{ending}").write_bytes(gzip.compress(data) if ending.endswith("GZ") else data)
+    found = plan_text(train=[f"*.{ending}"], validation=[f"*.{ending}"])["train"]
+    assert found.source.startswith("estimated from ")
+    assert found.tokens == pytest.approx(total, rel=0.3)
+
+
+@pytest.mark.parametrize("lengths", [[10] * 400, [3000] * 9, [10, 9000, 10, 10, 9000, 10], [5000, *[10] * 50, 5000]])
+def test_no_line_is_sampled_twice_or_cut(tmp_path, lengths):
+    lines = [f"{number}:{'x' * length}\n" for number, length in enumerate(lengths)]
+    (tmp_path / "text.txt").write_text("".join(lines))
+    with (tmp_path / "text.txt").open("rb") as file:
+        spent = sample._write_places(tmp_path / "text.txt", file, tmp_path / "piece.txt", 2000)
+    taken = (tmp_path / "piece.txt").read_text().splitlines(keepends=True)
+    assert sum(map(len, taken)) == spent > 0
+    assert [line for line in lines if line in set(taken)] == taken
+
+
+def test_a_field_of_any_length_is_read(plan_text, tmp_path):
+    texts, tokens = long_lines(20, 180_000)
+    assert min(map(len, texts)) > 131_072
+    pd.DataFrame({"text": texts}).to_csv(tmp_path / "text.csv", index=False)
+    found = plan_text(train=["text.csv"], validation=["text.csv"])["train"]
+    assert found.tokens == pytest.approx(tokens, rel=0.3)
+
+
+@pytest.mark.parametrize("name", ["text.jsonl", "text.txt", "text.csv", "text.txt.gz"])
+def test_a_line_that_a_run_refuses_is_not_read_to_its_end(plan_text, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(sample, "LONGEST", 300_000)
+    data = b"text\nx\n" + b"a " * 10**6
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    monkeypatch.setattr("ffkv.plan.text.BUDGET", 10)
+    with pytest.raises(UserError, match=f"{name} cannot be read: it has a line that is longer than 300,000 characters"):
+        plan_text(train=[name])
+
+
+@pytest.mark.parametrize("ending, message", [('"x', "unexpected end of data"), ('"a"b\n', "expected after")])
+def test_a_broken_csv_file_is_named(plan_text, tmp_path, monkeypatch, ending, message):
+    (tmp_path / "text.csv").write_text("text\n" + "a\n" * 30 + ending)
+    monkeypatch.setattr("ffkv.plan.text.BUDGET", 10)
+    with pytest.raises(UserError, match=rf"text\.csv cannot be read: .*{message}.* in the row after 31 others"):
+        plan_text(train=["text.csv"])
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.jsonl.gz"])
+def test_a_large_list_of_json_is_refused(plan_text, tmp_path, name):
+    data = ("[\n" + ",\n".join(json.dumps({"text": text}) for text in SENTENCES * 3) + "]").encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(UserError, match="is one JSON list, of which no part can be read"):
+        plan_text(train=[name])
+
+
 def test_a_limit_is_a_number_of_documents(plan_text, tmp_path, monkeypatch):
     monkeypatch.setattr("ffkv.plan.text.BUDGET", 10_000)
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES))

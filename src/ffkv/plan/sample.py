@@ -2,12 +2,16 @@
 
 import contextlib
 import csv
+import gzip
 import io
 import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
+from ffkv.corpus.files import LONGEST
 from ffkv.corpus.read import Document, read
 from ffkv.errors import UserError
 from ffkv.settings import Corpus
@@ -15,6 +19,8 @@ from ffkv.settings import Corpus
 BUDGET = 2**18  # bytes that are sampled; a corpus of no more is counted whole
 FILES = 16  # of many files, how many are looked into
 PIECES = 32  # of one text file, how many places are looked at
+SPREAD_OUT = sorted(range(PIECES), key=lambda place: f"{place:05b}"[::-1])  # any first few are all over the file
+JSON = (".json", ".jsonl")
 
 
 def thinned(documents: list[Document]) -> tuple[list[Document], float]:
@@ -43,7 +49,7 @@ def sample_files(paths: list[Path], corpus: Corpus) -> tuple[list[Document], flo
             size = path.stat().st_size
             if not size:
                 continue
-            ending = "".join(Path(path.name.removesuffix(".gz")).suffixes[-1:])
+            ending = "".join(Path(path.name.lower().removesuffix(".gz")).suffixes[-1:])
             piece = Path(folder) / f"{number}{ending}"
             sampled += _write_piece(path, piece, max(4096, BUDGET * size // max(looked, 1)))
             if piece.stat().st_size:
@@ -65,45 +71,108 @@ def _write_piece(path: Path, piece: Path, budget: int) -> float:
     size = path.stat().st_size
     if piece.suffix == ".parquet":
         return size * _write_rows(path, piece, budget)
-    if path.suffix == ".gz":
-        with path.open("rb") as file:
-            packed = file.read(budget // 3)  # text is packed to about a third
-        try:
-            unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-            _write_text(_whole_lines(unpacker.decompress(packed, 16 * budget)), piece)
-        except zlib.error as error:
-            raise UserError(f"The corpus {path} cannot be read: {error}") from error
-        return float(len(packed) - len(unpacker.unconsumed_tail) - len(unpacker.unused_data))
     with path.open("rb") as file:
-        if piece.suffix == ".json" and file.read(1) == b"[":
-            raise UserError(
-                f"{path} is one JSON list, of which no part can be read: pass --train-tokens and --validation-tokens."
-            )
-        places = 1 if piece.suffix == ".csv" or budget >= size else PIECES
-        lines = b""
-        for place in range(places):
-            start = place * size // places
-            file.seek(start)
-            if start:
-                file.readline()
-            lines += _whole_lines(file.read(budget // places + 1)) if budget < size else file.read()
-        _write_text(lines, piece)
-    return float(len(lines))
+        if path.suffix.lower() == ".gz":
+            return _write_unpacked(path, file, piece, budget)
+        if budget >= size or piece.suffix == ".csv":
+            return float(_write_beginning(path, file, piece, budget))
+        if piece.suffix in JSON:
+            _refuse_list(path, file.read(4096))
+        return float(_write_places(path, file, piece, budget))
 
 
-def _whole_lines(data: bytes) -> bytes:
-    """Up to the last line break, which there is but in a file of a single line."""
-    return data[: data.rfind(b"\n") + 1] or data
+def _write_unpacked(path: Path, file: BinaryIO, piece: Path, budget: int) -> float:
+    """The beginning of a compressed file; returns how many of its packed bytes that is, from what they unpacked to."""
+    few = SimpleNamespace(read=lambda size: file.read(min(size, 512)))  # little that is not used
+    try:
+        with gzip.GzipFile(path.name, "rb", fileobj=few) as unpacked:
+            spent = _write_beginning(path, unpacked, piece, budget)
+            ahead = len(unpacked.peek(1))
+            if ahead and piece.suffix in JSON:
+                with piece.open("rb") as beginning:
+                    _refuse_list(path, beginning.read(4096))
+            return file.tell() * spent / max(unpacked.tell() + ahead, 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"The corpus {path} cannot be read: {error}") from error
 
 
-def _write_text(lines: bytes, piece: Path) -> None:
-    """A csv file's last record may be open inside a quoted field: it goes."""
+def _refuse_list(path: Path, beginning: bytes) -> None:
+    if beginning.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        raise UserError(
+            f"{path} is one JSON list, of which no part can be read: pass --train-tokens and --validation-tokens."
+        )
+
+
+def _write_places(path: Path, file: BinaryIO, piece: Path, budget: int) -> int:
+    """Whole lines from places all over a file, fewer places the longer its lines are; returns their bytes.
+
+    No line is taken twice: what is read from a place ends before what is read from the next, or both begin with the
+    same line.
+    """
+    size = path.stat().st_size
+    found: dict[int, bytes] = {}
+    spent = 0
+    for place in SPREAD_OUT:
+        start = place * size // PIECES
+        file.seek(start)
+        if start:
+            _line(path, file)
+        begin = file.tell()
+        if begin in found:
+            continue
+        lines = []
+        while (not lines or file.tell() < start + budget // PIECES) and (line := _line(path, file)):
+            lines.append(line)
+        found[begin] = b"".join(lines)
+        spent += len(found[begin])
+        if spent >= budget:
+            break
+    piece.write_bytes(b"".join(found[begin] for begin in sorted(found)))
+    return spent
+
+
+def _write_beginning(path: Path, file: BinaryIO, piece: Path, budget: int) -> int:
+    """Whole lines or csv records up to a number of bytes, the last of them past it; returns their bytes."""
     if piece.suffix == ".csv":
-        rows = list(csv.reader(io.StringIO(lines.decode("utf-8", "replace"), newline="")))
-        with piece.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(rows[:-1] or rows)
-    else:
-        piece.write_bytes(lines)
+        return _write_records(path, file, piece, budget)
+    spent = 0
+    with piece.open("wb") as target:
+        while spent < budget and (line := _line(path, file)):
+            spent += target.write(line)
+    return spent
+
+
+def _write_records(path: Path, file: BinaryIO, piece: Path, budget: int) -> int:
+    stream = io.TextIOWrapper(file, "utf-8-sig", "replace", newline="")
+    spent, records = 0, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal spent
+        while line := _line(path, stream):
+            spent += len(line.encode())
+            yield line
+
+    csv.field_size_limit(LONGEST)
+    try:
+        with piece.open("w", encoding="utf-8", newline="") as target:
+            writer = csv.writer(target)
+            for row in csv.reader(lines(), strict=True):
+                writer.writerow(row)
+                records += bool(row)
+                if records > 1 and spent >= budget:  # the header is no text
+                    break
+    except csv.Error as error:
+        raise UserError(f"The corpus {path} cannot be read: {error} in the row after {records:,} others.") from error
+    stream.detach()
+    return spent
+
+
+def _line(path: Path, file: Any) -> Any:
+    """The next line of a text or byte stream; one that a run would refuse is refused here, before it fills the memory."""
+    line = file.readline(LONGEST + 1)
+    if len(line) > LONGEST:
+        raise UserError(f"The corpus {path} cannot be read: it has a line that is longer than {LONGEST:,} characters.")
+    return line
 
 
 def _write_rows(path: Path, piece: Path, budget: int) -> float:

@@ -174,7 +174,7 @@ def _from_files(corpus: Corpus, split: str) -> tuple[list[Document], float, floa
     sources, shared = corpus_sources(corpus, split)
     paths = [Path(path) for path in find_files(sources)]
     if sum(path.stat().st_size for path in paths) <= BUDGET and not any(
-        path.suffix in (".gz", ".parquet") for path in paths
+        path.suffix.lower() in (".gz", ".parquet") for path in paths
     ):
         documents = list(read_documents(corpus, split))
         return documents, 1.0, float(len(documents))
