@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from support import ROOT
 
 from ffkv import reference
+from ffkv.configuration import resolve
 from ffkv.errors import UserError
-from ffkv.settings import Corpus, Keys, Settings, corpus_sources, resolve, section
+from ffkv.settings import Corpus, Keys, Settings, corpus_sources, section
 
 NEWLINE = "a\n"
 FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]

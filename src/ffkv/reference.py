@@ -7,8 +7,9 @@ from typing import get_args, get_origin
 import click
 from pydantic import BaseModel
 
+from ffkv.configuration import Configuration, resolve
 from ffkv.files import atomic
-from ffkv.settings import LARGEST, Configuration, Settings, resolve
+from ffkv.settings import LARGEST, Settings
 from ffkv.settings_file import read_settings
 
 DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("workflow/schemas/config.schema.json"), Path("docs/settings.md")

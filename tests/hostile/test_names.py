@@ -8,9 +8,9 @@ import pytest
 import yaml
 from support import random_checkpoint, random_sentences, snakemake
 
+from ffkv.configuration import resolve
 from ffkv.corpus import data
 from ffkv.errors import UserError
-from ffkv.settings import resolve
 
 NASTY = """it's "a" $(touch pwned) `touch pwned`; touch pwned & {run} {{x}} * ~ \\ -rf é"""
 FIELD = """-te\nxt 'q' "d" $(touch pwned) `touch pwned`; {run} \\ *"""

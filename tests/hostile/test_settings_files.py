@@ -12,9 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support import ROOT
 
+from ffkv.configuration import resolve
 from ffkv.errors import UserError
 from ffkv.reference import settings as settings_command
-from ffkv.settings import Settings, resolve
+from ffkv.settings import Settings
 from ffkv.settings_file import check_command_line, read_settings
 
 RUNS = b"runs: {a: {}}\n"

@@ -10,11 +10,12 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import contains_wildcard
 
 try:
+    from ffkv.configuration import resolve
     from ffkv.corpus.read import find_files
     from ffkv.disk import check_disk, full, is_full
     from ffkv.errors import UserError
     from ffkv.recover import note_owner
-    from ffkv.settings import EMBEDDED, corpus_sources, resolve, section
+    from ffkv.settings import EMBEDDED, corpus_sources, section
     from ffkv.settings import Corpus as CorpusSettings
     from ffkv.settings_file import read_settings
 except ImportError as error:

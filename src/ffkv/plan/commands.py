@@ -35,6 +35,7 @@ def plan(
 
     configure(1)  # as jobs are; torch's threads are set by each measurement
     from ffkv.architectures.coverage import cores as cores_here
+    from ffkv.configuration import resolve
     from ffkv.plan.costs import costs
     from ffkv.plan.machine import disk_left, measure, memory_left
     from ffkv.plan.outlook import outlook, total_seconds, warnings
@@ -42,7 +43,6 @@ def plan(
     from ffkv.plan.show import as_data, as_text
     from ffkv.plan.text import text_of_run
     from ffkv.plan.work import Run
-    from ffkv.settings import resolve
     from ffkv.settings_file import read_settings
 
     given = {"train": train_tokens, "validation": validation_tokens}
