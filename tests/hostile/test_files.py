@@ -1,81 +1,22 @@
-"""Corpora that nobody would write: a right corpus file, or a message that names file and place."""
+"""Corpus files that nobody would write: their texts, or a message that names file and place."""
 
 import bz2
-import csv
 import gzip
 import io
-import json
 import os
 import re
 import zipfile
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from hostile.nasty import BREAKS, NASTY, WRITERS, as_jsonl, as_parquet, load, run
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ffkv.corpus import data, encode, files, sentences
-from ffkv.corpus.commands import corpus
-from ffkv.corpus.read import find_files, read
+from ffkv.corpus import data, files
+from ffkv.corpus.read import find_files
 from ffkv.errors import UserError
-from ffkv.settings import Corpus
-
-NASTY = [
-    "nul \0 and bell \a",
-    "\u202eright to left\u202c and שלום עולם مرحبا",
-    "e\u0301\u0302\u0303 combining " + "z" + "\u0335" * 300,
-    "<script>alert(1)</script><img src=x onerror=alert(1)>",
-    '=HYPERLINK("http://evil.example","x"),+1-1,@SUM(A1)',
-    '\'; DROP TABLE x; -- "quoted" `ticks` $(touch pwned)',
-    "{{ 7 * 7 }} {wildcard} %s %n \\u0000 \\x00 \\",
-    "next\x85line\u2028separator\u2029\x0bvertical\x0cfeed\x1cfile",
-    "👩\u200d👩\u200d👧 \U0010ffff \ufffe\uffff \ue000",
-    "\ufeff no mark of order in the middle \ufeff",
-    "NA",
-    "null",
-    "007",
-    "x" * 3000 + "." * 3000 + " end",
-    "",
-    "  \t ",
-]
-BREAKS = ["two\nlines", "carriage\rreturn", "both\r\nof them", '"\n"', "\n\n"]
-
-
-def load(*paths, **settings) -> list[str]:
-    """The texts of files, as the corpus stage reads them."""
-    patterns = [str(path) for path in paths]
-    chosen = Corpus(dataset="files", train=patterns, validation=patterns, **settings)
-    return [document.text for document in read(chosen, "train")]
-
-
-def as_txt(texts: list[str]) -> bytes:
-    return "".join(f"{text}\n" for text in texts).encode()
-
-
-def as_jsonl(texts: list[str]) -> bytes:
-    return "".join(json.dumps({"n": 1, "text": text}) + "\n" for text in texts).encode()
-
-
-def as_json(texts: list[str]) -> bytes:
-    return json.dumps([{"text": text} for text in texts], indent=1, ensure_ascii=False).encode()
-
-
-def as_csv(texts: list[str]) -> bytes:
-    written = io.StringIO(newline="")
-    csv.writer(written).writerows([["n", "text"], *((n, text) for n, text in enumerate(texts))])
-    return written.getvalue().encode()
-
-
-def as_parquet(texts: list[str], kind: pa.DataType | None = None) -> bytes:
-    written = io.BytesIO()
-    pq.write_table(pa.table({"n": range(len(texts)), "text": pa.array(texts, kind)}), written)
-    return written.getvalue()
-
-
-WRITERS = {"txt": as_txt, "jsonl": as_jsonl, "json": as_json, "csv": as_csv, "parquet": as_parquet}
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -86,51 +27,6 @@ def test_every_text_comes_back_from_every_format(tmp_path, kind, compressed):
     path = tmp_path / (f"a.{kind}.gz" if compressed else f"a.{kind}")
     path.write_bytes(gzip.compress(content) if compressed else content)
     assert load(path) == texts
-
-
-def run(model, path, tmp_path, *options: str):
-    """`ffkv corpus` on a file; returns click's result and the file that it was to write."""
-    output = tmp_path / "train.h5"
-    arguments = ["--model", model, "--split", "train", "--dataset", "files", "--train", path, "--validation", path]
-    return CliRunner().invoke(corpus, [str(part) for part in [*arguments, *options, "--output", output]]), output
-
-
-def closed_up(text: str) -> str:
-    """A text without blanks and line ends."""
-    return "".join(text.split())
-
-
-@pytest.mark.parametrize("splitter", ["sentence", "line", "document"])
-@pytest.mark.parametrize("pretokenized", ["--pretokenized", "--no-pretokenized"])
-def test_tokens_and_offsets_of_nasty_texts_are_right(byte_model, tmp_path, splitter, pretokenized):
-    """The documents' sentences spell them, every token stands for its characters, and nothing is lost or invented."""
-    (tmp_path / "a.jsonl").write_bytes(as_jsonl(NASTY + BREAKS))
-    options = ["--splitter", splitter, pretokenized, "--no-deduplicate"]
-    result, output = run(byte_model, tmp_path / "a.jsonl", tmp_path, *options)
-    assert result.exit_code == 0, result.output
-    made = data.read(output)
-    assert list(made.document_names) == [f"{tmp_path / 'a.jsonl'}:{n}" for n in range(len(NASTY + BREAKS))]
-    spelled = ["" for _ in NASTY + BREAKS]
-    tokens = made.attributes["tokens"]
-    assert tokens == len(made.tokens) == made.offsets[-1] == made.unigram.sum()
-    for sentence in range(len(made)):
-        ends = made.token_end[made.offsets[sentence] : made.offsets[sentence + 1]].tolist()
-        assert 2 <= len(ends) <= 63
-        assert ends == sorted(ends) and ends[-1] == len(made.texts[sentence])
-        spelled[made.document[sentence]] += closed_up(made.texts[sentence])
-    lost = json.loads(made.attributes["counts"])["one_token_sentences"]
-    for text, found in zip(NASTY + BREAKS, spelled, strict=True):
-        assert found == closed_up(text) or (lost and abs(len(found) - len(closed_up(text))) <= 2)
-
-
-def test_the_tokens_of_a_sentence_spell_it(byte_model, tmp_path):
-    from transformers import AutoTokenizer
-
-    texts = [text[:15] for text in NASTY if text.strip()]
-    (tmp_path / "a.jsonl").write_bytes(as_jsonl(texts))
-    _, output = run(byte_model, tmp_path / "a.jsonl", tmp_path, "--splitter", "document", "--pretokenized")
-    made, tokenizer = data.read(output), AutoTokenizer.from_pretrained(byte_model)
-    assert [tokenizer.decode(made.ids(n)) for n in range(len(made))] == list(made.texts) == [t.strip() for t in texts]
 
 
 RIGHT = {
@@ -364,62 +260,3 @@ def test_the_command_ends_in_a_file_or_a_user_error(byte_model, tmp_path, conten
         assert result.exit_code == 0 or isinstance(result.exception, UserError), result.exc_info
         if result.exit_code == 0:
             assert len(data.read(output)) >= 2
-
-
-def test_a_hundred_thousand_empty_lines(byte_model, tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("\n" * 100_000)
-    result, _ = run(byte_model, path, tmp_path)
-    assert "has 0 sentences of two tokens or more" in str(result.exception)
-    path.write_text("\n" * 50_000 + "the cat\n" + "\n" * 49_998 + "the mat\n")
-    result, output = run(byte_model, path, tmp_path)
-    made = data.read(output)
-    assert list(made.texts) == ["the cat", "the mat"]
-    assert [made.document_names[number] for number in made.document] == [f"{path}:50000", f"{path}:99999"]
-    assert "documents: 100,000; empty documents: 99,998" in result.output
-
-
-def long_line(byte_model, tmp_path, times: int, *options: str) -> tuple[str, str]:
-    """A line of 250 kB so many times, and what the corpus kept of it, both without blanks."""
-    line = "the cat sat " * 10_000 * times + "x" * 100_000 * times + "the end. " * 3_000 * times
-    (tmp_path / "a.txt").write_text(f"the cat\non the mat\n{line}\n")
-    result, output = run(byte_model, tmp_path / "a.txt", tmp_path, "--no-deduplicate", *options)
-    assert result.exit_code == 0, result.exception
-    made = data.read(output)
-    return closed_up(line), "".join(closed_up(made.texts[number]) for number in range(2, len(made)))
-
-
-def test_a_line_of_five_megabytes(byte_model, tmp_path):
-    line, kept = long_line(byte_model, tmp_path, 20)
-    assert abs(len(kept) - len(line)) <= 20  # parts of one token are left out
-
-
-@pytest.mark.parametrize("options", [[], ["--pretokenized"], ["--splitter", "document"]], ids="".join)
-@pytest.mark.parametrize("dropped", [False, True])
-def test_every_character_of_a_long_line_is_in_a_window_or_none_is(byte_model, tmp_path, monkeypatch, options, dropped):
-    monkeypatch.setattr(sentences, "PIECE", 20_000)
-    monkeypatch.setattr(encode, "CHARACTERS", 50_000)
-    line, kept = long_line(byte_model, tmp_path, 1, *options, "--long-sentences", "drop" if dropped else "windows")
-    if dropped:
-        assert "x" not in kept
-        assert set(kept.split("theend.")) <= {""}
-    else:
-        assert abs(len(kept) - len(line)) <= 40
-
-
-@given(
-    st.lists(
-        st.sampled_from([*"abc.?! \n", "Dr. ", "e.g. ", "...", "(", '"', "x" * 250, "-" * 45, "数。"]), max_size=60
-    )
-)
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_document_that_is_split_in_pieces_has_the_same_sentences(pieces):
-    text = " ".join(["".join(pieces[n : n + 6]) for n in range(0, len(pieces), 6)])
-    for pretokenized in (False, True):
-        whole = list(filter(None, sentences.split_sentences(text, "sentence", pretokenized)))
-        longest = max(map(len, whole), default=0)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sentences, "PIECE", 2 * longest + 2)
-            assert list(filter(None, sentences.split_sentences(text, "sentence", pretokenized))) == whole
-            patch.setattr(sentences, "PIECE", 3)
-            assert closed_up("".join(sentences.split_sentences(text, "sentence", pretokenized))) == closed_up(text)
