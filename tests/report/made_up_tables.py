@@ -1,0 +1,174 @@
+"""The tables that the branches of a made-up run leave, plausible numbers by the contract in docs/architecture.md."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_some_projections
+
+from ffkv import tables
+from ffkv.intervals import box, wilson
+from ffkv.report.figures import CASES, CATEGORIES
+
+
+def _shares(generator: np.random.Generator, layers: int, names: list[str], column: str, total: int) -> pd.DataFrame:
+    """Shares that add up to 1 in each layer, drifting from the first name to the last."""
+    drift = np.linspace(0, 1, layers)[:, None]
+    weights = 0.05 + np.abs(np.linspace(1, 0, len(names)) - drift) + generator.random((layers, len(names))) / 4
+    counts = np.floor(total * weights / weights.sum(1, keepdims=True)).astype(int)
+    counts[:, 0] += total - counts.sum(1)
+    index = pd.MultiIndex.from_product([range(layers), names], names=["layer", column])
+    table = pd.DataFrame({"prefixes": counts.ravel()}, index=index).reset_index()
+    return table.assign(share=table["prefixes"] / total)
+
+
+def write_keys(folder: Path, layers: int, generator: np.random.Generator) -> None:
+    both = [_shares(generator, layers, names, "category", 500) for names in (CATEGORIES, CATEGORIES[::-1])]
+    both = [table.assign(sample=sample) for table, sample in zip(both, ("trigger", "random"))]
+    tables.write(pd.concat(both)[["sample", "layer", "category", "prefixes", "share"]], folder / "keys/categories.csv")
+    summary = pd.DataFrame(
+        {"sample": np.repeat(["trigger", "random"], layers), "layer": list(range(layers)) * 2, "keys": 20,
+         "keys_with_pattern": [18] * layers + [1] * layers, "patterns_per_key": 3.5, "coverage": 0.7}
+    )  # fmt: skip
+    tables.write(summary, folder / "keys/patterns.csv")
+    removal = pd.DataFrame(
+        [
+            {"layer": layer, "removed": removed, "keys": 20, "triggers": 240, "skipped": 3, "change": change + layer,
+             "low": change + layer - 2, "high": change + layer + 2}
+            for layer in range(layers)
+            for removed, change in (("first", -12.0), ("last", -70.0), ("random", -20.0))
+        ]
+    )  # fmt: skip
+    tables.write(removal, folder / "keys/removal.csv")
+    activity = {"keys": MEMORIES, "dead": 1, "fewer": 2, "firing_q1": 0.1, "firing_median": 0.2, "firing_q3": 0.3}
+    tables.write(pd.DataFrame([{"layer": layer, **activity} for layer in range(layers)]), folder / "keys/activity.csv")
+    found = pd.DataFrame(
+        [
+            {"sample": sample, "layer": layer, "memory": memory, "pattern": number, "kind": "last word",
+             "family": ("shallow", "semantic")[number], "label": f"ends with “{HOSTILE[memory % len(HOSTILE)]}”",
+             "prefixes": 3 + (memory + number) % (KEPT - 3), "chance": 0.01, "p_value": 1e-9, "q_value": 1e-7,
+             "ranks": list(range(3 + (memory + number) % (KEPT - 3)))}
+            for sample in ("trigger", "random")
+            for layer in range(layers)
+            for memory in range(1, 8)
+            for number in (0, 1)
+        ]
+    )  # fmt: skip
+    tables.write(found, folder / "keys/patterns/0.parquet")
+    (folder / "keys/patterns/1.parquet").write_text("of an earlier run, with more groups of layers")
+
+
+def write_values(folder: Path, layers: int, signed: bool, generator: np.random.Generator) -> None:
+    keys = MEMORIES - 1
+    own = np.round(keys * 0.6 * (np.arange(layers) / layers) ** 2).astype(int)
+    rates = {"trigger": own, "permuted": own // 4, "unigram": np.ones(layers, int), "uniform": np.zeros(layers, int)}
+    if signed:
+        rates["negative"] = own // 2
+    rows = [
+        {"layer": layer, "source": source, "agreeing": agreeing[layer], "keys": keys, "dead": 1}
+        for source, agreeing in rates.items()
+        for layer in range(layers)
+    ]
+    agreement = pd.DataFrame(rows)
+    low, high = wilson(agreement["agreeing"], agreement["keys"])
+    tables.write(
+        agreement.assign(rate=agreement["agreeing"] / keys, low=low, high=high), folder / "values/agreement.csv"
+    )
+    ranks = [
+        {"layer": layer, "keys": keys, **box(generator.integers(0, 30 - layer // 2, 80))} for layer in range(layers)
+    ]
+    tables.write(pd.DataFrame(ranks), folder / "values/rank.csv")
+    edges, counts = np.linspace(0.001, 0.2, 9), np.array([900, 120, 40, 12, 6, 3, 0, 2])
+    agreeing = np.array([10, 12, 9, 4, 3, 2, 0, 2])
+    low, high = wilson(agreeing, counts)
+    bins = {"low": edges[:-1], "high": edges[1:], "values": counts, "agreeing": agreeing}
+    rate = np.where(counts, agreeing / np.maximum(counts, 1), np.nan)
+    tables.write(
+        pd.DataFrame({**bins, "rate": rate, "rate_low": low, "rate_high": high}), folder / "values/probability.csv"
+    )
+    predictive = [
+        {"layer": number % layers, "memory": number, "norm": 2.5, "top_token": number, "token": VOCABULARY[number],
+         "top_probability": 0.2 / (1 + number), "triggers": KEPT, "matching": number % 3,
+         "precision": number % 3 / KEPT, "prefix": "".join(HOSTILE) if number % 3 else "",
+         "next_token": VOCABULARY[number] if number % 3 else ""}
+        for number in range(20)
+    ]  # fmt: skip
+    tables.write(pd.DataFrame(predictive), folder / "values/predictive.csv")
+    where = [{"layer": layer, "values": 20 // layers, "matching": 3} for layer in range(layers)]
+    tables.write(pd.DataFrame(where), folder / "values/predictive_layers.csv")
+    write_some_projections(folder, layers, signed, generator)
+
+
+def _boxes(layers: int, centre: np.ndarray, spread: float, generator: np.random.Generator) -> pd.DataFrame:
+    samples = np.clip(centre[:, None] + spread * generator.standard_normal((layers, 200)), 0, 1)
+    return pd.DataFrame([{"layer": layer, "prefixes": PREFIXES, **box(sample)} for layer, sample in enumerate(samples)])
+
+
+def _rates(layers: int, count: np.ndarray, **columns) -> pd.DataFrame:
+    low, high = wilson(count, np.full(layers, PREFIXES))
+    table = {
+        "layer": range(layers),
+        "prefixes": PREFIXES,
+        **columns,
+        "share": count / PREFIXES,
+        "low": low,
+        "high": high,
+    }
+    return pd.DataFrame(table)
+
+
+def write_composition(folder: Path, layers: int, generator: np.random.Generator) -> None:
+    depth = np.linspace(0, 1, layers)
+    tables.write(_boxes(layers, 0.5 - 0.35 * depth, 0.06, generator), folder / "composition/active.csv")
+    without = np.round(PREFIXES * (0.95 - 0.3 * depth)).astype(int)
+    both = [
+        _rates(layers, without - less, reading=reading, without=without - less)
+        for reading, less in (("active", 0), ("all", 60))
+    ]
+    order = ["layer", "reading", "prefixes", "without", "share", "low", "high"]
+    tables.write(pd.concat(both)[order], folder / "composition/agreement.csv")
+    cases = {"cases": 50, "stop_word": 30, "stop_word_share": 0.6, "short": 21, "short_share": 0.42}
+    base = {"base_stop_word_share": 0.4, "base_short_share": 0.2}
+    tables.write(
+        pd.DataFrame([{"layer": n, **cases, **base} for n in range(-1, layers)]), folder / "composition/cases.csv"
+    )
+    median = 6 + 10 * (1 - depth)
+    effective = {
+        "memories": MEMORIES,
+        "effective_q1": median - 2,
+        "effective_median": median,
+        "effective_q3": median + 3,
+    }
+    tables.write(
+        pd.DataFrame({"layer": range(layers), **effective, "participation_median": median / 2}),
+        folder / "composition/effective.csv",
+    )
+
+
+def write_refinement(folder: Path, layers: int, generator: np.random.Generator) -> None:
+    depth = np.linspace(0.05, 0.9, layers)
+    matching = np.round(PREFIXES * depth).astype(int)
+    tables.write(_rates(layers, matching, matching=matching), folder / "refinement/residual.csv")
+    tables.write(_boxes(layers, depth / 2, 0.1, generator), folder / "refinement/probability.csv")
+    breakdown = _shares(generator, layers, CASES, "case", PREFIXES)
+    low, high = wilson(breakdown["prefixes"], np.full(len(breakdown), PREFIXES))
+    tables.write(breakdown.assign(low=low, high=high), folder / "refinement/breakdown.csv")
+    changes = [
+        {"prefix": number, "text": "".join(HOSTILE[: number % 9 + 1]), "next_token": VOCABULARY[number],
+         "residual_token": VOCABULARY[-number - 1], "output_token": VOCABULARY[number + 2],
+         "cosine": 0.1 * number - 0.5, "cosine_percentile": 0.05 * number, "related": ""}
+        for number in range(18)
+    ]  # fmt: skip
+    tables.write(pd.DataFrame(changes), folder / "refinement/changes.csv")
+
+
+def write_costs(folder: Path) -> None:
+    for name, seconds, memory in (
+        ("triggers/0", 61.5, 812.3),
+        ("triggers/1", 58.5, "-"),
+        ("values", 0.3, 101.0),
+        ("report", 3, 99),
+    ):
+        path = folder / "benchmarks" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:01:01\t{memory}\n")
