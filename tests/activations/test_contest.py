@@ -1,11 +1,13 @@
 """The contests of both signs against sorting everything, for any cut into batches and shards."""
 
+from unittest import mock
+
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffkv.activations import top_t
+from ffkv.activations import contest, top_t
 from ffkv.activations.contest import Contest
 
 # Few different values, so that ties are common; many zeros, so that some keys have few of a sign or none.
@@ -24,7 +26,7 @@ def brute_force(corpus, sign: int, t: int, one_prefix: bool) -> list[tuple[float
     return sorted(found, key=lambda entry: (-entry[0], entry[1]))[:t]
 
 
-def enter(contest: Contest, corpus, numbers: list[int], sign: int, gated: bool) -> None:
+def enter(shard: Contest, corpus, numbers: list[int], sign: int, gated: bool) -> None:
     """One batch: the sentences of these numbers, padded with 0."""
     starts = np.cumsum([0, *map(len, corpus)])
     longest = max(len(corpus[number]) for number in numbers)
@@ -33,12 +35,25 @@ def enter(contest: Contest, corpus, numbers: list[int], sign: int, gated: bool) 
         for token, (value, positive) in enumerate(corpus[number]):
             m[row, token, 0], gate[row, token, 0] = value, positive
     extremes = m.amax(1) if sign > 0 else m.amin(1)
-    contest.enter(m, extremes, gate if gated else None, torch.from_numpy(starts[numbers]))
+    shard.enter(m, extremes, gate if gated else None, torch.from_numpy(starts[numbers]))
 
 
 @given(sentences, st.integers(1, 6), st.sampled_from([1, -1]), st.booleans(), st.booleans(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_batches_and_shards_in_any_order_give_the_sorted_top_of_each_sign(corpus, t, sign, one_prefix, gated, data):
+    # Both ways to enter, and insertion at once or together.
+    dense, waiting = data.draw(st.sampled_from([(0.0, 32), (2.0, 1), (2.0, 32), (0.3, 2)]))
+    with mock.patch.multiple(contest, DENSE=dense, WAITING=waiting):
+        whole = compete(corpus, t, sign, one_prefix, gated, data)
+    size, place, gate = (part[0].tolist() for part in top_t.unpack(whole))
+    expected = brute_force(corpus, sign, t, one_prefix)
+    found = list(zip(size, place, gate, strict=True))
+    assert found[: len(expected)] == [(np.float32(v), p, gated and positive) for v, p, positive in expected]
+    assert found[len(expected) :] == [(0.0, -1, False)] * (t - len(expected))
+
+
+def compete(corpus, t: int, sign: int, one_prefix: bool, gated: bool, data) -> torch.Tensor:
+    """The top t of one key, found by several contests in batches of any size."""
     shards = [Contest(1, t, sign, one_prefix, "cpu") for _ in range(data.draw(st.integers(1, 3)))]
     order = list(data.draw(st.permutations(range(len(corpus)))))
     while order:
@@ -47,9 +62,6 @@ def test_any_batches_and_shards_in_any_order_give_the_sorted_top_of_each_sign(co
         order = order[size:]
     whole = top_t.start(1, t, "cpu")
     for shard in shards:
+        shard.settle()
         top_t.insert(whole, torch.zeros(t, dtype=torch.long), shard.best[0])
-    size, place, gate = (part[0].tolist() for part in top_t.unpack(whole))
-    expected = brute_force(corpus, sign, t, one_prefix)
-    found = list(zip(size, place, gate, strict=True))
-    assert found[: len(expected)] == [(np.float32(v), p, gated and positive) for v, p, positive in expected]
-    assert found[len(expected) :] == [(0.0, -1, False)] * (t - len(expected))
+    return whole

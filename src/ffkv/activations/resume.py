@@ -16,7 +16,7 @@ from torch import Tensor
 
 import ffkv
 from ffkv import store
-from ffkv.activations.state import State
+from ffkv.activations.state import State, settle
 from ffkv.checksums import sum_path
 from ffkv.errors import UserError
 from ffkv.files import PROGRESS, remove
@@ -95,6 +95,7 @@ def save(saved: Saved, state: State) -> None:
     Raises:
         UserError: it cannot be written.
     """
+    settle(state)
     counts = {name: getattr(state, name) for name in COUNTS}
     with store.create(saved.path, "progress", {"identity": saved.identity, **counts}) as file:
         for name, tensors in _tensors(state).items():
@@ -127,8 +128,7 @@ def _fill(file: h5py.File, state: State) -> None:
     for name, tensors in _tensors(state).items():
         for tensor, part in zip(tensors, read[name].split([len(tensor) for tensor in tensors]), strict=True):
             tensor.copy_(part)
-    for contest in [*state.highest, *state.lowest]:
-        contest.refresh()
+    settle(state)
     for name in COUNTS:
         setattr(state, name, int(file.attrs[name]))
 

@@ -46,12 +46,19 @@ def begin(layers: Sequence[Layer], settings: TriggerSettings, device: str) -> St
     )
 
 
+def settle(state: State) -> None:
+    """Brings all that has been seen into the contests' best."""
+    for contest in [*state.highest, *state.lowest]:
+        contest.settle()
+
+
 def triggers_of(state: State, corpus: Corpus, loaded: LoadedModel) -> Triggers:
     """What a finished pass has found.
 
     Raises:
         UserError: coefficients overflowed.
     """
+    settle(state)
     counted = {
         name: torch.cat([getattr(layer, name) for layer in state.statistics]).cpu().numpy()
         for name in ("fires", "fires_negative", "total", "maximum", "minimum", "histogram")

@@ -95,18 +95,19 @@ def _taker(state: State, batch: dict[str, Tensor | None], counted: slice) -> Cal
         if quantity == "g":  # comes before the layer's m
             batch["gate"] = tensor[:, counted]
             return
-        m, gate, statistics = tensor, batch.pop("gate", None), state.statistics[layer.index]
+        gate, statistics = batch.pop("gate", None), state.statistics[layer.index]
         if batch["padding"] is not None:
-            m.view(-1, m.shape[-1])[batch["padding"]] = 0  # silent padding: no later test, and no real token sees it
-        m = m[:, counted].float()
+            tensor.view(-1, tensor.shape[-1])[batch["padding"]] = 0  # silent padding: no real token sees it
+        m = tensor.float()
+        flat, m = m.reshape(-1, m.shape[-1]), m[:, counted]
         peaks = m.amax(1)
-        statistics.add(m, peaks)
+        statistics.add(flat, batch["competes"], peaks)
         if len(batch["counted"]):
-            statistics.add_histogram(m.reshape(-1, m.shape[-1])[batch["counted"]])
+            statistics.add_histogram(flat[batch["counted"]])
         state.highest[layer.index].enter(m, peaks, gate, batch["place"])
         if state.lowest and layer.signed:
             troughs = m.amin(1)
-            statistics.add_negative(m, troughs)
+            statistics.add_negative(flat, batch["competes"], troughs)
             state.lowest[layer.index].enter(m, troughs, gate, batch["place"])
 
     return take
@@ -120,12 +121,15 @@ def _describe(batch: dict[str, Tensor | None], corpus: Corpus, sentences: np.nda
     """What `take` must know of a batch.
 
     padding: flat positions of the padding. place: place in the corpus of each sentence's first prefix; there the empty
-    prefix of a sentence stands before its other prefixes, whether it competes or not. counted: flat positions of the
-    prefixes that the histogram looks at.
+    prefix of a sentence stands before its other prefixes, whether it competes or not. competes: 1.0 where a prefix ends that
+    competes, 0.0 elsewhere, flat. counted: flat positions of the prefixes that the histogram looks at.
     """
     lengths = corpus.lengths[sentences] - 1 + len(corpus.bos)
-    prefixes = corpus.lengths[sentences] - 1 + empty
+    token = np.arange(lengths.max())[None]
+    competes = (token >= len(corpus.bos) - empty) & (token < lengths[:, None])
     batch["padding"] = padding(lengths, device)
     batch["place"] = torch.from_numpy(corpus.offsets[sentences] + sentences + 1 - empty).to(device)
-    counted = (np.arange(prefixes.max())[None] < prefixes[:, None]) & (sentences % HISTOGRAM_EVERY == 0)[:, None]
-    batch["counted"] = torch.from_numpy(np.flatnonzero(counted)).to(device)
+    batch["competes"] = torch.from_numpy(competes.reshape(-1).astype(np.float32)).to(device)
+    batch["counted"] = torch.from_numpy(np.flatnonzero(competes & (sentences % HISTOGRAM_EVERY == 0)[:, None])).to(
+        device
+    )
