@@ -1,6 +1,5 @@
 """A small part of a large corpus, read as the corpus itself will be read."""
 
-import contextlib
 import csv
 import gzip
 import io
@@ -44,7 +43,7 @@ def sample_files(paths: list[Path], corpus: Corpus) -> tuple[list[Document], flo
     total = sum(path.stat().st_size for path in paths)
     looked = sum(path.stat().st_size for path in chosen)
     documents, sampled = [], 0.0
-    with tempfile.TemporaryDirectory() as folder, _own_cache(Path(folder)):
+    with tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(chosen):
             size = path.stat().st_size
             if not size:
@@ -193,16 +192,3 @@ def _write_rows(path: Path, piece: Path, budget: int) -> float:
         return 1.0
     parquet.write_table(pa.Table.from_batches([batch]), piece)
     return len(batch) / total
-
-
-@contextlib.contextmanager
-def _own_cache(folder: Path) -> Iterator[None]:
-    """What `datasets` keeps of the pieces goes with them."""
-    import datasets
-
-    before = datasets.config.HF_DATASETS_CACHE
-    datasets.config.HF_DATASETS_CACHE = folder / "cache"
-    try:
-        yield
-    finally:
-        datasets.config.HF_DATASETS_CACHE = before
