@@ -22,7 +22,6 @@ from ffkv.errors import UserError
 from ffkv.files import PROGRESS, remove
 from ffkv.stopping import stop, stoppable
 
-SAVE_EVERY = 60.0  # seconds
 LARGEST_SHARE = 0.05  # of the time that saving may take
 STATISTICS = ("fires", "fires_negative", "total", "finite", "maximum", "minimum", "histogram")
 COUNTS = ("batches", "tokens", "prefixes")
@@ -38,7 +37,7 @@ class Saved:
 
     path: Path
     identity: dict[str, Any]
-    every: float = SAVE_EVERY
+    every: float
 
 
 def beside(output: Path) -> Path:
