@@ -59,6 +59,15 @@ def identity(attributes: dict[str, Any], device: str) -> dict[str, Any]:
     return {**attributes, "device": device, "versions": store.versions(), "code": code.hexdigest()[:16]}
 
 
+def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
+    """Whether what is saved in an open file is of an identity; as JSON writes it, so that a tuple is a list.
+
+    Raises:
+        KeyError: the file names none.
+    """
+    return json.loads(file.attrs["identity"]) == json.loads(json.dumps(expected))
+
+
 @contextlib.contextmanager
 def going_on(saved: Saved | None, state: State) -> Iterator[Callable[[], None]]:
     """Brings a state to where an earlier process left it.
@@ -108,7 +117,7 @@ def load(saved: Saved, state: State) -> None:
         return
     try:
         with store.open(saved.path, "progress") as file:
-            if json.loads(file.attrs["identity"]) != json.loads(json.dumps(saved.identity)):
+            if not has_identity(file, saved.identity):
                 click.echo(
                     "ffkv: what was saved belongs to other settings or code; starting from the beginning.", err=True
                 )
