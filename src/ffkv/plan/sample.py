@@ -1,8 +1,10 @@
 """A small part of a large corpus, read as the corpus itself will be read."""
 
+import contextlib
 import csv
 import gzip
 import io
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -32,7 +34,8 @@ def thinned(documents: list[Document]) -> tuple[list[Document], float]:
 def sample_files(paths: list[Path], corpus: Corpus) -> tuple[list[Document], float]:
     """Documents from pieces of some files, read by the corpus' own reader.
 
-    Text and JSON lines are looked at in many places, csv, parquet and compressed files at their beginning.
+    Text and JSON lines are looked at in many places, csv, parquet and compressed files at their beginning. Compressed
+    parquet is unpacked whole, as a run does: it is read from its end.
 
     Returns:
         The documents, and how much more there is in all.
@@ -175,20 +178,33 @@ def _line(path: Path, file: Any) -> Any:
 
 
 def _write_rows(path: Path, piece: Path, budget: int) -> float:
-    """The first rows of a parquet file; returns their share of all."""
+    """The first rows of a parquet file, packed or not; returns their share of all."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(path)
-        total = file.metadata.num_rows
-        size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
-        wanted = max(1, min(total, budget * total // max(size, 1)))
-        batch = next(file.iter_batches(wanted), None)
-    except (OSError, pa.ArrowException) as error:
+        with _seekable(path) as whole:
+            file = parquet.ParquetFile(whole)
+            total = file.metadata.num_rows
+            size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+            wanted = max(1, min(total, budget * total // max(size, 1)))
+            batch = next(file.iter_batches(wanted), None)
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise UserError(f"The corpus {path} cannot be read: {error}") from error
     if batch is None:
         piece.touch()
         return 1.0
     parquet.write_table(pa.Table.from_batches([batch]), piece)
     return len(batch) / total
+
+
+@contextlib.contextmanager
+def _seekable(path: Path) -> Iterator[BinaryIO]:
+    """A file that is read from its end; of a packed one, all that it holds."""
+    with path.open("rb") as file:
+        if path.suffix.lower() != ".gz":
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as packed, tempfile.TemporaryFile() as unpacked:
+            shutil.copyfileobj(packed, unpacked)
+            yield unpacked
