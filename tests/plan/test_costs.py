@@ -6,6 +6,7 @@ import pytest
 from plan_parts import SHAPE, TRAIN, VALIDATION
 
 from ffkv.plan.costs import Run, costs
+from ffkv.plan.passes import DATASETS_MEMORY
 from ffkv.plan.shape import Shape
 from ffkv.settings import Settings
 
@@ -46,6 +47,12 @@ def test_bytes_of_prefixes_and_triggers():
     triggers = 24 * (50 * 17 + 4 + 8 + 4 + 8 + 13 * 8)
     assert found["merge_triggers"].written == pytest.approx(triggers, abs=15_000)
     assert found["triggers"].written == pytest.approx(3 * triggers, abs=45_000)
+
+
+def test_only_a_hub_data_set_takes_the_library_that_reads_it():
+    sources = ({}, {"dataset": "files", "train": "text.txt"}, {"dataset": "some/corpus"})
+    embedded, files, hub = (by_rule(corpus=source)["corpus (train)"].memory for source in sources)
+    assert embedded == files == hub - DATASETS_MEMORY
 
 
 def test_negative_triggers_double_what_is_kept():

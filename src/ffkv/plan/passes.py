@@ -10,7 +10,7 @@ from ffkv.settings import EMBEDDED
 PROOF_TOKENS = 80  # of a passage that the model is proven on
 PROOF_PASSES = 20  # of the blocks over them: each block is run again with its parts switched off
 LEARNT_SECONDS = 4e-7  # of a byte of the text that the embedded vocabulary is learnt from
-DATASETS_MEMORY = 5e7  # bytes of the library that reads files and hub data sets
+DATASETS_MEMORY = 5e7  # bytes of the library that reads hub data sets
 SPLIT_MEMORY = 20  # bytes beside a byte of text, while it is split and tokenized: lists and arrays of small things
 
 
@@ -52,11 +52,10 @@ def model(run: Run) -> Cost:
 
 def corpus(run: Run) -> list[Cost]:
     """Splitting and tokenizing, timed on the sample; every sentence stands in memory until the file is written."""
-    rows = []
+    rows, source = [], run.settings.corpus.dataset
     for name, split in (("train", run.train), ("validation", run.validation)):
-        documents = 1.0 if run.settings.corpus.dataset == EMBEDDED else 0.0
-        work = {"text": split.seconds, "documents": documents}
-        memory = SPLIT_MEMORY * split.size + (0 if documents else DATASETS_MEMORY)
+        work = {"text": split.seconds, "documents": float(source == EMBEDDED)}
+        memory = SPLIT_MEMORY * split.size + (0 if source in (EMBEDDED, "files") else DATASETS_MEMORY)
         rows.append(Cost(f"corpus ({name})", 1, 1, 0, work, corpus_bytes(split, run.shape), memory, "model"))
     return rows
 
