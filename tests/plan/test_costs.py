@@ -6,6 +6,7 @@ import pytest
 from plan_parts import SHAPE, TRAIN, VALIDATION
 
 from ffkv.plan.costs import Run, costs
+from ffkv.plan.disk import model_bytes
 from ffkv.plan.passes import DATASETS_MEMORY
 from ffkv.plan.shape import Shape
 from ffkv.settings import Settings
@@ -29,6 +30,23 @@ def test_operations_of_reading_out():
     assert found["measure_composition"].operations == 2 * 40 * 100
     assert found["measure_refinement"].operations == 2 * 40 * (4 * 100 + 50)
     assert found["measure_refinement"].work["read"] == 10 * (3 * 100 + 50)
+
+
+def test_every_job_of_a_group_reads_its_input_files_whole():
+    """For their checksums. Projections alone stand in a file by group."""
+    found, model = by_rule(layer_groups=3, shards=1), model_bytes(SHAPE)
+    memories = found["model"].written - model
+    triggers, prefixes, projections = (
+        found[rule].written for rule in ("merge_triggers", "merge_prefixes", "project_values")
+    )
+    validation = found["corpus (validation)"].written
+    bytes_read = {
+        "project_values": 3 * (memories + model),
+        "compare_values": 3 * (memories + model + triggers) + projections,
+        "measure_composition": 3 * (prefixes + model + validation) + projections,
+        "measure_refinement": 3 * (prefixes + model),
+    }
+    assert {rule: found[rule].work["bytes"] for rule in bytes_read} == pytest.approx(bytes_read)
 
 
 def test_operations_of_removal():
