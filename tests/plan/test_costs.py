@@ -67,6 +67,14 @@ def test_bytes_of_prefixes_and_triggers():
     assert found["triggers"].written == pytest.approx(3 * triggers, abs=45_000)
 
 
+def test_what_stands_beside_a_shard_until_it_is_written():
+    """The blocks of a shard of prefixes, and the saved state of one of triggers: 8 bytes a trigger, 164 a memory."""
+    found = by_rule(shards=2)
+    assert found["prefixes"].beside == found["prefixes"].written / 2
+    assert found["triggers"].beside == 24 * (50 * 8 + 164)
+    assert {rule for rule, cost in found.items() if cost.beside} == {"triggers", "prefixes"}
+
+
 def test_only_a_hub_data_set_takes_the_library_that_reads_it():
     sources = ({}, {"dataset": "files", "train": "text.txt"}, {"dataset": "some/corpus"})
     embedded, files, hub = (by_rule(corpus=source)["corpus (train)"].memory for source in sources)

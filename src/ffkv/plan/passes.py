@@ -78,7 +78,7 @@ def triggers(run: Run) -> Cost:
     state = shape.all_memories * (run.sides * t * 8 + 13 * 8 + 60)
     found = shape.all_memories * t * 60 + run.triggers_memory  # the winners, while they are unpacked and written
     memory = LOADED * run.weights + batch + state + found + run.corpus_memory(text)
-    return Cost("triggers", shards, 4, text.tokens, work, written, memory, "model")
+    return Cost("triggers", shards, 4, text.tokens, work, written, memory, "model", beside=state)
 
 
 def merge_triggers(run: Run) -> Cost:
@@ -90,15 +90,14 @@ def merge_triggers(run: Run) -> Cost:
 
 
 def prefixes(run: Run) -> Cost:
-    """A forward pass of each sampled prefix alone; a block of them is gathered before it is written."""
+    """A forward pass of each sampled prefix alone; a block of them is gathered before it is written, beside its shard."""
     shape, shards = run.shape, run.settings.shards
     length = run.validation.length / 2 if run.settings.prefixes.sample == "sentence" else run.validation.prefix_length
     tokens = run.prefixes * (length + 1)
     size = prefixes_bytes(shape, run.prefixes)
     work = {
         "body": body_operations(shape, tokens, length),
-        **loading(run, shards),
-        "bytes": shards * run.weights + size,
+        "bytes": shards * run.weights + 3 * size,  # blocks are written, read again, and written together
     }
     block = (
         min(run.settings.activations.block_sentences, run.prefixes)
@@ -107,7 +106,7 @@ def prefixes(run: Run) -> Cost:
     )
     batch = 4 * batch_tokens(run) * (6 * max(shape.memories) + 12 * shape.width)
     memory = LOADED * run.weights + block + batch + run.corpus_memory(run.validation)
-    return Cost("prefixes", shards, 4, tokens, work, size, memory, "model")
+    return Cost("prefixes", shards, 4, tokens, work, size, memory, "model", beside=size / shards)
 
 
 def merge_prefixes(run: Run) -> Cost:

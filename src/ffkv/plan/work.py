@@ -20,7 +20,8 @@ class Cost:
     """What all jobs of a rule cost together, and one of them at its peak.
 
     threads: that a job asks for. tokens: that the model runs. work: amount of each kind of work, see `machine.Rates`.
-    written: bytes of files that stay. memory: bytes of one job, above what its libraries hold.
+    written: bytes of files that stay. beside: bytes of files that one job keeps until its own is written.
+    memory: bytes of one job, above what its libraries hold.
     libraries: which those are, a key of `machine.LIBRARIES`; "" for none.
     """
 
@@ -32,6 +33,7 @@ class Cost:
     written: float = 0.0
     memory: float = 0.0
     libraries: str = "tables"
+    beside: float = 0.0
 
     @property
     def operations(self) -> float:
