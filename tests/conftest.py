@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import detector_checkpoint, prove_into, random_checkpoint
+from support import ROOT, detector_checkpoint, prove_into, random_checkpoint, snakemake
 
 from ffkv.corpus import data
 from ffkv.corpus.encode import encode
@@ -79,6 +79,15 @@ def detector(tmp_path_factory) -> Path:
 def loaded_detector(detector) -> LoadedModel:
     """The detector in memory."""
     return load(detector, "cpu")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    """The folder of a finished run of configs/tiny.yaml. Whoever changes a file there takes a copy."""
+    directory = tmp_path_factory.mktemp("tiny")
+    done = snakemake(directory, ROOT / "configs/tiny.yaml")
+    assert done.returncode == 0, done.stderr[-8000:]
+    return directory
 
 
 @pytest.fixture

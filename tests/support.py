@@ -177,6 +177,26 @@ def snakemake(directory: Path, configfile: Path | str, *arguments: str) -> subpr
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
 
 
+def assert_same_data(folder: Path, expected: Path) -> None:
+    """Two folders in which configs/tiny.yaml was run hold the same bytes, and no unfinished file."""
+    found, wanted = _data(folder), _data(expected)
+    differ = sorted(path for path in found.keys() | wanted.keys() if found.get(path) != wanted.get(path))
+    assert not differ, differ
+    unfinished = list(folder.rglob("*.partial"))
+    assert not unfinished, unfinished
+
+
+def _data(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file of the run, by path, but of those that say how long a step took."""
+    timed = {"logs", "benchmarks", "index.html"}
+    paths = [path for top in ("results/tiny", "reports/tiny") for path in (folder / top).rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in paths
+        if not timed & set(path.relative_to(folder).parts)
+    }
+
+
 def settings_file(folder, **changes):
     """configs/tiny.yaml with changes at its top level."""
     config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text()) | changes

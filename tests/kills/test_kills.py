@@ -4,12 +4,11 @@ import random
 import subprocess
 import time
 
-import h5py
 import pytest
 import yaml
 from kills.attempts import Attempt
 from kills.watch import Watcher
-from support import ROOT
+from support import ROOT, assert_same_data
 
 pytestmark = pytest.mark.kills
 KILLS = 24
@@ -33,28 +32,6 @@ def undisturbed(settings, tmp_path_factory):
     attempt = Attempt(directory, settings, 0)
     assert attempt.process.wait(1200) == 0, attempt.log.read_text()[-4000:]
     return directory, len(attempt.ended()), time.monotonic() - begin
-
-
-def data(directory) -> dict[str, object]:
-    """All data of a run: the datasets of HDF5 files, which also say when they were made by whom, and the bytes of others."""
-    found = {}
-    for top in ("results", "reports"):
-        for path in sorted((directory / top).rglob("*")):
-            name = str(path.relative_to(directory))
-            if path.is_dir() or "/logs/" in name or "/benchmarks/" in name or "index.html" in name:
-                continue  # the page says how long each step took
-            found[name] = _datasets(path) if path.suffix == ".h5" else path.read_bytes()
-    return found
-
-
-def _datasets(path) -> dict[str, bytes]:
-    found = {}
-    with h5py.File(path) as file:
-        file.visititems(
-            lambda name, item: found.update({name: item[...].tobytes()}) if isinstance(item, h5py.Dataset) else None
-        )
-        found |= {f"@{name}": str(value).encode() for name, value in file.attrs.items()}
-    return found
 
 
 def recover(directory) -> None:
@@ -108,6 +85,6 @@ def test_a_run_that_is_killed_again_and_again_ends_in_the_same_data(settings, un
     assert all(kills.values())
     assert watcher.broken == []
     assert watcher.seen > 50
-    assert data(tmp_path) == data(whole)
+    assert_same_data(tmp_path, whole)
     beyond = time.monotonic() - begin - seconds
     cost(f"kill -9 of {kills} in {number + 1} starts, {lost} jobs begun again, beyond {seconds:.0f} s", beyond)

@@ -6,6 +6,8 @@ import pytest
 from plan_parts import SHAPE, TRAIN, VALIDATION
 
 from ffkv.plan.costs import Run, costs
+from ffkv.plan.disk import model_bytes
+from ffkv.plan.passes import DATASETS_MEMORY
 from ffkv.plan.shape import Shape
 from ffkv.settings import Settings
 
@@ -30,6 +32,23 @@ def test_operations_of_reading_out():
     assert found["measure_refinement"].work["read"] == 10 * (3 * 100 + 50)
 
 
+def test_every_job_of_a_group_reads_its_input_files_whole():
+    """For their checksums. Projections alone stand in a file by group."""
+    found, model = by_rule(layer_groups=3, shards=1), model_bytes(SHAPE)
+    memories = found["model"].written - model
+    triggers, prefixes, projections = (
+        found[rule].written for rule in ("merge_triggers", "merge_prefixes", "project_values")
+    )
+    validation = found["corpus (validation)"].written
+    bytes_read = {
+        "project_values": 3 * (memories + model),
+        "compare_values": 3 * (memories + model + triggers) + projections,
+        "measure_composition": 3 * (prefixes + model + validation) + projections,
+        "measure_refinement": 3 * (prefixes + model),
+    }
+    assert {rule: found[rule].work["bytes"] for rule in bytes_read} == pytest.approx(bytes_read)
+
+
 def test_operations_of_removal():
     """16 keys with 5 triggers and 4 rows each, of prefixes of (120 - 10) / 18 tokens and BOS, one token less in three rows, through 3 / 4 of the model."""
     cost = by_rule(keys={"removal_triggers": 5})["key_removal"]
@@ -46,6 +65,20 @@ def test_bytes_of_prefixes_and_triggers():
     triggers = 24 * (50 * 17 + 4 + 8 + 4 + 8 + 13 * 8)
     assert found["merge_triggers"].written == pytest.approx(triggers, abs=15_000)
     assert found["triggers"].written == pytest.approx(3 * triggers, abs=45_000)
+
+
+def test_what_stands_beside_a_shard_until_it_is_written():
+    """The blocks of a shard of prefixes, and the saved state of one of triggers: 8 bytes a trigger, 164 a memory."""
+    found = by_rule(shards=2)
+    assert found["prefixes"].beside == found["prefixes"].written / 2
+    assert found["triggers"].beside == 24 * (50 * 8 + 164)
+    assert {rule for rule, cost in found.items() if cost.beside} == {"triggers", "prefixes"}
+
+
+def test_only_a_hub_data_set_takes_the_library_that_reads_it():
+    sources = ({}, {"dataset": "files", "train": "text.txt"}, {"dataset": "some/corpus"})
+    embedded, files, hub = (by_rule(corpus=source)["corpus (train)"].memory for source in sources)
+    assert embedded == files == hub - DATASETS_MEMORY
 
 
 def test_negative_triggers_double_what_is_kept():

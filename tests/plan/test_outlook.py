@@ -13,7 +13,7 @@ from ffkv.errors import UserError
 from ffkv.plan import machine
 from ffkv.plan.costs import costs
 from ffkv.plan.machine import LIBRARIES, disk_left, memory_left
-from ffkv.plan.outlook import AFTER, MAKES, in_bytes, outlook, total_seconds, warnings
+from ffkv.plan.outlook import AFTER, MAKES, disk_peak, in_bytes, outlook, total_seconds, warnings
 from ffkv.plan.work import Cost, Run
 from ffkv.settings import Settings
 
@@ -73,7 +73,22 @@ def test_a_disk_that_is_too_small():
     assert warnings(found, disk=6.1e9, memory=1e12, folder=Path("results")) == []
     (warning,) = warnings(found, disk=5.9e9, memory=1e12, folder=Path("results"))
     assert "The disk will not do" in warning
-    assert "takes 6 GB, and results has 5.9 GB left" in warning
+    assert "takes up to 6 GB, and results has 5.9 GB left" in warning
+
+
+def test_what_stands_beside_a_shard_counts_until_what_follows_is_written(tmp_path):
+    """Two of four jobs at a time keep 1 GB each beside 4 GB of shards and 1 GB of others; 3 GB follow."""
+    shards = Cost("prefixes", 4, 4, written=4e9, libraries="", beside=1e9)
+    after, other = Cost("merge_prefixes", written=3e9), Cost("triggers", written=1e9)
+    assert disk_peak(rows(shards, after, other)["mine"]) == 8e9
+    assert disk_peak(rows(shards, other)["mine"]) == 7e9
+    (tmp_path / "results/mine").mkdir(parents=True)
+    (tmp_path / "results/mine/prefixes.h5").touch()
+    found = rows(shards, after, other)
+    assert disk_peak(found["mine"]) == 7e9
+    (warning,) = warnings(found, disk=6.9e9, memory=1e12, folder=Path("results"))
+    assert "takes up to 7 GB" in warning
+    assert disk_peak([]) == 0
 
 
 def test_a_memory_that_is_too_small():

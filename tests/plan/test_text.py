@@ -45,12 +45,18 @@ def test_a_small_corpus_is_counted(plan_text, tmp_path):
     assert found["train"].prefixes == found["train"].tokens - found["train"].sentences
 
 
+def parquet(texts) -> bytes:
+    """A parquet file of texts."""
+    return pd.DataFrame({"text": texts}).to_parquet(index=False)
+
+
 FORMS = {
     "text.txt": lambda path: path.write_text("\n".join(SENTENCES)),
     "text.jsonl": lambda path: path.write_text("\n".join(json.dumps({"text": text}) for text in SENTENCES)),
     "text.csv": lambda path: pd.DataFrame({"n": range(3000), "text": SENTENCES}).to_csv(path, index=False),
-    "text.parquet": lambda path: pd.DataFrame({"text": SENTENCES}).to_parquet(path, index=False),
+    "text.parquet": lambda path: path.write_bytes(parquet(SENTENCES)),
     "text.txt.gz": lambda path: path.write_bytes(gzip.compress("\n".join(SENTENCES).encode())),
+    "text.parquet.gz": lambda path: path.write_bytes(gzip.compress(parquet(SENTENCES))),
 }
 
 
@@ -128,6 +134,15 @@ def test_a_broken_csv_file_is_named(plan_text, tmp_path, monkeypatch, ending, me
     monkeypatch.setattr("ffkv.plan.text.BUDGET", 10)
     with pytest.raises(UserError, match=rf"text\.csv cannot be read: .*{message}.* in the row after 31 others"):
         plan_text(train=["text.csv"])
+
+
+@pytest.mark.parametrize(
+    "data", [b"PAR1", gzip.compress(b"no parquet"), gzip.compress(parquet(["a"]))[:-20]], ids=["plain", "other", "cut"]
+)
+def test_broken_packed_parquet_is_named(plan_text, tmp_path, data):
+    (tmp_path / "rows.PARQUET.gz").write_bytes(data)
+    with pytest.raises(UserError, match=r"The corpus .*rows\.PARQUET\.gz cannot be read: "):
+        plan_text(train=["rows.PARQUET.gz"])
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.jsonl.gz"])

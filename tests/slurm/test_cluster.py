@@ -16,25 +16,11 @@ import pytest
 import yaml
 from slurm.cluster import Job
 from slurm.conftest import SHARDS
-from support import ROOT
+from support import ROOT, assert_same_data
 
 pytestmark = pytest.mark.cluster
 # So that the last digits agree with the local run's, and that a test need not wait for the questions of a busy cluster.
 OPTIONS = ("--max-threads", "1", "--slurm-init-seconds-before-status-checks", "10")
-DATA = (".h5", ".parquet", ".csv", ".safetensors")
-
-
-def data(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file of data below results/, by path."""
-    paths = [path for path in (folder / "results").rglob("*") if path.suffix in DATA]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-
-def assert_same_data(folder: Path, expected: Path) -> None:
-    found, wanted = data(folder), data(expected)
-    assert found.keys() == wanted.keys()
-    assert [path for path in wanted if found[path] != wanted[path]] == []
-    assert not list(folder.rglob("*.partial"))
 
 
 def from_shards_on(undisturbed: Path, folder: Path) -> Path:

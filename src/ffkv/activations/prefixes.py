@@ -1,7 +1,6 @@
 """Runs the sampled validation prefixes and keeps r, x, y, o and m of each."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from ffkv import store
 from ffkv.activations.batches import blocks
 from ffkv.activations.prefix_data import allocate, copy
-from ffkv.activations.resume import beside, forget, identity
+from ffkv.activations.resume import beside, forget, has_identity, identity
 from ffkv.activations.rows import at_last_position
 from ffkv.corpus.data import Corpus
 from ffkv.errors import UserError
@@ -120,7 +119,7 @@ def _has(path: Path, attributes: dict[str, Any]) -> bool:
         return False
     try:
         with store.open(path, "prefixes") as file:
-            return json.loads(file.attrs["identity"]) == json.loads(json.dumps(attributes["identity"]))
-    except (UserError, KeyError) as error:
+            return has_identity(file, attributes["identity"])
+    except UserError as error:
         click.echo(f"ffkv: a block is made again: {error}", err=True)
         return False

@@ -22,7 +22,6 @@ from ffkv.errors import UserError
 from ffkv.files import PROGRESS, remove
 from ffkv.stopping import stop, stoppable
 
-SAVE_EVERY = 60.0  # seconds
 LARGEST_SHARE = 0.05  # of the time that saving may take
 STATISTICS = ("fires", "fires_negative", "total", "finite", "maximum", "minimum", "histogram")
 COUNTS = ("batches", "tokens", "prefixes")
@@ -38,7 +37,7 @@ class Saved:
 
     path: Path
     identity: dict[str, Any]
-    every: float = SAVE_EVERY
+    every: float
 
 
 def beside(output: Path) -> Path:
@@ -58,6 +57,15 @@ def identity(attributes: dict[str, Any], device: str) -> dict[str, Any]:
     for path in sorted(Path(ffkv.__file__).parent.rglob("*.py")):
         code.update(path.read_bytes())
     return {**attributes, "device": device, "versions": store.versions(), "code": code.hexdigest()[:16]}
+
+
+def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
+    """Whether what is saved in an open file is of an identity; as JSON writes it, so that a tuple is a list.
+
+    Raises:
+        KeyError: the file names none.
+    """
+    return json.loads(file.attrs["identity"]) == json.loads(json.dumps(expected))
 
 
 @contextlib.contextmanager
@@ -110,7 +118,7 @@ def load(saved: Saved, state: State) -> None:
         return
     try:
         with store.open(saved.path, "progress") as file:
-            if json.loads(file.attrs["identity"]) != json.loads(json.dumps(saved.identity)):
+            if not has_identity(file, saved.identity):
                 click.echo(
                     "ffkv: what was saved belongs to other settings or code; starting from the beginning.", err=True
                 )

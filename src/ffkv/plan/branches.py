@@ -1,7 +1,7 @@
 """Costs of the four branches that read the passes' files, and of the report."""
 
-from ffkv.plan.disk import projections_bytes, report_bytes, table_bytes
-from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, head_operations, loading
+from ffkv.plan.disk import memories_bytes, model_bytes, prefixes_bytes, report_bytes, table_bytes
+from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, head_operations, reading
 
 KEY_SECONDS = 0.011  # patterns in the trigger examples of a key and in its random prefixes: 4,000 draws
 BACKGROUND_SECONDS = 5e-5  # the features of a random prefix
@@ -19,7 +19,8 @@ def key_patterns(run: Run) -> Cost:
     keys = run.shape.layers * min(made.per_layer, min(run.shape.memories))
     background = min(made.background_prefixes, text.prefixes)
     once = background * BACKGROUND_SECONDS + min(20_000, text.sentences / 10) * PASSAGE_SECONDS
-    work = {"seconds": run.groups * once + keys * KEY_SECONDS * made.pattern_triggers / 25}
+    work = reading(run, run.triggers_memory, run.corpus_memory(text))
+    work["seconds"] = run.groups * once + keys * KEY_SECONDS * made.pattern_triggers / 25
     memory = run.corpus_memory(text) + run.triggers_memory + background * PATTERN_MEMORY + DRAWN_MEMORY
     return Cost("key_patterns", run.settings.layer_groups, 1, 0, work, table_bytes("patterns", keys), memory, "keys")
 
@@ -32,8 +33,8 @@ def key_removal(run: Run) -> Cost:
     length = run.train.prefix_length - 3 / 4
     tokens = rows * (length + 1)
     passed = (shape.layers + 1) / (2 * shape.layers)
-    work = {"body": passed * body_operations(shape, tokens, length), **loading(run, run.settings.layer_groups)}
-    work["seconds"] = rows * 2e-5
+    work = reading(run, run.weights, run.triggers_memory, run.corpus_memory(run.train))
+    work |= {"body": passed * body_operations(shape, tokens, length), "seconds": rows * 2e-5}
     batch = 4 * batch_tokens(run) * (6 * max(shape.memories) + 12 * shape.width)
     memory = LOADED * run.weights + batch + rows / shape.layers * (8 * length + 300)
     memory += run.corpus_memory(run.train) + run.triggers_memory
@@ -56,24 +57,24 @@ def keys(run: Run) -> Cost:
 
 def project_values(run: Run) -> Cost:
     """Every value through the head; of its logits the highest and the lowest are kept."""
-    shape, k = run.shape, min(run.settings.values.top_tokens, run.shape.vocabulary)
+    shape, k = run.shape, run.top_tokens
     work = {
         "head": head_operations(shape, shape.all_memories),
         "kept": shape.all_memories * shape.vocabulary,
-        "bytes": 4 * shape.all_memories * shape.width,
+        **reading(run, memories_bytes(shape), model_bytes(shape)),
     }
     memory = run.head_weights + run.group_memories * (8 * shape.width + 32 * k) + run.logits(max(shape.memories))
-    written = projections_bytes(shape, k, run.settings.layer_groups)
+    written = run.settings.layer_groups * run.projections
     return Cost("project_values", run.settings.layer_groups, 4, 0, work, written, memory, "model")
 
 
 def compare_values(run: Run) -> Cost:
     """Every value through the head once more, for the rank of the token that follows its key's first trigger."""
-    shape, k = run.shape, min(run.settings.values.top_tokens, run.shape.vocabulary)
+    shape, k = run.shape, run.top_tokens
     work = {
         "head": head_operations(shape, shape.all_memories),
         "read": shape.all_memories * shape.vocabulary,
-        "bytes": 4 * shape.all_memories * shape.width + run.groups * run.triggers_memory,
+        **reading(run, memories_bytes(shape), model_bytes(shape), run.triggers_memory, run.projections),
     }
     memory = (
         run.head_weights
@@ -98,8 +99,14 @@ def measure_composition(run: Run) -> Cost:
     work = {
         "head": head_operations(shape, vectors),
         "read": vectors * shape.vocabulary,
-        "bytes": 4 * run.prefixes * (shape.all_memories + shape.width * shape.layers),
         "seconds": run.prefixes * (shape.all_memories * SORTED_SECONDS + run.groups * DESCRIBED_SECONDS),
+        **reading(
+            run,
+            prefixes_bytes(shape, run.prefixes),
+            model_bytes(shape),
+            run.corpus_memory(run.validation),
+            run.projections,
+        ),
     }
     largest = max(shape.memories)
     layer = run.prefixes * (7 * largest + 8 * shape.width) + 512 * largest * 8 * 5
@@ -123,7 +130,7 @@ def measure_refinement(run: Run) -> Cost:
         "head": head_operations(shape, 4 * vectors + final),
         "read": (3 * vectors + final) * shape.vocabulary,
         "normalized": vectors * shape.vocabulary,
-        "bytes": 12 * vectors * shape.width,
+        **reading(run, prefixes_bytes(shape, run.prefixes), model_bytes(shape)),
     }
     memory = run.head_weights + run.logits(run.prefixes) + 16 * run.prefixes * shape.width
     written = table_bytes("refinement", vectors)
@@ -134,7 +141,7 @@ def refinement(run: Run) -> Cost:
     """Tables to tables; closeness of tokens takes the output embedding, and it divided by its norms."""
     embedding = 4 * run.shape.head
     memory = 3 * embedding + 12 * 10_000 * run.shape.width + 100 * run.prefixes * run.shape.layers
-    work = {"bytes": 3 * embedding}
+    work = {"bytes": 3 * embedding + prefixes_bytes(run.shape, run.prefixes)}  # read whole, as by each group above
     return Cost("refinement", work=work, memory=memory, written=table_bytes("csv", 250), libraries="model")
 
 

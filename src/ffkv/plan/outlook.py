@@ -125,6 +125,23 @@ def total_seconds(rows: dict[str, list[Row]], cores: int, of: Machine) -> float:
     return max(*chains, area)
 
 
+def disk_peak(rows: list[Row]) -> float:
+    """Most bytes that a run still takes at a time: all that is to stay; or what jobs keep beside their own files while
+    these are written, with all that need not wait for them."""
+    todo = [row for row in rows if not row.done]
+    peaks = [
+        row.at_once * row.cost.beside
+        + sum(other.cost.written for other in todo if not waits(other.cost.rule, row.cost.rule))
+        for row in todo
+    ]
+    return max([sum(row.cost.written for row in todo), *peaks])
+
+
+def waits(rule: str, other: str) -> bool:
+    """Whether a rule begins only after another has ended."""
+    return any(before == other or waits(before, other) for before in AFTER[rule])
+
+
 def warnings(rows: dict[str, list[Row]], disk: float, memory: float, folder: Path) -> list[str]:
     """What will not do: files that the disk has no room for, jobs that the memory has none for.
 
@@ -133,10 +150,10 @@ def warnings(rows: dict[str, list[Row]], disk: float, memory: float, folder: Pat
         folder: where results go, for the message.
     """
     found = []
-    needed = sum(row.cost.written for each in rows.values() for row in each if not row.done)
+    needed = sum(disk_peak(each) for each in rows.values())
     if needed > disk:
         found.append(
-            f"The disk will not do: what is still to be written takes {in_bytes(needed)}, and {folder} has {in_bytes(disk)} left. "
+            f"The disk will not do: what is still to be written takes up to {in_bytes(needed)}, and {folder} has {in_bytes(disk)} left. "
             "Free some, or lower prefixes.count, triggers.per_key or shards."
         )
     for run, each in rows.items():

@@ -10,7 +10,7 @@ from ffkv.settings import EMBEDDED
 PROOF_TOKENS = 80  # of a passage that the model is proven on
 PROOF_PASSES = 20  # of the blocks over them: each block is run again with its parts switched off
 LEARNT_SECONDS = 4e-7  # of a byte of the text that the embedded vocabulary is learnt from
-DATASETS_MEMORY = 5e7  # bytes of the library that reads files and hub data sets
+DATASETS_MEMORY = 5e7  # bytes of the library that reads hub data sets
 SPLIT_MEMORY = 20  # bytes beside a byte of text, while it is split and tokenized: lists and arrays of small things
 
 
@@ -52,11 +52,10 @@ def model(run: Run) -> Cost:
 
 def corpus(run: Run) -> list[Cost]:
     """Splitting and tokenizing, timed on the sample; every sentence stands in memory until the file is written."""
-    rows = []
+    rows, source = [], run.settings.corpus.dataset
     for name, split in (("train", run.train), ("validation", run.validation)):
-        documents = 1.0 if run.settings.corpus.dataset == EMBEDDED else 0.0
-        work = {"text": split.seconds, "documents": documents}
-        memory = SPLIT_MEMORY * split.size + (0 if documents else DATASETS_MEMORY)
+        work = {"text": split.seconds, "documents": float(source == EMBEDDED)}
+        memory = SPLIT_MEMORY * split.size + (0 if source in (EMBEDDED, "files") else DATASETS_MEMORY)
         rows.append(Cost(f"corpus ({name})", 1, 1, 0, work, corpus_bytes(split, run.shape), memory, "model"))
     return rows
 
@@ -79,7 +78,7 @@ def triggers(run: Run) -> Cost:
     state = shape.all_memories * (run.sides * t * 8 + 13 * 8 + 60)
     found = shape.all_memories * t * 60 + run.triggers_memory  # the winners, while they are unpacked and written
     memory = LOADED * run.weights + batch + state + found + run.corpus_memory(text)
-    return Cost("triggers", shards, 4, text.tokens, work, written, memory, "model")
+    return Cost("triggers", shards, 4, text.tokens, work, written, memory, "model", beside=state)
 
 
 def merge_triggers(run: Run) -> Cost:
@@ -91,15 +90,14 @@ def merge_triggers(run: Run) -> Cost:
 
 
 def prefixes(run: Run) -> Cost:
-    """A forward pass of each sampled prefix alone; a block of them is gathered before it is written."""
+    """A forward pass of each sampled prefix alone; a block of them is gathered before it is written, beside its shard."""
     shape, shards = run.shape, run.settings.shards
     length = run.validation.length / 2 if run.settings.prefixes.sample == "sentence" else run.validation.prefix_length
     tokens = run.prefixes * (length + 1)
     size = prefixes_bytes(shape, run.prefixes)
     work = {
         "body": body_operations(shape, tokens, length),
-        **loading(run, shards),
-        "bytes": shards * run.weights + size,
+        "bytes": shards * run.weights + 3 * size,  # blocks are written, read again, and written together
     }
     block = (
         min(run.settings.activations.block_sentences, run.prefixes)
@@ -108,7 +106,7 @@ def prefixes(run: Run) -> Cost:
     )
     batch = 4 * batch_tokens(run) * (6 * max(shape.memories) + 12 * shape.width)
     memory = LOADED * run.weights + block + batch + run.corpus_memory(run.validation)
-    return Cost("prefixes", shards, 4, tokens, work, size, memory, "model")
+    return Cost("prefixes", shards, 4, tokens, work, size, memory, "model", beside=size / shards)
 
 
 def merge_prefixes(run: Run) -> Cost:

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import gzip
 import io
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ def thinned(documents: list[Document]) -> tuple[list[Document], float]:
 def sample_files(paths: list[Path], corpus: Corpus) -> tuple[list[Document], float]:
     """Documents from pieces of some files, read by the corpus' own reader.
 
-    Text and JSON lines are looked at in many places, csv, parquet and compressed files at their beginning.
+    Text and JSON lines are looked at in many places, csv, parquet and compressed files at their beginning. Compressed
+    parquet is unpacked whole, as a run does: it is read from its end.
 
     Returns:
         The documents, and how much more there is in all.
@@ -44,7 +46,7 @@ def sample_files(paths: list[Path], corpus: Corpus) -> tuple[list[Document], flo
     total = sum(path.stat().st_size for path in paths)
     looked = sum(path.stat().st_size for path in chosen)
     documents, sampled = [], 0.0
-    with tempfile.TemporaryDirectory() as folder, _own_cache(Path(folder)):
+    with tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(chosen):
             size = path.stat().st_size
             if not size:
@@ -176,17 +178,18 @@ def _line(path: Path, file: Any) -> Any:
 
 
 def _write_rows(path: Path, piece: Path, budget: int) -> float:
-    """The first rows of a parquet file; returns their share of all."""
+    """The first rows of a parquet file, packed or not; returns their share of all."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(path)
-        total = file.metadata.num_rows
-        size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
-        wanted = max(1, min(total, budget * total // max(size, 1)))
-        batch = next(file.iter_batches(wanted), None)
-    except (OSError, pa.ArrowException) as error:
+        with _seekable(path) as whole:
+            file = parquet.ParquetFile(whole)
+            total = file.metadata.num_rows
+            size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
+            wanted = max(1, min(total, budget * total // max(size, 1)))
+            batch = next(file.iter_batches(wanted), None)
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise UserError(f"The corpus {path} cannot be read: {error}") from error
     if batch is None:
         piece.touch()
@@ -196,13 +199,12 @@ def _write_rows(path: Path, piece: Path, budget: int) -> float:
 
 
 @contextlib.contextmanager
-def _own_cache(folder: Path) -> Iterator[None]:
-    """What `datasets` keeps of the pieces goes with them."""
-    import datasets
-
-    before = datasets.config.HF_DATASETS_CACHE
-    datasets.config.HF_DATASETS_CACHE = folder / "cache"
-    try:
-        yield
-    finally:
-        datasets.config.HF_DATASETS_CACHE = before
+def _seekable(path: Path) -> Iterator[BinaryIO]:
+    """A file that is read from its end; of a packed one, all that it holds."""
+    with path.open("rb") as file:
+        if path.suffix.lower() != ".gz":
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as packed, tempfile.TemporaryFile() as unpacked:
+            shutil.copyfileobj(packed, unpacked)
+            yield unpacked

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from ffkv.model.head import CHUNK_BYTES
-from ffkv.plan.disk import corpus_bytes, triggers_bytes
+from ffkv.plan.disk import corpus_bytes, projections_bytes, triggers_bytes
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
 from ffkv.settings import Settings
@@ -20,7 +20,8 @@ class Cost:
     """What all jobs of a rule cost together, and one of them at its peak.
 
     threads: that a job asks for. tokens: that the model runs. work: amount of each kind of work, see `machine.Rates`.
-    written: bytes of files that stay. memory: bytes of one job, above what its libraries hold.
+    written: bytes of files that stay. beside: bytes of files that one job keeps until its own is written.
+    memory: bytes of one job, above what its libraries hold.
     libraries: which those are, a key of `machine.LIBRARIES`; "" for none.
     """
 
@@ -32,6 +33,7 @@ class Cost:
     written: float = 0.0
     memory: float = 0.0
     libraries: str = "tables"
+    beside: float = 0.0
 
     @property
     def operations(self) -> float:
@@ -64,6 +66,11 @@ class Run:
         return 2 if self.shape.signed and self.settings.triggers.negative else 1
 
     @property
+    def top_tokens(self) -> int:
+        """k: highest, and lowest, tokens that are kept of a value."""
+        return min(self.settings.values.top_tokens, self.shape.vocabulary)
+
+    @property
     def groups(self) -> int:
         """Groups of layers that hold any."""
         return min(self.settings.layer_groups, self.shape.layers)
@@ -72,6 +79,11 @@ class Run:
     def group_memories(self) -> float:
         """Memories of one group of layers."""
         return max(self.shape.memories) * math.ceil(self.shape.layers / self.settings.layer_groups)
+
+    @property
+    def projections(self) -> float:
+        """Bytes of the projections of one group of layers."""
+        return projections_bytes(self.shape, self.top_tokens, self.settings.layer_groups) / self.settings.layer_groups
 
     def logits(self, vectors: float) -> float:
         """Bytes of the logits of so many vectors that stand at a time, with what is made of them and those before them."""
@@ -105,6 +117,11 @@ def head_operations(shape: Shape, vectors: float) -> float:
 def loading(run: Run, jobs: int) -> dict[str, float]:
     """Each job that runs the model reads its weights, checks them and takes their hash."""
     return {"bytes": jobs * run.weights}
+
+
+def reading(run: Run, *sizes: float) -> dict[str, float]:
+    """Each job of a group of layers reads files of these sizes whole, for their checksums, whatever part of them it needs."""
+    return {"bytes": run.settings.layer_groups * sum(sizes)}
 
 
 def batch_tokens(run: Run) -> float:
