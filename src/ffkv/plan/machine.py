@@ -149,9 +149,10 @@ def _coefficients(keys: int, sentences: int, device: str) -> dict[str, float]:
     """How many coefficients are counted in a second, and how many candidates enter the contest."""
     m = torch.randn(sentences, SENTENCE, keys, device=device)
     peaks, statistics, places = m.amax(1), Statistics(keys, device), torch.arange(sentences, device=device)
+    competes = torch.ones(sentences * SENTENCE, device=device)
 
     def count() -> None:
-        statistics.add(m, m.amax(1))
+        statistics.add(m.reshape(-1, keys), competes, m.amax(1))
         statistics.add_histogram(m[:: max(1, sentences // 5)].reshape(-1, keys))
 
     def compete() -> None:
