@@ -46,7 +46,7 @@ def test_a_text_becomes_a_corpus_file(run, tmp_path, detector):
         ["a", "b", "c"],
         ["d", "e"],
     ]
-    assert (made.bos, made.multiplicity.tolist(), made.pretokenized) == ([0], [2, 1], False)
+    assert (made.bos, made.multiplicity[:].tolist(), made.pretokenized) == ([0], [2, 1], False)
     assert json.loads(made.attributes["settings"])["splitter"] == "line"
     assert "documents: 4; empty documents: 1;" in printed
     assert "duplicate sentences: 1" in printed

@@ -36,7 +36,7 @@ def test_sentences_come_back(corpus):
     assert corpus.lengths.tolist() == [3, 2, 2]
     assert list(corpus.texts) == ["a b c", "d  e", "b b"]
     assert [corpus.document_names[number] for number in corpus.document] == ["d0", "d0", "d2"]
-    assert (corpus.multiplicity.tolist(), corpus.bos, corpus.pretokenized) == ([2, 1, 1], [0], True)
+    assert (corpus.multiplicity[:].tolist(), corpus.bos, corpus.pretokenized) == ([2, 1, 1], [0], True)
 
 
 def test_a_file_says_what_was_left_out(corpus):

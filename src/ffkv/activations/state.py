@@ -90,12 +90,23 @@ def _gated(layers: Sequence[Layer]) -> np.ndarray:
 
 def _examples(corpus: Corpus, contests: list[Contest], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
     """The winners as fields of `TriggerExamples`, all but `fires`."""
-    size, place, gate = (part.cpu().numpy() for part in top_t.unpack(torch.cat([contest.best for contest in contests])))
+    starts = corpus.offsets[:-1] + np.arange(len(corpus))  # place of each sentence's empty prefix
+    ends = np.cumsum([len(contest.best) for contest in contests])[:-1]
+    # A layer at a time: what is unpacked is several times as large as the state.
+    layers = [
+        _winners(corpus, starts, contest, sign, own)
+        for contest, own in zip(contests, np.split(gated, ends), strict=True)
+    ]
+    return {name: np.concatenate([layer[name] for layer in layers]) for name in layers[0]}
+
+
+def _winners(
+    corpus: Corpus, starts: np.ndarray, contest: Contest, sign: int, gated: np.ndarray
+) -> dict[str, np.ndarray]:
+    size, place, gate = (part.cpu().numpy() for part in top_t.unpack(contest.best))
     found = place >= 0
-    sentence = (
-        np.searchsorted(corpus.offsets[:-1] + np.arange(len(corpus)), np.where(found, place, 0), side="right") - 1
-    )
-    position = np.where(found, place - corpus.offsets[sentence] - sentence, 0)
+    sentence = np.searchsorted(starts, np.where(found, place, 0), side="right") - 1
+    position = np.where(found, place - starts[sentence], 0)
     return {
         "coefficient": np.where(found, sign * size, size),
         "sentence": np.where(found, sentence, NONE).astype(np.int32),

@@ -63,7 +63,7 @@ def find_triggers(
         )
         for sentences in itertools.islice(pieces, state.batches, None):
             _describe(batch, corpus, sentences, empty, device)
-            run(pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences], device))
+            run(pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences.tolist()], device))
             tokens = int(lengths[sentences].sum())
             state.batches += 1
             state.tokens += tokens

@@ -1,6 +1,8 @@
 """`corpus/<split>.h5`: the sentences of a split."""
 
+import functools
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from ffkv.corpus.encode import Encoded, flatten
 
 @dataclass(frozen=True)
 class Corpus:
-    """The sentences of a split, as they stand in its file.
+    """The sentences of a split, as they stand in its file: read piece by piece, so that memory does not grow with the text.
 
     tokens: ids of all sentences, one behind the other [token]. BOS is not among them.
     token_end: end (exclusive) of each token's characters in its sentence's text [token].
@@ -27,11 +29,11 @@ class Corpus:
     attributes: what the file says of itself (identities, counts).
     """
 
-    tokens: np.ndarray
-    token_end: np.ndarray
+    tokens: store.Pieces
+    token_end: store.Pieces
     offsets: np.ndarray
-    document: np.ndarray
-    multiplicity: np.ndarray
+    document: store.Pieces
+    multiplicity: store.Pieces
     texts: store.Texts
     document_names: store.Texts
     bos: list[int]
@@ -43,7 +45,7 @@ class Corpus:
         """Number of sentences."""
         return len(self.offsets) - 1
 
-    @property
+    @functools.cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each sentence [sentence]."""
         return np.diff(self.offsets)
@@ -114,20 +116,21 @@ def read(path: Path, belongs_to: dict[str, Any] | None = None) -> Corpus:
     Raises:
         UserError: see `store.open`.
     """
-    import json
-
     with store.open(path, "corpus", belongs_to) as file:
-        attributes = dict(file.attrs)
-        return Corpus(
-            tokens=file["tokens"][...],
-            token_end=file["token_end"][...],
-            offsets=file["sentence_offset"][...],
-            document=file["document"][...],
-            multiplicity=file["multiplicity"][...],
-            texts=store.texts(file, "text"),
-            document_names=store.texts(file, "document_name"),
-            bos=json.loads(attributes["bos"]),
-            pretokenized=bool(attributes["pretokenized"]),
-            unigram=file["unigram"][...],
-            attributes=attributes,
-        )
+        attributes, offsets, unigram = dict(file.attrs), file["sentence_offset"][...], file["unigram"][...]
+        texts = ["text", "text_offset", "document_name", "document_name_offset"]
+        found = store.pieces(path, "tokens", "token_end", "document", "multiplicity", *texts)
+    tokens, token_end, document, multiplicity, text, text_offset, name, name_offset = found
+    return Corpus(
+        tokens=tokens,
+        token_end=token_end,
+        offsets=offsets,
+        document=document,
+        multiplicity=multiplicity,
+        texts=store.Texts(text, text_offset),
+        document_names=store.Texts(name, name_offset),
+        bos=json.loads(attributes["bos"]),
+        pretokenized=bool(attributes["pretokenized"]),
+        unigram=unigram,
+        attributes=attributes,
+    )

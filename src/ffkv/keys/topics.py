@@ -97,7 +97,7 @@ def passages(corpus: Corpus, generator: np.random.Generator) -> list[str]:
 
 
 def _pieces(corpus: Corpus) -> Iterator[range]:
-    for _, sentences in groupby(range(len(corpus)), key=corpus.document.tolist().__getitem__):
+    for _, sentences in groupby(range(len(corpus)), key=np.asarray(corpus.document).tolist().__getitem__):
         found = list(sentences)
         for start in range(found[0], found[-1] + 1, PASSAGE_SENTENCES):
             yield range(start, min(start + PASSAGE_SENTENCES, found[-1] + 1))
