@@ -133,7 +133,7 @@ class Activations(Section):
     """How batches are cut. Fixed blocks make every number independent of the number of shards."""
 
     batch_tokens: Whole = Field(1024, ge=1, description="Tokens a batch holds, padding included. Bounds the memory.")
-    block_sentences: Whole = Field(1024, ge=1, description="Sentences that are sorted by length together.")
+    block_sentences: Whole = Field(2048, ge=1, description="Sentences that are sorted by length together.")
 
 
 class Triggers(Section):
