@@ -26,11 +26,12 @@ def key_patterns(run: Run) -> Cost:
 
 
 def key_removal(run: Run) -> Cost:
-    """Four rows a trigger (whole, without the first, the last, another token), up to the key's own layer: half of all."""
+    """Three rows a trigger (whole, which is also read without its last token; without the first; without another one), up
+    to the key's own layer: half of all."""
     shape, made = run.shape, run.settings.keys
     keys = shape.layers * min(made.per_layer, min(shape.memories))
-    rows = 4 * keys * min(made.removal_triggers, run.settings.triggers.per_key, run.train.sentences)
-    length = run.train.prefix_length - 3 / 4
+    rows = 3 * keys * min(made.removal_triggers, run.settings.triggers.per_key, run.train.sentences)
+    length = run.train.prefix_length - 2 / 3
     tokens = rows * (length + 1)
     passed = (shape.layers + 1) / (2 * shape.layers)
     work = reading(run, run.weights, run.triggers_memory, run.corpus_memory(run.train))
