@@ -1,8 +1,9 @@
 """Trigger examples of every key, beside the libraries that others find them with.
 
 The work: of every key, the 50 sentences with the highest positive coefficients, the maximum over its positions standing for
-a sentence. All arms read the same checkpoint and the same sentences. Peers keep what they are asked for here, ffkv what
-it always keeps: positions, following tokens and statistics too.
+a sentence. All arms read the same checkpoint and the same sentences, in the same batches, on one thread, without gradients. Peers keep
+what they are asked for here, ffkv what it always keeps: positions, following tokens and statistics too. How ffkv sets the
+memory allocator (`ffkv.runtime.configure`) is part of ffkv: peers run with the system's setting, as they do for their users.
 
 What an arm finds must be right: before it starts, the maxima of all sentences are there, from the bare model, one sentence
 after another (`maxima`). Each of its coefficients must be the maximum of the sentence that it names and as high as the one
@@ -37,6 +38,7 @@ TOP, TOLERANCE = Settings().per_key, 1e-5
 
 def ffkv(scratch: Path, shape: list[int], sentences: int, length: int | None = None) -> Callable:
     """Our pass, of positive triggers."""
+    configure(1)
     folder, corpus, warm, right = _ready(scratch, shape, sentences, length)
     loaded, settings = load(folder, "cpu"), Settings(negative=False)
     find_triggers(loaded, warm, settings, Activations())
@@ -48,17 +50,24 @@ def ffkv(scratch: Path, shape: list[int], sentences: int, length: int | None = N
     return work
 
 
-def transformer_lens(scratch: Path, shape: list[int], sentences: int) -> Callable:
-    """TransformerLens: `run_with_cache` of what enters the second matrices, and torch.topk."""
+def transformer_lens(scratch: Path, shape: list[int], sentences: int, logits: bool) -> Callable:
+    """TransformerLens: `run_with_cache` of what enters the second matrices, and torch.topk.
+
+    logits: whether logits are computed, as they are with `return_type=None`, too. What leaves them out, but for one token,
+    is an argument of transformers that TransformerLens does not know and hands on.
+    """
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
     folder, corpus, warm, right = _ready(scratch, shape, sentences)
     model = _checkpoint(folder)
     bridge = build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config)
     names = [f"blocks.{layer}.mlp.out.hook_in" for layer in range(len(model.transformer.h))]
+    options = {"names_filter": names, "return_type": None, "use_cache": False} | (
+        {} if logits else {"logits_to_keep": 1}
+    )
 
     def coefficients(ids: Tensor) -> list[Tensor]:
-        _, cache = bridge.run_with_cache(ids, names_filter=names, return_type=None, use_cache=False, logits_to_keep=1)
+        _, cache = bridge.run_with_cache(ids, **options)
         return [cache[name] for name in names]
 
     return _best_of(coefficients, corpus, warm, right)
@@ -152,7 +161,6 @@ def digest(coefficient: np.ndarray, sentence: np.ndarray, right: np.ndarray) -> 
 
 def _ready(scratch: Path, shape: list[int], sentences: int, length: int | None = None) -> tuple:
     """One thread; the model's folder, the sentences, some to get warm with, and what is right."""
-    configure(1)
     torch_with(1)
     folder = inputs.model_folder(scratch, Shape(*shape))
     corpus, warm = (data.read(inputs.corpus_file(scratch, folder, count, length)) for count in (sentences, 64))
@@ -202,13 +210,14 @@ def _best_of(coefficients: Callable, corpus: Corpus, warm: Corpus, right: np.nda
     return lambda: (digest(*find(corpus), right), {})
 
 
-def row(peer: str, arm: str, shape: Shape, sentences: int, length: int | None = None, note: str = "") -> Row:
-    """Our triggers beside a peer's."""
-    same = {"shape": list(shape), "sentences": sentences} | ({"length": length} if length else {})
+def row(peer: str, arm: str, shape: Shape, corpus: dict[str, int], note: str = "", **options: bool) -> Row:
+    """Our triggers beside a peer's. corpus: how many sentences, and their length where it is one. options: of the peer."""
+    same = {"shape": list(shape), **corpus}
     return Row(
         f"triggers beside {peer}",
-        f"{shape}, {sentences:,} sentences" + (f" of {length} tokens" if length else ""),
-        {"ffkv": Arm(f"{__name__}:ffkv", same), peer: Arm(f"{__name__}:{arm}", same, PEERS)},
+        f"{shape}, {corpus['sentences']:,} sentences"
+        + (f" of {corpus['length']} tokens" if "length" in corpus else ""),
+        {"ffkv": Arm(f"{__name__}:ffkv", same), peer: Arm(f"{__name__}:{arm}", same | options, PEERS)},
         cpu_ratio(peer, "ffkv"),
         1.0,
         "times the CPU time of ffkv",
@@ -218,15 +227,13 @@ def row(peer: str, arm: str, shape: Shape, sentences: int, length: int | None = 
     )
 
 
+WINDOWS = (
+    "its cache takes windows of one length, so all sentences have it; it keeps all positive coefficients to the end"
+)
+SPARED = "transformers is told to compute logits of one token only, by an argument that TransformerLens hands on"
 ROWS = [
-    row("TransformerLens", "transformer_lens", GPT2, 300),
-    row("nnsight", "nnsight", GPT2, 300),
-    row(
-        "delphi",
-        "delphi",
-        SMALL,
-        512,
-        32,
-        "delphi's cache takes windows of one length, so all sentences have it, and keeps every coefficient until its end.",
-    ),
+    row("TransformerLens", "transformer_lens", GPT2, {"sentences": 300}, logits=True),
+    row("TransformerLens without logits", "transformer_lens", GPT2, {"sentences": 300}, SPARED, logits=False),
+    row("nnsight", "nnsight", GPT2, {"sentences": 300}),
+    row("delphi", "delphi", SMALL, {"sentences": 512, "length": 32}, WINDOWS),
 ]
