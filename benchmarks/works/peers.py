@@ -1,9 +1,10 @@
 """Trigger examples of every key, beside the libraries that others find them with.
 
 The work: of every key, the 50 sentences with the highest positive coefficients, the maximum over its positions standing for
-a sentence. All arms read the same checkpoint and the same sentences, in the same batches, on one thread, without gradients. Peers keep
-what they are asked for here, ffkv what it always keeps: positions, following tokens and statistics too. How ffkv sets the
-memory allocator (`ffkv.runtime.configure`) is part of ffkv: peers run with the system's setting, as they do for their users.
+a sentence. All arms read the same checkpoint and the same sentences, on one thread, without gradients; those that cut batches
+cut the same. Peers keep what they are asked for here, ffkv what it always keeps: positions, following tokens and statistics
+too. How ffkv sets the memory allocator (`ffkv.runtime.configure`) is part of ffkv: peers run with the system's setting, as
+they do for their users.
 
 What an arm finds must be right: before it starts, the maxima of all sentences are there, from the bare model, one sentence
 after another (`maxima`). Each of its coefficients must be the maximum of the sentence that it names and as high as the one
