@@ -3,13 +3,14 @@
 # make test-failures   the tests that kill runs, and those on a SLURM cluster of their own (root, and SLURM's packages)
 # make install  set up only: .venv, from the pinned lists in envs/
 # make slurm    set up, with what submits to a SLURM cluster
+# make peers    set up .venv-peers: the libraries that ffkv is measured against
 
 PYTHON ?= python3
 VENV := .venv
 SHELL := /bin/bash
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: report test test-failures lint settings models install slurm clean
+.PHONY: report test test-failures lint settings models install slurm peers clean
 
 report: install
 	snakemake
@@ -50,6 +51,14 @@ slurm: $(VENV)/slurm
 
 $(VENV)/slurm: $(VENV)/installed envs/requirements-slurm.txt
 	$(VENV)/bin/pip install --quiet -c envs/constraints.txt -r envs/requirements-slurm.txt
+	touch $@
+
+peers: $(VENV)-peers/installed
+
+$(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requirements-delphi.txt envs/constraints.txt
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/pip install --quiet -c envs/constraints.txt -r benchmarks/requirements-peers.txt
+	$(VENV)-peers/bin/pip install --quiet --no-deps -r benchmarks/requirements-delphi.txt
 	touch $@
 
 clean:

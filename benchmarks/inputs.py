@@ -42,9 +42,9 @@ def lengths(sentences: int, seed: int = 0) -> np.ndarray:
     return np.clip(np.round(drawn), 2, LONGEST).astype(np.int64)
 
 
-def sentences_of(count: int, vocabulary: int, seed: int = 0) -> list[np.ndarray]:
-    """Random ids of sentences of WikiText's lengths [sentence][token]."""
-    sizes = lengths(count, seed)
+def sentences_of(count: int, vocabulary: int, seed: int = 0, length: int | None = None) -> list[np.ndarray]:
+    """Random ids of sentences [sentence][token], of WikiText's lengths, or all of one length."""
+    sizes = np.full(count, length) if length else lengths(count, seed)
     ids = np.random.default_rng(seed + 1).integers(1, vocabulary, int(sizes.sum()), dtype=np.int32)
     return np.split(ids, np.cumsum(sizes)[:-1])
 
@@ -62,12 +62,12 @@ def model_folder(scratch: Path, shape: Shape) -> Path:
     return place / "model"
 
 
-def corpus_file(scratch: Path, model: Path, count: int) -> Path:
-    """`corpus/<split>.h5` of so many random sentences, for a model of `model_folder`."""
+def corpus_file(scratch: Path, model: Path, count: int, length: int | None = None) -> Path:
+    """`corpus/<split>.h5` of so many random sentences, for a model of `model_folder`; `length`: see `sentences_of`."""
     anatomy = read_anatomy(model)
-    path = scratch / "corpora" / f"{anatomy.vocabulary}-{count}.h5"
+    path = scratch / "corpora" / (f"{anatomy.vocabulary}-{count}" + (f"-{length}" if length else "") + ".h5")
     if not path.exists():
-        ids = sentences_of(count, anatomy.vocabulary)
+        ids = sentences_of(count, anatomy.vocabulary, length=length)
         path.parent.mkdir(parents=True, exist_ok=True)
         encoded = Encoded(
             ids=ids,
