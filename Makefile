@@ -3,6 +3,7 @@
 # make test-failures   the tests that kill runs, and those on a SLURM cluster of their own (root, and SLURM's packages)
 # make install  set up only: .venv, from the pinned lists in envs/
 # make slurm    set up, with what submits to a SLURM cluster
+# make bench    set up, with the peers in an environment of their own; measure, write docs/benchmarks.md
 # make peers    set up .venv-peers: the libraries that ffkv is measured against
 
 PYTHON ?= python3
@@ -37,6 +38,9 @@ settings: install
 # Writes docs/architectures.csv: every model type of the installed transformers, proven on a tiny model.
 models: install
 	ffkv models --prove --output docs/architectures.csv
+
+bench: install peers
+	python -m benchmarks
 
 install: $(VENV)/installed
 

@@ -1,5 +1,7 @@
 """Random models of a shape and random sentences of WikiText's lengths, made once and kept in a scratch folder."""
 
+import json
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ from ffkv.settings import Model
 
 # Of the sentences of WikiText: median and mean length in tokens of a byte-level BPE; lengths are close to log-normal.
 MEDIAN, MEAN, LONGEST = 21, 25.6, 128
+WARM = 64  # sentences that a pass gets warm with
 
 
 class Shape(NamedTuple):
@@ -101,3 +104,15 @@ def _word_tokenizer(words: int) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(words)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="w0")
+
+
+def main(scratch: str, wanted: str) -> None:
+    """Makes the inputs of arms, from their arguments."""
+    for arguments in json.loads(wanted):
+        folder = model_folder(Path(scratch), Shape(*arguments["shape"]))
+        for count in (WARM, arguments.get("sentences", WARM)):
+            corpus_file(Path(scratch), folder, count, arguments.get("length"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

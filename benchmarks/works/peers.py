@@ -164,7 +164,7 @@ def _ready(scratch: Path, shape: list[int], sentences: int, length: int | None =
     """One thread; the model's folder, the sentences, some to get warm with, and what is right."""
     torch_with(1)
     folder = inputs.model_folder(scratch, Shape(*shape))
-    corpus, warm = (data.read(inputs.corpus_file(scratch, folder, count, length)) for count in (sentences, 64))
+    corpus, warm = (data.read(inputs.corpus_file(scratch, folder, count, length)) for count in (sentences, inputs.WARM))
     return folder, corpus, warm, maxima(scratch, folder, corpus, f"{sentences}-{length}")
 
 
@@ -224,6 +224,7 @@ def row(peer: str, arm: str, shape: Shape, corpus: dict[str, int], note: str = "
         "times the CPU time of ffkv",
         at_most=False,
         equal=("ffkv", peer),
+        rounds=2,
         note=note,
     )
 
@@ -233,8 +234,8 @@ WINDOWS = (
 )
 SPARED = "transformers is told to compute logits of one token only, by an argument that TransformerLens hands on"
 ROWS = [
-    row("TransformerLens", "transformer_lens", GPT2, {"sentences": 300}, logits=True),
-    row("TransformerLens without logits", "transformer_lens", GPT2, {"sentences": 300}, SPARED, logits=False),
-    row("nnsight", "nnsight", GPT2, {"sentences": 300}),
+    row("TransformerLens", "transformer_lens", GPT2, {"sentences": 200}, logits=True),
+    row("TransformerLens without logits", "transformer_lens", GPT2, {"sentences": 200}, SPARED, logits=False),
+    row("nnsight", "nnsight", GPT2, {"sentences": 200}),
     row("delphi", "delphi", SMALL, {"sentences": 512, "length": 32}, WINDOWS),
 ]

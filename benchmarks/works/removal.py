@@ -66,11 +66,11 @@ def forward(scratch: Path, shape: list[int], prefixes: int) -> Callable:
     return work
 
 
-SAME = {"shape": list(GPT2), "prefixes": 200}
+SAME = {"shape": list(GPT2), "prefixes": 100}
 ROWS = [
     Row(
         "token removal",
-        f"{GPT2}, 200 prefixes, last layer",
+        f"{GPT2}, 100 prefixes, last layer",
         {name: Arm(f"{__name__}:{name}", SAME) for name in ("forward", "ffkv")},
         cpu_ratio("ffkv", "forward"),
         1.3,

@@ -20,7 +20,7 @@ SIDES, ENTRY = 2, 8  # triggers are kept of both signs, in 8 bytes each
 
 def model_and_batch(scratch: Path, shape: list[int]) -> Callable:
     """The model in memory and one batch through its body, nothing else: what no pass can do without."""
-    return triggers.forward(scratch, shape, 32)
+    return triggers.forward(scratch, shape, inputs.WARM)
 
 
 def shard(scratch: Path, shape: list[int], sentences: int) -> Callable:
@@ -80,10 +80,10 @@ ROWS = [
     ),
     Row(
         "memory of a trigger shard",
-        f"{GPT2}, 300 sentences",
+        f"{GPT2}, 200 sentences",
         {
             "model and one batch": Arm(f"{__name__}:model_and_batch", {"shape": list(GPT2)}),
-            "ffkv": pass_over(GPT2, 300),
+            "ffkv": pass_over(GPT2, 200),
         },
         beside_its_limit,
         1.2,

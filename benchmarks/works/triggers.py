@@ -26,7 +26,7 @@ def ffkv(scratch: Path, shape: list[int], sentences: int) -> Callable:
     torch_with(1)
     model = inputs.model_folder(scratch, Shape(*shape))
     loaded, corpus = load(model, "cpu"), data.read(inputs.corpus_file(scratch, model, sentences))
-    warm = data.read(inputs.corpus_file(scratch, model, 32))
+    warm = data.read(inputs.corpus_file(scratch, model, inputs.WARM))
     find_triggers(loaded, warm, Settings(), Activations())
     return lambda: (digest(find_triggers(loaded, corpus, Settings(), Activations())), {})
 
@@ -69,4 +69,4 @@ def row(shape: Shape, sentences: int, target: float) -> Row:
     )
 
 
-ROWS = [row(GPT2, 1000, 1.10), row(SMALL, 4000, 1.25)]
+ROWS = [row(GPT2, 600, 1.10), row(SMALL, 4000, 1.25)]

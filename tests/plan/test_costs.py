@@ -50,10 +50,10 @@ def test_every_job_of_a_group_reads_its_input_files_whole():
 
 
 def test_operations_of_removal():
-    """16 keys with 5 triggers and 4 rows each, of prefixes of (120 - 10) / 18 tokens and BOS, one token less in three rows, through 3 / 4 of the model."""
+    """16 keys with 5 triggers and 3 rows each, of prefixes of (120 - 10) / 18 tokens and BOS, one token less in two rows, through 3 / 4 of the model."""
     cost = by_rule(keys={"removal_triggers": 5})["key_removal"]
-    length = 110 / 18 - 3 / 4
-    assert cost.tokens == pytest.approx(16 * 5 * 4 * (length + 1) * 3 / 4)
+    length = 110 / 18 - 2 / 3
+    assert cost.tokens == pytest.approx(16 * 5 * 3 * (length + 1) * 3 / 4)
     assert cost.operations == pytest.approx(cost.tokens * (512 + 4 * length / 2 * 4 * 2))
 
 

@@ -1,0 +1,90 @@
+"""`python -m benchmarks`: measures every row, or those of named works, and writes the table."""
+
+import importlib
+import json
+import os
+import pkgutil
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks import works
+from benchmarks.measure import ROOT, Row, measure
+
+RESULTS, PAGE = ROOT / "benchmarks/results/latest.json", ROOT / "docs/benchmarks.md"
+BEGIN, END = "<!-- what `make bench` measured -->", "<!-- end -->"
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--scratch", type=click.Path(path_type=Path), help="Keep inputs here, for the next time.")
+def main(names: tuple[str, ...], scratch: Path | None) -> None:
+    """Measure the rows of the works NAMES (all), in turns, and write results/latest.json and the table in the docs."""
+    modules = names or [module.name for module in pkgutil.iter_modules(works.__path__)]
+    rows = [row for name in modules for row in importlib.import_module(f"benchmarks.works.{name}").ROWS]
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as own:
+        scratch = (scratch or Path(own)).absolute()
+        scratch.mkdir(parents=True, exist_ok=True)
+        make_inputs(rows, scratch)
+        lines = [measure(row, scratch, click.echo) | {"machine": machine()} for row in rows]
+    if names:  # the others stay as they were measured last
+        fresh = {(line["work"], line["shape"]) for line in lines}
+        before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+        lines = [line for line in before if (line["work"], line["shape"]) not in fresh] + lines
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(lines, indent=1, sort_keys=True) + "\n")
+    page = PAGE.read_text()
+    PAGE.write_text(page[: page.index(BEGIN) + len(BEGIN)] + f"\n\n{table(lines)}\n\n" + page[page.index(END) :])
+    click.echo(table(lines))
+    click.echo(f"{RESULTS.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}, after {time.monotonic() - start:.0f} s")
+
+
+def make_inputs(rows: list[Row], scratch: Path) -> None:
+    """Makes the models and sentences that arms name, so that none of them pays for it, in a process of its own."""
+    wanted = [arm.arguments for row in rows for arm in row.arms.values() if "shape" in arm.arguments]
+    command = [sys.executable, "-m", "benchmarks.inputs", scratch, json.dumps(wanted)]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+
+
+def machine() -> str:
+    """What was measured on, for the reader of the table."""
+    processor = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            processor = line.partition(":")[2].strip()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{processor}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}, Python {platform.python_version()}, "
+        f"torch {version('torch')}, transformers {version('transformers')}; each arm on one thread"
+    )
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    head = "| work | shape | measured | target | met |\n|---|---|---|---|---|"
+    return "\n".join([f"On {lines[0]['machine']}.", "", head, *map(_line, lines)])
+
+
+def _line(line: dict[str, Any]) -> str:
+    note = f" ({line['note']})" if line["note"] else ""
+    if line["measured"] is None:
+        measured = "–"
+    else:
+        low, high = line["spread"]
+        spread = f" ({low:.3g} to {high:.3g})" if low != high else ""
+        measured = f"**{line['measured']:.3g}**{spread} {line['unit']}"
+    target = "" if line["target"] is None else f"{line['target_is']} {line['target']:g}"
+    met = {True: "yes", False: "no", None: "–"}[line["met"]]
+    return f"| {line['work']}{note} | {line['shape']} | {measured} | {target} | {met} |"
+
+
+if __name__ == "__main__":
+    main()
