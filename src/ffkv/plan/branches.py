@@ -112,11 +112,11 @@ def composition(run: Run) -> Cost:
 
 
 def measure_refinement(run: Run) -> Cost:
-    """r, y and o of every prefix and layer through the head, r once more for a probability, and o^L in each job."""
+    """r, y and o of every prefix and layer through the head, of r also a probability, and o^L in each job."""
     shape, vectors = run.shape, run.prefixes * run.shape.layers
     final = run.groups * run.prefixes
     work = {
-        "head": head_operations(shape, 4 * vectors + final),
+        "head": head_operations(shape, 3 * vectors + final),
         "read": (3 * vectors + final) * shape.vocabulary,
         "normalized": vectors * shape.vocabulary,
         **reading(run, prefixes_bytes(shape, run.prefixes), model_bytes(shape)),
