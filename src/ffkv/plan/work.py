@@ -81,8 +81,8 @@ class Run:
         return max(self.shape.memories) * math.ceil(self.shape.layers / self.settings.layer_groups)
 
     def logits(self, vectors: float) -> float:
-        """Bytes of the logits of so many vectors that stand at a time, with what is made of them and those before them."""
-        return 4 * min(CHUNK_BYTES, 4 * self.shape.vocabulary * vectors)
+        """Bytes of the logits of so many vectors that stand at a time, with those before them, and as a 16-bit head makes them."""
+        return 3 * min(CHUNK_BYTES, 4 * self.shape.vocabulary * vectors)
 
     @property
     def head_weights(self) -> float:
