@@ -16,6 +16,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 WRITABLE = click.Path(path_type=Path)
 
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
+MEMORIES = click.option("--memories", "memories_file", type=READABLE, required=True, help="memories.h5")
 TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5")
 PREFIXES = click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
 

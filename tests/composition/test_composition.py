@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from support import word_tokenizer
+from support import WORDS, word_tokenizer
 
+from ffkv.activations.prefix_data import PrefixLayer
 from ffkv.composition import composition
+from ffkv.composition.layer import read_out
 from ffkv.corpus import data
+from ffkv.model.emptied import load_head
+from ffkv.model.memories import read_memories
 
 
 def test_a_layer_of_four_memories_by_hand():
@@ -58,6 +62,18 @@ def test_equal_contributions_participate_alike():
     found = composition.compose(np.ones((1, 10), np.float32), np.zeros(10, int), np.zeros(1, int), np.ones(10), 0.9)
     assert found["participation"].tolist() == pytest.approx([10])
     assert found["effective"].tolist() == [9]  # not 10: nine tenths are carried by nine
+
+
+def test_values_and_outputs_of_the_detector_are_read_out(detector):
+    """Values of layer 0 write b, c, c, nothing (id 0 of equals); y writes c, then nothing. Lengths 1, 0.1, 1, 0."""
+    y, m = np.zeros((2, 17), np.float32), np.array([[0, 0, 2, 1], [0, 0, -1, 5]], np.float32)
+    y[0, WORDS.index("c")] = 2
+    memories = read_memories(detector.parent / "memories.h5").of(0)
+    assert memories.layer.tolist() == [0] * 4
+    found = read_out(load_head(detector, "cpu"), PrefixLayer(y, y, y, y, m), memories, 0, mass=0.9)
+    assert found["agreeing"].tolist() == [1, 1]
+    assert found["agreeing_all"].tolist() == [2, 1]
+    assert found["effective"].tolist() == [1, 1]
 
 
 def test_words_and_stop_words_are_about_words(write_corpus):

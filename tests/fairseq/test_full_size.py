@@ -75,8 +75,7 @@ def run(checkpoint, tmp_path_factory) -> tuple[Path, dict[str, Cost]]:
         "corpus": (*model, "--split", "train", *files, "--output", corpus),
         "triggers": (*model, "--corpus", corpus, "--output", out / "triggers.h5"),
         "prefixes": (*model, "--corpus", corpus, "--count", 50, "--output", out / "prefixes.h5"),
-        "values project": (*model, *memories, *group, "--output", projections),
-        "values compare": (*model, *memories, *group, *both, "--output", out / "memories.parquet"),
+        "values measure": (*model, *memories, *group, *both, "--output", out / "memories.parquet"),
     }.items():
         costs[step] = measured(*step.split(), *arguments)
     return out, costs
@@ -128,5 +127,5 @@ def test_ranks_cover_the_vocabulary(run):
 
 def test_memory_stays_in_bounds(run):
     """Of a workstation, however large the vocabulary: the head works in chunks."""
-    for step, limit in {"values project": 3, "values compare": 3, "model": 4, "triggers": 4, "prefixes": 4}.items():
+    for step, limit in {"values measure": 3, "model": 4, "triggers": 4, "prefixes": 4}.items():
         assert run[1][step].peak < limit * GIB, step

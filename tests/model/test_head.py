@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import WORDS, prove_into
 
 from ffkv.errors import UserError
@@ -16,8 +18,13 @@ from ffkv.model.vocabulary import read_vocabulary, token_texts
 
 def test_readings_of_a_small_row_of_logits():
     logits = torch.tensor([[0.0, 2.0, 1.0, 2.0]])
-    assert reading.top(logits).tolist() == [1]  # the lowest of equal ids
-    assert reading.tied(logits).tolist() == [True]
+    found = reading.highest(logits, 3)
+    assert found.first.tolist() == [1]  # the lowest of equal ids
+    assert found.tied.tolist() == [True]
+    assert set(found.ids[0, :2].tolist()) == {1, 3}
+    assert found.ids[0, 2].item() == 2
+    assert reading.lowest(logits, 2).ids.tolist() == [[0, 2]]
+    assert reading.lowest(logits).tied.tolist() == [False]
     assert [reading.rank(logits, torch.tensor([token])).item() for token in range(4)] == [
         3,
         0,
@@ -26,10 +33,50 @@ def test_readings_of_a_small_row_of_logits():
     ]  # equals do not count
     total = math.log(1 + math.e + 2 * math.e**2)
     assert reading.log_probability(logits, torch.tensor([2])).item() == pytest.approx(1 - total, abs=1e-6)
-    ids, log_probabilities = reading.top_tokens(logits, 3)
-    assert set(ids[0, :2].tolist()) == {1, 3}
-    assert ids[0, 2].item() == 2
-    assert log_probabilities[0].tolist() == pytest.approx([2 - total, 2 - total, 1 - total], abs=1e-6)
+
+
+def test_a_vocabulary_of_one_token_is_not_tied():
+    found = reading.highest(torch.zeros(2, 1), 50)
+    assert found.first.tolist() == [0, 0] and not found.tied.any()
+    assert found.ids.tolist() == [[0], [0]]
+
+
+@given(
+    rows=st.integers(1, 5),
+    vocabulary=st.integers(1, 900),
+    count=st.integers(1, 9),
+    levels=st.sampled_from([1, 2, 30, 10**6]),
+    seed=st.integers(0, 999),
+)
+@settings(deadline=None)
+def test_extremes_are_what_sorting_finds(rows, vocabulary, count, levels, seed):
+    """With few levels most logits are equal: of equals at the end the lowest id is first, and as many as asked for come."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(levels, (rows, vocabulary), generator=generator).float()
+    logits[0, :: max(1, vocabulary // 3)] = -torch.inf  # as a head gives to ids without a token
+    for found, signed in ((reading.highest(logits, count), logits), (reading.lowest(logits, count), -logits)):
+        expected = signed.sort(descending=True, stable=True)
+        assert torch.equal(found.first, expected.indices[:, 0])
+        assert torch.equal(found.tied, (signed == signed.amax(-1, keepdim=True)).sum(-1) > 1)
+        assert torch.equal(signed.gather(-1, found.ids), expected.values[:, :count])
+        assert all(len(set(ids)) == len(ids) == min(count, vocabulary) for ids in found.ids.tolist())
+
+
+def test_pieces_are_read_as_the_whole(detector, monkeypatch):
+    head, vectors = load_head(detector, "cpu"), np.random.default_rng(0).standard_normal((23, 17)).astype(np.float32)
+    tokens = np.arange(23) % 17
+    whole = reading.predictions(head, vectors, 0, tokens)
+    logits = head.logits(torch.from_numpy(vectors), 0)
+    np.testing.assert_array_equal(whole.ids, logits.argmax(-1))
+    np.testing.assert_allclose(whole.probability, logits.softmax(-1)[range(23), tokens], rtol=1e-5)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 4 * 17 * 10)
+    monkeypatch.setattr(reading, "CACHED_BYTES", 4 * 17 * 4)
+    parts = [part for part, _ in head.chunks(torch.from_numpy(vectors), 0)]
+    assert [part.stop - part.start for part in parts] == [4, 4, 2, 4, 4, 2, 3]
+    assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
+    for found, expected in zip(reading.predictions(head, vectors, 0, tokens), whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert reading.predictions(head, vectors, 0).probability.shape == (0,)
 
 
 def test_the_head_reads_words_out_of_the_detectors_residual_stream(detector):
@@ -41,7 +88,7 @@ def test_the_head_reads_words_out_of_the_detectors_residual_stream(detector):
     assert logits[0, 6].item() == pytest.approx(-0.25, abs=1e-3)
     assert reading.predictions(head, 3 * np.eye(17, dtype=np.float32)[[5, 2]], 0).ids.tolist() == [5, 2]
     probability = math.exp(4) / (math.exp(4) + 16 * math.exp(-0.25))
-    found = reading.probabilities(head, np.eye(17, dtype=np.float32)[[5]], np.array([5]), 0)
+    found = reading.predictions(head, np.eye(17, dtype=np.float32)[[5]], 0, np.array([5])).probability
     assert found[0] == pytest.approx(probability, rel=1e-3)
 
 

@@ -30,7 +30,7 @@ def test_a_plan_for_a_person(planned, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Run mine: GPT2LMHeadModel" in done.stdout
     assert "3 layers, d = 16, 192 memories, |V| = 60" in done.stdout
-    assert all(rule in done.stdout for rule in ("triggers", "project_values", "report"))
+    assert all(rule in done.stdout for rule in ("triggers", "measure_values", "report"))
     assert [line.partition(":")[0] for line in done.stdout.splitlines()[-3:]] == ["Time", "Disk", "Memory"]
     assert {path.name for path in tmp_path.iterdir()} == {"mine.yaml", "text.txt"}  # nothing is written
 

@@ -24,26 +24,23 @@ def test_operations_of_a_pass():
 
 
 def test_operations_of_reading_out():
-    """24 values, 50 prefixes in 2 layers, and for refinement r twice, y, o and once the final state, through 40 entries."""
+    """24 values, also for composition, 50 prefixes in 2 layers, and for refinement r, y, o and once the final state, through 40 entries."""
     found = by_rule()
-    assert found["project_values"].operations == found["compare_values"].operations == 2 * 40 * 24
-    assert found["measure_composition"].operations == 2 * 40 * 100
-    assert found["measure_refinement"].operations == 2 * 40 * (4 * 100 + 50)
+    assert found["measure_values"].operations == 2 * 40 * 24
+    assert found["measure_composition"].operations == 2 * 40 * (24 + 100)
+    assert found["measure_refinement"].operations == 2 * 40 * (3 * 100 + 50)
     assert found["measure_refinement"].work["read"] == 10 * (3 * 100 + 50)
 
 
 def test_every_job_of_a_group_reads_its_input_files_whole():
-    """For their checksums. Projections alone stand in a file by group."""
+    """For their checksums."""
     found, model = by_rule(layer_groups=3, shards=1), model_bytes(SHAPE)
     memories = found["model"].written - model
-    triggers, prefixes, projections = (
-        found[rule].written for rule in ("merge_triggers", "merge_prefixes", "project_values")
-    )
+    triggers, prefixes = (found[rule].written for rule in ("merge_triggers", "merge_prefixes"))
     validation = found["corpus (validation)"].written
     bytes_read = {
-        "project_values": 3 * (memories + model),
-        "compare_values": 3 * (memories + model + triggers) + projections,
-        "measure_composition": 3 * (prefixes + model + validation) + projections,
+        "measure_values": 3 * (memories + model + triggers),
+        "measure_composition": 3 * (prefixes + memories + model + validation),
         "measure_refinement": 3 * (prefixes + model),
     }
     assert {rule: found[rule].work["bytes"] for rule in bytes_read} == pytest.approx(bytes_read)
@@ -89,7 +86,7 @@ def test_negative_triggers_double_what_is_kept():
 
 
 def test_prefixes_are_no_more_than_there_are():
-    assert by_rule(prefixes={"count": 10**6})["measure_composition"].operations == 2 * 40 * 270 * 2
+    assert by_rule(prefixes={"count": 10**6})["measure_composition"].operations == 2 * 40 * (24 + 270 * 2)
 
 
 @pytest.mark.parametrize("shards", [1, 4])
@@ -97,7 +94,7 @@ def test_shards_share_the_work(shards):
     found = by_rule(shards=shards, layer_groups=2)
     assert found["triggers"].jobs == found["prefixes"].jobs == shards
     assert found["triggers"].operations == by_rule()["triggers"].operations
-    assert found["project_values"].jobs == 2
+    assert found["measure_values"].jobs == 2
 
 
 def test_merging_more_shards_takes_no_more_memory():

@@ -1,15 +1,18 @@
 """Refinement: the cases by their definitions, and the detector's predictions by hand."""
 
 import itertools
+import math
 
 import numpy as np
 import pandas as pd
 import pytest
 from support import WORDS
 
+from ffkv.activations.prefix_data import PrefixLayer
 from ffkv.model.emptied import load_head
 from ffkv.model.head import predictions
 from ffkv.refinement import refinement
+from ffkv.refinement.layer import read_out
 
 
 def naive_case(r, y, o):
@@ -48,7 +51,17 @@ def test_the_detectors_predictions_by_hand(detector, loaded_detector):
     assert [WORDS[token] for token in top_o] == ["b", "b", "c", "d"]
     assert found[1].tied.tolist() == [False, False, False, True]
     assert not found[0].tied.any() and not found[2].tied.any()
-    assert refinement.classify(top_r, top_y, top_o).tolist() == ["ffn", "residual", "agreement", "residual"]
+    cases = ["ffn", "residual", "agreement", "residual"]
+    assert refinement.classify(top_r, top_y, top_o).tolist() == cases
+    # the same as one table, with the probability that r gives to a: LayerNorm of 4 e_w is 4 at w and -1/4 at the others
+    none = np.zeros((0, 0), np.float32)
+    read = read_out(head, PrefixLayer(o - y, none, y, o, none), np.full(4, WORDS.index("a")), 0)
+    assert read["case"].tolist() == cases
+    assert read["tied"].tolist() == [0, 0, 0, 1]
+    total = math.exp(4) + 16 * math.exp(-0.25)
+    assert read["probability"].tolist() == pytest.approx(
+        [math.exp(4) / total] + 3 * [math.exp(-0.25) / total], rel=1e-3
+    )
 
 
 TABLE = pd.DataFrame(

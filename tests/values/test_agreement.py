@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import WORDS
 
+from ffkv import store
 from ffkv.activations.data import Negative
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
-from ffkv.errors import UserError
 from ffkv.intervals import wilson
 from ffkv.model.checkpoint import load_tokenizer
 from ffkv.model.emptied import load_head
@@ -23,8 +23,8 @@ from ffkv.model.vocabulary import read_vocabulary
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 from ffkv.values import agreement
-from ffkv.values.compare import compare
-from ffkv.values.projections import project, read_projections, write_projections
+from ffkv.values.compare import compare, first_next
+from ffkv.values.projections import DESCRIPTIONS, project, write_projections
 
 SENTENCES = ["a b p", "a c p", "b d e a", "p c c p", "d e p", "p d f p"]
 # Keys of layer 0 detect a, b, c, nothing and write b, c, c, nothing; of layer 1 d, d, e, nothing and write e, f, a, nothing.
@@ -36,8 +36,8 @@ def worked(detector, loaded_detector, write_corpus):
     corpus = data.read(write_corpus(SENTENCES, load_tokenizer(detector), 17))
     triggers = find_triggers(loaded_detector, corpus, Settings(per_key=4), Activations())
     memories, head = read_memories(detector.parent / "memories.h5"), load_head(detector, "cpu")
-    projections = project(head, memories, 3)
-    return corpus, triggers, projections, compare(head, memories, projections, triggers)
+    projections, ranks = project(head, memories, 3, first_next(memories, triggers))
+    return corpus, triggers, projections, compare(projections, ranks, triggers)
 
 
 def test_projections_of_the_detectors_values(worked):
@@ -95,15 +95,14 @@ def negative_side(triggers, corpus):
     return replace(triggers, negative=negative)
 
 
-def test_the_bottom_of_values_beside_what_follows_their_negative_triggers(worked, detector):
+def test_the_bottom_of_values_beside_what_follows_their_negative_triggers(worked):
     """Every value of the detector is flat but for one token, so that its bottom is BOS, id 0, the lowest of equals."""
     corpus, triggers, projections, table = worked
     assert not [name for name in table if name.startswith("negative")]
     both = negative_side(triggers, corpus)
     bottom = projections.bottom.copy()
     bottom[[0, 1, 2, 3, 4]] = [WORDS.index(word) for word in "bcbcp"]
-    memories, head = read_memories(detector.parent / "memories.h5"), load_head(detector, "cpu")
-    compared = compare(head, memories, replace(projections, bottom=bottom), both)
+    compared = compare(replace(projections, bottom=bottom), table["rank"].to_numpy(), both)
     # after "a" of the first sentence follows b, after "d" of "d e p" e, after "p" of "p c c p" c, after "a b" p
     follows = [WORDS[token] if token >= 0 else None for token in compared["negative_next_token"]]
     assert follows == ["b", "e", None, "c", "p", None, None, None]
@@ -211,11 +210,13 @@ def test_a_null_at_its_known_value():
 @pytest.mark.parametrize(("kind", "projection"), [("gpt2", "head"), ("gpt2", "unembedding"), ("opt-post-norm", "head")])
 def test_projections_against_a_second_computation(proven, kind, projection):
     memories, head = read_memories(proven(kind).parent / "memories.h5"), load_head(proven(kind), "cpu", projection)
-    found = project(head, memories, 5)
+    w = np.random.default_rng(0).integers(-1, 60, len(memories.value))
+    found, ranks = project(head, memories, 5, w)
     for row in range(0, len(memories.value), 17):
         logits = head.logits(torch.from_numpy(memories.value[row : row + 1]), int(memories.layer[row]))[0].double()
         order = np.lexsort((np.arange(60), -logits.numpy()))
         assert found.top[row] == order[0]
+        assert ranks[row] == (-1 if w[row] < 0 else np.sum(logits.numpy() > logits.numpy()[w[row]]))
         np.testing.assert_allclose(
             found.top_log_probability[row], torch.log_softmax(logits, 0)[order[:5].copy()], atol=1e-4
         )
@@ -228,22 +229,19 @@ def test_projections_against_a_second_computation(proven, kind, projection):
 
 
 def test_groups_of_layers_change_nothing(detector, tmp_path):
-    head = load_head(detector, "cpu")
-    whole = project(head, read_memories(detector.parent / "memories.h5"), 3)
+    head, w = load_head(detector, "cpu"), np.array([1, 2, 3, -1, 5, 6, 7, -1])
+    whole, ranks = project(head, read_memories(detector.parent / "memories.h5"), 3, w)
     groups = [
-        project(head, read_memories(detector.parent / "memories.h5", range(layer, layer + 1)), 3) for layer in (0, 1)
+        project(head, read_memories(detector.parent / "memories.h5", range(layer, layer + 1)), 3, w[4 * layer :][:4])
+        for layer in (0, 1)
     ]
-    for name in ("layer", "memory", "top", "top_token", "bottom", "bottom_token", "norm"):
-        np.testing.assert_array_equal(np.concatenate([getattr(group, name) for group in groups]), getattr(whole, name))
-    nothing = project(head, read_memories(detector.parent / "memories.h5", range(1, 1)), 3)
+    for name in DESCRIPTIONS:
+        np.testing.assert_array_equal(
+            np.concatenate([getattr(group, name) for group, _ in groups]), getattr(whole, name)
+        )
+    np.testing.assert_array_equal(np.concatenate([of_group for _, of_group in groups]), ranks)
+    nothing, none = project(head, read_memories(detector.parent / "memories.h5", range(1, 1)), 3, w[:0])
+    assert none.shape == (0,)
     write_projections(tmp_path / "0.h5", replace(nothing, attributes={"projection": "head"}))
-    assert read_projections(tmp_path / "0.h5").top_token.shape == (0, 3)
-    assert read_projections(tmp_path / "0.h5").bottom_token.shape == (0, 3)
-
-
-def test_projections_of_another_layer_group_are_refused(detector, tmp_path):
-    head = load_head(detector, "cpu")
-    first = project(head, read_memories(detector.parent / "memories.h5", range(1)), 3)
-    write_projections(tmp_path / "0.h5", replace(first, attributes={"projection": "head"}))
-    with pytest.raises(UserError, match=r"0\.h5 holds other layers than \[1\]"):
-        read_projections(tmp_path / "0.h5", layers=range(1, 2))
+    with store.open(tmp_path / "0.h5", "projections") as file:
+        assert file["top_token"].shape == file["bottom_token"].shape == (0, 3)

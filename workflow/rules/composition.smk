@@ -1,6 +1,6 @@
 """Composition: how the memories of a layer compose (figures 7 and 8).
 
-Needs: prefixes.h5, the values' projections, the head, the validation split.
+Needs: prefixes.h5, memories.h5, the head, the validation split.
 Makes: results/<run>/composition/: a table of prefixes by group of layers, and the summaries of the figures.
 """
 
@@ -9,7 +9,7 @@ rule measure_composition:
     input:
         model="results/{run}/model",
         prefixes="results/{run}/prefixes.h5",
-        projections="results/{run}/values/projections/{group}.h5",
+        memories="results/{run}/memories.h5",
         corpus="results/{run}/corpus/validation.h5",
         code=code("composition"),
     output:
@@ -22,6 +22,7 @@ rule measure_composition:
         "../../envs/ffkv.yaml"
     threads: 4
     params:
+        projection=setting("values/projection"),
         mass=setting("composition/mass"),
         device=setting("model/device"),
         groups=setting("layer_groups"),
@@ -30,8 +31,9 @@ rule measure_composition:
         ffkv composition measure \
             --model {input.model:q} \
             --prefixes {input.prefixes:q} \
-            --projections {input.projections:q} \
+            --memories {input.memories:q} \
             --corpus {input.corpus:q} \
+            --projection {params.projection} \
             --mass {params.mass} \
             --device {params.device} \
             --layer-group {wildcards.group} \

@@ -5,17 +5,19 @@ Makes: results/<run>/values/: projections and a table of memories by group of la
 """
 
 
-rule project_values:
+rule measure_values:
     input:
         model="results/{run}/model",
         memories="results/{run}/memories.h5",
+        triggers="results/{run}/triggers.h5",
         code=code("values"),
     output:
         projections="results/{run}/values/projections/{group}.h5",
+        memories="results/{run}/values/memories/{group}.parquet",
     log:
-        "results/{run}/logs/project_values/{group}.log",
+        "results/{run}/logs/measure_values/{group}.log",
     benchmark:
-        "results/{run}/benchmarks/project_values/{group}.tsv"
+        "results/{run}/benchmarks/measure_values/{group}.tsv"
     conda:
         "../../envs/ffkv.yaml"
     threads: 4
@@ -26,50 +28,17 @@ rule project_values:
         groups=setting("layer_groups"),
     shell:
         """
-        ffkv values project \
+        ffkv values measure \
             --model {input.model:q} \
             --memories {input.memories:q} \
+            --triggers {input.triggers:q} \
             --projection {params.projection} \
             --top-tokens {params.top_tokens} \
             --device {params.device} \
             --layer-group {wildcards.group} \
             --layer-groups {params.groups} \
             --threads {threads} \
-            --output {output.projections:q} \
-            >{log:q} 2>&1
-        """
-
-
-rule compare_values:
-    input:
-        model="results/{run}/model",
-        memories="results/{run}/memories.h5",
-        triggers="results/{run}/triggers.h5",
-        projections="results/{run}/values/projections/{group}.h5",
-        code=code("values"),
-    output:
-        memories="results/{run}/values/memories/{group}.parquet",
-    log:
-        "results/{run}/logs/compare_values/{group}.log",
-    benchmark:
-        "results/{run}/benchmarks/compare_values/{group}.tsv"
-    conda:
-        "../../envs/ffkv.yaml"
-    threads: 4
-    params:
-        device=setting("model/device"),
-        groups=setting("layer_groups"),
-    shell:
-        """
-        ffkv values compare \
-            --model {input.model:q} \
-            --memories {input.memories:q} \
-            --triggers {input.triggers:q} \
-            --projections {input.projections:q} \
-            --device {params.device} \
-            --layer-group {wildcards.group} \
-            --layer-groups {params.groups} \
-            --threads {threads} \
+            --projections {output.projections:q} \
             --output {output.memories:q} \
             >{log:q} 2>&1
         """

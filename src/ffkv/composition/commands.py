@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import MODEL, PREFIXES, READABLE, WRITABLE, part, part_options, setting, threads_option
-from ffkv.settings import Composition, Model
+from ffkv.commands import MEMORIES, MODEL, PREFIXES, READABLE, WRITABLE, part, part_options, setting, threads_option
+from ffkv.settings import Composition, Model, Values
 
 COLUMNS = [
     "layer",
@@ -29,16 +29,11 @@ def composition() -> None:
 @composition.command()
 @MODEL
 @PREFIXES
-@click.option(
-    "--projections",
-    "projections_file",
-    type=READABLE,
-    required=True,
-    help="values/projections/<group>.h5 of the same group.",
-)
+@MEMORIES
 @click.option(
     "--corpus", "corpus_file", type=READABLE, required=True, help="The validation split, corpus/validation.h5."
 )
+@setting(Values, "projection")
 @setting(Composition, "mass")
 @setting(Model, "device")
 @part_options("layer_group")
@@ -49,8 +44,9 @@ def composition() -> None:
 def measure(
     model_folder: Path,
     prefixes_file: Path,
-    projections_file: Path,
+    memories_file: Path,
     corpus_file: Path,
+    projection: str,
     mass: float,
     device: str,
     layer_group: int,
@@ -66,27 +62,24 @@ def measure(
 
     from ffkv import store, tables
     from ffkv.activations.prefix_data import read_layer
-    from ffkv.composition.composition import compose, describe_prefixes
+    from ffkv.composition.composition import describe_prefixes
+    from ffkv.composition.layer import read_out
     from ffkv.corpus import data
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.emptied import load_head
-    from ffkv.model.head import predictions
-    from ffkv.values.projections import read_projections
+    from ffkv.model.memories import read_memories
 
     anatomy = read_anatomy(model_folder)
     layers = part(len(anatomy.layers), layer_group, layer_groups)
-    projections = read_projections(projections_file, anatomy.identity, layers)
-    head = load_head(model_folder, device, projections.attributes["projection"])
+    memories = read_memories(memories_file, layers, anatomy.identity)
+    head = load_head(model_folder, device, projection)
     with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
         corpus = data.read(corpus_file, file.attrs)
         facts = describe_prefixes(corpus, file["sentence"][...], file["position"][...])
         measured = []
         for layer in layers:
             at = read_layer(file, layer, "ym")
-            mine = projections.layer == layer
-            composed = compose(
-                at.m, projections.top[mine], predictions(head, at.y, layer).ids, projections.norm[mine], mass
-            )
+            composed = read_out(head, at, memories.of(layer), layer, mass)
             measured.append(pd.concat([facts.assign(layer=layer), composed], axis=1)[COLUMNS])
     tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=COLUMNS), output)
 

@@ -11,7 +11,9 @@ from ffkv.errors import UserError
 from ffkv.model.anatomy import Shell
 from ffkv.model.hooks import hidden
 
-CHUNK_BYTES = 2**26  # of logits at a time: bounds the memory whatever the vocabulary
+CHUNK_BYTES = 2**26  # of logits that are made at a time: bounds the memory whatever the vocabulary
+CACHED_BYTES = 2**22  # of logits that the CPU reads at a time: what is made of them stays in its cache
+GROUP = 64  # neighbouring logits of which the extremes are compared first
 
 
 class Head:
@@ -24,7 +26,7 @@ class Head:
         self.dtype = next(parameter.dtype for parameter in emptied.parameters() if parameter.is_floating_point())
 
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
-        """Logits of many vectors, a bounded number at a time.
+        """Logits of many vectors, a bounded number at a time: the CPU makes many and hands them on in pieces.
 
         Args:
             vectors: residual-stream vectors [n, d].
@@ -32,10 +34,12 @@ class Head:
         Yields:
             Which rows, and their logits [rows, vocabulary] in float32.
         """
-        rows = max(1, CHUNK_BYTES // (4 * self.vocabulary))
+        rows, piece = (max(1, size // (4 * self.vocabulary)) for size in (CHUNK_BYTES, CACHED_BYTES))
         for start in range(0, len(vectors), rows):
-            part = slice(start, min(start + rows, len(vectors)))
-            yield part, self.logits(vectors[part], layer)
+            logits = self.logits(vectors[start : start + rows], layer)
+            for read in logits.split(piece if logits.device.type == "cpu" else rows):
+                yield slice(start, start + len(read)), read
+                start += len(read)
 
     def logits(self, vectors: Tensor, layer: int | None = None) -> Tensor:
         """Logits of vectors [n, d] of a layer, as float32 [n, vocabulary]. None: of what the last block returns.
@@ -67,25 +71,59 @@ class Head:
             return self._model(input_ids=ids, use_cache=False).logits[:, 0].float()
 
 
-def top(logits: Tensor) -> Tensor:
-    """top(h): the id of the highest logit [n]; ties go to the lowest id. Logits are [n, vocabulary]."""
-    return logits.argmax(-1)
+class Extremes(NamedTuple):
+    """The highest logits of many rows, or the lowest.
+
+    first: the id of the most extreme, the lowest of equals [n]. tied: whether several ids share it [n]. ids: from the
+    most extreme on, equals in any order [n, count].
+    """
+
+    first: Tensor
+    tied: Tensor
+    ids: Tensor
 
 
-def tied(logits: Tensor) -> Tensor:
-    """Whether several ids share the highest logit [n]."""
-    return (logits == logits.amax(-1, keepdim=True)).sum(-1) > 1
+def highest(logits: Tensor, count: int = 1) -> Extremes:
+    """The `count` highest of logits [n, vocabulary]; `first` is top(h)."""
+    return _extremes(logits, count, True)
 
 
-def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ids of the `count` highest logits, descending, and their log-probabilities, each [n, count]."""
-    highest, ids = logits.topk(min(count, logits.shape[-1]), -1)
-    return ids, highest - logits.logsumexp(-1, keepdim=True)
+def lowest(logits: Tensor, count: int = 1) -> Extremes:
+    """The `count` lowest of logits [n, vocabulary]."""
+    return _extremes(logits, count, False)
+
+
+def _extremes(logits: Tensor, count: int, largest: bool) -> Extremes:
+    found, ids = _outermost(logits, min(max(count, 2), logits.shape[-1]), largest)
+    first, tied = ids[:, 0].clone(), found[:, 0] == found[:, min(1, found.shape[1] - 1)]
+    tied &= logits.shape[-1] > 1
+    if tied.any():
+        equals = logits[tied]
+        first[tied] = equals.argmax(-1) if largest else equals.argmin(-1)
+    return Extremes(first, tied, ids[:, :count])
+
+
+def _outermost(logits: Tensor, count: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """The same logits as `topk` finds, and their ids, each [n, count].
+
+    Compares the extremes of groups first. What is among the `count` outermost lies in one of the `count` outermost groups:
+    each of these has a member at least as far out as all members of the others.
+    """
+    whole = logits.shape[-1] // GROUP * GROUP
+    if whole < 2 * GROUP * count:
+        return logits.topk(count, -1, largest)
+    groups = logits[:, :whole].unflatten(-1, (-1, GROUP))
+    chosen = (groups.amax(-1) if largest else groups.amin(-1)).topk(count, -1, largest).indices
+    ids = (GROUP * chosen[:, :, None] + torch.arange(GROUP, device=logits.device)).flatten(1)
+    rest = torch.arange(whole, logits.shape[-1], device=logits.device).expand(len(ids), -1)
+    ids = torch.cat([ids, rest], 1)
+    found, at = logits.gather(-1, ids).topk(count, -1, largest)
+    return found, ids.gather(-1, at)
 
 
 def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
     """Log-probability of one token a row [n], of logits [n, vocabulary]."""
-    return logits.gather(-1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+    return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
 def rank(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -94,24 +132,26 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 class Predictions(NamedTuple):
-    """top(h) of many vectors, as ids [n]; tied: whether several ids share the highest logit [n]."""
+    """top(h) of many vectors, as ids [n]; tied: whether several ids share the highest logit [n]; probability: that each
+    vector gives to a token of its own, float32 [n], or [0] where none was given."""
 
     ids: np.ndarray
     tied: np.ndarray
+    probability: np.ndarray
 
 
-def predictions(head: Head, vectors: np.ndarray, layer: int | None) -> Predictions:
-    """top(h) of many vectors [n, d] of a layer (None: of what the last block returns); ties go to the lowest id, and are told."""
+def predictions(head: Head, vectors: np.ndarray, layer: int | None, tokens: np.ndarray | None = None) -> Predictions:
+    """top(h) of many vectors [n, d] of a layer (None: of what the last block returns); ties go to the lowest id, and are told.
+
+    Args:
+        tokens: one a vector [n], of which the probability is wanted.
+    """
     ids, ties = np.zeros(len(vectors), np.int32), np.zeros(len(vectors), bool)
+    given = np.zeros(0 if tokens is None else len(vectors), np.float32)
     for part, logits in head.chunks(torch.from_numpy(vectors), layer):
-        ids[part], ties[part] = top(logits).cpu().numpy(), tied(logits).cpu().numpy()
-    return Predictions(ids, ties)
-
-
-def probabilities(head: Head, vectors: np.ndarray, tokens: np.ndarray, layer: int) -> np.ndarray:
-    """The probability that each vector [n, d] of a layer gives to its token [n], as float32 [n]."""
-    found = np.zeros(len(vectors), np.float32)
-    for part, logits in head.chunks(torch.from_numpy(vectors), layer):
-        wanted = torch.from_numpy(tokens[part].astype(np.int64)).to(logits.device)
-        found[part] = log_probability(logits, wanted).exp().cpu().numpy()
-    return found
+        found = highest(logits)
+        ids[part], ties[part] = found.first.cpu().numpy(), found.tied.cpu().numpy()
+        if tokens is not None:
+            wanted = torch.from_numpy(tokens[part].astype(np.int64)).to(logits.device)
+            given[part] = log_probability(logits, wanted).exp().cpu().numpy()
+    return Predictions(ids, ties, given)

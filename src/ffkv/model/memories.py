@@ -100,6 +100,16 @@ class Memories:
     value: np.ndarray
     attributes: dict[str, Any]
 
+    @property
+    def norm(self) -> np.ndarray:
+        """Length of v_i, float32 [row]."""
+        return np.linalg.norm(self.value, axis=1).astype(np.float32)
+
+    def of(self, layer: int) -> "Memories":
+        """Those of one layer."""
+        rows = self.layer == layer
+        return Memories(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
+
 
 def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
     """Writes `memories.h5`, a layer at a time."""

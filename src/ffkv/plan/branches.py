@@ -1,6 +1,6 @@
 """Costs of the four branches that read the passes' files, and of the report."""
 
-from ffkv.plan.disk import memories_bytes, model_bytes, prefixes_bytes, report_bytes, table_bytes
+from ffkv.plan.disk import memories_bytes, model_bytes, prefixes_bytes, projections_bytes, report_bytes, table_bytes
 from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, head_operations, reading
 
 KEY_SECONDS = 0.011  # patterns in the trigger examples of a key and in its random prefixes: 4,000 draws
@@ -56,35 +56,22 @@ def keys(run: Run) -> Cost:
     return Cost("keys", memory=run.triggers_memory, written=table_bytes("csv", 40 * run.shape.layers), libraries="keys")
 
 
-def project_values(run: Run) -> Cost:
-    """Every value through the head; of its logits the highest and the lowest are kept."""
+def measure_values(run: Run) -> Cost:
+    """Every value through the head; of its logits the highest, the lowest and the rank of one token are taken."""
     shape, k = run.shape, run.top_tokens
     work = {
         "head": head_operations(shape, shape.all_memories),
         "kept": shape.all_memories * shape.vocabulary,
-        **reading(run, memories_bytes(shape), model_bytes(shape)),
-    }
-    memory = run.head_weights + run.group_memories * (8 * shape.width + 32 * k) + run.logits(max(shape.memories))
-    written = run.settings.layer_groups * run.projections
-    return Cost("project_values", run.settings.layer_groups, 4, 0, work, written, memory, "model")
-
-
-def compare_values(run: Run) -> Cost:
-    """Every value through the head once more, for the rank of the token that follows its key's first trigger."""
-    shape, k = run.shape, run.top_tokens
-    work = {
-        "head": head_operations(shape, shape.all_memories),
-        "read": shape.all_memories * shape.vocabulary,
-        **reading(run, memories_bytes(shape), model_bytes(shape), run.triggers_memory, run.projections),
+        **reading(run, memories_bytes(shape), model_bytes(shape), run.triggers_memory),
     }
     memory = (
         run.head_weights
-        + run.group_memories * (8 * shape.width + 16 * k)
+        + run.group_memories * (8 * shape.width + 32 * k)
         + run.logits(max(shape.memories))
         + 2.5 * run.triggers_memory
     )
-    written = table_bytes("memories", shape.all_memories)
-    return Cost("compare_values", run.settings.layer_groups, 4, 0, work, written, memory, "model and tables")
+    written = projections_bytes(shape, k, run.settings.layer_groups) + table_bytes("memories", shape.all_memories)
+    return Cost("measure_values", run.settings.layer_groups, 4, 0, work, written, memory, "model and tables")
 
 
 def values(run: Run) -> Cost:
@@ -95,23 +82,25 @@ def values(run: Run) -> Cost:
 
 
 def measure_composition(run: Run) -> Cost:
-    """y of every prefix and layer through the head; the contributions of each prefix are sorted."""
+    """Every value, and y of every prefix and layer, through the head; the contributions of each prefix are sorted."""
     shape, vectors = run.shape, run.prefixes * run.shape.layers
+    read_out = shape.all_memories + vectors
     work = {
-        "head": head_operations(shape, vectors),
-        "read": vectors * shape.vocabulary,
+        "head": head_operations(shape, read_out),
+        "read": read_out * shape.vocabulary,
         "seconds": run.prefixes * (shape.all_memories * SORTED_SECONDS + run.groups * DESCRIBED_SECONDS),
         **reading(
             run,
             prefixes_bytes(shape, run.prefixes),
+            memories_bytes(shape),
             model_bytes(shape),
             run.corpus_memory(run.validation),
-            run.projections,
         ),
     }
     largest = max(shape.memories)
     layer = run.prefixes * (7 * largest + 8 * shape.width) + 512 * largest * 8 * 5
-    memory = run.head_weights + run.logits(run.prefixes) + layer + run.corpus_memory(run.validation)
+    values = 4 * shape.width * (run.group_memories + 2 * largest)
+    memory = run.head_weights + run.logits(largest) + layer + values + run.corpus_memory(run.validation)
     written = table_bytes("composition", vectors)
     return Cost("measure_composition", run.settings.layer_groups, 4, 0, work, written, memory, "model and tables")
 
@@ -124,11 +113,11 @@ def composition(run: Run) -> Cost:
 
 
 def measure_refinement(run: Run) -> Cost:
-    """r, y and o of every prefix and layer through the head, r once more for a probability, and o^L in each job."""
+    """r, y and o of every prefix and layer through the head, of r also a probability, and o^L in each job."""
     shape, vectors = run.shape, run.prefixes * run.shape.layers
     final = run.groups * run.prefixes
     work = {
-        "head": head_operations(shape, 4 * vectors + final),
+        "head": head_operations(shape, 3 * vectors + final),
         "read": (3 * vectors + final) * shape.vocabulary,
         "normalized": vectors * shape.vocabulary,
         **reading(run, prefixes_bytes(shape, run.prefixes), model_bytes(shape)),

@@ -17,10 +17,11 @@ from ffkv.activations.contest import Contest
 from ffkv.activations.statistics import Statistics
 from ffkv.keys.features import shallow_evidence
 from ffkv.model import head as reading
-from ffkv.model.head import CHUNK_BYTES
+from ffkv.model.head import CACHED_BYTES, CHUNK_BYTES
 from ffkv.model.passages import PASSAGES
 from ffkv.plan.shape import Shape
 from ffkv.runtime import choose_device
+from ffkv.values import projections
 
 # What jobs import, and in which stages: each holds what stands before it in its line.
 STAGES = (
@@ -59,7 +60,7 @@ class Rates:
 
     body, head, training: floating-point operations of matrix products in the blocks, in reading out, in training.
     coefficients: that are counted. candidates: that enter the contest for triggers. read, kept, normalized: logits of which
-    the highest is taken, the highest and the lowest, the sum of exponentials. bytes: read, hashed or written.
+    the highest is taken, all that is kept of a value, a log-probability. bytes: read, hashed or written.
     text: seconds that splitting and tokenizing took here (1).
     seconds: of the machine where the constants were fitted; documents: times that the embedded corpus is read.
     """
@@ -164,23 +165,18 @@ def _coefficients(keys: int, sentences: int, device: str) -> dict[str, float]:
 
 def _logits(vocabulary: int, device: str) -> dict[str, float]:
     """How many logits are read in a second, by what is wanted of them."""
-    logits = torch.randn(_rows(vocabulary), vocabulary, device=device)
-
-    def keep() -> None:
-        reading.top_tokens(logits, 50)
-        reading.top_tokens(logits, 50)
-        reading.tied(logits)
-
+    rows = max(1, CACHED_BYTES // (4 * vocabulary)) if device == "cpu" else _rows(vocabulary)
+    logits, tokens = torch.randn(rows, vocabulary, device=device), torch.zeros(rows, dtype=torch.long, device=device)
     wanted = {
-        "read": lambda: (reading.top(logits), reading.tied(logits)),
-        "kept": keep,
-        "normalized": lambda: logits.logsumexp(-1),
+        "read": lambda: reading.highest(logits),
+        "kept": lambda: projections.kept(logits, 50, tokens),
+        "normalized": lambda: reading.log_probability(logits, tokens),
     }
     return {kind: logits.numel() / seconds_of(work, device) for kind, work in wanted.items()}
 
 
 def _rows(vocabulary: int) -> int:
-    """Rows of logits that are timed: a quarter of what is read at a time."""
+    """Rows of logits that are timed: a quarter of what is made at a time."""
     return max(1, CHUNK_BYTES // 4 // (4 * vocabulary))
 
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from ffkv.model.head import CHUNK_BYTES
-from ffkv.plan.disk import corpus_bytes, projections_bytes, triggers_bytes
+from ffkv.plan.disk import corpus_bytes, triggers_bytes
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
 from ffkv.settings import Settings
@@ -80,14 +80,9 @@ class Run:
         """Memories of one group of layers."""
         return max(self.shape.memories) * math.ceil(self.shape.layers / self.settings.layer_groups)
 
-    @property
-    def projections(self) -> float:
-        """Bytes of the projections of one group of layers."""
-        return projections_bytes(self.shape, self.top_tokens, self.settings.layer_groups) / self.settings.layer_groups
-
     def logits(self, vectors: float) -> float:
-        """Bytes of the logits of so many vectors that stand at a time, with what is made of them and those before them."""
-        return 4 * min(CHUNK_BYTES, 4 * self.shape.vocabulary * vectors)
+        """Bytes of the logits of so many vectors that stand at a time, with those before them, and as a 16-bit head makes them."""
+        return 3 * min(CHUNK_BYTES, 4 * self.shape.vocabulary * vectors)
 
     @property
     def head_weights(self) -> float:

@@ -42,8 +42,8 @@ def measure(
     from ffkv.activations.prefix_data import read_layer
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.emptied import load_head
-    from ffkv.model.head import predictions, probabilities
-    from ffkv.refinement.refinement import classify
+    from ffkv.model.head import predictions
+    from ffkv.refinement.layer import read_out
 
     anatomy = read_anatomy(model_folder)
     head, last = load_head(model_folder, device), len(anatomy.layers) - 1
@@ -55,24 +55,8 @@ def measure(
         number = np.arange(len(final), dtype=np.int32)
         measured = []
         for layer in part(len(anatomy.layers), layer_group, layer_groups):
-            at = read_layer(file, layer, "ryo")
-            r, y, o = (predictions(head, states, layer) for states in (at.r, at.y, at.o))
-            probability = probabilities(head, at.r, final, layer)
-            measured.append(
-                pd.DataFrame(
-                    {
-                        "layer": layer,
-                        "prefix": number,
-                        "top_residual": r.ids,
-                        "top_ffn": y.ids,
-                        "top_output": o.ids,
-                        "final": final,
-                        "probability": probability,
-                        "case": classify(r.ids, y.ids, o.ids),
-                        "tied": r.tied.astype(np.int8) + y.tied + o.tied,
-                    }
-                )
-            )
+            read = read_out(head, read_layer(file, layer, "ryo"), final, layer)
+            measured.append(read.assign(layer=layer, prefix=number)[COLUMNS])
     tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=COLUMNS), output)
 
 

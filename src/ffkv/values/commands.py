@@ -1,13 +1,22 @@
-"""`ffkv values`: `project`, `compare`, `summarize`."""
+"""`ffkv values`: `measure`, `summarize`."""
 
 from pathlib import Path
 
 import click
 
-from ffkv.commands import MODEL, READABLE, TRIGGERS, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.commands import (
+    MEMORIES,
+    MODEL,
+    READABLE,
+    TRIGGERS,
+    WRITABLE,
+    part,
+    part_options,
+    seed_option,
+    setting,
+    threads_option,
+)
 from ffkv.settings import Model, Values
-
-MEMORIES = click.option("--memories", "memories_file", type=READABLE, required=True, help="memories.h5")
 
 
 @click.group()
@@ -18,66 +27,35 @@ def values() -> None:
 @values.command()
 @MODEL
 @MEMORIES
+@TRIGGERS
 @setting(Values, "projection", "top_tokens")
 @setting(Model, "device")
 @part_options("layer_group")
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="The file to write, values/projections/<group>.h5.")
-def project(
+@click.option(
+    "--projections",
+    "projections_file",
+    type=WRITABLE,
+    required=True,
+    help="The file to write, values/projections/<group>.h5.",
+)
+@click.option("--output", type=WRITABLE, required=True, help="The table to write, values/memories/<group>.parquet.")
+def measure(
     model_folder: Path,
     memories_file: Path,
+    triggers_file: Path,
     projection: str,
     top_tokens: int,
     device: str,
     layer_group: int,
     layer_groups: int,
     threads: int,
+    projections_file: Path,
     output: Path,
 ) -> None:
-    """Project the values of a group of layers onto the vocabulary."""
+    """Project the values of a group of layers onto the vocabulary and compare them with what follows their keys' triggers."""
     from dataclasses import replace
 
-    from ffkv.runtime import torch_with
-
-    torch_with(threads)
-    from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.emptied import load_head
-    from ffkv.model.memories import read_memories
-    from ffkv.values import projections
-
-    anatomy = read_anatomy(model_folder)
-    memories = read_memories(memories_file, part(len(anatomy.layers), layer_group, layer_groups), anatomy.identity)
-    found = projections.project(load_head(model_folder, device, projection), memories, top_tokens)
-    projections.write_projections(output, replace(found, attributes={**anatomy.identity, "projection": projection}))
-
-
-@values.command()
-@MODEL
-@MEMORIES
-@TRIGGERS
-@click.option(
-    "--projections",
-    "projections_file",
-    type=READABLE,
-    required=True,
-    help="values/projections/<group>.h5 of the same group.",
-)
-@setting(Model, "device")
-@part_options("layer_group")
-@threads_option
-@click.option("--output", type=WRITABLE, required=True, help="The table to write, values/memories/<group>.parquet.")
-def compare(
-    model_folder: Path,
-    memories_file: Path,
-    triggers_file: Path,
-    projections_file: Path,
-    device: str,
-    layer_group: int,
-    layer_groups: int,
-    threads: int,
-    output: Path,
-) -> None:
-    """Compare what values predict with what follows their keys' triggers."""
     from ffkv.runtime import torch_with
 
     torch_with(threads)
@@ -86,18 +64,17 @@ def compare(
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.emptied import load_head
     from ffkv.model.memories import read_memories
-    from ffkv.values.compare import compare as compare_values
-    from ffkv.values.projections import read_projections
+    from ffkv.values.compare import compare, first_next
+    from ffkv.values.projections import project, write_projections
 
     anatomy = read_anatomy(model_folder)
-    layers = part(len(anatomy.layers), layer_group, layer_groups)
-    memories = read_memories(memories_file, layers, anatomy.identity)
-    projections, triggers = (
-        read_projections(projections_file, anatomy.identity, layers),
-        read_triggers(triggers_file, anatomy.identity),
-    )
-    head = load_head(model_folder, device, projections.attributes["projection"])
-    tables.write(compare_values(head, memories, projections, triggers), output)
+    memories = read_memories(memories_file, part(len(anatomy.layers), layer_group, layer_groups), anatomy.identity)
+    triggers = read_triggers(triggers_file, anatomy.identity)
+    head = load_head(model_folder, device, projection)
+    projections, ranks = project(head, memories, top_tokens, first_next(memories, triggers))
+    attributes = {**anatomy.identity, "projection": projection}
+    write_projections(projections_file, replace(projections, attributes=attributes))
+    tables.write(compare(projections, ranks, triggers), output)
 
 
 @values.command()

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ffkv import store
-from ffkv.errors import UserError
-from ffkv.model import head as reading
-from ffkv.model.head import Head
+from ffkv.activations.data import NONE
+from ffkv.model.head import Head, highest, lowest, rank
 from ffkv.model.memories import Memories
 from ffkv.progress import progress
 
@@ -38,10 +37,6 @@ class Projections:
     norm: np.ndarray
     attributes: dict[str, Any]
 
-    def tops(self, layer: int) -> np.ndarray:
-        """top(v_i) of the memories of a layer, in their order [memory]."""
-        return self.top[self.layer == layer]
-
 
 DESCRIPTIONS = {
     "layer": (["memory"], "layer", "layer of the memory, from 0"),
@@ -57,46 +52,53 @@ DESCRIPTIONS = {
 }
 
 
-def project(head: Head, memories: Memories, count: int) -> Projections:
-    """Projects values onto the vocabulary and keeps the `count` highest and the `count` lowest tokens of each."""
-    total, kept = len(memories.value), min(count, head.vocabulary)
+def project(head: Head, memories: Memories, count: int, w: np.ndarray) -> tuple[Projections, np.ndarray]:
+    """Projects values onto the vocabulary and keeps the `count` highest and the `count` lowest tokens of each.
+
+    Args:
+        w: the token that follows the first trigger of each memory's key [row]; -1: none.
+    Returns:
+        The projections; and the rank of w_i in the projection of v_i: how many tokens have a strictly greater logit, as
+        int32 [row], -1 where there is no w_i.
+    """
+    total, tokens = len(memories.value), min(count, head.vocabulary)
     # Made before the work: small arrays that stay between large ones that go would keep the memory of these from use.
     whole = {
         "top": np.zeros(total, np.int32),
         "tied": np.zeros(total, np.bool_),
-        "top_token": np.zeros((total, kept), np.int32),
-        "top_log_probability": np.zeros((total, kept), np.float32),
+        "top_token": np.zeros((total, tokens), np.int32),
+        "top_log_probability": np.zeros((total, tokens), np.float32),
         "bottom": np.zeros(total, np.int32),
-        "bottom_token": np.zeros((total, kept), np.int32),
-        "bottom_log_probability": np.zeros((total, kept), np.float32),
+        "bottom_token": np.zeros((total, tokens), np.int32),
+        "bottom_log_probability": np.zeros((total, tokens), np.float32),
+        "rank": np.zeros(total, np.int32),
     }
     with progress(total, "values", "projections") as bar:
         for layer in np.unique(memories.layer):
             rows = np.flatnonzero(memories.layer == layer)
             for part, logits in head.chunks(torch.from_numpy(memories.value[rows]), int(layer)):
-                found = (
-                    reading.top(logits),
-                    reading.tied(logits),
-                    *reading.top_tokens(logits, count),
-                    logits.argmin(-1),
-                    *_bottom_tokens(logits, count),
-                )
-                for name, values in zip(whole, found, strict=True):
+                following = torch.from_numpy(w[rows[part]].astype(np.int64)).to(logits.device)
+                for name, values in kept(logits, count, following.clamp(min=0)).items():
                     whole[name][rows[part]] = values.cpu().numpy()
                 bar.update(part.stop - part.start)
-    return Projections(
-        memories.layer,
-        memories.memory,
-        norm=np.linalg.norm(memories.value, axis=1).astype(np.float32),
-        attributes={},
-        **whole,
-    )
+    ranks = np.where(w == NONE, np.int32(-1), whole.pop("rank"))
+    return Projections(memories.layer, memories.memory, norm=memories.norm, attributes={}, **whole), ranks
 
 
-def _bottom_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ids of the `count` lowest logits, ascending, and their log-probabilities, each [n, count]."""
-    lowest, ids = logits.topk(min(count, logits.shape[-1]), -1, largest=False)
-    return ids, lowest - logits.logsumexp(-1, keepdim=True)
+def kept(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Tensor]:
+    """What is kept of logits [n, vocabulary], by the names in `Projections`; and the rank of a token each [n]."""
+    top, bottom = highest(logits, count), lowest(logits, count)
+    log_probability = logits.log_softmax(-1)
+    return {
+        "top": top.first,
+        "tied": top.tied,
+        "top_token": top.ids,
+        "top_log_probability": log_probability.gather(-1, top.ids),
+        "bottom": bottom.first,
+        "bottom_token": bottom.ids,
+        "bottom_log_probability": log_probability.gather(-1, bottom.ids),
+        "rank": rank(logits, tokens),
+    }
 
 
 def write_projections(path: Path, projections: Projections) -> None:
@@ -104,18 +106,3 @@ def write_projections(path: Path, projections: Projections) -> None:
     with store.create(path, "projections", projections.attributes) as file:
         for name, (dimensions, unit, description) in DESCRIPTIONS.items():
             store.put(file, name, getattr(projections, name), dimensions, unit, description)
-
-
-def read_projections(path: Path, belongs_to: dict[str, Any] | None = None, layers: range | None = None) -> Projections:
-    """Reads `values/projections/<group>.h5`.
-
-    Args:
-        layers: those that it must hold.
-    Raises:
-        UserError: it holds other layers; or see `store.open`.
-    """
-    with store.open(path, "projections", belongs_to) as file:
-        found = Projections(**{name: file[name][...] for name in DESCRIPTIONS}, attributes=dict(file.attrs))
-    if layers is not None and set(found.layer.tolist()) != set(layers):
-        raise UserError(f"{path} holds other layers than {list(layers)}: give the projections of the same layer group.")
-    return found
