@@ -19,7 +19,7 @@ def key_patterns(run: Run) -> Cost:
     keys = run.shape.layers * min(made.per_layer, min(run.shape.memories))
     background = min(made.background_prefixes, text.prefixes)
     once = background * BACKGROUND_SECONDS + min(20_000, text.sentences / 10) * PASSAGE_SECONDS
-    work = reading(run, run.triggers_memory, run.corpus_memory(text))
+    work = reading(run, run.triggers_memory, run.corpus_file(text))
     work["seconds"] = run.groups * once + keys * KEY_SECONDS * made.pattern_triggers / 25
     memory = run.corpus_memory(text) + run.triggers_memory + background * PATTERN_MEMORY + DRAWN_MEMORY
     return Cost("key_patterns", run.settings.layer_groups, 1, 0, work, table_bytes("patterns", keys), memory, "keys")
@@ -34,7 +34,7 @@ def key_removal(run: Run) -> Cost:
     length = run.train.prefix_length - 2 / 3
     tokens = rows * (length + 1)
     passed = (shape.layers + 1) / (2 * shape.layers)
-    work = reading(run, run.weights, run.triggers_memory, run.corpus_memory(run.train))
+    work = reading(run, run.weights, run.triggers_memory, run.corpus_file(run.train))
     work |= {"body": passed * body_operations(shape, tokens, length), "seconds": rows * 2e-5}
     batch = 4 * batch_tokens(run) * (6 * max(shape.memories) + 12 * shape.width)
     memory = LOADED * run.weights + batch + rows / shape.layers * (8 * length + 300)
@@ -94,7 +94,7 @@ def measure_composition(run: Run) -> Cost:
             prefixes_bytes(shape, run.prefixes),
             memories_bytes(shape),
             model_bytes(shape),
-            run.corpus_memory(run.validation),
+            run.corpus_file(run.validation),
         ),
     }
     largest = max(shape.memories)

@@ -111,7 +111,7 @@ def measure(shape: Shape, device: str, batch_tokens: int, available: int) -> Mac
     torch.set_num_threads(1)
     try:
         with torch.no_grad():
-            return Machine(available, device, _rates(shape, device, batch_tokens), _libraries())
+            return Machine(available, device, _rates(shape, device, batch_tokens), libraries())
     finally:
         torch.set_num_threads(before)
 
@@ -199,7 +199,7 @@ def seconds_of(work: Callable[[], object], device: str) -> float:
 
 
 @functools.cache
-def _libraries() -> dict[str, Libraries]:
+def libraries() -> dict[str, Libraries]:
     """Processor time and memory that each group of libraries takes to import, in a process of its own."""
     found = {}
     for stages in STAGES:

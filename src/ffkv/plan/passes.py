@@ -2,6 +2,7 @@
 
 import math
 
+from ffkv.activations.contest import WAITING
 from ffkv.activations.prefix_data import READ_AT_ONCE
 from ffkv.plan.disk import checkpoint_bytes, corpus_bytes, memories_bytes, model_bytes, prefixes_bytes
 from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, head_operations, loading
@@ -76,8 +77,11 @@ def triggers(run: Run) -> Cost:
     written = shards * run.triggers_memory
     batch = 4 * batch_tokens(run) * (8 * max(shape.memories) + 12 * shape.width)
     state = shape.all_memories * (run.sides * t * 8 + 13 * 8 + 60)
-    found = shape.all_memories * t * 60 + run.triggers_memory  # the winners, while they are unpacked and written
-    memory = LOADED * run.weights + batch + state + found + run.corpus_memory(text)
+    waiting = shape.all_memories * run.sides * WAITING * 12
+    found = (
+        max(shape.memories) * t * 60 + 2 * run.triggers_memory
+    )  # the winners, a layer unpacked at a time, and put together
+    memory = LOADED * run.weights + batch + state + waiting + found + run.corpus_memory(text)
     return Cost("triggers", shards, 4, text.tokens, work, written, memory, "model", beside=state)
 
 

@@ -11,7 +11,9 @@ from ffkv.plan.disk import corpus_bytes, triggers_bytes
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
 from ffkv.settings import Settings
+from ffkv.store import PIECES_KEPT
 
+PIECES_AT_ONCE = 4 * PIECES_KEPT * 2**20  # bytes: of tokens, their ends, the text and its offsets
 LOADED = 1.25  # peak of loading weights, over the weights
 
 
@@ -89,9 +91,13 @@ class Run:
         """Bytes of the model without its blocks."""
         return self.shape.outside * self.shape.itemsize
 
-    def corpus_memory(self, split: Split) -> float:
-        """Bytes of a split that has been read from its file."""
+    def corpus_file(self, split: Split) -> float:
+        """Bytes of a split's file."""
         return corpus_bytes(split, self.shape)
+
+    def corpus_memory(self, split: Split) -> float:
+        """Bytes of a split that is read: where its sentences start and how long they are, and some pieces of the rest."""
+        return 24 * split.sentences + min(self.corpus_file(split), PIECES_AT_ONCE)
 
     @property
     def triggers_memory(self) -> float:
