@@ -81,4 +81,4 @@ def row(name: str, quantities: str, shape: Shape, prefixes: int, target: float) 
     )
 
 
-ROWS = [row("composition", "vy", GPT2, 3000, 1.5), row("refinement", "ryo", GPT2, 3000, 1.5)]
+ROWS = [row("composition", "vy", GPT2, 2000, 1.5), row("refinement", "ryo", GPT2, 2000, 1.5)]

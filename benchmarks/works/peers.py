@@ -234,8 +234,8 @@ WINDOWS = (
 )
 SPARED = "transformers is told to compute logits of one token only, by an argument that TransformerLens hands on"
 ROWS = [
-    row("TransformerLens", "transformer_lens", GPT2, {"sentences": 200}, logits=True),
-    row("TransformerLens without logits", "transformer_lens", GPT2, {"sentences": 200}, SPARED, logits=False),
-    row("nnsight", "nnsight", GPT2, {"sentences": 200}),
+    row("TransformerLens", "transformer_lens", GPT2, {"sentences": 150}, logits=True),
+    row("TransformerLens without logits", "transformer_lens", GPT2, {"sentences": 150}, SPARED, logits=False),
+    row("nnsight", "nnsight", GPT2, {"sentences": 150}),
     row("delphi", "delphi", SMALL, {"sentences": 512, "length": 32}, WINDOWS),
 ]

@@ -12,8 +12,8 @@ from benchmarks.works import triggers
 from ffkv.activations.batches import batches, blocks
 from ffkv.settings import Activations, Triggers
 
-TINY = Shape(2, 32, 64, 1000)
-MIDDLE = Shape(3, 256, 1024, 8192)
+TINY = Shape(1, 16, 32, 500)
+MIDDLE = Shape(3, 128, 512, 8192)
 TOKENS = (10**4, 10**5, 10**6)
 SIDES, ENTRY = 2, 8  # triggers are kept of both signs, in 8 bytes each
 

@@ -76,4 +76,4 @@ def row(shape: Shape, values: int, target: float) -> Row:
     )
 
 
-ROWS = [row(GPT2, 8192, 1.5)]
+ROWS = [row(GPT2, 6144, 1.5)]

@@ -160,9 +160,9 @@ def test_sizes_for_a_person():
 def test_a_machine_is_measured_by_a_runs_own_work(monkeypatch):
     """Every rate is there, and a group of libraries takes no less than what stands in it."""
     monkeypatch.setattr(machine, "STAGES", ({"store": "json", "tables": "numpy"}, {"model": "csv"}))
-    machine._libraries.cache_clear()
+    machine.libraries.cache_clear()
     found = machine.measure(SHAPE, "cpu", 64, 2)
-    machine._libraries.cache_clear()
+    machine.libraries.cache_clear()
     assert all(rate > 0 for rate in vars(found.rates).values())
     assert found.libraries.keys() == {"store", "tables", "model"}
     store, tables = found.libraries["store"], found.libraries["tables"]
