@@ -39,6 +39,7 @@ def main(names: tuple[str, ...], scratch: Path | None) -> None:
         fresh = {(line["work"], line["shape"]) for line in lines}
         before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
         lines = [line for line in before if (line["work"], line["shape"]) not in fresh] + lines
+        lines.sort(key=lambda line: (line["work"], line["shape"]))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(lines, indent=1, sort_keys=True) + "\n")
     page = PAGE.read_text()
