@@ -42,10 +42,14 @@ def main(names: tuple[str, ...], scratch: Path | None) -> None:
         lines.sort(key=lambda line: (line["work"], line["shape"]))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(lines, indent=1, sort_keys=True) + "\n")
-    page = PAGE.read_text()
-    PAGE.write_text(page[: page.index(BEGIN) + len(BEGIN)] + f"\n\n{table(lines)}\n\n" + page[page.index(END) :])
+    PAGE.write_text(replaced(PAGE.read_text(), BEGIN, END, table(lines)))
     click.echo(table(lines))
     click.echo(f"{RESULTS.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}, after {time.monotonic() - start:.0f} s")
+
+
+def replaced(page: str, begin: str, end: str, text: str) -> str:
+    """A page with another text between two marks."""
+    return page[: page.index(begin) + len(begin)] + f"\n\n{text}\n\n" + page[page.index(end) :]
 
 
 def make_inputs(rows: list[Row], scratch: Path) -> None:

@@ -1,6 +1,7 @@
 """What this machine can do, from a measurement of a few seconds, and what it has left."""
 
 import functools
+import json
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,9 @@ SERIAL = ("candidates", "bytes", "text", "seconds", "documents")  # kinds of wor
 THREAD = 0.75  # of its work, what each further thread adds
 SENTENCE = 25  # tokens
 LARGEST = 4096  # columns of a matrix that is timed
-BODY, TRAINING = 0.7, 0.7  # what a pass, and a step of training, reach of the rate of its matrix products alone
+TRAINING = 0.7  # what a step of training reaches of the rate of its matrix products alone
+# By how much parts of the work take longer in a run than alone: `python -m benchmarks.costs` fits them.
+FITTED: dict[str, float] = json.loads((Path(__file__).parent / "fitted.json").read_text())
 DISK_RATE = 5e8  # bytes a second that are read, hashed or written; not measured: a page cache would answer
 AT_WORK = 4e7  # bytes that libraries take besides, once they are used: pools of threads, readers and writers of files
 TIMED = 0.15  # seconds that each measurement takes, about
@@ -119,17 +122,18 @@ def measure(shape: Shape, device: str, batch_tokens: int, available: int) -> Mac
 def _rates(shape: Shape, device: str, batch_tokens: int) -> Rates:
     body, head = _products(shape, device, batch_tokens)
     speed = REPEATED * EVIDENCE_SECONDS / seconds_of(lambda: [shallow_evidence(PREFIX) for _ in range(REPEATED)], "cpu")
-    return Rates(
-        body=BODY * body,
-        head=head,
-        training=TRAINING * body,
+    alone = {
+        "body": body,
+        "head": head,
+        "training": TRAINING * body,
         **_coefficients(min(max(shape.memories), LARGEST), max(1, batch_tokens // SENTENCE), device),
         **_logits(shape.vocabulary, device),
-        bytes=DISK_RATE,
-        text=1.0,
-        seconds=speed,
-        documents=speed / DOCUMENTS_SECONDS,
-    )
+        "bytes": DISK_RATE,
+        "text": 1.0,
+        "seconds": speed,
+        "documents": speed / DOCUMENTS_SECONDS,
+    }
+    return Rates(**{kind: rate / FITTED.get(kind, 1.0) for kind, rate in alone.items()})
 
 
 def _products(shape: Shape, device: str, batch_tokens: int) -> tuple[float, float]:

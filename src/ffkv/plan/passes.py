@@ -78,9 +78,7 @@ def triggers(run: Run) -> Cost:
     batch = 4 * batch_tokens(run) * (8 * max(shape.memories) + 12 * shape.width)
     state = shape.all_memories * (run.sides * t * 8 + 13 * 8 + 60)
     waiting = shape.all_memories * run.sides * WAITING * 12
-    found = (
-        max(shape.memories) * t * 60 + 2 * run.triggers_memory
-    )  # the winners, a layer unpacked at a time, and put together
+    found = max(shape.memories) * t * 60 + 2 * run.triggers_memory  # the winners: a layer unpacked, and all together
     memory = LOADED * run.weights + batch + state + waiting + found + run.corpus_memory(text)
     return Cost("triggers", shards, 4, text.tokens, work, written, memory, "model", beside=state)
 
