@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -51,9 +52,12 @@ def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
             elif kind == "json":
                 yield from _json(path, _checked(path, file), field)
             else:
-                stream = io.TextIOWrapper(
-                    _checked(path, file), "utf-8-sig", errors="replace", newline="" if kind == "csv" else None
-                )
+                plain = _checked(path, file)
+                if plain.peek(len(BOM_UTF8)).startswith(
+                    BOM_UTF8
+                ):  # not left to utf-8-sig: it loses a file of one byte of it
+                    plain.read(len(BOM_UTF8))
+                stream = io.TextIOWrapper(plain, "utf-8", errors="replace", newline="" if kind == "csv" else None)
                 yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)
     except (OSError, EOFError, zlib.error) as error:  # of the disk, or of a damaged .gz
         raise _unreadable(path, getattr(error, "strerror", None) or error) from error
