@@ -34,17 +34,25 @@ def main(names: tuple[str, ...], scratch: Path | None) -> None:
         scratch = (scratch or Path(own)).absolute()
         scratch.mkdir(parents=True, exist_ok=True)
         make_inputs(rows, scratch)
-        lines = [measure(row, scratch, click.echo) | {"machine": machine()} for row in rows]
-    if names:  # the others stay as they were measured last
-        fresh = {(line["work"], line["shape"]) for line in lines}
-        before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-        lines = [line for line in before if (line["work"], line["shape"]) not in fresh] + lines
-        lines.sort(key=lambda line: (line["work"], line["shape"]))
+        for row in rows:
+            record(measure(row, scratch, click.echo) | {"machine": machine()})
+    lines = json.loads(RESULTS.read_text())
+    if not names:  # what there was before and is no more
+        known = {(row.work, row.shape) for row in rows}
+        record(*[line for line in lines if (line["work"], line["shape"]) in known], keep=False)
+    click.echo(table(json.loads(RESULTS.read_text())))
+    click.echo(f"{RESULTS.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}, after {time.monotonic() - start:.0f} s")
+
+
+def record(*fresh: dict[str, Any], keep: bool = True) -> None:
+    """Puts measured lines into results/latest.json and the table in the docs, at once: an interrupted run has lost little."""
+    new = {(line["work"], line["shape"]) for line in fresh}
+    before = json.loads(RESULTS.read_text()) if keep and RESULTS.exists() else []
+    lines = [line for line in before if (line["work"], line["shape"]) not in new] + list(fresh)
+    lines.sort(key=lambda line: (line["work"], line["shape"]))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(lines, indent=1, sort_keys=True) + "\n")
     PAGE.write_text(replaced(PAGE.read_text(), BEGIN, END, table(lines)))
-    click.echo(table(lines))
-    click.echo(f"{RESULTS.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}, after {time.monotonic() - start:.0f} s")
 
 
 def replaced(page: str, begin: str, end: str, text: str) -> str:
