@@ -270,6 +270,19 @@ def test_coefficients_that_overflow_are_refused(proven, write_corpus):
         find_triggers(loaded, corpus, Settings(), Activations())
 
 
+def test_coefficients_that_are_no_numbers_are_refused(proven, write_corpus):
+    """In one sentence, and of a gated model: the gate at the highest coefficient is looked up, and there is none."""
+    loaded = load(proven("llama"), "cpu")
+    corpus = data.read(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama")), 60))
+
+    def spoil(module, inputs, output):
+        output[0] = float("nan")
+
+    loaded.model.model.layers[-1].mlp.up_proj.register_forward_hook(spoil)
+    with pytest.raises(UserError, match="not finite"):
+        find_triggers(loaded, corpus, Settings(), Activations())
+
+
 def test_a_coefficient_of_minus_infinity_is_refused(proven, write_corpus):
     """No maximum meets it, only the minimum does. It is in the last layer, so that nothing after it is NaN."""
     loaded = load(proven("llama"), "cpu")

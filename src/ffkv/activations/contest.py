@@ -5,9 +5,8 @@ from torch import Tensor
 
 from ffkv.activations import top_t
 
-WAITING = (
-    32  # candidates a key, on average, that are inserted at a time: an insertion touches the whole top t of many keys
-)
+# Candidates a key, on average, that are inserted at a time: an insertion touches the whole top t of many keys.
+WAITING = 32
 DENSE = 0.15  # share of candidates from which it is quicker to look at all than at each
 
 
@@ -53,7 +52,8 @@ class Contest:
         """The same while many sentences have a chance: quicker than fetching each one's coefficients."""
         left = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
         at_extreme = torch.eq(m, extremes[:, None], out=torch.empty(m.shape, dtype=m.dtype, device=m.device))
-        tokens = m.shape[1] - at_extreme.mul_(left).amax(1).long()  # the first of equal ones
+        first = m.shape[1] - at_extreme.mul_(left).amax(1).long()  # of equal ones
+        tokens = first.clamp_(max=m.shape[1] - 1)  # where the extreme is not a number there is none, and no candidate
         gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
         packed = top_t.pack(self._sign * extremes, places[:, None] + tokens, gates)
         candidates = torch.where(beyond, packed, top_t.NOTHING).T
