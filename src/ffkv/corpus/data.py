@@ -11,6 +11,7 @@ import numpy as np
 
 from ffkv import store
 from ffkv.corpus.encode import Encoded, flatten
+from ffkv.pieces import Pieces, Texts
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class Corpus:
     attributes: what the file says of itself (identities, counts).
     """
 
-    tokens: store.Pieces
-    token_end: store.Pieces
+    tokens: Pieces
+    token_end: Pieces
     offsets: np.ndarray
-    document: store.Pieces
-    multiplicity: store.Pieces
-    texts: store.Texts
-    document_names: store.Texts
+    document: Pieces
+    multiplicity: Pieces
+    texts: Texts
+    document_names: Texts
     bos: list[int]
     pretokenized: bool
     unigram: np.ndarray
@@ -127,8 +128,8 @@ def read(path: Path, belongs_to: dict[str, Any] | None = None) -> Corpus:
         offsets=offsets,
         document=document,
         multiplicity=multiplicity,
-        texts=store.Texts(text, text_offset),
-        document_names=store.Texts(name, name_offset),
+        texts=Texts(text, text_offset),
+        document_names=Texts(name, name_offset),
         bos=json.loads(attributes["bos"]),
         pretokenized=bool(attributes["pretokenized"]),
         unigram=unigram,

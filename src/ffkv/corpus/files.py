@@ -53,9 +53,8 @@ def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
                 yield from _json(path, _checked(path, file), field)
             else:
                 plain = _checked(path, file)
-                if plain.peek(len(BOM_UTF8)).startswith(
-                    BOM_UTF8
-                ):  # not left to utf-8-sig: it loses a file of one byte of it
+                # Not left to utf-8-sig, which loses a file of the first byte alone.
+                if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
                     plain.read(len(BOM_UTF8))
                 stream = io.TextIOWrapper(plain, "utf-8", errors="replace", newline="" if kind == "csv" else None)
                 yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)

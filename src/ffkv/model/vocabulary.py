@@ -6,6 +6,7 @@ import numpy as np
 
 from ffkv import store
 from ffkv.model.anatomy import Anatomy
+from ffkv.pieces import Texts
 
 FILE = "vocabulary.h5"
 
@@ -16,7 +17,7 @@ def write_vocabulary(folder: Path, tokenizer, anatomy: Anatomy) -> None:
         store.put_texts(file, "token", token_texts(tokenizer, anatomy.vocabulary), "token", "the text of each id")
 
 
-def read_vocabulary(folder: Path) -> store.Texts:
+def read_vocabulary(folder: Path) -> Texts:
     """The text of every id.
 
     Raises:

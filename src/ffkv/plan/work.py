@@ -7,13 +7,13 @@ import math
 from dataclasses import dataclass, field
 
 from ffkv.model.head import CHUNK_BYTES
+from ffkv.pieces import KEPT
 from ffkv.plan.disk import corpus_bytes, triggers_bytes
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
 from ffkv.settings import Settings
-from ffkv.store import PIECES_KEPT
 
-PIECES_AT_ONCE = 4 * PIECES_KEPT * 2**20  # bytes: of tokens, their ends, the text and its offsets
+PIECES_AT_ONCE = 4 * KEPT * 2**20  # bytes: of tokens, their ends, the text and its offsets
 LOADED = 1.25  # peak of loading weights, over the weights
 
 
