@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ffkv.commands import part
 
+CACHE = 2**20  # bytes that one core keeps at hand
+
 
 def blocks(total: int, size: int, shard: int = 0, shards: int = 1) -> list[range]:
     """The blocks of `size` sentences that a shard works on.
@@ -55,3 +57,13 @@ def padding(lengths: np.ndarray, device: str) -> Tensor | None:
     width = lengths.max()
     flat = np.flatnonzero(np.arange(width)[None] >= lengths[:, None])
     return torch.from_numpy(flat).to(device) if len(flat) else None
+
+
+def in_cache(m: Tensor) -> list[slice]:
+    """Cuts the sentences of a batch [sentence, ...] into parts that a core's cache holds from one operation to the next.
+
+    On a GPU they are one part.
+    """
+    whole = not len(m) or m.device.type != "cpu"
+    size = len(m) if whole else max(1, CACHE // (m[0].numel() * m.element_size()))
+    return [slice(start, start + size) for start in range(0, len(m), max(1, size))]

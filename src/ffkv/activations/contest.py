@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ffkv.activations import top_t
+from ffkv.activations.batches import in_cache
 
 # Candidates a key, on average, that are inserted at a time: an insertion touches the whole top t of many keys.
 WAITING = 32
@@ -51,13 +52,20 @@ class Contest:
     def _enter_all(self, m: Tensor, extremes: Tensor, beyond: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """The same while many sentences have a chance: quicker than fetching each one's coefficients."""
         left = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
-        at_extreme = torch.eq(m, extremes[:, None], out=torch.empty(m.shape, dtype=m.dtype, device=m.device))
-        first = m.shape[1] - at_extreme.mul_(left).amax(1).long()  # of equal ones
-        tokens = first.clamp_(max=m.shape[1] - 1)  # where the extreme is not a number there is none, and no candidate
+        first = torch.empty_like(extremes)
+        for rows in in_cache(m):
+            part = m[rows]
+            at_extreme = torch.eq(
+                part, extremes[rows, None], out=torch.empty(part.shape, dtype=m.dtype, device=m.device)
+            )
+            torch.amax(at_extreme.mul_(left), 1, out=first[rows])  # of equal ones
+        tokens = (m.shape[1] - first.long()).clamp_(
+            max=m.shape[1] - 1
+        )  # where the extreme is not a number there is none, and no candidate
         gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
         packed = top_t.pack(self._sign * extremes, places[:, None] + tokens, gates)
         candidates = torch.where(beyond, packed, top_t.NOTHING).T
-        self.best = torch.cat([self.best, candidates], 1).topk(self.best.shape[1]).values
+        self.best = top_t.highest(torch.cat([self.best, candidates], 1), self.best.shape[1])
         self.floor = top_t.floor(self.best)
 
     def _wait(self, keys: Tensor, packed: Tensor) -> None:

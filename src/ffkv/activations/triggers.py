@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ffkv.activations import top_t
-from ffkv.activations.batches import batches, blocks, pad, padding
+from ffkv.activations.batches import batches, blocks, in_cache, pad, padding
 from ffkv.activations.data import HISTOGRAM_EVERY, Triggers
 from ffkv.activations.resume import Saved, going_on
 from ffkv.activations.state import State, begin, triggers_of
@@ -98,17 +98,19 @@ def _taker(state: State, batch: dict[str, Tensor | None], counted: slice) -> Cal
         gate, statistics = batch.pop("gate", None), state.statistics[layer.index]
         if batch["padding"] is not None:
             tensor.view(-1, tensor.shape[-1])[batch["padding"]] = 0  # silent padding: no real token sees it
-        m = tensor.float()
-        flat, m = m.reshape(-1, m.shape[-1]), m[:, counted]
-        peaks = m.amax(1)
-        statistics.add(flat, batch["competes"], peaks)
+        m, two_sided = tensor.float(), bool(state.lowest) and layer.signed
+        competes = batch["competes"].view(m.shape[:2])
+        peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))
+        for rows in in_cache(m):
+            part, ends = m[rows].flatten(0, 1), competes[rows].flatten()
+            statistics.add(part, ends, torch.amax(m[rows, counted], 1, out=peaks[rows]))
+            if two_sided:
+                statistics.add_negative(part, ends, torch.amin(m[rows, counted], 1, out=troughs[rows]))
         if len(batch["counted"]):
-            statistics.add_histogram(flat[batch["counted"]])
-        state.highest[layer.index].enter(m, peaks, gate, batch["place"])
-        if state.lowest and layer.signed:
-            troughs = m.amin(1)
-            statistics.add_negative(flat, batch["competes"], troughs)
-            state.lowest[layer.index].enter(m, troughs, gate, batch["place"])
+            statistics.add_histogram(m.flatten(0, 1)[batch["counted"]])
+        state.highest[layer.index].enter(m[:, counted], peaks, gate, batch["place"])
+        if two_sided:
+            state.lowest[layer.index].enter(m[:, counted], troughs, gate, batch["place"])
 
     return take
 
