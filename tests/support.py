@@ -204,8 +204,9 @@ def settings_file(folder, **changes):
     return folder / "settings.yaml"
 
 
-def documented_columns(negative: bool = False) -> dict[str, list[str]]:
-    """The columns that docs/architecture.md promises, by file; with those of models with negative coefficients if asked."""
+def documented_columns(negative: bool = False, low_precision: bool = False) -> dict[str, list[str]]:
+    """The columns that docs/architecture.md promises, by file; with those of models with negative coefficients, and with
+    the table of models of a low precision, if asked."""
     rows = re.findall(
         r"^\| `([a-z_]+/[a-z_/<>]+\.(?:csv|parquet))`[^|]*\| ([^\n]+?) \|$",
         (ROOT / "docs/architecture.md").read_text(),
@@ -214,6 +215,8 @@ def documented_columns(negative: bool = False) -> dict[str, list[str]]:
     if negative:
         also = re.compile(r" \(with negative coefficients also: ([^)]*)\)")
         rows = [(path, also.sub(r", \1", columns)) for path, columns in rows]
+    if not low_precision:
+        rows = [(path, columns) for path, columns in rows if path != "keys/precision.csv"]
     without_notes = {path: re.sub(r"\([^)]*\)", "", columns) for path, columns in rows}
     return {path: [column.strip() for column in columns.split(",")] for path, columns in without_notes.items()}
 

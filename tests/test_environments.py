@@ -53,7 +53,9 @@ def test_variables_name_partitions_and_the_account_even_if_python_knows_the_name
     settings = profile()
     assert {"slurm_partition='all'", "slurm_account='007'"} <= set(settings["default-resources"])
     partitions = {line for line in settings["set-resources"] if "slurm_partition" in line}
-    assert partitions == {f"{rule}:slurm_partition='max'" for rule in ("triggers", "prefixes", "key_removal")}
+    assert partitions == {
+        f"{rule}:slurm_partition='max'" for rule in ("triggers", "prefixes", "key_removal", "key_precision")
+    }
 
 
 def test_each_attempt_asks_for_more_memory_and_time():

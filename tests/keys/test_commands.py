@@ -9,7 +9,7 @@ import ffkv.activations.rows
 import ffkv.model.anatomy
 import ffkv.model.load
 from ffkv import tables
-from ffkv.activations.data import write_triggers
+from ffkv.activations.data import read_triggers, write_triggers
 from ffkv.errors import UserError
 from ffkv.keys.commands import keys
 
@@ -85,7 +85,8 @@ def fake_model(monkeypatch, tmp_path):
         return np.array([len(row) * (memory + 1) for row, memory in zip(rows, memories)], np.float32)
 
     monkeypatch.setattr(ffkv.model.anatomy, "read_anatomy", lambda folder: SimpleNamespace(identity=identity))
-    monkeypatch.setattr(ffkv.model.load, "load", lambda folder, device: None)
+    model = SimpleNamespace(model=SimpleNamespace(float=lambda: None))
+    monkeypatch.setattr(ffkv.model.load, "load", lambda folder, device: model)
     monkeypatch.setattr(ffkv.activations.rows, "last_coefficients", last_coefficients)
     return identity
 
@@ -118,6 +119,23 @@ def test_removal_of_a_run(run, fake_model):
     first, last, _ = (found[found["removed"] == removed]["change"].tolist() for removed in ("first", "last", "random"))
     assert first == last
     pd.testing.assert_frame_equal(found, tables.read_all([remove(run, 0, 2), remove(run, 1, 2)]))
+
+
+def test_precision_of_a_run(run, fake_model):
+    """The fixtures' coefficients are 100, 99, ... by rank; the fake model's go by length and memory."""
+    output = run.folder / "precision.csv"
+    files = ["--triggers", run.triggers, "--corpus", run.corpus_file, "--output", output]
+    ffkv_keys("precision", "--model", run.folder, *files, "--per-layer", 100)
+    found, triggers = tables.read(output), read_triggers(run.triggers)
+    assert found["layer"].tolist() == [0, 1, 2]
+    assert found["keys"].tolist() == [6, 0, 5]
+    assert found["triggers"].tolist() == [150, 0, 125]
+    rows = triggers.rows(2)
+    exact = triggers.position[rows] * np.arange(1, 6)[:, None]
+    errors = np.abs(exact - triggers.coefficient[rows]) / triggers.coefficient[rows]
+    assert found["error_median"][2] == pytest.approx(np.median(errors), rel=1e-6)
+    assert found["error_largest"][2] == pytest.approx(errors.max(), rel=1e-6)
+    assert found["first_stays"][2] == (exact.argmax(1) == 0).mean()
 
 
 def test_triggers_of_another_model_are_refused(run, fake_model):

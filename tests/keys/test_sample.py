@@ -65,9 +65,12 @@ def test_the_background_is_every_prefix_of_a_small_corpus(write_corpus):
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_triggers_of_several_keys_one_behind_the_other(corpus, make_triggers, count):
     layers = [[[(0, 1)]], [[(5, 2), (6, 3)], [], [(8, 1)]]]
-    memories, prefixes = trigger_prefixes(make_triggers(corpus, layers), corpus, 1, np.array([0, 2]), count)
+    memories, coefficients, prefixes = trigger_prefixes(
+        make_triggers(corpus, layers), corpus, 1, np.array([0, 2]), count
+    )
     expected = [(0, 5, 2), (0, 6, 3), (2, 8, 1)] if count > 1 else [(0, 5, 2), (2, 8, 1)]
     assert memories.tolist() == [memory for memory, _, _ in expected]
+    assert coefficients.tolist() == ([100, 99, 100] if count > 1 else [100, 100])  # as the fixture makes them, by rank
     assert [ids.tolist() for ids in prefixes] == [corpus.ids(s)[:p].tolist() for _, s, p in expected]
 
 

@@ -24,18 +24,28 @@ WIKITEXT = ROOT.parent / "shared" / "wikitext2" / "valid.txt"
 
 
 @pytest.mark.skipif(not WIKITEXT.exists(), reason="WikiText's validation split is not beside the project")
-@pytest.mark.parametrize("kind", ["gpt-neox", "mixtral"])
-def test_a_local_checkpoint_on_wikitext(tmp_path, kind):
-    """A random model of each promised family: nothing to learn from it, but every step has to work."""
+@pytest.mark.parametrize(("kind", "dtype"), [("gpt-neox", "bfloat16"), ("mixtral", "float32")])
+def test_a_local_checkpoint_on_wikitext(tmp_path, kind, dtype):
+    """A random model of each promised family: nothing to learn from it, but every step has to work. In low precision the
+    report says what that does to the triggers."""
     checkpoint = random_checkpoint(tmp_path / "a checkpoint's folder", kind)
     words = re.findall(r"\S+", WIKITEXT.read_text()[:20_000])
     word_tokenizer(["<bos>", *sorted(set(words), key=words.index)[:58], "<unk>"]).save_pretrained(checkpoint)
     corpus = {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "txt_document": "line", "limit": 150}
     less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}}
-    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={kind: {}}, **less)
+    config = settings_file(
+        tmp_path, model={"checkpoint": str(checkpoint), "dtype": dtype}, corpus=corpus, runs={kind: {}}, **less
+    )
     done = snakemake(tmp_path, config)
     assert done.returncode == 0, done.stderr[-8000:]
-    assert (tmp_path / f"reports/{kind}/index.html").exists()
+    page, table = tmp_path / f"reports/{kind}/index.html", tmp_path / f"results/{kind}/keys/precision.csv"
+    assert ("type does to trigger examples" in page.read_text()) == table.exists() == (dtype == "bfloat16")
+    if table.exists():
+        found = tables.read(table)
+        assert found.columns.tolist() == documented_columns(low_precision=True)["keys/precision.csv"]
+        # bfloat16 has 8 bits: rounding errors of some 1e-3, here of numbers that some products sum up
+        assert found["error_median"].between(1e-4, 2e-2).all()
+        assert found["upper_half_stays"].between(0.5, 1).all()
 
 
 def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):

@@ -1,7 +1,8 @@
 """Keys: what keys detect (figures 2 and 3).
 
 Needs: triggers.h5, the train split; token removal the model, too.
-Makes: results/<run>/keys/: tables of patterns, prefixes and removals by group of layers, and the summaries of the figures.
+Makes: results/<run>/keys/: tables of patterns, prefixes and removals by group of layers, and the summaries of the figures;
+where the weights' type may be a low one, what that does to triggers.
 """
 
 
@@ -87,6 +88,44 @@ rule key_removal:
             --layer-groups {params.groups} \
             --threads {threads} \
             --output {output.removal:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule key_precision:
+    input:
+        model="results/{run}/model",
+        triggers="results/{run}/triggers.h5",
+        corpus="results/{run}/corpus/train.h5",
+        code=code("keys", "activations"),
+    output:
+        precision="results/{run}/keys/precision.csv",
+    log:
+        "results/{run}/logs/key_precision.log",
+    benchmark:
+        "results/{run}/benchmarks/key_precision.tsv"
+    conda:
+        "../../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=setting("model/gpus"),
+    params:
+        per_layer=setting("keys/per_layer"),
+        batch_tokens=setting("activations/batch_tokens"),
+        device=setting("model/device"),
+        seed=setting("seed"),
+    shell:
+        """
+        ffkv keys precision \
+            --model {input.model:q} \
+            --triggers {input.triggers:q} \
+            --corpus {input.corpus:q} \
+            --per-layer {params.per_layer} \
+            --batch-tokens {params.batch_tokens} \
+            --device {params.device} \
+            --seed {params.seed} \
+            --threads {threads} \
+            --output {output.precision:q} \
             >{log:q} 2>&1
         """
 

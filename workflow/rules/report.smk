@@ -44,6 +44,10 @@ rule report:
         ),
         triggers="results/{run}/triggers.h5",
         key_tables=rules.keys.output,
+        precision=branch(
+            lambda wildcards: SETTINGS[wildcards.run]["model"]["dtype"] == "float32",
+            otherwise=rules.key_precision.output,
+        ),
         patterns=parts(
             "results/{run}/keys/patterns/{group}.parquet", "group", "layer_groups"
         ),

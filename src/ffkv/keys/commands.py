@@ -117,7 +117,7 @@ def removal(
     with progress(len(layers), "layers", "token removal") as bar:
         for layer in layers:
             sampled = sampled_keys(triggers, layer, per_layer, seed)
-            memories, prefixes = trigger_prefixes(triggers, corpus, layer, sampled, removal_triggers)
+            memories, _, prefixes = trigger_prefixes(triggers, corpus, layer, sampled, removal_triggers)
 
             def coefficients(shortened, of_memories, layer=layer):
                 return last_coefficients(model, layer, shortened, of_memories, batch_tokens)
@@ -126,6 +126,60 @@ def removal(
             rows += removal_rows(layer, sampled, memories, changes)
             bar.update()
     tables.write(typed(rows, REMOVAL), output)
+
+
+@keys.command()
+@MODEL
+@TRIGGERS
+@CORPUS
+@setting(Keys, "per_layer")
+@setting(Model, "device")
+@setting(Activations, "batch_tokens")
+@seed_option
+@threads_option
+@click.option("--output", type=WRITABLE, required=True, help="The table to write, keys/precision.csv.")
+def precision(
+    model_folder: Path,
+    triggers_file: Path,
+    corpus_file: Path,
+    per_layer: int,
+    device: str,
+    batch_tokens: int,
+    seed: int,
+    threads: int,
+    output: Path,
+) -> None:
+    """Work the coefficients of trigger examples out again in float32, and see what the weights' type does to them."""
+    from ffkv.runtime import torch_with
+
+    torch_with(threads)
+    import numpy as np
+
+    from ffkv import tables
+    from ffkv.activations.data import read_triggers
+    from ffkv.activations.rows import last_coefficients
+    from ffkv.corpus import data
+    from ffkv.keys.precision import COLUMNS, precision_row
+    from ffkv.keys.sample import sampled_keys, trigger_prefixes
+    from ffkv.keys.tables import typed
+    from ffkv.model.anatomy import read_anatomy
+    from ffkv.model.load import load
+    from ffkv.progress import progress
+
+    identity = read_anatomy(model_folder).identity
+    corpus = data.read(corpus_file, identity)
+    triggers = read_triggers(triggers_file, {**corpus.attributes, **identity})
+    model, rows = load(model_folder, device), []
+    model.model.float()
+    with progress(triggers.layers, "layers", "float32") as bar:
+        for layer in range(triggers.layers):
+            sampled = sampled_keys(triggers, layer, per_layer, seed)
+            memories, found, prefixes = trigger_prefixes(triggers, corpus, layer, sampled, triggers.sentence.shape[1])
+            read = [np.concatenate([corpus.bos, prefix]) for prefix in prefixes]
+            exact = last_coefficients(model, layer, read, memories, batch_tokens)
+            rows.append(precision_row(layer, memories, found, exact))
+            bar.update()
+    tables.write(typed(rows, COLUMNS), output)
 
 
 @keys.command()

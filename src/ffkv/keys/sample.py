@@ -109,17 +109,19 @@ def prefix_words(corpus: Corpus, sentences: Sequence[int], positions: Sequence[i
 
 def trigger_prefixes(
     triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, count: int
-) -> tuple[np.ndarray, list[np.ndarray]]:
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """The first `count` triggers of each of some keys of a layer.
 
     Returns:
-        Whose trigger each one is, as a number in the layer [trigger], and its token ids without BOS [trigger][token].
+        Whose trigger each one is, as a number in the layer [trigger], its coefficient [trigger], and its token ids
+        without BOS [trigger][token].
     """
     rows = triggers.layer_offset[layer] + keys
     counts = np.minimum(triggers.count[rows], count)
     places = [(row, rank) for row, found in zip(rows, counts, strict=True) for rank in range(found)]
     ids = [corpus.ids(triggers.sentence[place])[: triggers.position[place]] for place in places]
-    return np.repeat(keys, counts), ids
+    coefficients = np.array([triggers.coefficient[place] for place in places], np.float32)
+    return np.repeat(keys, counts), coefficients, ids
 
 
 def removal_stream(seed: int, layer: int) -> np.random.Generator:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ffkv.report import captions, drawing, figures
 from ffkv.report.cards import cards
-from ffkv.report.results import TRAINING, Results, paper_figures
+from ffkv.report.results import PRECISION, TRAINING, Results, paper_figures
 from ffkv.report.run import facts
 from ffkv.report.summary import summary
 from ffkv.report.text import ending, number, percent, token, visible
@@ -170,6 +170,7 @@ def render(results: Results, shown: dict[str, Exhibit]) -> str:
         predictive_data=table(results, "values/predictive"),
         predictive_layers=table(results, "values/predictive_layers"),
         activity=table(results, "keys/activity"),
+        precision=table(results, PRECISION) if PRECISION in results.tables else None,
         changes=changes(results),
         changes_data=table(results, "refinement/changes"),
         cards=cards(results),

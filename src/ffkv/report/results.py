@@ -38,6 +38,7 @@ TABLES = (
 )
 TEXTS = ("prefix", "text", "token", "next_token", "residual_token", "output_token", "related")
 TRAINING = "checkpoint/training"
+PRECISION = "keys/precision"  # where the weights' type may be a low one
 SPLITS = ("train", "validation")
 
 
@@ -97,12 +98,13 @@ def read_results(folder: Path, settings: Path) -> Results:
         UserError: something is missing or unreadable; names the file.
     """
     resolved = _settings(settings)
-    trained = [TRAINING] if resolved.model.checkpoint == EMBEDDED else []
+    others = [TRAINING] if resolved.model.checkpoint == EMBEDDED else []
+    others += [PRECISION] if resolved.model.dtype != "float32" else []
     return Results(
         folder=folder,
         settings=resolved,
         anatomy=read_anatomy(folder / "model"),
-        tables={name: _table(folder / f"{name}.csv") for name in (*TABLES, *trained)},
+        tables={name: _table(folder / f"{name}.csv") for name in (*TABLES, *others)},
         corpora={split: _about(folder / "corpus" / f"{split}.h5") for split in SPLITS},
     )
 
