@@ -34,7 +34,7 @@ SENTENCES = (200, 800, 3200)
 MOST = 3e13  # operations of a pass that is worth waiting for
 # Which rates a work is made of, and which of them share a factor.
 WORKS = {
-    "triggers": {"body": ["body"], "coefficients": ["coefficients", "candidates"]},
+    "triggers": {"body": ["body"], "coefficients": ["coefficients", "candidates"], "calls": ["calls"]},
     "values": {"head": ["head"], "kept": ["kept"]},
 }
 KIND_OF = {factor: kinds[0] for factors in WORKS.values() for factor, kinds in factors.items()}

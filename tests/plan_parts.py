@@ -9,5 +9,5 @@ SHAPE = Shape("Hand", (8, 16), 4, 10, 12, 400, 80, 64 + 64 + 128, 40, False, Fal
 TRAIN = Split(tokens=1000, sentences=100, documents=10, size=5000, square=120, seconds=2, source="")
 VALIDATION = Split(tokens=300, sentences=30, documents=3, size=1500, square=120, seconds=1, source="")
 
-RATES = Rates(1e9, 1e9, 1e9, 1e9, 1e6, 1e9, 1e9, 1e9, 1e9, 1.0, 1.0, 0.5)
+RATES = Rates(1e9, 1e9, 1e9, 1e9, 1e6, 1e6, 1e9, 1e9, 1e9, 1e9, 1.0, 1.0, 0.5)
 MACHINE = Machine(8, "cpu", RATES, dict.fromkeys(LIBRARIES, Libraries(1.0, 1e8)))

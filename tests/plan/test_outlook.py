@@ -136,7 +136,7 @@ def workflow_rules():
 def test_every_rule_of_the_workflow_is_planned():
     """By its name, with its threads; and a rule is taken for done by files that it really makes."""
     planned = {}
-    for cost in costs(Run(Settings(), SHAPE, TRAIN, VALIDATION)):
+    for cost in costs(Run(Settings(model={"dtype": "auto"}), SHAPE, TRAIN, VALIDATION)):
         planned.setdefault(cost.rule.partition(" ")[0], []).append(cost)
     found = {name: (threads, text) for name, threads, text in workflow_rules()}
     assert planned.keys() == found.keys()

@@ -1,7 +1,7 @@
 """Costs of the four branches that read the passes' files, and of the report."""
 
 from ffkv.plan.disk import memories_bytes, model_bytes, prefixes_bytes, projections_bytes, report_bytes, table_bytes
-from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, head_operations, reading
+from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, calls, head_operations, reading
 
 KEY_SECONDS = 0.011  # patterns in the trigger examples of a key and in its random prefixes: 4,000 draws
 BACKGROUND_SECONDS = 5e-5  # the features of a random prefix
@@ -16,7 +16,7 @@ DRAWN_MEMORY = 2**26  # the draws that keys are compared with
 def key_patterns(run: Run) -> Cost:
     """Counting features in random prefixes, learning topics, then every key beside 4,000 random ones."""
     made, text = run.settings.keys, run.train
-    keys = run.shape.layers * min(made.per_layer, min(run.shape.memories))
+    keys = _sampled_keys(run)
     background = min(made.background_prefixes, text.prefixes)
     once = background * BACKGROUND_SECONDS + min(20_000, text.sentences / 10) * PASSAGE_SECONDS
     work = reading(run, run.triggers_memory, run.corpus_file(text))
@@ -26,29 +26,49 @@ def key_patterns(run: Run) -> Cost:
 
 
 def key_removal(run: Run) -> Cost:
-    """Three rows a trigger (whole, which is also read without its last token; without the first; without another one), up
-    to the key's own layer: half of all."""
-    shape, made = run.shape, run.settings.keys
-    keys = shape.layers * min(made.per_layer, min(shape.memories))
-    rows = 3 * keys * min(made.removal_triggers, run.settings.triggers.per_key, run.train.sentences)
-    length = run.train.prefix_length - 2 / 3
+    """Three rows a trigger: whole, which is also read without its last token; without the first; without another one."""
+    made = run.settings.keys
+    of_each = 3 * min(made.removal_triggers, run.settings.triggers.per_key, run.train.sentences)
+    memory, removed = LOADED * run.weights, 3 * _sampled_keys(run)
+    return _triggers_again(
+        "key_removal", run, run.settings.layer_groups, of_each, -2 / 3, memory, table_bytes("removal", removed)
+    )
+
+
+def key_precision(run: Run) -> Cost:
+    """A row a trigger, with all weights in float32."""
+    of_each = min(run.settings.triggers.per_key, run.train.sentences)
+    memory = LOADED * run.weights + 4 * run.shape.parameters
+    return _triggers_again("key_precision", run, 1, of_each, 0, memory, table_bytes("csv", run.shape.layers))
+
+
+def _triggers_again(
+    rule: str, run: Run, jobs: int, of_each: float, longer: float, model: float, written: float
+) -> Cost:
+    """Rows of the sampled keys' triggers, up to the key's own layer: half of all.
+
+    Args:
+        of_each: rows of a key. longer: how much so are they than the trigger, in tokens. model: bytes of it in memory.
+    """
+    shape = run.shape
+    rows = _sampled_keys(run) * of_each
+    length = run.train.prefix_length + longer
     tokens = rows * (length + 1)
     passed = (shape.layers + 1) / (2 * shape.layers)
-    work = reading(run, run.weights, run.triggers_memory, run.corpus_file(run.train))
-    work |= {"body": passed * body_operations(shape, tokens, length), "seconds": rows * 2e-5}
+    work = {
+        "bytes": jobs * (run.weights + run.triggers_memory + run.corpus_file(run.train)),
+        "body": passed * body_operations(shape, tokens, length),
+        "calls": passed * calls(run, tokens),
+        "seconds": rows * 2e-5,
+    }
     batch = 4 * batch_tokens(run) * (6 * max(shape.memories) + 12 * shape.width)
-    memory = LOADED * run.weights + batch + rows / shape.layers * (8 * length + 300)
+    memory = model + batch + rows / shape.layers * (8 * length + 300)
     memory += run.corpus_memory(run.train) + run.triggers_memory
-    return Cost(
-        "key_removal",
-        run.settings.layer_groups,
-        4,
-        tokens * passed,
-        work,
-        table_bytes("removal", 3 * keys),
-        memory,
-        "all",
-    )
+    return Cost(rule, jobs, 4, tokens * passed, work, written, memory, "all")
+
+
+def _sampled_keys(run: Run) -> int:
+    return run.shape.layers * min(run.settings.keys.per_layer, min(run.shape.memories))
 
 
 def keys(run: Run) -> Cost:

@@ -16,6 +16,7 @@ RULES: tuple[Callable[[Run], Cost | list[Cost]], ...] = (
     passes.merge_prefixes,
     branches.key_patterns,
     branches.key_removal,
+    branches.key_precision,
     branches.keys,
     branches.measure_values,
     branches.values,
@@ -30,5 +31,7 @@ RULES: tuple[Callable[[Run], Cost | list[Cost]], ...] = (
 
 def costs(run: Run) -> list[Cost]:
     """One row a rule, in the order of the workflow. `corpus` has one for each split."""
-    made = [cost(run) for cost in RULES if cost is not passes.train or run.settings.model.checkpoint == EMBEDDED]
+    left_out = set() if run.settings.model.checkpoint == EMBEDDED else {passes.train}
+    left_out |= {branches.key_precision} if run.settings.model.dtype == "float32" else set()
+    made = [cost(run) for cost in RULES if cost not in left_out]
     return [row for rows in made for row in (rows if isinstance(rows, list) else [rows])]

@@ -38,7 +38,14 @@ REPEATED = 300  # times that a short thing is timed together
 EVIDENCE_SECONDS = 1.15e-5  # `shallow_evidence` of `PREFIX` on the machine where the constants in `costs` were fitted
 PREFIX = PASSAGES[1].split()[:18]
 DOCUMENTS_SECONDS = 2.4  # to read the embedded corpus, likewise
-SERIAL = ("candidates", "bytes", "text", "seconds", "documents")  # kinds of work that more threads do not make faster
+SERIAL = (
+    "candidates",
+    "calls",
+    "bytes",
+    "text",
+    "seconds",
+    "documents",
+)  # kinds of work that more threads do not make faster
 THREAD = 0.75  # of its work, what each further thread adds
 SENTENCE = 25  # tokens
 LARGEST = 4096  # columns of a matrix that is timed
@@ -62,7 +69,8 @@ class Rates:
     """Amounts of each kind of work that are done in a second: by one thread, or by the GPU.
 
     body, head, training: floating-point operations of matrix products in the blocks, in reading out, in training.
-    coefficients: that are counted. candidates: that enter the contest for triggers. read, kept, normalized: logits of which
+    coefficients: that are counted. candidates: that enter the contest for triggers. calls: of a block, on a batch of no size:
+    alone, a single small operation is timed; `FITTED` says how many a block makes. read, kept, normalized: logits of which
     the highest is taken, all that is kept of a value, a log-probability. bytes: read, hashed or written.
     text: seconds that splitting and tokenizing took here (1).
     seconds: of the machine where the constants were fitted; documents: times that the embedded corpus is read.
@@ -73,6 +81,7 @@ class Rates:
     training: float
     coefficients: float
     candidates: float
+    calls: float
     read: float
     kept: float
     normalized: float
@@ -127,6 +136,7 @@ def _rates(shape: Shape, device: str, batch_tokens: int) -> Rates:
         "head": head,
         "training": TRAINING * body,
         **_coefficients(min(max(shape.memories), LARGEST), max(1, batch_tokens // SENTENCE), device),
+        "calls": _calls(device),
         **_logits(shape.vocabulary, device),
         "bytes": DISK_RATE,
         "text": 1.0,
@@ -165,6 +175,12 @@ def _coefficients(keys: int, sentences: int, device: str) -> dict[str, float]:
 
     entered = int((peaks > 0).sum())
     return {"coefficients": m.numel() / seconds_of(count, device), "candidates": entered / seconds_of(compete, device)}
+
+
+def _calls(device: str) -> float:
+    """How many small operations are called in a second."""
+    small = torch.zeros(8, 8, device=device)
+    return REPEATED / seconds_of(lambda: [small @ small for _ in range(REPEATED)], device)
 
 
 def _logits(vocabulary: int, device: str) -> dict[str, float]:

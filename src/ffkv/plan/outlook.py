@@ -20,6 +20,7 @@ AFTER = {
     "merge_prefixes": ("prefixes",),
     "key_patterns": ("merge_triggers",),
     "key_removal": ("merge_triggers",),
+    "key_precision": ("merge_triggers",),
     "keys": ("key_patterns", "key_removal"),
     "measure_values": ("merge_triggers",),
     "values": ("measure_values",),
@@ -28,7 +29,7 @@ AFTER = {
     "measure_refinement": ("merge_prefixes",),
     "refinement": ("measure_refinement",),
     "write_settings": (),
-    "report": ("keys", "values", "composition", "refinement", "write_settings"),
+    "report": ("keys", "key_precision", "values", "composition", "refinement", "write_settings"),
 }
 MAKES = {
     "train": ("checkpoint",),
@@ -41,6 +42,7 @@ MAKES = {
     "merge_prefixes": ("prefixes.h5",),
     "key_patterns": ("keys/patterns/{group}.parquet", "keys/prefixes/{group}.parquet"),
     "key_removal": ("keys/removal/{group}.parquet",),
+    "key_precision": ("keys/precision.csv",),
     "keys": ("keys/categories.csv", "keys/patterns.csv", "keys/removal.csv", "keys/activity.csv"),
     "measure_values": ("values/projections/{group}.h5", "values/memories/{group}.parquet"),
     "values": ("values/agreement.csv", "values/rank.csv", "values/probability.csv", "values/predictive.csv"),

@@ -5,7 +5,7 @@ import math
 from ffkv.activations.contest import WAITING
 from ffkv.activations.prefix_data import READ_AT_ONCE
 from ffkv.plan.disk import checkpoint_bytes, corpus_bytes, memories_bytes, model_bytes, prefixes_bytes
-from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, head_operations, loading
+from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, calls, head_operations, loading
 from ffkv.settings import EMBEDDED
 
 PROOF_TOKENS = 80  # of a passage that the model is proven on
@@ -72,6 +72,7 @@ def triggers(run: Run) -> Cost:
         "body": body_operations(shape, text.tokens, text.square / max(text.length, 1)),
         "coefficients": text.tokens * shape.all_memories * (1 + 0.4 * (run.sides - 1)),
         "candidates": candidates * shards,
+        "calls": calls(run, text.tokens),
         **loading(run, shards),
     }
     written = shards * run.triggers_memory
@@ -99,6 +100,7 @@ def prefixes(run: Run) -> Cost:
     size = prefixes_bytes(shape, run.prefixes)
     work = {
         "body": body_operations(shape, tokens, length),
+        "calls": calls(run, tokens),
         "bytes": shards * run.weights + 3 * size,  # blocks are written, read again, and written together
     }
     block = (

@@ -110,6 +110,11 @@ def body_operations(shape: Shape, tokens: float, length: float) -> float:
     return tokens * (2 * shape.body + 4 * (length / 2) * shape.width * shape.layers)
 
 
+def calls(run: "Run", tokens: float) -> float:
+    """How many times a block runs, on a batch of any size."""
+    return run.shape.layers * math.ceil(tokens / run.settings.activations.batch_tokens)
+
+
 def head_operations(shape: Shape, vectors: float) -> float:
     """Of reading vectors out: two an entry of the output matrices."""
     return 2 * shape.head * vectors
