@@ -236,6 +236,6 @@ SPARED = "transformers is told to compute logits of one token only, by an argume
 ROWS = [
     row("TransformerLens", "transformer_lens", GPT2, {"sentences": 150}, logits=True),
     row("TransformerLens without logits", "transformer_lens", GPT2, {"sentences": 150}, SPARED, logits=False),
-    row("nnsight", "nnsight", GPT2, {"sentences": 300}),
+    row("nnsight", "nnsight", GPT2, {"sentences": 200}),
     row("delphi", "delphi", SMALL, {"sentences": 512, "length": 32}, WINDOWS),
 ]

@@ -69,4 +69,4 @@ def row(shape: Shape, sentences: int, target: float) -> Row:
     )
 
 
-ROWS = [row(GPT2, 600, 1.10), row(SMALL, 4000, 1.25)]
+ROWS = [row(GPT2, 500, 1.10), row(SMALL, 4000, 1.25)]
