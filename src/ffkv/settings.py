@@ -47,7 +47,8 @@ class Model(Section):
         "main", min_length=1, description="The hub's branch, tag or commit. Pythia's training steps are revisions."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "float32", description="Type of the weights; `auto` takes the checkpoint's own. Where it is not float32, the report says what that does to trigger examples."
+        "float32",
+        description="Type of the weights; `auto` takes the checkpoint's own. Where it is not float32, the report says what that does to trigger examples.",
     )
     device: str = Field(
         "auto",

@@ -1,10 +1,11 @@
 """How sentences are cut into batches."""
 
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.activations.batches import batches, blocks, pad, padding
+from ffkv.activations.batches import CACHE, batches, blocks, in_cache, pad, padding
 
 
 @given(st.integers(0, 100), st.integers(1, 30), st.integers(1, 12))
@@ -21,6 +22,14 @@ def test_batches_hold_every_row_once_and_no_more_tokens_than_allowed(lengths, li
     assert sorted(np.concatenate(cut).tolist() if cut else []) == list(range(len(lengths)))
     for rows in cut:
         assert len(rows) == 1 or len(rows) * lengths[rows].max() <= limit
+
+
+@given(st.integers(0, 40), st.integers(1, 2 * CACHE // 4))
+def test_parts_for_the_cache_are_small_or_single_sentences(sentences, numbers):
+    m = torch.empty(1, 1).expand(sentences, numbers)  # no memory for its numbers
+    parts = in_cache(m)
+    assert [row for part in parts for row in range(sentences)[part]] == list(range(sentences))
+    assert all(len(m[part]) == 1 or 4 * m[part].numel() <= CACHE for part in parts)
 
 
 def test_rows_of_similar_length_stand_together():

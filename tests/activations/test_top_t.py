@@ -79,3 +79,9 @@ def test_nothing_to_insert_changes_nothing():
     state = top_t.start(2, 3, "cpu")
     top_t.insert(state, torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
     assert (state == top_t.NOTHING).all()
+
+
+@given(st.integers(0, 5), st.integers(1, 9), st.integers(0, 6), st.integers(0, 2**32))
+def test_the_highest_are_what_torch_finds(rows, t, more, seed):
+    packed = torch.randint(0, 5, (rows, t + more), generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(top_t.highest(packed, t), packed.topk(t).values)
