@@ -21,6 +21,7 @@ def test_operations_of_a_pass():
     """A token meets 256 entries, two operations each; attention has 4 d a layer and token before it, of 12 on average half."""
     assert by_rule()["triggers"].operations == 1000 * (2 * 256 + 4 * 6 * 4 * 2)
     assert by_rule()["triggers"].work["coefficients"] == 1000 * 24
+    assert by_rule(activations={"batch_tokens": 300})["triggers"].work["calls"] == 2 * 4
 
 
 def test_operations_of_reading_out():
@@ -52,6 +53,14 @@ def test_operations_of_removal():
     length = 110 / 18 - 2 / 3
     assert cost.tokens == pytest.approx(16 * 5 * 3 * (length + 1) * 3 / 4)
     assert cost.operations == pytest.approx(cost.tokens * (512 + 4 * length / 2 * 4 * 2))
+
+
+def test_low_precision_has_a_step_of_its_own():
+    """16 keys with 20 triggers, whole, with BOS, through 3 / 4 of the model."""
+    low = by_rule(model={"checkpoint": "somewhere", "dtype": "bfloat16"}, triggers={"per_key": 20})
+    assert "key_precision" not in by_rule()
+    cost = low["key_precision"]
+    assert cost.tokens == pytest.approx(16 * 20 * (110 / 18 + 1) * 3 / 4)
 
 
 def test_bytes_of_prefixes_and_triggers():
