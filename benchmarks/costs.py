@@ -116,7 +116,8 @@ def draw(seen: pd.DataFrame, path: Path) -> None:
             axis.plot(rows["amount"], rows["predicted"], "-_", color=f"C{number}")
             axis.plot(rows["amount"], rows["seconds"], "o", color=f"C{number}", label=str(Shape(*shape)))
         axis.set(xscale="log", yscale="log", xlabel=label, ylabel="CPU seconds", title=work)
-    axes[0].legend(fontsize=7)
+        axis.xaxis.set_minor_formatter("")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=7)
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 

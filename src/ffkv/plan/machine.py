@@ -70,7 +70,7 @@ class Rates:
 
     body, head, training: floating-point operations of matrix products in the blocks, in reading out, in training.
     coefficients: that are counted. candidates: that enter the contest for triggers. calls: of a block, on a batch of no size:
-    alone, a single small operation is timed; `FITTED` says how many a block makes. read, kept, normalized: logits of which
+    alone, one small operation is timed; `FITTED` says of how many it takes the time. read, kept, normalized: logits of which
     the highest is taken, all that is kept of a value, a log-probability. bytes: read, hashed or written.
     text: seconds that splitting and tokenizing took here (1).
     seconds: of the machine where the constants were fitted; documents: times that the embedded corpus is read.
