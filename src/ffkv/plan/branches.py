@@ -1,7 +1,7 @@
 """Costs of the four branches that read the passes' files, and of the report."""
 
 from ffkv.plan.disk import memories_bytes, model_bytes, prefixes_bytes, projections_bytes, report_bytes, table_bytes
-from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, calls, head_operations, reading
+from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, head_operations, reading, running
 
 KEY_SECONDS = 0.011  # patterns in the trigger examples of a key and in its random prefixes: 4,000 draws
 BACKGROUND_SECONDS = 5e-5  # the features of a random prefix
@@ -55,12 +55,9 @@ def _triggers_again(
     length = run.train.prefix_length + longer
     tokens = rows * (length + 1)
     passed = (shape.layers + 1) / (2 * shape.layers)
-    work = {
-        "bytes": jobs * (run.weights + run.triggers_memory + run.corpus_file(run.train)),
-        "body": passed * body_operations(shape, tokens, length),
-        "calls": passed * calls(run, tokens),
-        "seconds": rows * 2e-5,
-    }
+    work = {kind: passed * amount for kind, amount in running(run, tokens, length).items()}
+    work["bytes"] = jobs * (run.weights + run.triggers_memory + run.corpus_file(run.train))
+    work["seconds"] = rows * 2e-5
     batch = 4 * batch_tokens(run) * (6 * max(shape.memories) + 12 * shape.width)
     memory = model + batch + rows / shape.layers * (8 * length + 300)
     memory += run.corpus_memory(run.train) + run.triggers_memory

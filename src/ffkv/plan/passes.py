@@ -5,7 +5,7 @@ import math
 from ffkv.activations.contest import WAITING
 from ffkv.activations.prefix_data import READ_AT_ONCE
 from ffkv.plan.disk import checkpoint_bytes, corpus_bytes, memories_bytes, model_bytes, prefixes_bytes
-from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, calls, head_operations, loading
+from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, head_operations, loading, running
 from ffkv.settings import EMBEDDED
 
 PROOF_TOKENS = 80  # of a passage that the model is proven on
@@ -69,10 +69,8 @@ def triggers(run: Run) -> Cost:
         candidates = shape.all_memories * t * (1 + math.log(max(text.tokens / t, 1))) * run.sides
     shards = run.settings.shards
     work = {
-        "body": body_operations(shape, text.tokens, text.square / max(text.length, 1)),
-        "coefficients": text.tokens * shape.all_memories * (1 + 0.4 * (run.sides - 1)),
+        **running(run, text.tokens, text.square / max(text.length, 1)),
         "candidates": candidates * shards,
-        "calls": calls(run, text.tokens),
         **loading(run, shards),
     }
     written = shards * run.triggers_memory
@@ -99,8 +97,7 @@ def prefixes(run: Run) -> Cost:
     tokens = run.prefixes * (length + 1)
     size = prefixes_bytes(shape, run.prefixes)
     work = {
-        "body": body_operations(shape, tokens, length),
-        "calls": calls(run, tokens),
+        **running(run, tokens, length),
         "bytes": shards * run.weights + 3 * size,  # blocks are written, read again, and written together
     }
     block = (

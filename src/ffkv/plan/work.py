@@ -110,9 +110,13 @@ def body_operations(shape: Shape, tokens: float, length: float) -> float:
     return tokens * (2 * shape.body + 4 * (length / 2) * shape.width * shape.layers)
 
 
-def calls(run: "Run", tokens: float) -> float:
-    """How many times a block runs, on a batch of any size."""
-    return run.shape.layers * math.ceil(tokens / run.settings.activations.batch_tokens)
+def running(run: Run, tokens: float, length: float) -> dict[str, float]:
+    """Tokens through all blocks: their products, what grows with the coefficients, and each block's call on each batch."""
+    return {
+        "body": body_operations(run.shape, tokens, length),
+        "coefficients": tokens * run.shape.all_memories * (1 + 0.4 * (run.sides - 1)),
+        "calls": run.shape.layers * math.ceil(tokens / run.settings.activations.batch_tokens),
+    }
 
 
 def head_operations(shape: Shape, vectors: float) -> float:
