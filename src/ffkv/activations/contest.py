@@ -52,16 +52,13 @@ class Contest:
     def _enter_all(self, m: Tensor, extremes: Tensor, beyond: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """The same while many sentences have a chance: quicker than fetching each one's coefficients."""
         left = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
-        first = torch.empty_like(extremes)
+        behind = torch.empty_like(extremes)  # tokens from the extreme, the first of equal ones, to the end
         for rows in in_cache(m):
-            part = m[rows]
-            at_extreme = torch.eq(
-                part, extremes[rows, None], out=torch.empty(part.shape, dtype=m.dtype, device=m.device)
-            )
-            torch.amax(at_extreme.mul_(left), 1, out=first[rows])  # of equal ones
-        tokens = (m.shape[1] - first.long()).clamp_(
-            max=m.shape[1] - 1
-        )  # where the extreme is not a number there is none, and no candidate
+            at_extreme = m.new_empty(m[rows].shape)
+            torch.eq(m[rows], extremes[rows, None], out=at_extreme)
+            torch.amax(at_extreme.mul_(left), 1, out=behind[rows])
+        # Where the extreme is not a number there is none, and no candidate.
+        tokens = (m.shape[1] - behind.long()).clamp_(max=m.shape[1] - 1)
         gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
         packed = top_t.pack(self._sign * extremes, places[:, None] + tokens, gates)
         candidates = torch.where(beyond, packed, top_t.NOTHING).T
