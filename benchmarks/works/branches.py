@@ -78,6 +78,7 @@ def row(name: str, quantities: str, shape: Shape, prefixes: int, target: float) 
         cpu_ratio("ffkv", "product"),
         target,
         "times the CPU time of the plain matrix products",
+        rounds=2,
     )
 
 

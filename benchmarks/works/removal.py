@@ -75,5 +75,6 @@ ROWS = [
         cpu_ratio("ffkv", "forward"),
         1.3,
         "times the CPU time of a forward pass over the same number of tokens",
+        rounds=2,
     )
 ]

@@ -88,7 +88,7 @@ ROWS = [
         beside_its_limit,
         1.2,
         "times the peak of model, one batch and state",
-        rounds=2,
+        rounds=1,
     ),
     Row(
         "memory of a trigger shard",

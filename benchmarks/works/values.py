@@ -72,6 +72,7 @@ def row(shape: Shape, values: int, target: float) -> Row:
         cpu_ratio("ffkv", "product"),
         target,
         "times the CPU time of one plain matrix product",
+        rounds=2,
         note=f"top and bottom {COUNT} and the rank of one token",
     )
 
