@@ -1,4 +1,4 @@
-"""`ffkv keys`: patterns, token removal, and what the report draws of them."""
+"""`ffkv keys`: patterns, token removal, the effect of low precision, and what the report draws of them."""
 
 from pathlib import Path
 
