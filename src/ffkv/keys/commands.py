@@ -98,22 +98,14 @@ def removal(
 
     torch_with(threads)
     from ffkv import tables
-    from ffkv.activations.data import read_triggers
     from ffkv.activations.rows import last_coefficients
-    from ffkv.corpus import data
     from ffkv.keys.removal import relative_changes
     from ffkv.keys.sample import removal_stream, sampled_keys, trigger_prefixes
     from ffkv.keys.tables import REMOVAL, removal_rows, typed
-    from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.load import load
     from ffkv.progress import progress
 
-    identity = read_anatomy(model_folder).identity
-    corpus = data.read(corpus_file, identity)
-    triggers = read_triggers(triggers_file, {**corpus.attributes, **identity})
-    layers = part(triggers.layers, layer_group, layer_groups)
-    model = load(model_folder, device)
-    rows = []
+    model, triggers, corpus = _read(model_folder, triggers_file, corpus_file, device)
+    layers, rows = part(triggers.layers, layer_group, layer_groups), []
     with progress(len(layers), "layers", "token removal") as bar:
         for layer in layers:
             sampled = sampled_keys(triggers, layer, per_layer, seed)
@@ -156,20 +148,13 @@ def precision(
     import numpy as np
 
     from ffkv import tables
-    from ffkv.activations.data import read_triggers
     from ffkv.activations.rows import last_coefficients
-    from ffkv.corpus import data
     from ffkv.keys.precision import COLUMNS, precision_row
     from ffkv.keys.sample import sampled_keys, trigger_prefixes
     from ffkv.keys.tables import typed
-    from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.load import load
     from ffkv.progress import progress
 
-    identity = read_anatomy(model_folder).identity
-    corpus = data.read(corpus_file, identity)
-    triggers = read_triggers(triggers_file, {**corpus.attributes, **identity})
-    model, rows = load(model_folder, device), []
+    (model, triggers, corpus), rows = _read(model_folder, triggers_file, corpus_file, device), []
     model.model.float()
     with progress(triggers.layers, "layers", "float32") as bar:
         for layer in range(triggers.layers):
@@ -180,6 +165,19 @@ def precision(
             rows.append(precision_row(layer, memories, found, exact))
             bar.update()
     tables.write(typed(rows, COLUMNS), output)
+
+
+def _read(model_folder: Path, triggers_file: Path, corpus_file: Path, device: str):
+    """The model, its triggers and the corpus that they come from; refused where they do not belong together."""
+    from ffkv.activations.data import read_triggers
+    from ffkv.corpus import data
+    from ffkv.model.anatomy import read_anatomy
+    from ffkv.model.load import load
+
+    identity = read_anatomy(model_folder).identity
+    corpus = data.read(corpus_file, identity)
+    triggers = read_triggers(triggers_file, {**corpus.attributes, **identity})
+    return load(model_folder, device), triggers, corpus
 
 
 @keys.command()
