@@ -13,10 +13,10 @@ from benchmarks import inputs
 from benchmarks.inputs import SMALL, Shape
 from benchmarks.measure import Arm, Row
 from ffkv.activations.data import Triggers
-from ffkv.activations.rows import last_coefficients
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus import data
 from ffkv.corpus.data import Corpus
+from ffkv.keys.precision import rescored
 from ffkv.model.load import LoadedModel, load
 from ffkv.runtime import configure, torch_with
 from ffkv.settings import Activations
@@ -42,7 +42,7 @@ def both(scratch: Path, shape: list[int], sentences: int) -> Callable:
     def work() -> tuple[str, dict[str, float]]:
         (exact, slow), (rough, fast) = find(torch.float32, TOP), find(torch.bfloat16, 2 * TOP)
         right, finalists = places(exact), places(rough)
-        order = np.argsort(-rescored(load(model, "cpu"), corpus, rough), axis=1, kind="stable")
+        order = np.argsort(-coefficients(load(model, "cpu"), corpus, rough), axis=1, kind="stable")
         again = np.take_along_axis(finalists, order, 1)
         shares = {"same": shared(right, finalists[:, :TOP]), "rescored": shared(right, again[:, :TOP])}
         return "", {"float32": slow, "bfloat16": fast, **shares}
@@ -55,19 +55,14 @@ def places(found: Triggers) -> np.ndarray:
     return found.sentence.astype(np.int64) * 2**20 + found.position
 
 
-def rescored(loaded: LoadedModel, corpus: Corpus, found: Triggers) -> np.ndarray:
-    """The coefficients of trigger examples in the model as it is loaded here [memory, rank]."""
-    coefficients, ranks = np.full(found.sentence.shape, -np.inf, np.float32), found.sentence.shape[1]
+def coefficients(loaded: LoadedModel, corpus: Corpus, found: Triggers) -> np.ndarray:
+    """Of trigger examples in the model as it is loaded here [memory, rank]; -inf where there is none."""
+    again = np.full(found.sentence.shape, -np.inf, np.float32)
     for layer in range(found.layers):
-        keys = np.arange(*found.layer_offset[layer : layer + 2])
-        row, rank = np.nonzero(np.arange(ranks) < found.count[keys, None])
-        at = keys[row], rank
-        read = [
-            np.concatenate([corpus.bos, corpus.ids(sentence)[:position]])
-            for sentence, position in zip(found.sentence[at], found.position[at])
-        ]
-        coefficients[at] = last_coefficients(loaded, layer, read, row, Activations().batch_tokens)
-    return coefficients
+        counts = found.count[found.rows(layer)]
+        *_, exact = rescored(loaded, found, corpus, layer, np.arange(len(counts)), Activations().batch_tokens)
+        again[found.rows(layer)][np.arange(again.shape[1]) < counts[:, None]] = exact
+    return again
 
 
 def shared(right: np.ndarray, found: np.ndarray) -> float:

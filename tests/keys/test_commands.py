@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import ffkv.activations.rows
+import ffkv.keys.precision
 import ffkv.model.anatomy
 import ffkv.model.load
 from ffkv import tables
@@ -87,7 +88,8 @@ def fake_model(monkeypatch, tmp_path):
     monkeypatch.setattr(ffkv.model.anatomy, "read_anatomy", lambda folder: SimpleNamespace(identity=identity))
     model = SimpleNamespace(model=SimpleNamespace(float=lambda: None))
     monkeypatch.setattr(ffkv.model.load, "load", lambda folder, device: model)
-    monkeypatch.setattr(ffkv.activations.rows, "last_coefficients", last_coefficients)
+    for module in (ffkv.activations.rows, ffkv.keys.precision):
+        monkeypatch.setattr(module, "last_coefficients", last_coefficients)
     return identity
 
 

@@ -145,12 +145,9 @@ def precision(
     from ffkv.runtime import torch_with
 
     torch_with(threads)
-    import numpy as np
-
     from ffkv import tables
-    from ffkv.activations.rows import last_coefficients
-    from ffkv.keys.precision import COLUMNS, precision_row
-    from ffkv.keys.sample import sampled_keys, trigger_prefixes
+    from ffkv.keys.precision import COLUMNS, precision_row, rescored
+    from ffkv.keys.sample import sampled_keys
     from ffkv.keys.tables import typed
     from ffkv.progress import progress
 
@@ -159,10 +156,7 @@ def precision(
     with progress(triggers.layers, "layers", "float32") as bar:
         for layer in range(triggers.layers):
             sampled = sampled_keys(triggers, layer, per_layer, seed)
-            memories, found, prefixes = trigger_prefixes(triggers, corpus, layer, sampled, triggers.sentence.shape[1])
-            read = [np.concatenate([corpus.bos, prefix]) for prefix in prefixes]
-            exact = last_coefficients(model, layer, read, memories, batch_tokens)
-            rows.append(precision_row(layer, memories, found, exact))
+            rows.append(precision_row(layer, *rescored(model, triggers, corpus, layer, sampled, batch_tokens)))
             bar.update()
     tables.write(typed(rows, COLUMNS), output)
 

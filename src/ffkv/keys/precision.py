@@ -2,6 +2,12 @@
 
 import numpy as np
 
+from ffkv.activations.data import Triggers
+from ffkv.activations.rows import last_coefficients
+from ffkv.corpus.data import Corpus
+from ffkv.keys.sample import trigger_prefixes
+from ffkv.model.load import LoadedModel
+
 COLUMNS = {
     "layer": "int64",
     "keys": "int64",
@@ -11,6 +17,21 @@ COLUMNS = {
     "first_stays": "float64",
     "upper_half_stays": "float64",
 }
+
+
+def rescored(
+    model: LoadedModel, triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, batch_tokens: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The trigger examples of some keys of a layer, with the coefficients that the model gives them as it is loaded here.
+
+    Args:
+        keys: numbers in the layer, ascending [key].
+    Returns:
+        Whose trigger each one is, its coefficient in `triggers`, and in `model` [trigger]; by key, then by rank.
+    """
+    memories, found, prefixes = trigger_prefixes(triggers, corpus, layer, keys, triggers.sentence.shape[1])
+    rows = [np.concatenate([corpus.bos, prefix]) for prefix in prefixes]
+    return memories, found, last_coefficients(model, layer, rows, memories, batch_tokens)
 
 
 def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, exact: np.ndarray) -> dict[str, float]:
