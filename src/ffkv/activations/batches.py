@@ -64,6 +64,7 @@ def in_cache(m: Tensor) -> list[slice]:
 
     On a GPU they are one part.
     """
-    whole = not len(m) or m.device.type != "cpu"
-    size = len(m) if whole else max(1, CACHE // (m[0].numel() * m.element_size()))
-    return [slice(start, start + size) for start in range(0, len(m), max(1, size))]
+    if m.device.type != "cpu":
+        return [slice(None)]
+    size = max(1, CACHE // max(1, m[:1].numel() * m.element_size()))
+    return [slice(start, start + size) for start in range(0, len(m), size)]

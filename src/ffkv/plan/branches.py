@@ -48,7 +48,7 @@ def _triggers_again(
     """Rows of the sampled keys' triggers, up to the key's own layer: half of all.
 
     Args:
-        of_each: rows of a key. longer: how much so are they than the trigger, in tokens. model: bytes of it in memory.
+        of_each: rows of a key. longer: by how many tokens than the trigger, on average. model: bytes of it in memory.
     """
     shape = run.shape
     rows = _sampled_keys(run) * of_each

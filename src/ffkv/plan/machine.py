@@ -38,14 +38,8 @@ REPEATED = 300  # times that a short thing is timed together
 EVIDENCE_SECONDS = 1.15e-5  # `shallow_evidence` of `PREFIX` on the machine where the constants in `costs` were fitted
 PREFIX = PASSAGES[1].split()[:18]
 DOCUMENTS_SECONDS = 2.4  # to read the embedded corpus, likewise
-SERIAL = (
-    "candidates",
-    "calls",
-    "bytes",
-    "text",
-    "seconds",
-    "documents",
-)  # kinds of work that more threads do not make faster
+# Kinds of work that more threads do not make faster.
+SERIAL = ("candidates", "calls", "bytes", "text", "seconds", "documents")
 THREAD = 0.75  # of its work, what each further thread adds
 SENTENCE = 25  # tokens
 LARGEST = 4096  # columns of a matrix that is timed
