@@ -30,8 +30,15 @@ rule write_settings:
     threads: 1
     params:
         settings=lambda wildcards: json.dumps(SETTINGS[wildcards.run], sort_keys=True),
+        folder=subpath(output.settings, parent=True),
     shell:
-        "printf '%s\\n' {params.settings:q} > {output.settings:q} 2> {log:q}"
+        # Named as `ffkv.files.atomic` names what is not complete, so that `ffkv recover` knows it.
+        """
+        exec 2>{log:q}
+        unfinished={params.folder:q}/.settings.json.${{HOSTNAME%%.*}}.$$.partial
+        printf '%s\\n' {params.settings:q} >"$unfinished"
+        mv "$unfinished" {output.settings:q}
+        """
 
 
 rule report:
