@@ -30,12 +30,16 @@ def main(names: tuple[str, ...], scratch: Path | None) -> None:
     modules = names or [module.name for module in pkgutil.iter_modules(works.__path__)]
     rows = [row for name in modules for row in importlib.import_module(f"benchmarks.works.{name}").ROWS]
     start = time.monotonic()
+
+    def said(line: str) -> None:
+        click.echo(f"{time.monotonic() - start:5.0f} s: {line}")
+
     with tempfile.TemporaryDirectory() as own:
         scratch = (scratch or Path(own)).absolute()
         scratch.mkdir(parents=True, exist_ok=True)
         make_inputs(rows, scratch)
         for row in rows:
-            record(measure(row, scratch, click.echo) | {"machine": machine()})
+            record(measure(row, scratch, said) | {"machine": machine()})
     lines = json.loads(RESULTS.read_text())
     if not names:  # what there was before and is no more
         known = {(row.work, row.shape) for row in rows}

@@ -112,7 +112,7 @@ def measure(row: Row, scratch: Path, say: Callable[[str], None] = print) -> dict
         for number in range(row.rounds):
             samples.append({name: run_arm(arm, scratch) for name, arm in _turned(row.arms, number)})
             _check_equal(row, samples[-1])
-            say(f"  {row.work}, {row.shape}: {row.measured(samples[-1]):.3g} {row.unit}")
+            say(f"{row.work}, {row.shape}: {row.measured(samples[-1]):.3g} {row.unit}")
     except Unmeasured as reason:
         return line | {"measured": None, "met": None, "spread": None, "arms": {}, "note": f"not measured: {reason}"}
     ratios = sorted(row.measured(sample) for sample in samples)

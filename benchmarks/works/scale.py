@@ -24,15 +24,15 @@ def model_and_batch(scratch: Path, shape: list[int]) -> Callable:
 
 
 def shard(scratch: Path, shape: list[int], sentences: int) -> Callable:
-    """A whole pass, as `ffkv triggers` makes it; says how many bytes its state has."""
+    """A whole pass, as `ffkv triggers` makes it; says how many bytes its state has, and how many tokens there were."""
     work = triggers.ffkv(scratch, shape, sentences)
     state = Shape(*shape).layers * Shape(*shape).memories * Triggers().per_key * SIDES * ENTRY
 
-    def pass_and_state() -> tuple[str, dict[str, float]]:
+    def measured_pass() -> tuple[str, dict[str, float]]:
         found, _ = work()
-        return found, {"state": state}
+        return found, {"state": state, "tokens": int(inputs.lengths(sentences).sum())}
 
-    return pass_and_state
+    return measured_pass
 
 
 def padding(scratch: Path, sentences: int) -> Callable:
@@ -58,7 +58,7 @@ def beside_its_limit(samples: dict[str, Sample]) -> float:
 
 def spread_of_rates(samples: dict[str, Sample]) -> float:
     """The highest number of tokens a second over the lowest."""
-    rates = [tokens / samples[f"{tokens:,} tokens"].cpu for tokens in TOKENS]
+    rates = [sample.extra["tokens"] / sample.cpu for sample in samples.values()]
     return max(rates) / min(rates)
 
 
