@@ -44,7 +44,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: arms and what is made of them.
+    """A line of the table: arms and what is made of them. Rows that stand side by side and have the same arms share their runs.
 
     measured: the number, from one sample of each arm. at_most: whether the target is an upper limit. equal: arms whose
     digests must be the same. rounds: times that all arms are run, in turns. note: what a reader must know.
@@ -97,29 +97,32 @@ def run_arm(arm: Arm, scratch: Path) -> Sample:
     return Sample(process=usage.ru_utime + usage.ru_stime, peak=usage.ru_maxrss * 1024, **found)
 
 
-def measure(row: Row, scratch: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """One line of the table, as it stands in `results/latest.json`."""
-    line: dict[str, Any] = {
-        "work": row.work,
-        "shape": row.shape,
-        "unit": row.unit,
-        "target": row.target,
-        "note": row.note,
-    }
-    line["target_is"] = "at most" if row.at_most else "at least"
+def measure(rows: list[Row], scratch: Path, say: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """Rows that have the same arms, from the same runs of these: their lines as they stand in `results/latest.json`."""
     samples: list[dict[str, Sample]] = []
     try:
-        for number in range(row.rounds):
-            samples.append({name: run_arm(arm, scratch) for name, arm in _turned(row.arms, number)})
-            _check_equal(row, samples[-1])
-            say(f"{row.work}, {row.shape}: {row.measured(samples[-1]):.3g} {row.unit}")
+        for number in range(rows[0].rounds):
+            samples.append({name: run_arm(arm, scratch) for name, arm in _turned(rows[0].arms, number)})
+            for row in rows:
+                _check_equal(row, samples[-1])
+                say(f"{row.work}, {row.shape}: {row.measured(samples[-1]):.3g} {row.unit}")
     except Unmeasured as reason:
-        return line | {"measured": None, "met": None, "spread": None, "arms": {}, "note": f"not measured: {reason}"}
+        nothing = {"measured": None, "met": None, "spread": None, "arms": {}, "note": f"not measured: {reason}"}
+        return [_about(row) | nothing for row in rows]
+    return [_about(row) | _found(row, samples) for row in rows]
+
+
+def _about(row: Row) -> dict[str, Any]:
+    kept = {name: getattr(row, name) for name in ("work", "shape", "unit", "target", "note")}
+    return kept | {"target_is": "at most" if row.at_most else "at least"}
+
+
+def _found(row: Row, samples: list[dict[str, Sample]]) -> dict[str, Any]:
     ratios = sorted(row.measured(sample) for sample in samples)
     measured = statistics.median(ratios)
     met = None if row.target is None else (measured <= row.target if row.at_most else measured >= row.target)
     arms = {name: _median([sample[name] for sample in samples]) for name in row.arms}
-    return line | {"measured": measured, "met": met, "spread": [ratios[0], ratios[-1]], "arms": arms}
+    return {"measured": measured, "met": met, "spread": [ratios[0], ratios[-1]], "arms": arms}
 
 
 def _turned(arms: dict[str, Arm], number: int) -> list[tuple[str, Arm]]:

@@ -4,6 +4,7 @@ import importlib
 import json
 import pkgutil
 import sys
+from dataclasses import replace
 
 import pytest
 from support import ROOT
@@ -40,7 +41,7 @@ def played(monkeypatch):
 
 
 def test_the_median_of_the_rounds_decides(played, tmp_path):
-    line = measure(rows_of(), tmp_path, lambda text: None)
+    [line] = measure([rows_of()], tmp_path, lambda text: None)
     assert (line["measured"], line["spread"], line["met"]) == (1.0, [0.5, 1.5], True)
     assert line["arms"]["ours"] == {"cpu": 4, "wall": 4, "process": 5, "peak": 10**6, "state": 7.0, "digest": "same"}
     assert played == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
@@ -49,14 +50,23 @@ def test_the_median_of_the_rounds_decides(played, tmp_path):
 
 @pytest.mark.parametrize(("target", "at_most", "met"), [(0.9, True, False), (0.9, False, True), (None, True, None)])
 def test_targets_of_both_kinds(played, tmp_path, target, at_most, met):
-    assert measure(rows_of(target=target, at_most=at_most), tmp_path, lambda text: None)["met"] is met
+    [line] = measure([rows_of(target=target, at_most=at_most)], tmp_path, lambda text: None)
+    assert line["met"] is met
+
+
+def test_rows_of_the_same_arms_share_their_runs(played, tmp_path):
+    turned = replace(rows_of(), work="the other way round", measured=cpu_ratio("theirs", "ours"))
+    lines = measure([rows_of(), turned], tmp_path, lambda text: None)
+    assert [(line["work"], line["measured"]) for line in lines] == [("work", 1.0), ("the other way round", 1.0)]
+    assert [line["spread"] for line in lines] == [[0.5, 1.5], [4 / 6, 2.0]]
+    assert len(played) == 6
 
 
 def test_unequal_results_are_not_compared(played, tmp_path):
     row = rows_of(equal=("ours", "theirs"))
     row.arms["ours"].arguments["digest"] = "other"
     with pytest.raises(RuntimeError, match="do not find the same"):
-        measure(row, tmp_path, lambda text: None)
+        measure([row], tmp_path, lambda text: None)
 
 
 def test_an_arm_that_cannot_run_here_is_said_so(monkeypatch, tmp_path):
@@ -64,7 +74,7 @@ def test_an_arm_that_cannot_run_here_is_said_so(monkeypatch, tmp_path):
         raise Unmeasured("no such thing here")
 
     monkeypatch.setattr(measuring, "run_arm", refuse)
-    line = measure(rows_of(), tmp_path, lambda text: None)
+    [line] = measure([rows_of()], tmp_path, lambda text: None)
     assert (line["measured"], line["met"], line["note"]) == (None, None, "not measured: no such thing here")
     assert "| – | at most 1 | – |" in table([line | {"machine": "a machine"}])
 

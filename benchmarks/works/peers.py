@@ -15,6 +15,7 @@ sentence may come twice. The digest is that of the maxima.
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -211,22 +212,36 @@ def _best_of(coefficients: Callable, corpus: Corpus, warm: Corpus, right: np.nda
     return lambda: (digest(*find(corpus), right), {})
 
 
-def row(peer: str, arm: str, shape: Shape, corpus: dict[str, int], note: str = "", **options: bool) -> Row:
-    """Our triggers beside a peer's. corpus: how many sentences, and their length where it is one. options: of the peer."""
+class Peer(NamedTuple):
+    """A library as an arm. function: of this module. options: that it takes besides. note: what a reader must know."""
+
+    name: str
+    function: str
+    options: dict[str, bool]
+    note: str = ""
+
+
+def rows(shape: Shape, corpus: dict[str, int], *peers: Peer) -> list[Row]:
+    """Our triggers beside those of each peer, from the same runs. corpus: how many sentences, and their length where it is one."""
     same = {"shape": list(shape), **corpus}
-    return Row(
-        f"triggers beside {peer}",
-        f"{shape}, {corpus['sentences']:,} sentences"
-        + (f" of {corpus['length']} tokens" if "length" in corpus else ""),
-        {"ffkv": Arm(f"{__name__}:ffkv", same), peer: Arm(f"{__name__}:{arm}", same | options, PEERS)},
-        cpu_ratio(peer, "ffkv"),
-        1.0,
-        "times the CPU time of ffkv",
-        at_most=False,
-        equal=("ffkv", peer),
-        rounds=2,
-        note=note,
-    )
+    arms = {"ffkv": Arm(f"{__name__}:ffkv", same)}
+    arms |= {peer.name: Arm(f"{__name__}:{peer.function}", same | peer.options, PEERS) for peer in peers}
+    length = f" of {corpus['length']} tokens" if "length" in corpus else ""
+    return [
+        Row(
+            f"triggers beside {peer.name}",
+            f"{shape}, {corpus['sentences']:,} sentences{length}",
+            arms,
+            cpu_ratio(peer.name, "ffkv"),
+            1.0,
+            "times the CPU time of ffkv",
+            at_most=False,
+            equal=("ffkv", peer.name),
+            rounds=2,
+            note=peer.note,
+        )
+        for peer in peers
+    ]
 
 
 WINDOWS = (
@@ -234,8 +249,12 @@ WINDOWS = (
 )
 SPARED = "transformers is told to compute logits of one token only, by an argument that TransformerLens hands on"
 ROWS = [
-    row("TransformerLens", "transformer_lens", GPT2, {"sentences": 150}, logits=True),
-    row("TransformerLens without logits", "transformer_lens", GPT2, {"sentences": 150}, SPARED, logits=False),
-    row("nnsight", "nnsight", GPT2, {"sentences": 200}),
-    row("delphi", "delphi", SMALL, {"sentences": 512, "length": 32}, WINDOWS),
+    *rows(
+        GPT2,
+        {"sentences": 150},
+        Peer("TransformerLens", "transformer_lens", {"logits": True}),
+        Peer("TransformerLens without logits", "transformer_lens", {"logits": False}, SPARED),
+        Peer("nnsight", "nnsight", {}),
+    ),
+    *rows(SMALL, {"sentences": 512, "length": 32}, Peer("delphi", "delphi", {}, WINDOWS)),
 ]
