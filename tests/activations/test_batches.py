@@ -1,13 +1,11 @@
 """How sentences are cut into batches."""
 
-import itertools
-
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.activations.batches import CACHE, START, batches, blocks, in_cache, pad, padding
+from ffkv.activations.batches import CACHE, batches, blocks, in_cache, pad, padding
 
 
 @given(st.integers(0, 100), st.integers(1, 30), st.integers(1, 12))
@@ -24,21 +22,6 @@ def test_batches_hold_every_row_once_and_no_more_tokens_than_allowed(lengths, li
     assert sorted(np.concatenate(cut).tolist() if cut else []) == list(range(len(lengths)))
     for rows in cut:
         assert len(rows) == 1 or len(rows) * lengths[rows].max() <= limit
-
-
-@given(st.lists(st.integers(1, 80), min_size=1, max_size=8), st.integers(80, 300))
-def test_no_other_cut_of_the_sorted_rows_costs_less(lengths, limit):
-    def cost(sizes: list[np.ndarray]) -> float:
-        held = [len(size) * size.max() for size in sizes]
-        return sum(held) + START * len(held) if max(held) <= limit else np.inf
-
-    lengths = np.array(lengths, np.int64)
-    every = [
-        cost(np.split(np.sort(lengths), places))
-        for count in range(len(lengths))
-        for places in itertools.combinations(range(1, len(lengths)), count)
-    ]
-    assert cost([lengths[rows] for rows in batches(lengths, limit)]) == min(every)
 
 
 @given(st.integers(0, 40), st.integers(1, 2 * CACHE // 4))

@@ -178,6 +178,13 @@ def test_the_rules_pass_snakemakes_lint():
     assert lint.returncode == 0, lint.stdout + lint.stderr
 
 
+def test_no_shell_writes_under_the_name_of_an_output():
+    """What is not complete has another name: whoever reads along never sees a part."""
+    rules = {path.name: path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")}
+    assert rules
+    assert not {name for name, text in rules.items() if re.search(r">\s*\{output", text)}
+
+
 def written(folder) -> dict[str, int]:
     """Bytes below a folder, of each file but what Snakemake keeps for itself."""
     return {

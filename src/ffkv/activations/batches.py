@@ -1,4 +1,4 @@
-"""How sentences are cut into batches: fixed blocks, sorted by length inside, with the least padding, without a mask.
+"""How sentences are cut into batches: fixed blocks, sorted by length inside, right-padded, without a mask.
 
 A causal model never lets a token see what stands right of it, so padding there needs no mask. Blocks are fixed, whatever
 the number of shards, because the last digits of a forward pass depend on the shape of its batch.
@@ -13,7 +13,6 @@ from torch import Tensor
 from ffkv.commands import part
 
 CACHE = 2**20  # bytes that one core keeps at hand
-START = 64  # tokens of padding that are worth one batch less
 
 
 def blocks(total: int, size: int, shard: int = 0, shards: int = 1) -> list[range]:
@@ -28,7 +27,7 @@ def blocks(total: int, size: int, shard: int = 0, shards: int = 1) -> list[range
 
 
 def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Cuts a block, sorted by length, into batches where padding and starts of batches cost least.
+    """Cuts a block into batches of rows of similar length.
 
     Args:
         lengths: tokens of each row of the block [row].
@@ -36,19 +35,13 @@ def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
     Returns:
         The rows of each batch, shortest first; rows of one length stay in order.
     """
-    order = np.argsort(lengths, kind="stable")
-    cost = np.zeros(len(order) + 1)  # of the best cut of so many rows
-    begins = np.zeros(len(order) + 1, np.int64)  # where its last batch begins
-    for end, longest in enumerate(lengths[order].tolist(), 1):
-        first = max(0, end - max(1, batch_tokens // longest))
-        costs = cost[first:end] + START + longest * np.arange(end - first, 0, -1)
-        best = costs.argmin()
-        cost[end], begins[end] = costs[best], first + best
-    cut, end = [], len(order)
-    while end:
-        cut.append(order[begins[end] : end])
-        end = begins[end]
-    return cut[::-1]
+    cut, batch = [], []
+    for row in np.argsort(lengths, kind="stable"):
+        if batch and (len(batch) + 1) * lengths[row] > batch_tokens:
+            cut.append(np.asarray(batch))
+            batch = []
+        batch.append(row)
+    return [*cut, np.asarray(batch)] if batch else cut
 
 
 def pad(rows: Sequence[np.ndarray], device: str) -> Tensor:
