@@ -10,10 +10,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from ffkv.corpus import data
+from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.stage import examine, write_stage
+from ffkv.model.step import examine, write_stage
 from ffkv.settings import Model
 
 # Of the sentences of WikiText: median and mean length in tokens of a byte-level BPE; lengths are close to log-normal.
@@ -81,7 +81,7 @@ def corpus_file(scratch: Path, model: Path, count: int, length: int | None = Non
             names=[str(number) for number in range(count)],
             counts={},
         )
-        data.write(path, encoded, [0], anatomy.vocabulary, True, {"tokenizer_hash": anatomy.tokenizer_hash})
+        write_corpus(path, encoded, [0], anatomy.vocabulary, True, {"tokenizer_hash": anatomy.tokenizer_hash})
     return path
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from support import ROOT, detector_checkpoint, prove_into, random_checkpoint, snakemake
 
-from ffkv.corpus import data
+from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv.corpus.read import Document
-from ffkv.model.load import LoadedModel, load
+from ffkv.model.checkpoint.load import LoadedModel, load
 
 torch.set_num_threads(2)
 COSTS: list[str] = []
@@ -62,7 +62,7 @@ def write_corpus(tmp_path):
     ) -> Path:
         documents = [Document(f"d{number}", sentence) for number, sentence in enumerate(sentences)]
         encoded = encode(documents, tokenizer, 31, "line", True, "windows", deduplicate)
-        data.write(tmp_path / name, encoded, [0] if bos is None else bos, vocabulary, True, attributes)
+        write_corpus_file(tmp_path / name, encoded, [0] if bos is None else bos, vocabulary, True, attributes)
         return tmp_path / name
 
     return write

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from ffkv.architectures.tiny import tiny_model
-from ffkv.model.stage import examine, write_stage
+from ffkv.model.step import examine, write_stage
 from ffkv.settings import Model
 
 ROOT = Path(__file__).parents[1]

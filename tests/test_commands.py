@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from ffkv.cli import COMMANDS, ffkv
-from ffkv.commands import part, part_options, seed_option, setting, threads_option
 from ffkv.errors import UserError
+from ffkv.options import part_options, seed_option, setting, threads_option
+from ffkv.parts import Part
 from ffkv.settings import Corpus, Keys, Model
 
 
@@ -105,7 +106,7 @@ def test_the_help_of_an_option_says_what_the_setting_means():
 
 def test_the_number_of_threads_is_applied(monkeypatch):
     seen = []
-    monkeypatch.setattr("ffkv.runtime.configure", seen.append)
+    monkeypatch.setattr("ffkv.process.runtime.configure", seen.append)
     assert (
         CliRunner()
         .invoke(threads_option(click.Command("x", callback=lambda threads: None)), ["--threads", "3"])
@@ -118,7 +119,7 @@ def test_the_number_of_threads_is_applied(monkeypatch):
 @pytest.mark.parametrize("total", [0, 1, 7, 12])
 @pytest.mark.parametrize("parts", [1, 2, 5, 12, 30])
 def test_parts_are_contiguous_even_and_complete(total, parts):
-    ranges = [part(total, index, parts) for index in range(parts)]
+    ranges = [Part(index, parts).of(total) for index in range(parts)]
     assert [number for one in ranges for number in one] == list(range(total))
     assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
@@ -126,7 +127,7 @@ def test_parts_are_contiguous_even_and_complete(total, parts):
 @pytest.mark.parametrize("index, parts", [(3, 3), (-1, 3), (0, 0)])
 def test_a_part_that_is_none_is_refused(index, parts):
     with pytest.raises(UserError, match=f"There is no part {index} of {parts}"):
-        part(10, index, parts)
+        Part(index, parts).of(10)
 
 
 def subcommands(command: click.Command, path: tuple[str, ...] = ()):

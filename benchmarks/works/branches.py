@@ -12,11 +12,11 @@ from benchmarks import inputs
 from benchmarks.inputs import GPT2, Shape
 from benchmarks.measure import Arm, Row, cpu_ratio
 from benchmarks.works.values import products, random_values
-from ffkv.activations.prefix_data import PrefixLayer
+from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.composition import layer as composition_layer
-from ffkv.model.emptied import load_head, stored_output_embedding
+from ffkv.model.head.head_file import load_head, stored_output_embedding
+from ffkv.process.runtime import configure, torch_with
 from ffkv.refinement import layer as refinement_layer
-from ffkv.runtime import configure, torch_with
 from ffkv.settings import Composition
 
 WARM = 16  # prefixes read before the clock runs

@@ -3,7 +3,7 @@
 The work: of every key, the 50 sentences with the highest positive coefficients, the maximum over its positions standing for
 a sentence. All arms read the same checkpoint and the same sentences, on one thread, without gradients; those that cut batches
 cut the same. Peers keep what they are asked for here, ffkv what it always keeps: positions, following tokens and statistics
-too. How ffkv sets the memory allocator (`ffkv.runtime.configure`) is part of ffkv: peers run with the system's setting, as
+too. How ffkv sets the memory allocator (`ffkv.process.runtime.configure`) is part of ffkv: peers run with the system's setting, as
 they do for their users.
 
 What an arm finds must be right: before it starts, the maxima of all sentences are there, from the bare model, one sentence
@@ -27,10 +27,9 @@ from benchmarks.inputs import GPT2, SMALL, Shape
 from benchmarks.measure import ROOT, Arm, Row, cpu_ratio
 from ffkv.activations.batches import batches, blocks, pad, padding
 from ffkv.activations.triggers import find_triggers
-from ffkv.corpus import data
-from ffkv.corpus.data import Corpus
-from ffkv.model.load import load
-from ffkv.runtime import configure, torch_with
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.model.checkpoint.load import load
+from ffkv.process.runtime import configure, torch_with
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 
@@ -165,7 +164,9 @@ def _ready(scratch: Path, shape: list[int], sentences: int, length: int | None =
     """One thread; the model's folder, the sentences, some to get warm with, and what is right."""
     torch_with(1)
     folder = inputs.model_folder(scratch, Shape(*shape))
-    corpus, warm = (data.read(inputs.corpus_file(scratch, folder, count, length)) for count in (sentences, inputs.WARM))
+    corpus, warm = (
+        read_corpus(inputs.corpus_file(scratch, folder, count, length)) for count in (sentences, inputs.WARM)
+    )
     return folder, corpus, warm, maxima(scratch, folder, corpus, f"{sentences}-{length}")
 
 

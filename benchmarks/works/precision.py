@@ -12,13 +12,12 @@ import torch
 from benchmarks import inputs
 from benchmarks.inputs import SMALL, Shape
 from benchmarks.measure import Arm, Row
-from ffkv.activations.data import Triggers
+from ffkv.activations.trigger_file import Triggers
 from ffkv.activations.triggers import find_triggers
-from ffkv.corpus import data
-from ffkv.corpus.data import Corpus
+from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.keys.precision import rescored
-from ffkv.model.load import LoadedModel, load
-from ffkv.runtime import configure, torch_with
+from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.process.runtime import configure, torch_with
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 
@@ -30,7 +29,7 @@ def both(scratch: Path, shape: list[int], sentences: int) -> Callable:
     configure(1)
     torch_with(1)
     model = inputs.model_folder(scratch, Shape(*shape))
-    corpus = data.read(inputs.corpus_file(scratch, model, sentences))
+    corpus = read_corpus(inputs.corpus_file(scratch, model, sentences))
 
     def find(dtype: torch.dtype, count: int) -> tuple[Triggers, float]:
         loaded = load(model, "cpu")

@@ -10,10 +10,10 @@ from benchmarks import inputs
 from benchmarks.inputs import GPT2, Shape
 from benchmarks.measure import Arm, Row, cpu_ratio
 from ffkv.activations.batches import batches, pad
-from ffkv.activations.rows import last_coefficients
+from ffkv.activations.last_token import last_coefficients
 from ffkv.keys.removal import relative_changes
-from ffkv.model.load import LoadedModel, load
-from ffkv.runtime import configure, torch_with
+from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.process.runtime import configure, torch_with
 from ffkv.settings import Activations
 
 BOS = np.array([0], np.int32)

@@ -11,11 +11,11 @@ from benchmarks import inputs
 from benchmarks.inputs import GPT2, SMALL, Shape
 from benchmarks.measure import Arm, Row, cpu_ratio
 from ffkv.activations.batches import batches, blocks, pad
-from ffkv.activations.data import Triggers
+from ffkv.activations.trigger_file import Triggers
 from ffkv.activations.triggers import find_triggers
-from ffkv.corpus import data
-from ffkv.model.load import load
-from ffkv.runtime import configure, torch_with
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.model.checkpoint.load import load
+from ffkv.process.runtime import configure, torch_with
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 
@@ -25,8 +25,8 @@ def ffkv(scratch: Path, shape: list[int], sentences: int) -> Callable:
     configure(1)
     torch_with(1)
     model = inputs.model_folder(scratch, Shape(*shape))
-    loaded, corpus = load(model, "cpu"), data.read(inputs.corpus_file(scratch, model, sentences))
-    warm = data.read(inputs.corpus_file(scratch, model, inputs.WARM))
+    loaded, corpus = load(model, "cpu"), read_corpus(inputs.corpus_file(scratch, model, sentences))
+    warm = read_corpus(inputs.corpus_file(scratch, model, inputs.WARM))
     find_triggers(loaded, warm, Settings(), Activations())
     return lambda: (digest(find_triggers(loaded, corpus, Settings(), Activations())), {})
 
@@ -36,7 +36,7 @@ def forward(scratch: Path, shape: list[int], sentences: int) -> Callable:
     configure(1)
     torch_with(1)
     model = inputs.model_folder(scratch, Shape(*shape))
-    loaded, corpus = load(model, "cpu"), data.read(inputs.corpus_file(scratch, model, sentences))
+    loaded, corpus = load(model, "cpu"), read_corpus(inputs.corpus_file(scratch, model, sentences))
     body, cut = loaded.model.base_model, Activations()
 
     def work(sentences: int = len(corpus)) -> None:

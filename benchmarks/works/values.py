@@ -10,10 +10,10 @@ import torch
 from benchmarks import inputs
 from benchmarks.inputs import GPT2, Shape
 from benchmarks.measure import Arm, Row, cpu_ratio
-from ffkv.model.emptied import load_head, stored_output_embedding
-from ffkv.model.head import CHUNK_BYTES
-from ffkv.model.memories import Memories
-from ffkv.runtime import configure, torch_with
+from ffkv.model.head.head import CHUNK_BYTES
+from ffkv.model.head.head_file import load_head, stored_output_embedding
+from ffkv.model.values_file import Memories
+from ffkv.process.runtime import configure, torch_with
 from ffkv.values.projections import Projections, project
 
 COUNT = 50  # tokens kept at either end

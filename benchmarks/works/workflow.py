@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import ROOT, Arm, Row, Sample
-from ffkv.configuration import resolve
 from ffkv.plan.costs import costs
 from ffkv.plan.machine import libraries
 from ffkv.plan.shape import shape_of_run
 from ffkv.plan.text import text_of_run
 from ffkv.plan.work import Run
-from ffkv.processes import is_step
-from ffkv.settings_file import read_settings
+from ffkv.process.processes import is_step
+from ffkv.settings.runs import resolve
+from ffkv.settings.yaml_file import read_settings
 
 CORES = 2
 PAUSE = 0.1  # seconds between two looks at the processes

@@ -7,7 +7,7 @@ import click
 
 from ffkv import __version__
 from ffkv.errors import UserError
-from ffkv.stopping import end_in_good_order
+from ffkv.process.signals import end_in_good_order
 
 # Subcommand: where it lives, and its line in the help (so that the help imports nothing).
 COMMANDS = {
@@ -28,10 +28,13 @@ COMMANDS = {
     "refinement": ("ffkv.refinement.commands:refinement", "How predictions are refined over the layers."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "plan": ("ffkv.plan.commands:plan", "Say what runs will take before they start: disk, memory, time."),
-    "check": ("ffkv.check:check", "Read every file of a run and say which are damaged or left over."),
-    "recover": ("ffkv.recover:recover", "After a hard kill of snakemake: end what it left running, and unlock."),
+    "check": ("ffkv.results.check:check", "Read every file of a run and say which are damaged or left over."),
+    "recover": (
+        "ffkv.process.recover:recover",
+        "After a hard kill of snakemake: end what it left running, and unlock.",
+    ),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
-    "settings": ("ffkv.reference:settings", "Write the settings' JSON schema and reference page."),
+    "settings": ("ffkv.settings.reference:settings", "Write the settings' JSON schema and reference page."),
 }
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffkv.activations.data import HISTOGRAM_EDGES, NEGATIVE, Negative, Triggers
 from ffkv.activations.merge import merge_triggers
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES, NEGATIVE, Negative, Triggers
 
 entries = st.tuples(
     st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0]),

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 from support import random_sentences
 
-from ffkv.activations import commands, resume, rows, triggers
-from ffkv.model.checkpoint import load_tokenizer
+from ffkv.activations import commands, last_token, resume, triggers
+from ffkv.model.checkpoint.read import load_tokenizer
 
 SHAPE = ["--batch-tokens", "40", "--block-sentences", "8"]
 BATCHES = 12  # at least so many in the pass below
@@ -170,13 +170,13 @@ def test_saving_takes_a_bounded_share_of_the_time(monkeypatch):
 
 def test_killed_prefixes_go_on_after_the_last_block(proven, corpus, interrupt):
     more = ["--count", "40"]
-    run = interrupt(rows)
+    run = interrupt(last_token)
     assert call(commands.prefixes, proven("gpt2"), corpus, "whole.h5", *more).exit_code == 0
     total = len(run)
-    interrupt(rows, total - 1, die)
+    interrupt(last_token, total - 1, die)
     assert isinstance(call(commands.prefixes, proven("gpt2"), corpus, "a.h5", *more).exception, Killed)
     assert len(list((corpus.parent / ".a.h5.progress").glob("*.h5"))) == 4
-    run = interrupt(rows)
+    run = interrupt(last_token)
     assert call(commands.prefixes, proven("gpt2"), corpus, "a.h5", *more).exit_code == 0
     assert len(run) < total / 2
     assert is_whole(corpus.parent / "a.h5")
@@ -185,10 +185,10 @@ def test_killed_prefixes_go_on_after_the_last_block(proven, corpus, interrupt):
 
 def test_blocks_of_another_sample_are_made_again(proven, corpus, interrupt):
     call(commands.prefixes, proven("gpt2"), corpus, "whole.h5", "--count", "40", "--seed", "1")
-    run = interrupt(rows)
+    run = interrupt(last_token)
     call(commands.prefixes, proven("gpt2"), corpus, "probe.h5", "--count", "40")
-    interrupt(rows, len(run) - 1, die)
+    interrupt(last_token, len(run) - 1, die)
     call(commands.prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40")
-    interrupt(rows)
+    interrupt(last_token)
     assert call(commands.prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40", "--seed", "1").exit_code == 0
     assert is_whole(corpus.parent / "a.h5")

@@ -9,7 +9,9 @@ import pytest
 import torch
 from support import WORDS, random_sentences
 
-from ffkv.activations.data import (
+from ffkv.activations.merge import merge_triggers
+from ffkv.activations.statistics import Statistics
+from ffkv.activations.trigger_file import (
     DESCRIPTIONS,
     FIXED_POINT,
     HISTOGRAM_EDGES,
@@ -18,14 +20,12 @@ from ffkv.activations.data import (
     read_triggers,
     write_triggers,
 )
-from ffkv.activations.merge import merge_triggers
-from ffkv.activations.statistics import Statistics
 from ffkv.activations.triggers import find_triggers
-from ffkv.corpus import data
+from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
-from ffkv.model.checkpoint import load_tokenizer
-from ffkv.model.load import load
-from ffkv.model.prove import observe
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.discover.prove import observe
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 
@@ -34,7 +34,7 @@ LN = 4.0  # LayerNorm of a unit vector in 17 dimensions; its epsilon of 1e-5 tak
 
 def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_detector, detector, write_corpus):
     """Layer 0 detects a, b, c and nothing; layer 1 d, d, e and nothing. A last word has no next token: no trigger."""
-    corpus = data.read(write_corpus(["a b a", "c a", "b d d e", "p p a"], load_tokenizer(detector), 17))
+    corpus = read_corpus(write_corpus(["a b a", "c a", "b d d e", "p p a"], load_tokenizer(detector), 17))
     found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
     triggers = {
         (row, rank): (found.sentence[row, rank], found.position[row, rank], WORDS[found.next_token[row, rank]])
@@ -58,7 +58,7 @@ def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_det
 
 
 def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
-    corpus = data.read(write_corpus(["a a b", "a c"], load_tokenizer(detector), 17))
+    corpus = read_corpus(write_corpus(["a a b", "a c"], load_tokenizer(detector), 17))
     found = find_triggers(loaded_detector, corpus, Settings(per_key=5, one_prefix_per_sentence=False), Activations())
     assert [(found.sentence[0, rank], found.position[0, rank]) for rank in range(found.count[0])] == [
         (0, 1),
@@ -69,7 +69,7 @@ def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_c
 
 def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
     """Its prefix is BOS alone: position 0, and the first word follows. No memory detects BOS, so b is looked at as one."""
-    corpus = data.read(write_corpus(["c p", "e p"], load_tokenizer(detector), 17, bos=[WORDS.index("b")]))
+    corpus = read_corpus(write_corpus(["c p", "e p"], load_tokenizer(detector), 17, bos=[WORDS.index("b")]))
     without = find_triggers(loaded_detector, corpus, Settings(per_key=2), Activations())
     within = find_triggers(loaded_detector, corpus, Settings(per_key=2, include_empty_prefix=True), Activations())
     assert without.count[1] == 0
@@ -79,7 +79,7 @@ def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, wri
 
 
 def test_the_empty_prefix_needs_a_bos(loaded_detector, detector, write_corpus):
-    corpus = replace(data.read(write_corpus(["a b", "b a"], load_tokenizer(detector), 17)), bos=[])
+    corpus = replace(read_corpus(write_corpus(["a b", "b a"], load_tokenizer(detector), 17)), bos=[])
     with pytest.raises(UserError, match=r"corpus\.bos"):
         find_triggers(loaded_detector, corpus, Settings(include_empty_prefix=True), Activations())
 
@@ -127,7 +127,7 @@ def check_examples(side, sign, row, everything, corpus, one_prefix):
 @pytest.mark.parametrize("one_prefix", [True, False])
 def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix):
     loaded = load(proven(kind), "cpu")
-    corpus = data.read(write_corpus(random_sentences(1, 24, longest=8), load_tokenizer(proven(kind)), 60))
+    corpus = read_corpus(write_corpus(random_sentences(1, 24, longest=8), load_tokenizer(proven(kind)), 60))
     found = find_triggers(
         loaded,
         corpus,
@@ -160,7 +160,7 @@ def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix):
 @pytest.mark.parametrize("shards", [2, 5, 9])
 def test_any_number_of_shards_gives_the_same_bytes(proven, write_corpus, tmp_path, kind, shards):
     loaded = load(proven(kind), "cpu")
-    corpus = data.read(write_corpus(random_sentences(2, 60), load_tokenizer(proven(kind)), 60))
+    corpus = read_corpus(write_corpus(random_sentences(2, 60), load_tokenizer(proven(kind)), 60))
     settings, activations = Settings(per_key=7), Activations(batch_tokens=64, block_sentences=9)
     whole = find_triggers(loaded, corpus, settings, activations)
     parts = [find_triggers(loaded, corpus, settings, activations, shard, shards) for shard in range(shards)]
@@ -179,7 +179,7 @@ def same(one, other):
 
 
 def test_shards_of_different_settings_are_refused(loaded_detector, detector, write_corpus):
-    corpus = data.read(write_corpus(["a b a", "c a"], load_tokenizer(detector), 17))
+    corpus = read_corpus(write_corpus(["a b a", "c a"], load_tokenizer(detector), 17))
     found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
     shards = [replace(found, attributes={"settings": kept}) for kept in ("one", "another")]
     with pytest.raises(UserError, match="different settings"):
@@ -187,7 +187,7 @@ def test_shards_of_different_settings_are_refused(loaded_detector, detector, wri
 
 
 def test_negative_coefficients_are_kept_only_where_there_are_any_and_they_are_asked_for(proven, write_corpus):
-    corpus = data.read(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2")), 60))
     loaded = load(proven("gpt2"), "cpu")
     both = find_triggers(loaded, corpus, Settings(per_key=4), Activations())
     one = find_triggers(loaded, corpus, Settings(per_key=4, negative=False), Activations())
@@ -208,7 +208,7 @@ def test_negative_coefficients_are_kept_only_where_there_are_any_and_they_are_as
 def test_gates_against_a_direct_computation(proven, write_corpus, one_prefix, empty):
     """m = silu(g) u in Llama: the sign of g as the matrix gives it on the prefix alone, and of u = m / silu(g)."""
     loaded = load(proven("llama"), "cpu")
-    corpus = data.read(write_corpus(random_sentences(4, 40), load_tokenizer(proven("llama")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(4, 40), load_tokenizer(proven("llama")), 60))
     settings = Settings(per_key=40, one_prefix_per_sentence=one_prefix, include_empty_prefix=empty)
     found = find_triggers(loaded, corpus, settings, Activations(batch_tokens=50, block_sentences=11))
     seen = set()
@@ -239,7 +239,7 @@ def factors(loaded, layer, ids, memory):
 
 
 def test_memories_without_a_gate_have_no_sign_of_one(proven, write_corpus):
-    corpus = data.read(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2")), 60))
     found = find_triggers(load(proven("gpt2"), "cpu"), corpus, Settings(per_key=4), Activations())
     for side in (found, found.negative):
         assert side.gate.dtype == np.int8
@@ -249,7 +249,7 @@ def test_memories_without_a_gate_have_no_sign_of_one(proven, write_corpus):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2-relu"])
 def test_written_and_read_back(proven, write_corpus, tmp_path, kind):
-    corpus = data.read(write_corpus(random_sentences(5, 12), load_tokenizer(proven(kind)), 60))
+    corpus = read_corpus(write_corpus(random_sentences(5, 12), load_tokenizer(proven(kind)), 60))
     loaded = load(proven(kind), "cpu")
     found = replace(find_triggers(loaded, corpus, Settings(per_key=3), Activations()), attributes={"model_hash": "one"})
     write_triggers(tmp_path / "triggers.h5", found)
@@ -265,7 +265,7 @@ def test_written_and_read_back(proven, write_corpus, tmp_path, kind):
 def test_coefficients_that_overflow_are_refused(proven, write_corpus):
     loaded = load(proven("gpt2-relu"), "cpu")
     loaded.model.get_submodule(loaded.anatomy.layers[1].writes[0].readers[0]).weight.data[:] = 1e38
-    corpus = data.read(write_corpus(random_sentences(1, 5), load_tokenizer(proven("gpt2-relu")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("gpt2-relu")), 60))
     with pytest.raises(UserError, match="not finite"):
         find_triggers(loaded, corpus, Settings(), Activations())
 
@@ -273,7 +273,7 @@ def test_coefficients_that_overflow_are_refused(proven, write_corpus):
 def test_coefficients_that_are_no_numbers_are_refused(proven, write_corpus):
     """In one sentence, and of a gated model: the gate at the highest coefficient is looked up, and there is none."""
     loaded = load(proven("llama"), "cpu")
-    corpus = data.read(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama")), 60))
 
     def spoil(module, inputs, output):
         output[0] = float("nan")
@@ -286,7 +286,7 @@ def test_coefficients_that_are_no_numbers_are_refused(proven, write_corpus):
 def test_a_coefficient_of_minus_infinity_is_refused(proven, write_corpus):
     """No maximum meets it, only the minimum does. It is in the last layer, so that nothing after it is NaN."""
     loaded = load(proven("llama"), "cpu")
-    corpus = data.read(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama")), 60))
     mlp = loaded.model.model.layers[-1].mlp
     for module, value in ((mlp.act_fn, -3e38), (mlp.up_proj, 10.0)):
         module.register_forward_hook(lambda module, args, output, value=value: torch.full_like(output, value))

@@ -15,7 +15,7 @@ def proof(monkeypatch):
     """Puts a function in the place of the proof."""
 
     def put(function):
-        monkeypatch.setattr("ffkv.model.stage.prove_in_memory", function, raising=False)
+        monkeypatch.setattr("ffkv.model.step.prove_in_memory", function, raising=False)
 
     return put
 

@@ -8,8 +8,8 @@ import torch
 from ffkv.architectures.commands import TABLE
 from ffkv.architectures.coverage import COLUMNS, cores, proof, rows, table
 from ffkv.architectures.tiny import VARIANTS, tiny_model, types
-from ffkv.model.calibrate import TOLERANCE
-from ffkv.tables import read
+from ffkv.files.tables import read
+from ffkv.model.discover.calibrate import TOLERANCE
 
 REQUIRED = (
     "gpt2 opt gpt_neox gptj bloom mpt falcon phi llama mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gemma gemma2 "

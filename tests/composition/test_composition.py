@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support import WORDS, word_tokenizer
 
-from ffkv.activations.prefix_data import PrefixLayer
+from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.composition import composition
 from ffkv.composition.layer import read_out
-from ffkv.corpus import data
-from ffkv.model.emptied import load_head
-from ffkv.model.memories import read_memories
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.model.head.head_file import load_head
+from ffkv.model.values_file import read_memories
 
 
 def test_a_layer_of_four_memories_by_hand():
@@ -78,7 +78,7 @@ def test_values_and_outputs_of_the_detector_are_read_out(detector):
 
 def test_words_and_stop_words_are_about_words(write_corpus):
     tokenizer = word_tokenizer(["<bos>", "The", "cat", "sat", "on", "mat", "<unk>"])
-    corpus = data.read(write_corpus(["The cat sat on The mat", "cat on"], tokenizer, 7))
+    corpus = read_corpus(write_corpus(["The cat sat on The mat", "cat on"], tokenizer, 7))
     facts = composition.describe_prefixes(corpus, np.array([0, 0, 1]), np.array([3, 5, 1]))
     assert facts["words"].tolist() == [3, 5, 1]
     assert facts["target_is_stop_word"].tolist() == [True, False, True]  # on, mat, on

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 from support import WORDS
 
-from ffkv.corpus import data
 from ffkv.corpus.commands import corpus
+from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
 from ffkv.model.anatomy import read_anatomy
 
@@ -41,7 +41,7 @@ def run(detector, tmp_path):
 
 def test_a_text_becomes_a_corpus_file(run, tmp_path, detector):
     path, printed = run("a b c\n\nd e\na b c\n", "--validation", str(tmp_path / "text.txt"))
-    made = data.read(path, read_anatomy(detector).identity)
+    made = read_corpus(path, read_anatomy(detector).identity)
     assert [[WORDS[token] for token in made.ids(sentence)] for sentence in range(len(made))] == [
         ["a", "b", "c"],
         ["d", "e"],
@@ -55,7 +55,7 @@ def test_a_text_becomes_a_corpus_file(run, tmp_path, detector):
 def test_train_and_validation_share_the_documents_where_there_is_no_validation_split(run):
     text = "\n".join(f"a {b} {c} {d}" for b in "abcdefgh" for c in "abcdefgh" for d in "ab")
     train, validation = (
-        set(data.read(run(text, "--validation-share", "0.3", split=split)[0]).texts)
+        set(read_corpus(run(text, "--validation-share", "0.3", split=split)[0]).texts)
         for split in ("train", "validation")
     )
     assert not train & validation
@@ -67,7 +67,7 @@ def test_the_longest_sentence_fills_the_context_with_its_bos(run, detector, bos,
     """The detector's context is 16. Without BOS the two halves of 32 tokens are the same, and count once."""
     assert read_anatomy(detector).context == 16
     path, _ = run(" ".join("abcdefgh" * 4) + "\na b", "--bos", bos, "--validation", "x")
-    assert data.read(path).lengths.tolist() == lengths
+    assert read_corpus(path).lengths.tolist() == lengths
 
 
 @pytest.mark.parametrize("text, sentences", [("", 0), ("\n\n", 0), ("a b\n", 1), ("a\nb\nc\n", 0), ("a b\na b\n", 1)])

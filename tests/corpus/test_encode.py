@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support import word_tokenizer
 from tokenizers import processors
 
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import COUNTED, bos_ids, encode, flatten
-from ffkv.corpus.read import Document
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 

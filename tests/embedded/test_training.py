@@ -9,14 +9,14 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ffkv import tables
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids
-from ffkv.corpus.read import Document
+from ffkv.corpus.python_docs import documents
 from ffkv.embedded import training
 from ffkv.embedded.commands import train as command
-from ffkv.embedded.documents import documents
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
+from ffkv.files import tables
 from ffkv.settings import Corpus, Embedded
 
 TINY = Embedded(
@@ -31,13 +31,13 @@ def few_documents():
 
 @pytest.fixture(autouse=True)
 def small_corpus(few_documents, monkeypatch):
-    monkeypatch.setattr("ffkv.embedded.documents.documents", lambda: iter(few_documents))
+    monkeypatch.setattr("ffkv.corpus.python_docs.documents", lambda: iter(few_documents))
 
 
 @pytest.fixture(scope="module")
 def trained(few_documents):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ffkv.embedded.documents.documents", lambda: iter(few_documents))
+        patch.setattr("ffkv.corpus.python_docs.documents", lambda: iter(few_documents))
         seen = []
         result = training.train(TINY, Corpus(), 0, seen.append)
     assert sum(seen) == result.curve["tokens"].iloc[-1]

@@ -13,14 +13,14 @@ from support import prove_into
 from ffkv.errors import UserError
 from ffkv.fairseq.checkpoint import is_fairseq, read_checkpoint
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.checkpoint import check_checkpoint, load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.read import check_checkpoint, load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.commands import model as model_command
-from ffkv.model.emptied import load_head
-from ffkv.model.head import predictions
-from ffkv.model.load import load
-from ffkv.model.passages import context_of
-from ffkv.model.prove import observe
-from ffkv.model.vocabulary import read_vocabulary
+from ffkv.model.discover.probe_texts import context_of
+from ffkv.model.discover.prove import observe
+from ffkv.model.head.head import predictions
+from ffkv.model.head.head_file import load_head
 from ffkv.settings import Model
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from ffkv.corpus.encode import bos_ids
 from ffkv.errors import UserError
 from ffkv.fairseq.dictionary import dictionary_tokenizer, read_dictionary
-from ffkv.model.checkpoint import load_tokenizer
-from ffkv.model.fingerprint import tokenizer_hash
-from ffkv.model.vocabulary import token_texts
+from ffkv.model.checkpoint.fingerprint import tokenizer_hash
+from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.vocabulary import token_texts
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "the", ",", "@-@", "Último", "&amp;", "madeupword0000"]
 

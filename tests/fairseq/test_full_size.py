@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from ffkv import tables
 from ffkv.fairseq.checkpoint import read_checkpoint
+from ffkv.files import tables
 from ffkv.model.anatomy import read_anatomy
 
 VOCABULARY, LAYERS, D, MEMORIES = 267_744, 16, 1024, 4096

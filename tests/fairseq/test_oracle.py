@@ -8,16 +8,16 @@ import torch
 from support import prove_into
 
 from ffkv.activations.triggers import find_triggers
-from ffkv.corpus import data
+from ffkv.corpus.corpus_file import read_corpus, write_corpus
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids, encode
-from ffkv.corpus.read import Document
-from ffkv.model.checkpoint import load_tokenizer
-from ffkv.model.emptied import load_head
-from ffkv.model.head import predictions
-from ffkv.model.hooks import after
-from ffkv.model.load import load
-from ffkv.model.memories import read_memories
-from ffkv.model.tap import tap
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.head.head import predictions
+from ffkv.model.head.head_file import load_head
+from ffkv.model.tap.hooks import after
+from ffkv.model.tap.tap import tap
+from ffkv.model.values_file import read_memories
 from ffkv.settings import Activations, Triggers
 from ffkv.values.projections import project
 
@@ -126,8 +126,8 @@ def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property)
     documents = [Document(str(number), sentence) for number, sentence in enumerate(sentences)]
     encoded = encode(documents, tokenizer, 1023, "line", True, "windows", False)
     assert len(encoded.ids) == len(sentences)
-    data.write(tmp_path / "corpus.h5", encoded, bos_ids(tokenizer, "auto"), loaded.anatomy.vocabulary, True, {})
-    corpus = data.read(tmp_path / "corpus.h5")
+    write_corpus(tmp_path / "corpus.h5", encoded, bos_ids(tokenizer, "auto"), loaded.anatomy.vocabulary, True, {})
+    corpus = read_corpus(tmp_path / "corpus.h5")
     settings = Triggers(per_key=50, include_empty_prefix=True, one_prefix_per_sentence=True)
     found = find_triggers(loaded, corpus, settings, Activations())
 

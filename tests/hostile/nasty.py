@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from click.testing import CliRunner
 
 from ffkv.corpus.commands import corpus
-from ffkv.corpus.read import read
+from ffkv.corpus.sources import read
 from ffkv.settings import Corpus
 
 NASTY = [

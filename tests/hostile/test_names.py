@@ -8,9 +8,9 @@ import pytest
 import yaml
 from support import random_checkpoint, random_sentences, snakemake
 
-from ffkv.configuration import resolve
-from ffkv.corpus import data
+from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
+from ffkv.settings.runs import resolve
 
 NASTY = """it's "a" $(touch pwned) `touch pwned`; touch pwned & {run} {{x}} * ~ \\ -rf é"""
 FIELD = """-te\nxt 'q' "d" $(touch pwned) `touch pwned`; {run} \\ *"""
@@ -71,7 +71,7 @@ def test_nasty_paths_and_texts_go_through_the_shell_unharmed(tmp_path):
     done = snakemake(directory, directory / "it's {mine}.yaml", "--until", "corpus", "write_settings")
     assert done.returncode == 0, done.stderr[-6000:]
     for split, lines in written.items():
-        made = data.read(directory / f"results/safe/corpus/{split}.h5")
+        made = read_corpus(directory / f"results/safe/corpus/{split}.h5")
         assert set(made.texts) == set(lines)
         assert json.loads(made.attributes["settings"])["text_field"] == FIELD
     assert json.loads((directory / "results/safe/settings.json").read_text())["report"]["title"] == FIELD

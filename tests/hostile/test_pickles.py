@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ffkv.corpus.read import read
+from ffkv.corpus.sources import read
 from ffkv.errors import UserError
-from ffkv.model.checkpoint import load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.read import load_checkpoint, load_tokenizer
 from ffkv.settings import Corpus, Model
 
 pytestmark = pytest.mark.usefixtures("own_cache")

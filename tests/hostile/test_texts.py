@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ffkv.corpus import data, encode, sentences
+from ffkv.corpus import encode, sentences
+from ffkv.corpus.corpus_file import read_corpus
 
 
 @pytest.mark.parametrize("splitter", ["sentence", "line", "document"])
@@ -19,7 +20,7 @@ def test_tokens_and_offsets_of_nasty_texts_are_right(byte_model, tmp_path, split
     options = ["--splitter", splitter, pretokenized, "--no-deduplicate"]
     result, output = run(byte_model, tmp_path / "a.jsonl", tmp_path, *options)
     assert result.exit_code == 0, result.output
-    made = data.read(output)
+    made = read_corpus(output)
     assert list(made.document_names) == [f"{tmp_path / 'a.jsonl'}:{n}" for n in range(len(NASTY + BREAKS))]
     spelled = ["" for _ in NASTY + BREAKS]
     tokens = made.attributes["tokens"]
@@ -40,7 +41,7 @@ def test_the_tokens_of_a_sentence_spell_it(byte_model, tmp_path):
     texts = [text[:15] for text in NASTY if text.strip()]
     (tmp_path / "a.jsonl").write_bytes(as_jsonl(texts))
     _, output = run(byte_model, tmp_path / "a.jsonl", tmp_path, "--splitter", "document", "--pretokenized")
-    made, tokenizer = data.read(output), AutoTokenizer.from_pretrained(byte_model)
+    made, tokenizer = read_corpus(output), AutoTokenizer.from_pretrained(byte_model)
     assert [tokenizer.decode(made.ids(n)) for n in range(len(made))] == list(made.texts) == [t.strip() for t in texts]
 
 
@@ -51,7 +52,7 @@ def test_a_hundred_thousand_empty_lines(byte_model, tmp_path):
     assert "has 0 sentences of two tokens or more" in str(result.exception)
     path.write_text("\n" * 50_000 + "the cat\n" + "\n" * 49_998 + "the mat\n")
     result, output = run(byte_model, path, tmp_path)
-    made = data.read(output)
+    made = read_corpus(output)
     assert list(made.texts) == ["the cat", "the mat"]
     assert [made.document_names[number] for number in made.document] == [f"{path}:50000", f"{path}:99999"]
     assert "documents: 100,000; empty documents: 99,998" in result.output
@@ -63,7 +64,7 @@ def long_line(byte_model, tmp_path, times: int, *options: str) -> tuple[str, str
     (tmp_path / "a.txt").write_text(f"the cat\non the mat\n{line}\n")
     result, output = run(byte_model, tmp_path / "a.txt", tmp_path, "--no-deduplicate", *options)
     assert result.exit_code == 0, result.exception
-    made = data.read(output)
+    made = read_corpus(output)
     return closed_up(line), "".join(closed_up(made.texts[number]) for number in range(2, len(made)))
 
 

@@ -5,8 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ffkv.activations.data import HISTOGRAM_EDGES, Triggers
-from ffkv.corpus import data
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES, Triggers
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
 from ffkv.corpus.encode import Encoded
 
 FUNCTION_WORDS = "the of and to in is that for it with as was on be at by from or an which"
@@ -37,8 +38,8 @@ def write_corpus(tmp_path_factory):
             counts=Counter(),
         )
         path = tmp_path_factory.mktemp("corpus") / f"{name}.h5"
-        data.write(path, encoded, [], len(numbers), True, {"model": "none", "tokenizer_hash": "blanks"})
-        return data.read(path), path
+        write_corpus_file(path, encoded, [], len(numbers), True, {"model": "none", "tokenizer_hash": "blanks"})
+        return read_corpus(path), path
 
     return write
 

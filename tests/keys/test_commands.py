@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-import ffkv.activations.rows
+import ffkv.activations.last_token
 import ffkv.keys.precision
 import ffkv.model.anatomy
-import ffkv.model.load
-from ffkv import tables
-from ffkv.activations.data import read_triggers, write_triggers
+import ffkv.model.checkpoint.load
+from ffkv.activations.trigger_file import read_triggers, write_triggers
 from ffkv.errors import UserError
+from ffkv.files import tables
 from ffkv.keys.commands import keys
 
 FEW = ["--per-layer", 4, "--background-prefixes", 1000]
@@ -87,8 +87,8 @@ def fake_model(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ffkv.model.anatomy, "read_anatomy", lambda folder: SimpleNamespace(identity=identity))
     model = SimpleNamespace(model=SimpleNamespace(float=lambda: None))
-    monkeypatch.setattr(ffkv.model.load, "load", lambda folder, device: model)
-    for module in (ffkv.activations.rows, ffkv.keys.precision):
+    monkeypatch.setattr(ffkv.model.checkpoint.load, "load", lambda folder, device: model)
+    for module in (ffkv.activations.last_token, ffkv.keys.precision):
         monkeypatch.setattr(module, "last_coefficients", last_coefficients)
     return identity
 

@@ -3,6 +3,7 @@ import pytest
 
 from ffkv.keys.chance import count_background
 from ffkv.keys.features import Evidence
+from ffkv.keys.key_sample import prefix_words, prefixes_at, prefixes_of, random_examples
 from ffkv.keys.patterns import (
     CATEGORIES,
     Pattern,
@@ -14,7 +15,6 @@ from ffkv.keys.patterns import (
     significant,
     similar,
 )
-from ffkv.keys.sample import prefix_words, prefixes_at, prefixes_of, random_examples
 from ffkv.settings import Keys
 
 from .conftest import TOPICS, subject_word, topic_word

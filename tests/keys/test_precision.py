@@ -5,13 +5,13 @@ import pytest
 from support import random_sentences
 
 from ffkv.activations.triggers import find_triggers
-from ffkv.corpus import data
+from ffkv.corpus.corpus_file import read_corpus, write_corpus
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv.corpus.read import Document
 from ffkv.keys.precision import COLUMNS, precision_row, rescored
-from ffkv.model.checkpoint import load_tokenizer
-from ffkv.model.load import load
-from ffkv.model.stage import examine, write_stage
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.step import examine, write_stage
 from ffkv.settings import Activations, Model
 from ffkv.settings import Triggers as Settings
 
@@ -48,8 +48,8 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
     documents = [Document(f"d{number}", sentence) for number, sentence in enumerate(random_sentences(1, 80))]
     tokenizer = load_tokenizer(tmp_path / "model")
     encoded = encode(documents, tokenizer, 31, "line", True, "windows", True)
-    data.write(tmp_path / "corpus.h5", encoded, [0], loaded.anatomy.vocabulary, True, {})
-    corpus = data.read(tmp_path / "corpus.h5")
+    write_corpus(tmp_path / "corpus.h5", encoded, [0], loaded.anatomy.vocabulary, True, {})
+    corpus = read_corpus(tmp_path / "corpus.h5")
     settings = Settings(per_key=5, negative=False)
     rough = find_triggers(loaded, corpus, settings, Activations())
     loaded.model.float()

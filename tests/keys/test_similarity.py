@@ -7,8 +7,8 @@ from scipy.sparse import csr_matrix
 from ffkv.keys import draws, similarity
 from ffkv.keys.chance import LENGTHS
 from ffkv.keys.draws import Pool, _drawn, blocks, mean_cosine
+from ffkv.keys.key_sample import random_examples
 from ffkv.keys.patterns import prepare
-from ffkv.keys.sample import random_examples
 from ffkv.keys.similarity import Placed, members, place, similarity_p_values, unshared
 from ffkv.keys.topics import Space
 from ffkv.settings import Keys

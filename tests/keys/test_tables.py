@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv import tables
-from ffkv.activations.data import Negative, TriggerExamples
+from ffkv.activations.trigger_file import Negative, TriggerExamples
 from ffkv.errors import UserError
+from ffkv.files import tables
+from ffkv.keys.key_sample import Examples
 from ffkv.keys.patterns import Pattern
-from ffkv.keys.sample import Examples
 from ffkv.keys.tables import (
     PATTERNS,
     PREFIXES,

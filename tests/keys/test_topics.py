@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ffkv.keys import topics as module
-from ffkv.keys.sample import background_prefixes
+from ffkv.keys.key_sample import background_prefixes
 from ffkv.keys.topics import content_words, fit_space, passages
 
 from .conftest import FUNCTION_WORDS, TOPICS, topic_word

@@ -10,10 +10,10 @@ from support import CONFIGS, random_model
 from transformers import HrmTextConfig
 
 from ffkv.errors import UserError
-from ffkv.model.fit import fit, proportion, tokens_weights
-from ffkv.model.memories import values
-from ffkv.model.prove import observe, prove
-from ffkv.model.tap import tap
+from ffkv.model.discover.prove import observe, prove
+from ffkv.model.discover.scaling import fit, proportion, tokens_weights
+from ffkv.model.tap.tap import tap
+from ffkv.model.values_file import values
 
 numbers = st.floats(0.1, 10) | st.floats(-10, -0.1)
 

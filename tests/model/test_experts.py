@@ -8,10 +8,10 @@ from support import CONFIGS, prove_into, random_checkpoint, random_model, word_t
 from transformers import AutoModelForCausalLM, LongcatFlashConfig, MistralConfig, MixtralConfig
 
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.load import load
-from ffkv.model.memories import values
-from ffkv.model.prove import observe, prove
-from ffkv.model.tap import tap
+from ffkv.model.checkpoint.load import load
+from ffkv.model.discover.prove import observe, prove
+from ffkv.model.tap.tap import tap
+from ffkv.model.values_file import values
 
 
 def ids(seed: int, sentences: int = 2, tokens: int = 9) -> torch.Tensor:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support import WORDS, prove_into
 
 from ffkv.errors import UserError
-from ffkv.model import head as reading
-from ffkv.model.emptied import FILE, load_head, stored_output_embedding
-from ffkv.model.load import load
-from ffkv.model.vocabulary import read_vocabulary, token_texts
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.vocabulary import read_vocabulary, token_texts
+from ffkv.model.head import head as reading
+from ffkv.model.head.head_file import FILE, load_head, stored_output_embedding
 
 
 def test_readings_of_a_small_row_of_logits():
@@ -101,7 +101,7 @@ def test_the_unembedding_is_the_output_embedding_alone(detector):
 @pytest.mark.parametrize("kind", ["gpt2", "opt", "opt-post-norm", "gpt-neox", "llama"])
 def test_the_stored_head_gives_the_models_logits_in_chunks_of_any_size(proven, kind, monkeypatch):
     loaded, head = load(proven(kind), "cpu"), load_head(proven(kind), "cpu")
-    from ffkv.model.prove import observe
+    from ffkv.model.discover.prove import observe
 
     ids = torch.randint(1, 60, (2, 9), generator=torch.Generator().manual_seed(3))
     final = observe(loaded.model, loaded.anatomy.layers, ids)[-1]["o"].reshape(18, -1)
@@ -134,7 +134,7 @@ def test_the_vocabulary_names_every_id(detector):
 
 
 def test_ids_beyond_the_tokenizer_are_named_by_number(detector):
-    from ffkv.model.checkpoint import load_tokenizer
+    from ffkv.model.checkpoint.read import load_tokenizer
 
     assert token_texts(load_tokenizer(detector), 19)[-2:] == ["<id 17>", "<id 18>"]
 

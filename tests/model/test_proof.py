@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, BertConfig, MambaConfig
 
 from ffkv.errors import UserError
 from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.load import load
 from ffkv.model.commands import inspect
-from ffkv.model.load import load
-from ffkv.model.memories import read_memories, values
-from ffkv.model.prove import observe, prove
-from ffkv.model.stage import examine
+from ffkv.model.discover.prove import observe, prove
+from ffkv.model.step import examine
+from ffkv.model.values_file import read_memories, values
 from ffkv.settings import Model
 
 
@@ -50,7 +50,7 @@ def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
     loaded = load(proven(kind), "cpu")
     ids = torch.randint(1, 60, (2, 7), generator=torch.Generator().manual_seed(1))
     seen = {}
-    from ffkv.model.tap import tap
+    from ffkv.model.tap.tap import tap
 
     with tap(
         loaded.model, loaded.anatomy.layers, "xmyo", lambda layer, q, t: seen.__setitem__((layer.index, q), t.clone())
@@ -151,13 +151,13 @@ def test_a_misshapen_tensor_is_refused(tmp_path):
 )
 def test_a_missing_checkpoint_is_refused_before_the_hub_is_asked(name, reason):
     with pytest.raises(UserError, match=reason):
-        from ffkv.model.checkpoint import load_checkpoint
+        from ffkv.model.checkpoint.read import load_checkpoint
 
         load_checkpoint(Model(checkpoint=name))
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
-    from ffkv.model.checkpoint import load_checkpoint
+    from ffkv.model.checkpoint.read import load_checkpoint
 
     with pytest.raises(UserError, match=r"without config\.json"):
         load_checkpoint(Model(checkpoint=str(tmp_path)))
@@ -219,8 +219,8 @@ def test_inspect_shows_layers_and_errors(checkpoints):
 
 
 def test_the_tap_ends_the_pass_with_the_last_wanted_layer(proven):
-    from ffkv.model.hooks import after
-    from ffkv.model.tap import tap
+    from ffkv.model.tap.hooks import after
+    from ffkv.model.tap.tap import tap
 
     loaded, ran = load(proven("gpt2"), "cpu"), []
     blocks = [

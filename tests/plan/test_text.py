@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from support import random_sentences, word_tokenizer
 
-from ffkv.corpus import data
+from ffkv.corpus.corpus_file import write_corpus
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv.corpus.read import Document
 from ffkv.errors import UserError
 from ffkv.plan import sample
 from ffkv.plan.shape import shape_of_run
@@ -167,7 +167,7 @@ def test_a_split_that_was_made_is_read(plan_text, tmp_path, checkpoints):
     made = encode([Document("one", "\n".join(SENTENCES[:90]))], tokenizer, 31, "line", False, "windows", False)
     settings = Settings(corpus={"dataset": "files", "splitter": "line", "deduplicate": False, "train": ["text.txt"]})
     (tmp_path / "results/mine/corpus").mkdir(parents=True)
-    data.write(
+    write_corpus(
         tmp_path / "results/mine/corpus/train.h5", made, [0], 60, False, {"settings": settings.corpus.model_dump()}
     )
     found = plan_text(train=["text.txt"])

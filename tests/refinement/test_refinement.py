@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from support import WORDS
 
-from ffkv.activations.prefix_data import PrefixLayer
-from ffkv.model.emptied import load_head
-from ffkv.model.head import predictions
+from ffkv.activations.prefix_file import PrefixLayer
+from ffkv.model.head.head import predictions
+from ffkv.model.head.head_file import load_head
 from ffkv.refinement import refinement
 from ffkv.refinement.layer import read_out
 
@@ -38,7 +38,7 @@ def test_the_detectors_predictions_by_hand(detector, loaded_detector):
     """
     import torch
 
-    from ffkv.model.prove import observe
+    from ffkv.model.discover.prove import observe
 
     words = ["a", "b", "c", "d"]
     ids = torch.tensor([[0, WORDS.index(word)] for word in words])
@@ -111,11 +111,11 @@ def test_closeness_of_tokens_by_hand():
 
 
 def test_the_table_to_annotate_tells_text_and_words(detector, write_corpus):
-    from ffkv.corpus import data
-    from ffkv.model.checkpoint import load_tokenizer
-    from ffkv.model.vocabulary import read_vocabulary
+    from ffkv.corpus.corpus_file import read_corpus
+    from ffkv.model.checkpoint.read import load_tokenizer
+    from ffkv.model.checkpoint.vocabulary import read_vocabulary
 
-    corpus = data.read(write_corpus(["a b c", "d e"], load_tokenizer(detector), 17))
+    corpus = read_corpus(write_corpus(["a b c", "d e"], load_tokenizer(detector), 17))
     chosen = pd.DataFrame({"prefix": [1], "top_residual": [2], "top_output": [3]})
     made = refinement.changes(
         chosen, corpus, np.array([0, 0, 1]), np.array([1, 2, 1]), read_vocabulary(detector), None, 0

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ffkv import store, tables
-from ffkv.activations.data import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
-from ffkv.corpus import data
+from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
+from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
+from ffkv.files import hdf5, tables
 from ffkv.model.anatomy import Anatomy, Layer, Write, write_anatomy
 from ffkv.values.projections import Projections, write_projections
 
@@ -75,15 +75,15 @@ def write_model(folder: Path, layers: int, signed: bool, gated: bool) -> None:
         versions={"ffkv": "0.1.0", "torch": "2.13.0"},
     )
     write_anatomy(folder / "model", anatomy)
-    with store.create(folder / "model" / "vocabulary.h5", "vocabulary", identities()) as file:
-        store.put_texts(file, "token", VOCABULARY, "vocabulary", "text of each token")
+    with hdf5.create(folder / "model" / "vocabulary.h5", "vocabulary", identities()) as file:
+        hdf5.put_texts(file, "token", VOCABULARY, "vocabulary", "text of each token")
     steps = np.repeat(np.arange(0, 1501, 100), 2)
     loss = 3 + 5 * np.exp(-steps / 300) + np.tile([0, 0.1], len(steps) // 2)
     curves = {"step": steps, "tokens": steps * 2048, "split": ["train", "validation"] * (len(steps) // 2)}
     tables.write(pd.DataFrame({**curves, "loss": loss, "perplexity": np.exp(loss)}), folder / "checkpoint/training.csv")
 
 
-def write_corpora(folder: Path, generator: np.random.Generator) -> data.Corpus:
+def write_corpora(folder: Path, generator: np.random.Generator) -> Corpus:
     for split in ("train", "validation"):
         encoded = Encoded(names=["os.rst", "re.rst"])
         for number in range(60):
@@ -95,11 +95,11 @@ def write_corpora(folder: Path, generator: np.random.Generator) -> data.Corpus:
             encoded.multiplicity.append(1)
         encoded.counts.update(documents=2, sentences=64, duplicate_sentences=3, one_token_sentences=1)
         attributes = {**identities(), "split": split, "settings": {"dataset": "embedded"}}
-        data.write(folder / "corpus" / f"{split}.h5", encoded, [], len(VOCABULARY), False, attributes)
-    return data.read(folder / "corpus" / "train.h5")
+        write_corpus(folder / "corpus" / f"{split}.h5", encoded, [], len(VOCABULARY), False, attributes)
+    return read_corpus(folder / "corpus" / "train.h5")
 
 
-def write_some_triggers(folder: Path, corpus: data.Corpus, layers: int, signed: bool, gated: bool) -> None:
+def write_some_triggers(folder: Path, corpus: Corpus, layers: int, signed: bool, gated: bool) -> None:
     generator = np.random.default_rng(8)
     keys = layers * MEMORIES
     prefixes = int((corpus.lengths - 1).sum())
@@ -121,7 +121,7 @@ def write_some_triggers(folder: Path, corpus: data.Corpus, layers: int, signed: 
 
 
 def _examples(
-    corpus: data.Corpus, keys: int, sign: int, gated: bool, prefixes: int, generator: np.random.Generator
+    corpus: Corpus, keys: int, sign: int, gated: bool, prefixes: int, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
     sentence = np.argsort(generator.random((keys, len(corpus))))[:, :KEPT].astype(np.int32)
     position = generator.integers(1, corpus.lengths[sentence]).astype(np.int32)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_some_projections
 
-from ffkv import tables
+from ffkv.files import tables
 from ffkv.intervals import box, wilson
 from ffkv.report.figures import CASES, CATEGORIES
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ffkv.report import captions, run
+from ffkv.report import captions, facts
 from ffkv.report.results import read_results
 from ffkv.report.summary import summary
 from ffkv.settings import Settings
@@ -81,18 +81,18 @@ def test_captions_and_the_run_tell_of_negative_coefficients_only_where_there_are
     assert "most negative trigger example, 13 of 186 values" in captions.figure_4(results).text
     assert "negative trigger examples:" in captions.figure_4(results).description
     assert "negative coefficient are not active" in captions.figure_7(results).text
-    assert ("negative coefficients", "in 6 of 6 layers") in run.model(results)
-    definitions = dict(run.facts(results)["Definitions in force"])
+    assert ("negative coefficients", "in 6 of 6 layers") in facts.model(results)
+    definitions = dict(facts.facts(results)["Definitions in force"])
     assert definitions["negative trigger examples"] == "the 12 prefixes of most negative coefficient, one a sentence"
     for figure in (captions.figure_4, captions.figure_7):
         assert "negative" not in figure(unsigned).text + figure(unsigned).description
-    assert ("negative coefficients", "none") in run.model(unsigned)
-    assert "negative trigger examples" not in dict(run.facts(unsigned)["Definitions in force"])
+    assert ("negative coefficients", "none") in facts.model(unsigned)
+    assert "negative trigger examples" not in dict(facts.facts(unsigned)["Definitions in force"])
 
 
 def test_negative_coefficients_that_are_not_kept_are_said_not_to_be(results):
     changed = with_settings(results, triggers={"negative": False})
-    assert dict(run.facts(changed)["Definitions in force"])["negative trigger examples"] == "not kept"
+    assert dict(facts.facts(changed)["Definitions in force"])["negative trigger examples"] == "not kept"
 
 
 def test_the_caption_of_active_memories_says_where_experts_rest(results):

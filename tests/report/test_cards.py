@@ -2,9 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.activations.data import read_triggers
-from ffkv.corpus import data
-from ffkv.model.vocabulary import read_vocabulary
+from ffkv.activations.trigger_file import read_triggers
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.report import cards
 from ffkv.report.results import read_results
 
@@ -47,7 +47,7 @@ def test_a_dead_key_has_no_card(results):
 
 def test_a_trigger_shows_its_text_with_the_last_token_apart(results, made):
     triggers = read_triggers(results.folder / "triggers.h5")
-    corpus = data.read(results.folder / "corpus" / "train.h5")
+    corpus = read_corpus(results.folder / "corpus" / "train.h5")
     card = made[0]
     row = triggers.layer_offset[card.layer - 1] + card.memory
     assert len(card.triggers) == results.settings.report.card_triggers
@@ -83,7 +83,7 @@ def test_the_small_histogram_says_its_counts():
 
 def test_negative_triggers_stand_apart_with_the_bottom_of_the_value(results, made):
     triggers = read_triggers(results.folder / "triggers.h5")
-    corpus = data.read(results.folder / "corpus" / "train.h5")
+    corpus = read_corpus(results.folder / "corpus" / "train.h5")
     vocabulary = read_vocabulary(results.folder / "model")
     for card in made:
         row = triggers.layer_offset[card.layer - 1] + card.memory

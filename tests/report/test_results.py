@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from ffkv import tables
 from ffkv.errors import UserError
+from ffkv.files import tables
 from ffkv.report.cards import cards
 from ffkv.report.commands import report
 from ffkv.report.page import exhibits, render

@@ -17,7 +17,7 @@ from support import (
     word_tokenizer,
 )
 
-from ffkv import tables
+from ffkv.files import tables
 
 pytestmark = pytest.mark.workflow
 WIKITEXT = ROOT.parent / "shared" / "wikitext2" / "valid.txt"

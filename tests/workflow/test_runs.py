@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from plan_parts import MACHINE
 from support import ROOT, described, documented_columns, settings_file, snakemake
 
-from ffkv import tables
+from ffkv.files import tables
 from ffkv.plan import machine
 from ffkv.plan.commands import plan
 

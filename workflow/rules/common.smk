@@ -10,14 +10,14 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import contains_wildcard
 
 try:
-    from ffkv.configuration import resolve
-    from ffkv.corpus.read import find_files
-    from ffkv.disk import check_disk, full, is_full
+    from ffkv.settings.runs import resolve
+    from ffkv.corpus.sources import find_files
+    from ffkv.process.disk import check_disk, full, is_full
     from ffkv.errors import UserError
-    from ffkv.recover import note_owner
+    from ffkv.process.recover import note_owner
     from ffkv.settings import EMBEDDED, corpus_sources, section
     from ffkv.settings import Corpus as CorpusSettings
-    from ffkv.settings_file import read_settings
+    from ffkv.settings.yaml_file import read_settings
 except ImportError as error:
     raise WorkflowError(
         f"ffkv is not installed beside Snakemake ({error}). Run `make install` and `. .venv/bin/activate`."
@@ -90,7 +90,7 @@ def code(*rooms):
     return [
         str(path)
         for room in named
-        for path in (sorted(room.iterdir()) if room.is_dir() else [room])
+        for path in (sorted(room.rglob("*")) if room.is_dir() else [room])
         if path.suffix in (".py", ".html", ".css", ".json")
     ]
 

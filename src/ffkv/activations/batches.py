@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.commands import part
+from ffkv.parts import Part
 
 CACHE = 2**20  # bytes that one core keeps at hand
 
@@ -23,7 +23,7 @@ def blocks(total: int, size: int, shard: int = 0, shards: int = 1) -> list[range
         shard, shards: this process's part of all blocks, contiguous. A shard may have none.
     """
     count = -(-total // size)
-    return [range(block * size, min((block + 1) * size, total)) for block in part(count, shard, shards)]
+    return [range(block * size, min((block + 1) * size, total)) for block in Part(shard, shards).of(count)]
 
 
 def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:

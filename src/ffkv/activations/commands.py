@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import MODEL, READABLE, WRITABLE, part_options, seed_option, setting, threads_option
+from ffkv.options import MODEL, READABLE, WRITABLE, part_options, seed_option, setting, threads_option
 from ffkv.settings import Activations, Model, Prefixes, Triggers, section
 
 CORPUS = click.option(
@@ -47,21 +47,21 @@ def triggers(
     """Find the trigger examples of every key in one shard of the corpus."""
     from dataclasses import replace
 
-    from ffkv.runtime import torch_with
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv.activations.data import write_triggers
     from ffkv.activations.resume import Saved, beside, forget, identity
+    from ffkv.activations.trigger_file import write_triggers
     from ffkv.activations.triggers import find_triggers
-    from ffkv.corpus import data
-    from ffkv.model.load import load
+    from ffkv.corpus.corpus_file import read_corpus
+    from ffkv.model.checkpoint.load import load
 
     settings, batching = (
         section(Triggers, **values),
         section(Activations, batch_tokens=batch_tokens, block_sentences=block_sentences),
     )
     loaded = load(model_folder, device)
-    corpus = data.read(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
+    corpus = read_corpus(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
     attributes = {
         **loaded.anatomy.identity,
         "corpus_hash": corpus.attributes["corpus_hash"],
@@ -84,7 +84,7 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
     from dataclasses import replace
 
     from ffkv.activations import merge
-    from ffkv.activations.data import read_triggers, write_triggers
+    from ffkv.activations.trigger_file import read_triggers, write_triggers
 
     merged, parts = None, []
     for shard in shards:  # one at a time: all together would fill the memory
@@ -120,20 +120,20 @@ def prefixes(
     **values,
 ) -> None:
     """Store r, x, y, o and m of one shard of the sampled prefixes."""
-    from ffkv.runtime import torch_with
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv.activations.prefixes import write_prefixes
-    from ffkv.activations.sample import sample_prefixes
-    from ffkv.corpus import data
-    from ffkv.model.load import load
+    from ffkv.activations.prefix_sample import sample_prefixes
+    from ffkv.activations.sampled_states import write_prefixes
+    from ffkv.corpus.corpus_file import read_corpus
+    from ffkv.model.checkpoint.load import load
 
     settings, batching = (
         section(Prefixes, **values),
         section(Activations, batch_tokens=batch_tokens, block_sentences=block_sentences),
     )
     loaded = load(model_folder, device)
-    corpus = data.read(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
+    corpus = read_corpus(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
     sample = sample_prefixes(corpus.lengths, settings.count, settings.sample, seed)
     attributes = {
         **loaded.anatomy.identity,

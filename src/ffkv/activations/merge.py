@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ffkv import store
-from ffkv.activations.data import EXAMPLES, TriggerExamples, Triggers
-from ffkv.activations.prefix_data import allocate, copy
+from ffkv.activations.prefix_file import allocate, copy
+from ffkv.activations.trigger_file import EXAMPLES, TriggerExamples, Triggers
 from ffkv.errors import UserError
+from ffkv.files import hdf5
 from ffkv.model.anatomy import Anatomy
 
 
@@ -75,13 +75,13 @@ def merge_prefixes(path: Path, shards: Sequence[Path], anatomy: Anatomy) -> None
     Raises:
         UserError: the shards are not parts of one sample.
     """
-    with store.open(shards[0], "prefixes", anatomy.identity) as first:
+    with hdf5.open(shards[0], "prefixes", anatomy.identity) as first:
         attributes = {name: first.attrs[name] for name in first.attrs if name not in ("format", "kind", "versions")}
-    with store.create(path, "prefixes", attributes) as file:
+    with hdf5.create(path, "prefixes", attributes) as file:
         allocate(file, anatomy, int(attributes["sampled"]))
         start, total = 0, int(attributes["sampled"])
         for shard in shards:
-            with store.open(shard, "prefixes", attributes) as source:
+            with hdf5.open(shard, "prefixes", attributes) as source:
                 count = len(source["sentence"])
                 if start + count <= total:
                     copy(source, file, slice(start, start + count))

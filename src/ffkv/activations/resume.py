@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 import ffkv
-from ffkv import store
-from ffkv.activations.state import State, settle
-from ffkv.checksums import sum_path
+from ffkv.activations.trigger_state import State, settle
 from ffkv.errors import UserError
-from ffkv.files import PROGRESS, remove
-from ffkv.stopping import stop, stoppable
+from ffkv.files import hdf5
+from ffkv.files.atomic import PROGRESS, remove
+from ffkv.files.checksums import sum_path
+from ffkv.process.signals import stop, stoppable
 
 LARGEST_SHARE = 0.05  # of the time that saving may take
 STATISTICS = ("fires", "fires_negative", "total", "finite", "maximum", "minimum", "histogram")
@@ -56,7 +56,7 @@ def identity(attributes: dict[str, Any], device: str) -> dict[str, Any]:
     code = hashlib.sha256()
     for path in sorted(Path(ffkv.__file__).parent.rglob("*.py")):
         code.update(path.read_bytes())
-    return {**attributes, "device": device, "versions": store.versions(), "code": code.hexdigest()[:16]}
+    return {**attributes, "device": device, "versions": hdf5.versions(), "code": code.hexdigest()[:16]}
 
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
@@ -105,11 +105,11 @@ def save(saved: Saved, state: State) -> None:
     """
     settle(state)
     counts = {name: getattr(state, name) for name in COUNTS}
-    with store.create(saved.path, "progress", {"identity": saved.identity, **counts}) as file:
+    with hdf5.create(saved.path, "progress", {"identity": saved.identity, **counts}) as file:
         for name, tensors in _tensors(state).items():
             values = torch.cat(tensors).cpu().numpy()
             dimensions = ["memory", f"{name}_column"][: values.ndim]
-            store.put(file, name, values, dimensions, "1", "state of an unfinished pass")
+            hdf5.put(file, name, values, dimensions, "1", "state of an unfinished pass")
 
 
 def load(saved: Saved, state: State) -> None:
@@ -117,7 +117,7 @@ def load(saved: Saved, state: State) -> None:
     if not saved.path.exists():
         return
     try:
-        with store.open(saved.path, "progress") as file:
+        with hdf5.open(saved.path, "progress") as file:
             if not has_identity(file, saved.identity):
                 click.echo(
                     "ffkv: what was saved belongs to other settings or code; starting from the beginning.", err=True

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.activations.data import FIXED_POINT, HISTOGRAM_EDGES
+from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES
 
 # The exponent of a float32 is eight bits above 23 of mantissa, 127 more than the power of two.
 MANTISSA, BIAS = 23, 127

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from ffkv.activations import top_t
 from ffkv.activations.batches import batches, blocks, in_cache, pad, padding
-from ffkv.activations.data import HISTOGRAM_EVERY, Triggers
 from ffkv.activations.resume import Saved, going_on
-from ffkv.activations.state import State, begin, triggers_of
-from ffkv.corpus.data import Corpus
+from ffkv.activations.trigger_file import HISTOGRAM_EVERY, Triggers
+from ffkv.activations.trigger_state import State, begin, triggers_of
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
-from ffkv.model.load import LoadedModel
-from ffkv.model.tap import tap
-from ffkv.progress import progress
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.tap.tap import tap
+from ffkv.process.progress import progress
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as TriggerSettings
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 import ffkv
-from ffkv.commands import WRITABLE
 from ffkv.errors import UserError
+from ffkv.options import WRITABLE
 
 # In a clone; an installed package has no docs.
 TABLE = Path(ffkv.__file__).parents[2] / "docs" / "architectures.csv"
@@ -30,7 +30,7 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
 
     A MODEL_TYPE is what a checkpoint's config.json calls `model_type`.
     """
-    from ffkv.tables import write
+    from ffkv.files.tables import write
 
     rows = _proven(model_types, processes) if prove else _stored(model_types)
     if output is not None:
@@ -41,7 +41,7 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
 def _stored(model_types: tuple[str, ...]):
     """The rows of the table that is checked in."""
     from ffkv.architectures.coverage import COLUMNS
-    from ffkv.tables import read
+    from ffkv.files.tables import read
 
     if not TABLE.exists():
         raise UserError(
@@ -56,7 +56,7 @@ def _proven(model_types: tuple[str, ...], processes: int | None):
     """The rows of a table made now."""
     from ffkv.architectures.coverage import cores, rows, table
     from ffkv.architectures.tiny import types
-    from ffkv.progress import progress
+    from ffkv.process.progress import progress
 
     known = types()
     _check(model_types, known)

@@ -52,7 +52,7 @@ def cores() -> int:
 
 def _start() -> None:
     """One thread a process, and no word from transformers about the odd sizes of tiny models."""
-    from ffkv.runtime import configure, torch_with
+    from ffkv.process.runtime import configure, torch_with
 
     configure(1)
     torch_with(1)
@@ -74,7 +74,7 @@ def row(model_type: str) -> Row:
 
 def proof(model_type: str, model) -> Row:
     """The row of a model in memory: calibrated on one pair of random sentences, proven on another."""
-    from ffkv.model.stage import prove_in_memory
+    from ffkv.model.step import prove_in_memory
 
     try:
         layers, errors = prove_in_memory(model, *_sentences())

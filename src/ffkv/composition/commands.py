@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import MEMORIES, MODEL, PREFIXES, READABLE, WRITABLE, part, part_options, setting, threads_option
+from ffkv.options import MEMORIES, MODEL, PREFIXES, READABLE, WRITABLE, part_options, setting, threads_option
+from ffkv.parts import Part
 from ffkv.settings import Composition, Model, Values
 
 COLUMNS = [
@@ -55,26 +56,26 @@ def measure(
     output: Path,
 ) -> None:
     """Measure, on every sampled prefix, what the memories of a group of layers do."""
-    from ffkv.runtime import torch_with
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
     import pandas as pd
 
-    from ffkv import store, tables
-    from ffkv.activations.prefix_data import read_layer
+    from ffkv.activations.prefix_file import read_layer
     from ffkv.composition.composition import describe_prefixes
     from ffkv.composition.layer import read_out
-    from ffkv.corpus import data
+    from ffkv.corpus.corpus_file import read_corpus
+    from ffkv.files import hdf5, tables
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.emptied import load_head
-    from ffkv.model.memories import read_memories
+    from ffkv.model.head.head_file import load_head
+    from ffkv.model.values_file import read_memories
 
     anatomy = read_anatomy(model_folder)
-    layers = part(len(anatomy.layers), layer_group, layer_groups)
+    layers = Part(layer_group, layer_groups).of(len(anatomy.layers))
     memories = read_memories(memories_file, layers, anatomy.identity)
     head = load_head(model_folder, device, projection)
-    with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
-        corpus = data.read(corpus_file, file.attrs)
+    with hdf5.open(prefixes_file, "prefixes", anatomy.identity) as file:
+        corpus = read_corpus(corpus_file, file.attrs)
         facts = describe_prefixes(corpus, file["sentence"][...], file["position"][...])
         measured = []
         for layer in layers:
@@ -91,8 +92,8 @@ def measure(
 @click.option("--output", type=WRITABLE, required=True, help="The folder to write into, composition/.")
 def summarize(prefix_tables: tuple[Path, ...], model_folder: Path, short_prefix: int, output: Path) -> None:
     """Summarize PREFIX_TABLES, those of all groups, into the tables of figures 7 and 8."""
-    from ffkv import tables
     from ffkv.composition import composition
+    from ffkv.files import tables
     from ffkv.model.anatomy import read_anatomy
 
     anatomy = read_anatomy(model_folder)

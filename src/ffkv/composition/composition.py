@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from ffkv.corpus.data import Corpus
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import stop_words, word_at, words
 from ffkv.intervals import boxes, wilson
 

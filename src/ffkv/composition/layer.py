@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from ffkv.activations.prefix_data import PrefixLayer
+from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.composition.composition import compose
-from ffkv.model.head import Head, predictions
-from ffkv.model.memories import Memories
+from ffkv.model.head.head import Head, predictions
+from ffkv.model.values_file import Memories
 
 
 def read_out(head: Head, at: PrefixLayer, memories: Memories, layer: int, mass: float) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import WRITABLE, setting, threads_option
+from ffkv.options import WRITABLE, setting, threads_option
 from ffkv.settings import Corpus, section
 
 
@@ -22,12 +22,12 @@ from ffkv.settings import Corpus, section
 @click.option("--output", type=WRITABLE, required=True, help="The file to write, corpus/<split>.h5.")
 def corpus(model_folder: Path, split: str, threads: int, output: Path, **values) -> None:
     """Turn the documents of a split into sentences of token ids."""
-    from ffkv.corpus import data
+    from ffkv.corpus.corpus_file import write_corpus
     from ffkv.corpus.encode import bos_ids, encode
-    from ffkv.corpus.read import read
+    from ffkv.corpus.sources import read
     from ffkv.errors import UserError
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.checkpoint import load_tokenizer
+    from ffkv.model.checkpoint.read import load_tokenizer
 
     settings = section(Corpus, **values)
     anatomy = read_anatomy(model_folder)
@@ -53,4 +53,4 @@ def corpus(model_folder: Path, split: str, threads: int, output: Path, **values)
         "split": split,
         "settings": settings.model_dump(),
     }
-    data.write(output, encoded, bos, anatomy.vocabulary, settings.pretokenized, identities)
+    write_corpus(output, encoded, bos, anatomy.vocabulary, settings.pretokenized, identities)

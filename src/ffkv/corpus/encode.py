@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from ffkv.corpus.read import Document
+from ffkv.corpus.document import Document
 from ffkv.corpus.sentences import split_sentences
 from ffkv.errors import UserError
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import WRITABLE, seed_option, setting, threads_option
+from ffkv.options import WRITABLE, seed_option, setting, threads_option
 from ffkv.settings import Corpus, Embedded, section
 
 
@@ -22,8 +22,8 @@ def train(limit: int, validation_share: float, seed: int, threads: int, output: 
     """
     from ffkv.embedded import training
     from ffkv.errors import UserError
-    from ffkv.progress import progress
-    from ffkv.runtime import torch_with
+    from ffkv.process.progress import progress
+    from ffkv.process.runtime import torch_with
 
     settings = section(Embedded, **values)
     if settings.width % settings.heads:

@@ -15,12 +15,13 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from ffkv import tables
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode, flatten
-from ffkv.corpus.read import Document, read
+from ffkv.corpus.sources import read
 from ffkv.embedded.tokenizer import BOS_ID, train_tokenizer
 from ffkv.errors import UserError
-from ffkv.files import atomic
+from ffkv.files import tables
+from ffkv.files.atomic import atomic
 from ffkv.settings import Corpus, Embedded
 
 PADDING = -100  # what `cross_entropy` ignores

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import MODEL, READABLE, TRIGGERS, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.options import MODEL, READABLE, TRIGGERS, WRITABLE, part_options, seed_option, setting, threads_option
+from ffkv.parts import Part
 from ffkv.settings import Activations, Keys, Model
 
 CORPUS = click.option("--corpus", "corpus_file", type=READABLE, required=True, help="corpus/train.h5.")
@@ -36,14 +37,14 @@ def patterns(
     **values,
 ) -> None:
     """Find what recurs in the trigger examples of sampled keys, and in random prefixes beside them."""
-    from ffkv import tables
-    from ffkv.activations.data import read_triggers
-    from ffkv.corpus import data
+    from ffkv.activations.trigger_file import read_triggers
+    from ffkv.corpus.corpus_file import read_corpus
     from ffkv.errors import UserError
+    from ffkv.files import tables
+    from ffkv.keys.key_sample import sampled_examples
     from ffkv.keys.patterns import find_patterns, prepare
-    from ffkv.keys.sample import sampled_examples
     from ffkv.keys.tables import PATTERNS, PREFIXES, pattern_rows, prefix_rows, typed
-    from ffkv.progress import progress
+    from ffkv.process.progress import progress
     from ffkv.settings import section
 
     settings = section(Keys, **values)
@@ -52,9 +53,9 @@ def patterns(
             f"keys.minimum_prefixes is {settings.minimum_prefixes}: at most keys.pattern_triggers, "
             f"{settings.pattern_triggers}, or there can be no pattern."
         )
-    corpus = data.read(corpus_file)
+    corpus = read_corpus(corpus_file)
     triggers = read_triggers(triggers_file, corpus.attributes)
-    layers = part(triggers.layers, layer_group, layer_groups)
+    layers = Part(layer_group, layer_groups).of(triggers.layers)
     found_patterns, found_prefixes = [], []
     detector = prepare(corpus, settings, seed)
     with progress(len(layers), "layers", "patterns") as bar:
@@ -94,18 +95,18 @@ def removal(
     output: Path,
 ) -> None:
     """Remove the first, the last or another token from trigger examples, and see how coefficients change."""
-    from ffkv.runtime import torch_with
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv import tables
-    from ffkv.activations.rows import last_coefficients
+    from ffkv.activations.last_token import last_coefficients
+    from ffkv.files import tables
+    from ffkv.keys.key_sample import removal_stream, sampled_keys, trigger_prefixes
     from ffkv.keys.removal import relative_changes
-    from ffkv.keys.sample import removal_stream, sampled_keys, trigger_prefixes
     from ffkv.keys.tables import REMOVAL, removal_rows, typed
-    from ffkv.progress import progress
+    from ffkv.process.progress import progress
 
     model, triggers, corpus = _read(model_folder, triggers_file, corpus_file, device)
-    layers, rows = part(triggers.layers, layer_group, layer_groups), []
+    layers, rows = Part(layer_group, layer_groups).of(triggers.layers), []
     with progress(len(layers), "layers", "token removal") as bar:
         for layer in layers:
             sampled = sampled_keys(triggers, layer, per_layer, seed)
@@ -142,14 +143,14 @@ def precision(
     output: Path,
 ) -> None:
     """Work the coefficients of trigger examples out again in float32, and see what the weights' type does to them."""
-    from ffkv.runtime import torch_with
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv import tables
+    from ffkv.files import tables
+    from ffkv.keys.key_sample import sampled_keys
     from ffkv.keys.precision import COLUMNS, precision_row, rescored
-    from ffkv.keys.sample import sampled_keys
     from ffkv.keys.tables import typed
-    from ffkv.progress import progress
+    from ffkv.process.progress import progress
 
     (model, triggers, corpus), rows = _read(model_folder, triggers_file, corpus_file, device), []
     model.model.float()
@@ -163,13 +164,13 @@ def precision(
 
 def _read(model_folder: Path, triggers_file: Path, corpus_file: Path, device: str):
     """The model, its triggers and the corpus that they come from; refused where they do not belong together."""
-    from ffkv.activations.data import read_triggers
-    from ffkv.corpus import data
+    from ffkv.activations.trigger_file import read_triggers
+    from ffkv.corpus.corpus_file import read_corpus
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.load import load
+    from ffkv.model.checkpoint.load import load
 
     identity = read_anatomy(model_folder).identity
-    corpus = data.read(corpus_file, identity)
+    corpus = read_corpus(corpus_file, identity)
     triggers = read_triggers(triggers_file, {**corpus.attributes, **identity})
     return load(model_folder, device), triggers, corpus
 
@@ -188,8 +189,8 @@ def summarize(triggers_file: Path, pattern_files, prefix_files, removal_files, s
 
     Repeat --patterns, --prefixes and --removal for each group.
     """
-    from ffkv import tables
-    from ffkv.activations.data import read_triggers
+    from ffkv.activations.trigger_file import read_triggers
+    from ffkv.files import tables
     from ffkv.keys.tables import activity, category_shares, living_layers, pattern_summary, removal_summary
 
     triggers = read_triggers(triggers_file)

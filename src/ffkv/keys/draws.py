@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from ffkv.keys.sample import SIMILARITY
+from ffkv.keys.key_sample import SIMILARITY
 from ffkv.keys.topics import Space
 
 DRAWS = 4000  # random keys that a key is compared with: a single key among 200 can pass at 5 %

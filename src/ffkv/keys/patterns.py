@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ffkv.corpus.data import Corpus
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.keys.chance import Background, count_background, p_value, q_values
 from ffkv.keys.draws import Pool
 from ffkv.keys.features import KINDS, Evidence, Feature, shallow_evidence
-from ffkv.keys.sample import background_prefixes
+from ffkv.keys.key_sample import background_prefixes
 from ffkv.keys.similarity import CHANCE, fill_pool, members, place, similarity_p_values
 from ffkv.keys.topics import fit_space
 from ffkv.settings import Keys

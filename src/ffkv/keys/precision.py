@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ffkv.activations.data import Triggers
-from ffkv.activations.rows import last_coefficients
-from ffkv.corpus.data import Corpus
-from ffkv.keys.sample import trigger_prefixes
-from ffkv.model.load import LoadedModel
+from ffkv.activations.last_token import last_coefficients
+from ffkv.activations.trigger_file import Triggers
+from ffkv.corpus.corpus_file import Corpus
+from ffkv.keys.key_sample import trigger_prefixes
+from ffkv.model.checkpoint.load import LoadedModel
 
 COLUMNS = {
     "layer": "int64",

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from ffkv.keys.chance import LENGTHS, length_class
 from ffkv.keys.draws import DRAWS, Pool, blocks, mean_cosine
-from ffkv.keys.sample import SIMILARITY
+from ffkv.keys.key_sample import SIMILARITY
 from ffkv.keys.topics import Space, content_words
 
 CHANCE = 0.05  # share of random prefixes that are near enough to a key's prefixes to belong to them

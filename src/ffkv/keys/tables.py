@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ffkv.activations.data import Triggers
+from ffkv.activations.trigger_file import Triggers
 from ffkv.intervals import bootstrap_mean
 from ffkv.keys.features import KINDS
+from ffkv.keys.key_sample import Examples
 from ffkv.keys.patterns import CATEGORIES, Pattern, categories
 from ffkv.keys.removal import REMOVED
-from ffkv.keys.sample import Examples
 
 PATTERNS = {
     "sample": "str",

@@ -11,7 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
-from ffkv.corpus.data import Corpus
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import stop_words, words
 
 PASSAGE_SENTENCES = 10  # sentences of a document that are one passage

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
+from ffkv.files.checksums import verify_sum
 
 FILE = "anatomy.json"
 

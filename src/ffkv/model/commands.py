@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import WRITABLE, setting, threads_option
+from ffkv.options import WRITABLE, setting, threads_option
 from ffkv.settings import Model, section
 
 # Proofs run on the CPU; what a cluster is asked for is the workflow's business.
@@ -20,9 +20,9 @@ CHECKPOINT = [name for name in Model.model_fields if name not in ("device", "gpu
 @click.option("--memories", type=WRITABLE, required=True, help="The file of values to write, memories.h5.")
 def model(threads: int, output: Path, memories: Path, **values) -> None:
     """Prove a checkpoint's feed-forward layers and write its values and head."""
-    from ffkv.files import atomic
-    from ffkv.model.stage import examine, write_stage
-    from ffkv.runtime import torch_with
+    from ffkv.files.atomic import atomic
+    from ffkv.model.step import examine, write_stage
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
     with atomic(output) as folder, atomic(memories) as values_file:  # both, or neither
@@ -41,8 +41,8 @@ def inspect(threads: int, **values) -> None:
     """Show how a checkpoint's feed-forward layers are built, and how exactly the decomposition holds."""
     import tempfile
 
-    from ffkv.model.stage import describe, examine, write_stage
-    from ffkv.runtime import torch_with
+    from ffkv.model.step import describe, examine, write_stage
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
     with tempfile.TemporaryDirectory() as folder:

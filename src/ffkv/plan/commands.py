@@ -31,11 +31,10 @@ def plan(
     No weight is read and nothing is written. Rates are measured on this machine for a few seconds. Exit code 3 and a
     warning say that the disk or the memory will not do. Run it where snakemake will run.
     """
-    from ffkv.runtime import configure
+    from ffkv.process.runtime import configure
 
     configure(1)  # as jobs are; torch's threads are set by each measurement
     from ffkv.architectures.coverage import cores as cores_here
-    from ffkv.configuration import resolve
     from ffkv.plan.costs import costs
     from ffkv.plan.machine import disk_left, measure, memory_left
     from ffkv.plan.outlook import outlook, total_seconds, warnings
@@ -43,7 +42,8 @@ def plan(
     from ffkv.plan.show import as_data, as_text
     from ffkv.plan.text import text_of_run
     from ffkv.plan.work import Run
-    from ffkv.settings_file import read_settings
+    from ffkv.settings.runs import resolve
+    from ffkv.settings.yaml_file import read_settings
 
     given = {"train": train_tokens, "validation": validation_tokens}
     given = {split: tokens for split, tokens in given.items() if tokens is not None}

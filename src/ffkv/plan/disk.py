@@ -1,7 +1,7 @@
 """Bytes of the files of a run, from their datasets (docs/formats.md) and, for tables, from what rows have been seen to take."""
 
-from ffkv.activations.data import HISTOGRAM_EDGES
-from ffkv.activations.prefix_data import READ_AT_ONCE
+from ffkv.activations.prefix_file import READ_AT_ONCE
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
 
@@ -69,6 +69,6 @@ def report_bytes(cards: int) -> float:
 
 
 def _stored(rows: float, row: int) -> float:
-    """Bytes of a dataset of so many rows of so many bytes: it grows by whole chunks of leading rows, see `ffkv.store`."""
+    """Bytes of a dataset of so many rows of so many bytes: it grows by whole chunks of leading rows, see `ffkv.files.hdf5`."""
     chunk = max(1, min(rows, CHUNK // row))
     return row * chunk * -(-rows // chunk)

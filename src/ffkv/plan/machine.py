@@ -17,19 +17,23 @@ import torch
 from ffkv.activations.contest import Contest
 from ffkv.activations.statistics import Statistics
 from ffkv.keys.features import shallow_evidence
-from ffkv.model import head as reading
-from ffkv.model.head import CACHED_BYTES, CHUNK_BYTES
-from ffkv.model.passages import PASSAGES
+from ffkv.model.discover.probe_texts import PASSAGES
+from ffkv.model.head import head as reading
+from ffkv.model.head.head import CACHED_BYTES, CHUNK_BYTES
 from ffkv.plan.shape import Shape
-from ffkv.runtime import choose_device
+from ffkv.process.runtime import choose_device
 from ffkv.values import projections
 
 # What jobs import, and in which stages: each holds what stands before it in its line.
 STAGES = (
-    {"store": "ffkv.store", "tables": "ffkv.tables, pyarrow.parquet, ffkv.corpus.data", "keys": "ffkv.keys.patterns"},
     {
-        "model": "ffkv.model.load, ffkv.model.emptied, transformers.models.gpt2.modeling_gpt2",
-        "model and tables": "ffkv.tables, pyarrow.parquet",
+        "store": "ffkv.files.hdf5",
+        "tables": "ffkv.files.tables, pyarrow.parquet, ffkv.corpus.corpus_file",
+        "keys": "ffkv.keys.patterns",
+    },
+    {
+        "model": "ffkv.model.checkpoint.load, ffkv.model.head.head_file, transformers.models.gpt2.modeling_gpt2",
+        "model and tables": "ffkv.files.tables, pyarrow.parquet",
         "all": "ffkv.keys.patterns",
     },
 )

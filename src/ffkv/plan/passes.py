@@ -3,7 +3,7 @@
 import math
 
 from ffkv.activations.contest import WAITING
-from ffkv.activations.prefix_data import READ_AT_ONCE
+from ffkv.activations.prefix_file import READ_AT_ONCE
 from ffkv.plan.disk import checkpoint_bytes, corpus_bytes, memories_bytes, model_bytes, prefixes_bytes
 from ffkv.plan.work import LOADED, Cost, Run, batch_tokens, body_operations, head_operations, loading, running
 from ffkv.settings import EMBEDDED

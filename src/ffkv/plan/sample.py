@@ -12,8 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from ffkv.corpus.files import LONGEST
-from ffkv.corpus.read import Document, read
+from ffkv.corpus.document import Document
+from ffkv.corpus.sources import read
+from ffkv.corpus.text_files import LONGEST
 from ffkv.errors import UserError
 from ffkv.settings import Corpus
 
@@ -40,7 +41,7 @@ def sample_files(paths: list[Path], corpus: Corpus) -> tuple[list[Document], flo
     Returns:
         The documents, and how much more there is in all.
     Raises:
-        UserError: see `ffkv.corpus.read.read`; or a large file of JSON that is one list.
+        UserError: see `ffkv.corpus.sources.read`; or a large file of JSON that is one list.
     """
     chosen = [paths[index * len(paths) // FILES] for index in range(FILES)] if len(paths) > FILES else paths
     total = sum(path.stat().st_size for path in paths)

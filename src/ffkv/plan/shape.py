@@ -8,9 +8,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ffkv.errors import UserError
-from ffkv.model.checkpoint import check_checkpoint, load_form
-from ffkv.model.experts import form_of, shape_of
-from ffkv.model.find import block_of, candidates_of
+from ffkv.model.checkpoint.read import check_checkpoint, load_form
+from ffkv.model.discover.find import block_of, candidates_of
+from ffkv.model.experts.record import form_of, shape_of
 from ffkv.settings import EMBEDDED, Settings
 
 # How configs call the number of experts that a token is sent to, and the activation function.

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ffkv import store
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids, encode
-from ffkv.corpus.read import Document, find_files, held_out
-from ffkv.corpus.read import read as read_documents
+from ffkv.corpus.sources import find_files, held_out
+from ffkv.corpus.sources import read as read_documents
 from ffkv.errors import UserError
-from ffkv.model.checkpoint import load_tokenizer
+from ffkv.files import hdf5
+from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.plan.sample import BUDGET, sample_files, thinned
 from ffkv.plan.shape import Shape
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
@@ -154,7 +155,7 @@ def _made(run: str, split: str, corpus: Corpus) -> Split | None:
     path = Path("results") / run / "corpus" / f"{split}.h5"
     if not path.exists():
         return None
-    with store.open(path, "corpus") as file:
+    with hdf5.open(path, "corpus") as file:
         if json.loads(file.attrs.get("settings", "{}")) != corpus.model_dump():
             return None
         lengths = np.diff(file["sentence_offset"][...]).astype(float)
@@ -218,7 +219,7 @@ def _hub_split(corpus: Corpus, name: str):
 
 @functools.cache
 def _embedded_documents() -> list[Document]:
-    from ffkv.embedded.documents import documents
+    from ffkv.corpus.python_docs import documents
 
     return list(documents())
 

@@ -6,8 +6,8 @@ L layers, M memories in all, d width, V vocabulary, T tokens, t triggers a key, 
 import math
 from dataclasses import dataclass, field
 
-from ffkv.model.head import CHUNK_BYTES
-from ffkv.pieces import KEPT
+from ffkv.files.lazy import KEPT
+from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.plan.disk import corpus_bytes, triggers_bytes
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import MODEL, PREFIXES, READABLE, WRITABLE, part, part_options, seed_option, setting, threads_option
+from ffkv.options import MODEL, PREFIXES, READABLE, WRITABLE, part_options, seed_option, setting, threads_option
+from ffkv.parts import Part
 from ffkv.settings import Model, Refinement
 
 COLUMNS = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case", "tied"]
@@ -32,29 +33,29 @@ def measure(
     output: Path,
 ) -> None:
     """Read out r, y and o of every sampled prefix in a group of layers."""
-    from ffkv.runtime import torch_with
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
     import numpy as np
     import pandas as pd
 
-    from ffkv import store, tables
-    from ffkv.activations.prefix_data import read_layer
+    from ffkv.activations.prefix_file import read_layer
+    from ffkv.files import hdf5, tables
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.emptied import load_head
-    from ffkv.model.head import predictions
+    from ffkv.model.head.head import predictions
+    from ffkv.model.head.head_file import load_head
     from ffkv.refinement.layer import read_out
 
     anatomy = read_anatomy(model_folder)
     head, last = load_head(model_folder, device), len(anatomy.layers) - 1
-    with store.open(prefixes_file, "prefixes", anatomy.identity) as file:
+    with hdf5.open(prefixes_file, "prefixes", anatomy.identity) as file:
         if "end" in file:
             final = predictions(head, file["end"][...], None).ids
         else:
             final = predictions(head, read_layer(file, last, "o").o, last).ids
         number = np.arange(len(final), dtype=np.int32)
         measured = []
-        for layer in part(len(anatomy.layers), layer_group, layer_groups):
+        for layer in Part(layer_group, layer_groups).of(len(anatomy.layers)):
             read = read_out(head, read_layer(file, layer, "ryo"), final, layer)
             measured.append(read.assign(layer=layer, prefix=number)[COLUMNS])
     tables.write(pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=COLUMNS), output)
@@ -80,18 +81,18 @@ def summarize(
     output: Path,
 ) -> None:
     """Summarize PREFIX_TABLES, those of all groups, into the tables of figures 9 to 11 and the changes to annotate."""
-    from ffkv import store, tables
-    from ffkv.corpus import data
+    from ffkv.corpus.corpus_file import read_corpus
+    from ffkv.files import hdf5, tables
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.emptied import stored_output_embedding
-    from ffkv.model.vocabulary import read_vocabulary
+    from ffkv.model.checkpoint.vocabulary import read_vocabulary
+    from ffkv.model.head.head_file import stored_output_embedding
     from ffkv.refinement import refinement
 
     layers = len(read_anatomy(model_folder).layers)
     table = tables.read_all(prefix_tables)
     tables.check_layers(table, ["layer", "prefix"], set(range(layers)), "PREFIX_TABLES")
-    with store.open(prefixes_file, "prefixes") as file:
-        corpus, sentence, position = data.read(corpus_file, file.attrs), file["sentence"][...], file["position"][...]
+    with hdf5.open(prefixes_file, "prefixes") as file:
+        corpus, sentence, position = read_corpus(corpus_file, file.attrs), file["sentence"][...], file["position"][...]
     chosen = refinement.sample_changes(table[table["layer"] == layers - 1], changes, seed)
     for name, summary in {
         "residual": refinement.matches(table),

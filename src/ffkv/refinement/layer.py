@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from ffkv.activations.prefix_data import PrefixLayer
-from ffkv.model.head import Head, predictions
+from ffkv.activations.prefix_file import PrefixLayer
+from ffkv.model.head.head import Head, predictions
 from ffkv.refinement.refinement import classify
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from ffkv.corpus.data import Corpus
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.intervals import boxes, shares, wilson
 
 CASES = ("residual", "agreement", "composition", "ffn", "other")

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv import store, tables
-from ffkv.activations.data import HISTOGRAM_EDGES, TriggerExamples, Triggers, read_triggers
-from ffkv.corpus import data
-from ffkv.model.vocabulary import read_vocabulary
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES, TriggerExamples, Triggers, read_triggers
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.files import hdf5, tables
+from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.report.results import Results
 from ffkv.report.text import MINUS, ending, number, percent, token, visible
 
@@ -89,7 +89,7 @@ def cards(results: Results) -> list[Card]:
     if not results.settings.report.cards:
         return []
     triggers = read_triggers(results.folder / "triggers.h5")
-    corpus = data.read(results.folder / "corpus" / "train.h5", triggers.attributes)
+    corpus = read_corpus(results.folder / "corpus" / "train.h5", triggers.attributes)
     vocabulary = read_vocabulary(results.folder / "model")
     found = tables.read_all(results.groups("keys/patterns"))
     found = found[found["sample"] == "trigger"]
@@ -189,7 +189,7 @@ def signed(value: float) -> str:
 
 def trigger_lines(
     triggers: TriggerExamples,
-    corpus: data.Corpus,
+    corpus: Corpus,
     vocabulary: Sequence[str],
     row: int,
     count: int,
@@ -238,7 +238,7 @@ def read_predictions(
     """The tokens at one end, "top" or "bottom", of each chosen memory's value."""
     found = {}
     for path in results.groups("values/projections", "h5"):
-        with store.open(path, "projections", belongs_to) as file:
+        with hdf5.open(path, "projections", belongs_to) as file:
             memories = zip(file["layer"][...].tolist(), file["memory"][...].tolist())
             rows = {memory: row for row, memory in enumerate(memories)}
             for memory in set(chosen) & set(rows):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import WRITABLE
+from ffkv.options import WRITABLE
 
 
 @click.command()
@@ -28,7 +28,7 @@ def report(folder: Path, settings: Path, output: Path) -> None:
     One file that opens from disk, without network and without scripts. Each figure also stands as an SVG file in the
     folder `figures` beside it.
     """
-    from ffkv.files import atomic
+    from ffkv.files.atomic import atomic
     from ffkv.report.page import exhibits, render
     from ffkv.report.results import read_results
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from ffkv.report import captions, drawing, figures
 from ffkv.report.cards import cards
+from ffkv.report.facts import facts
 from ffkv.report.results import PRECISION, TRAINING, Results, paper_figures
-from ffkv.report.run import facts
 from ffkv.report.summary import summary
 from ffkv.report.text import ending, number, percent, token, visible
 

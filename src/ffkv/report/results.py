@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
-from ffkv import store, tables
-from ffkv.checksums import verify_sum
 from ffkv.errors import UserError
+from ffkv.files import hdf5, tables
+from ffkv.files.checksums import verify_sum
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.settings import EMBEDDED, Settings
 
@@ -127,7 +127,7 @@ def _settings(path: Path) -> Settings:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    with store.open(path, "corpus") as file:
+    with hdf5.open(path, "corpus") as file:
         about = {name: file.attrs[name] for name in ("counts", "settings", "tokens", "sentences", "corpus_hash")}
     return {**about, "counts": json.loads(about["counts"]), "settings": json.loads(about["settings"])}
 

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import click
 
-from ffkv.commands import (
+from ffkv.options import (
     MEMORIES,
     MODEL,
     READABLE,
     TRIGGERS,
     WRITABLE,
-    part,
     part_options,
     seed_option,
     setting,
     threads_option,
 )
+from ffkv.parts import Part
 from ffkv.settings import Model, Values
 
 
@@ -56,19 +56,19 @@ def measure(
     """Project the values of a group of layers onto the vocabulary and compare them with what follows their keys' triggers."""
     from dataclasses import replace
 
-    from ffkv.runtime import torch_with
+    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv import tables
-    from ffkv.activations.data import read_triggers
+    from ffkv.activations.trigger_file import read_triggers
+    from ffkv.files import tables
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.emptied import load_head
-    from ffkv.model.memories import read_memories
+    from ffkv.model.head.head_file import load_head
+    from ffkv.model.values_file import read_memories
     from ffkv.values.compare import compare, first_next
     from ffkv.values.projections import project, write_projections
 
     anatomy = read_anatomy(model_folder)
-    memories = read_memories(memories_file, part(len(anatomy.layers), layer_group, layer_groups), anatomy.identity)
+    memories = read_memories(memories_file, Part(layer_group, layer_groups).of(len(anatomy.layers)), anatomy.identity)
     triggers = read_triggers(triggers_file, anatomy.identity)
     head = load_head(model_folder, device, projection)
     projections, ranks = project(head, memories, top_tokens, first_next(memories, triggers))
@@ -96,23 +96,23 @@ def summarize(
     output: Path,
 ) -> None:
     """Summarize MEMORY_TABLES, those of all groups, into the tables of figures 4 to 6 and of table 2."""
-    from ffkv import tables
-    from ffkv.activations.data import read_triggers
-    from ffkv.corpus import data
-    from ffkv.model.vocabulary import read_vocabulary
-    from ffkv.values import agreement
+    from ffkv.activations.trigger_file import read_triggers
+    from ffkv.corpus.corpus_file import read_corpus
+    from ffkv.files import tables
+    from ffkv.model.checkpoint.vocabulary import read_vocabulary
+    from ffkv.values import summaries
 
     triggers = read_triggers(triggers_file)
-    corpus = data.read(corpus_file, triggers.attributes)
+    corpus = read_corpus(corpus_file, triggers.attributes)
     table = tables.read_all(memory_tables)
     tables.check_layers(table, ["layer", "memory"], set(range(triggers.layers)), "MEMORY_TABLES")
-    chosen = agreement.predictive(table, predictive)
+    chosen = summaries.predictive(table, predictive)
     per_key = triggers.coefficient.shape[1]
     for name, summary in {
-        "agreement": agreement.agreement(table, corpus.unigram, seed),
-        "rank": agreement.ranks(table),
-        "probability": agreement.by_probability(table, bins),
-        "predictive": agreement.examples(chosen, triggers, corpus, read_vocabulary(model_folder), per_key),
-        "predictive_layers": agreement.predictive_layers(chosen, triggers.layers),
+        "agreement": summaries.agreement(table, corpus.unigram, seed),
+        "rank": summaries.ranks(table),
+        "probability": summaries.by_probability(table, bins),
+        "predictive": summaries.examples(chosen, triggers, corpus, read_vocabulary(model_folder), per_key),
+        "predictive_layers": summaries.predictive_layers(chosen, triggers.layers),
     }.items():
         tables.write(summary, output / f"{name}.csv")

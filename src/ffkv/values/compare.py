@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from ffkv.activations.data import NONE, Triggers
-from ffkv.model.memories import Memories
+from ffkv.activations.trigger_file import NONE, Triggers
+from ffkv.model.values_file import Memories
 from ffkv.values.projections import Projections
 
 

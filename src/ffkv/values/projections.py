@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv import store
-from ffkv.activations.data import NONE
-from ffkv.model.head import Head, highest, lowest, rank
-from ffkv.model.memories import Memories
-from ffkv.progress import progress
+from ffkv.activations.trigger_file import NONE
+from ffkv.files import hdf5
+from ffkv.model.head.head import Head, highest, lowest, rank
+from ffkv.model.values_file import Memories
+from ffkv.process.progress import progress
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,6 @@ def kept(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Tensor]:
 
 def write_projections(path: Path, projections: Projections) -> None:
     """Writes `values/projections/<group>.h5`."""
-    with store.create(path, "projections", projections.attributes) as file:
+    with hdf5.create(path, "projections", projections.attributes) as file:
         for name, (dimensions, unit, description) in DESCRIPTIONS.items():
-            store.put(file, name, getattr(projections, name), dimensions, unit, description)
+            hdf5.put(file, name, getattr(projections, name), dimensions, unit, description)

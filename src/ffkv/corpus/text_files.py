@@ -1,0 +1,244 @@
+"""The texts in a file, as they stand there: no type is guessed, nothing is kept elsewhere, a row at a time.
+
+Whatever the bytes are, a file gives its texts or a `UserError` that names the file and the place.
+"""
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from ffkv.errors import UserError
+from ffkv.settings.messages import shown
+
+LONGEST = 2**26  # characters of a document or a line: more is no text that anyone wrote, and would fill the memory
+SAMPLE = 4096  # bytes at the beginning that say whether a file is text
+# What a file begins with that is no UTF-8 text, whatever its name says; longer beginnings first.
+FOREIGN = {
+    b"\xff\xfe\0\0": "UTF-32 text: convert it to UTF-8",
+    b"\0\0\xfe\xff": "UTF-32 text: convert it to UTF-8",
+    b"\xff\xfe": "UTF-16 text: convert it to UTF-8",
+    b"\xfe\xff": "UTF-16 text: convert it to UTF-8",
+    b"\x1f\x8b": "compressed by gzip: its name must end in .gz, once for each time",
+    b"BZh": "compressed by bzip2: unpack it",
+    b"\xfd7zXZ\0": "compressed by xz: unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it",
+    b"PK\x03\x04": "a zip archive: unpack it",
+    b"PAR1": "a parquet file: its name must end in .parquet",
+    b"%PDF-": "a PDF file: extract its text",
+}
+
+
+def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
+    """The texts of a file in their order; None for a row that has none.
+
+    Args:
+        kind: "text", "json", "csv" or "parquet". A name that ends in .gz says that the file is compressed.
+        field: the field of a row that holds the text; not of kind "text".
+        unit: what a text is in a file of kind "text": "line", "paragraph" or "file".
+    Raises:
+        UserError: the file cannot be read, is damaged or no file of that kind, has no such field, or holds another thing
+            than text there.
+    """
+    try:
+        with _open(path) as file:
+            if kind == "parquet":
+                yield from _parquet(path, file, field)
+            elif kind == "json":
+                yield from _json(path, _checked(path, file), field)
+            else:
+                plain = _checked(path, file)
+                # Not left to utf-8-sig, which loses a file of the first byte alone.
+                if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
+                    plain.read(len(BOM_UTF8))
+                stream = io.TextIOWrapper(plain, "utf-8", errors="replace", newline="" if kind == "csv" else None)
+                yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)
+    except (OSError, EOFError, zlib.error) as error:  # of the disk, or of a damaged .gz
+        raise _unreadable(path, getattr(error, "strerror", None) or error) from error
+
+
+def _unreadable(path: str, reason: object, line: int | None = None) -> UserError:
+    text = " ".join(str(reason).split())[:500]
+    place = f" (line {line:,})" if line else ""
+    return UserError(f"The corpus {path} cannot be read{place}: {text or type(reason).__name__}.".replace("..", "."))
+
+
+def _no_field(path: str, field: str, found: list[str]) -> UserError:
+    return UserError(f"{path} has no field {field!r}; it has {shown(found)[1:-1] or 'none'}. Set corpus.text_field.")
+
+
+def _no_text(path: str, place: str, field: str, value: object) -> UserError:
+    return UserError(f"{path}, {place}: field {field!r} holds {type(value).__name__}, not text. Set corpus.text_field.")
+
+
+def _open(path: str) -> BinaryIO:
+    return gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
+
+
+def _checked(path: str, file: BinaryIO) -> BinaryIO:
+    """The file, still at its beginning, if that may be UTF-8 text."""
+    buffered = io.BufferedReader(file, SAMPLE) if isinstance(file, gzip.GzipFile) else file
+    sample = buffered.peek(SAMPLE)[:SAMPLE]
+    for beginning, what in FOREIGN.items():
+        if sample.startswith(beginning):
+            raise _unreadable(path, f"it is {what}")
+    if sample.count(0) > len(sample) // 4:
+        raise _unreadable(path, "it begins with NUL bytes, so it is damaged, or UTF-16 text that must become UTF-8")
+    return buffered
+
+
+def _lines(path: str, stream: Any) -> Iterator[Any]:
+    """Lines of a text or byte stream, with what ends them."""
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), stream.read(0)), 1):
+        if len(line) > LONGEST:
+            raise _unreadable(path, f"the line is longer than {LONGEST:,} characters", number)
+        yield line
+
+
+def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
+    if unit == "file":
+        text = stream.read(LONGEST + 1)
+        if len(text) > LONGEST:
+            raise _unreadable(
+                path, f"as one document it is longer than {LONGEST:,} characters: use another txt_document"
+            )
+        yield text
+        return
+    lines = (line.removesuffix("\n") for line in _lines(path, stream))
+    yield from lines if unit == "line" else _paragraphs(path, lines)
+
+
+def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
+    paragraph, length = [], 0
+    for number, line in enumerate(lines, 1):
+        if line:
+            paragraph.append(line)
+            length += len(line) + 1
+            if length > LONGEST:
+                raise _unreadable(path, f"the paragraph is longer than {LONGEST:,} characters", number)
+        elif paragraph:
+            yield "\n".join(paragraph)
+            paragraph, length = [], 0
+    if paragraph:
+        yield "\n".join(paragraph)
+
+
+def _csv(path: str, stream: TextIO, field: str) -> Iterator[str]:
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader(_lines(path, stream), strict=True)
+    header, start = None, 1
+    while True:
+        start = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise _unreadable(path, f"{error} in the row that begins here", start) from error
+        if row is None:
+            return
+        if not row:  # an empty line
+            continue
+        if header is None:
+            header = row
+            if header.count(field) != 1:
+                raise _no_field(path, field, header) if field not in header else _twice(path, field)
+            column = header.index(field)
+        elif len(row) != len(header):
+            raise _unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
+        else:
+            yield row[column]
+
+
+def _twice(path: str, field: str) -> UserError:
+    return UserError(f"{path} has more than one field {field!r}: rename one of them.")
+
+
+def _json(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
+    names, found = None, False
+    for place, row in _json_rows(path, file):
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, {place}: holds {type(row).__name__}, not an object with fields.")
+        text = row.get(field)
+        if text is not None and not isinstance(text, str):
+            raise _no_text(path, place, field, text)
+        names, found = names or list(row), found or field in row
+        yield text
+    if names is not None and not found:
+        raise _no_field(path, field, names)
+
+
+def _json_rows(path: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """Where each row stands, and the row: one a line, or all in one list."""
+    for number, line in enumerate(_lines(path, file), 1):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if line.isspace() or not line:
+            continue
+        if line.lstrip().startswith(b"["):
+            rest = file.read(LONGEST + 1 - len(line))
+            if len(line) + len(rest) > LONGEST:
+                raise _unreadable(path, f"its list is longer than {LONGEST:,} bytes: write one object a line", number)
+            rows = _parsed(path, line + rest, number)
+            yield from ((f"row {index}", row) for index, row in enumerate(rows))
+            return
+        yield f"line {number:,}", _parsed(path, line.rstrip(), number)
+
+
+def _parsed(path: str, data: bytes, line: int) -> Any:
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_int=lambda digits: 0,  # numbers are not read: they may have any number of digits
+            parse_float=lambda digits: 0.0,
+        )
+    except UnicodeDecodeError as error:  # the format is UTF-8 by definition
+        raise _unreadable(path, f"bytes that are no UTF-8 text ({error.reason} at byte {error.start})", line) from error
+    except json.JSONDecodeError as error:
+        raise _unreadable(path, f"no JSON: {error.msg} at character {error.colno}", line + error.lineno - 1) from error
+    except ValueError as error:
+        raise _unreadable(path, error, line) from error
+    except RecursionError as error:
+        raise _unreadable(path, "its JSON is nested too deeply", line) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"the field {shown(twice)} stands there twice")
+    return row
+
+
+def _parquet(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
+    import shutil
+    import tempfile
+
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with tempfile.TemporaryFile() as whole:
+        if isinstance(file, gzip.GzipFile):  # is read from its end
+            shutil.copyfileobj(file, whole)
+            file = whole
+        try:
+            opened = parquet.ParquetFile(file, page_checksum_verification=True)
+            names = opened.schema_arrow.names
+            if names.count(field) != 1:
+                raise _no_field(path, field, names) if field not in names else _twice(path, field)
+            number = 0
+            for batch in opened.iter_batches(256, columns=[field], use_threads=False):
+                for value in batch.column(names.index(field) if batch.num_columns > 1 else 0):
+                    text = value.as_py()
+                    if text is not None and not isinstance(text, str):
+                        raise _no_text(path, f"row {number:,}", field, text)
+                    yield text
+                    number += 1
+        except UnicodeDecodeError as error:
+            raise _unreadable(path, f"field {field!r} holds bytes that are no UTF-8 text, row {number:,}") from error
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # what a damaged file can raise
+            raise _unreadable(path, error) from error

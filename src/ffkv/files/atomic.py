@@ -1,0 +1,143 @@
+"""Files that are whole when they stand under their name, each with its checksum beside it."""
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from ffkv.errors import UserError
+from ffkv.files.checksums import sum_path, sums
+
+PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
+
+PROGRESS = ".progress"  # what a long step has done so far, as `.<name>.progress`
+
+
+@contextlib.contextmanager
+def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; on success it is synced and renamed to `path`, on failure removed.
+
+    The block may make a file or a folder at the temporary path. A file that already stood under `path` stays until the
+    new one is complete. What killed processes of this machine left of earlier attempts is swept first.
+
+    Args:
+        summed: write its sums beside it, for those who read it. False for what only people read.
+    Raises:
+        UserError: the folder cannot be written, or the disk is full; a folder that stands under `path` holds other files
+            than the new one.
+    """
+    path = Path(path).absolute() if not Path(path).name else Path(path)
+    temporary = _temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
+        yield temporary
+        _finish(temporary, path, summed)
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        culprit = f" ({error.filename})" if error.filename else ""
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}{culprit}. Check the folder's rights and the disk's space."
+        ) from error
+    finally:
+        remove(temporary)
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a whole folder; nothing where there is none, or where it cannot be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.partial")
+
+
+def _host() -> str:
+    return socket.gethostname().partition(".")[0]
+
+
+def _sweep(path: Path) -> None:
+    """Removes unfinished versions of `path` whose process is no more. Those of other machines stay: `ffkv check` names them."""
+    for entry in path.parent.iterdir():
+        left = PARTIAL.fullmatch(entry.name)
+        if (
+            left
+            and left["name"] in (path.name, f"{path.name}.old", f"{path.name}.sha256")
+            and left["host"] == _host()
+            and not is_written(entry)
+        ):
+            remove(entry)
+
+
+def is_written(partial: Path) -> bool:
+    """Whether the process that writes an unfinished file is one of this machine, and lives."""
+    written = PARTIAL.fullmatch(partial.name)
+    return written["host"] == _host() and psutil.pid_exists(int(written["process"]))
+
+
+def _finish(temporary: Path, path: Path, summed: bool) -> None:
+    """Gives what is complete its name and its sums.
+
+    The sums come last: a process killed here leaves whole files without them, never sums that do not fit.
+    """
+    _share(temporary)
+    _sync(temporary)
+    # A part of something larger gets its sums with that.
+    lines = sums(temporary, path.name) if summed and not any(map(PARTIAL.fullmatch, path.parts)) else ""
+    sum_path(path).unlink(missing_ok=True)
+    old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
+    temporary.replace(path)
+    if lines:
+        _write_sums(path, lines)
+    _sync_entry(path.parent)
+    if old:
+        remove(old)
+
+
+def _write_sums(path: Path, lines: str) -> None:
+    temporary = _temporary(path.with_name(f"{path.name}.sha256"))
+    temporary.write_text(lines)
+    temporary.replace(sum_path(path))
+
+
+def _set_aside(path: Path, successor: Path) -> Path:
+    """Renames a folder that a new one takes the place of; never one that holds anything else. A half-removed one would stand there otherwise."""
+    others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
+    if others:
+        raise UserError(
+            f"{path} holds other files ({', '.join(sorted(others)[:3])}): name another folder, or empty it."
+        )
+    return path.rename(_temporary(path.with_name(f"{path.name}.old")))
+
+
+def _share(path: Path) -> None:
+    """Gives the files of a folder the rights that new files get here: some libraries keep theirs to the owner."""
+    if path.is_dir():
+        mask = os.umask(0)
+        os.umask(mask)
+        for entry in path.rglob("*"):
+            if entry.is_file():
+                entry.chmod(0o666 & ~mask)
+
+
+def _sync(path: Path) -> None:
+    for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        _sync_entry(entry)
+
+
+def _sync_entry(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,70 @@
+"""Tidy tables on disk: CSV for what a figure draws, parquet for the large ones."""
+
+from collections.abc import Iterable
+from csv import QUOTE_MINIMAL, QUOTE_NONNUMERIC
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import csv
+
+from ffkv.errors import UserError
+from ffkv.files.atomic import atomic
+from ffkv.files.checksums import verify_sum
+
+
+def write(frame: pd.DataFrame, path: Path | str) -> None:
+    """Writes a table as CSV or parquet, by the ending of its name. The same table gives the same bytes."""
+    with atomic(path) as temporary:
+        if Path(path).suffix == ".parquet":
+            frame.to_parquet(temporary, index=False)
+        else:
+            frame.to_csv(temporary, index=False, float_format="%.10g", quoting=_quoting(frame))
+
+
+def _quoting(frame: pd.DataFrame) -> int:
+    """Quotes where they are needed; around every text where one has a carriage return, which pandas would not quote."""
+    returns = any(isinstance(value, str) and "\r" in value for name in frame.columns for value in frame[name])
+    return QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL
+
+
+def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
+    """Reads what `write` wrote.
+
+    Args:
+        texts: columns of a CSV file that are text even where every row looks like a number, a truth value or nothing.
+    Raises:
+        UserError: there is no such table, it is damaged, or it cannot be read.
+    """
+    verify_sum(Path(path))
+    try:
+        if Path(path).suffix == ".parquet":
+            return pd.read_parquet(path)
+        # Not pandas' reader: it would take corpus text such as "null" or "nan" for a missing value.
+        types = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
+        return csv.read_csv(path, None, csv.ParseOptions(newlines_in_values=True), types).to_pandas()
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist: run the step that makes it first.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as a table ({error}). Delete it and run the workflow again.") from error
+
+
+def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], option: str) -> None:
+    """Refuses tables of layer groups that do not make a whole.
+
+    Args:
+        identity: the columns that name a row. layers: those that must be there.
+        option: where the tables came from, for the message.
+    Raises:
+        UserError: a layer is missing, does not belong here, or is there twice.
+    """
+    if missing := layers ^ set(table["layer"]):
+        raise UserError(f"{option}: layers {sorted(missing)} are missing, or not of this model; give every group once.")
+    if repeated := set(table["layer"][table.duplicated(identity)]):
+        raise UserError(f"{option}: layers {sorted(repeated)} are there more than once; give every group once.")
+
+
+def read_all(paths: Iterable[Path | str]) -> pd.DataFrame:
+    """The tables of several layer groups, one below the other. More groups than layers leave empty ones."""
+    tables = [read(path) for path in paths]
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)

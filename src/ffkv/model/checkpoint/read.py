@@ -1,0 +1,198 @@
+"""Checkpoints to models and tokenizers: from a local folder, of transformers or of fairseq, or from the hub."""
+
+import os
+import re
+from pathlib import Path
+
+import torch
+
+from ffkv.errors import UserError
+from ffkv.fairseq import checkpoint as fairseq
+from ffkv.files.checksums import verify_sum
+from ffkv.model.discover.find import SECOND_MATRIX
+from ffkv.model.experts.record import form_of
+from ffkv.settings import EMBEDDED, Model
+
+
+def load_checkpoint(settings: Model) -> torch.nn.Module:
+    """A causal language model from a local folder (of fairseq's, too) or the hub, in evaluation mode on the CPU.
+
+    Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
+
+    Raises:
+        UserError: no such checkpoint, not a causal language model, weights missing, packed or not finite.
+    """
+    check_checkpoint(settings.checkpoint)
+    verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
+    model = fairseq.load_model(settings) if fairseq.is_fairseq(settings.checkpoint) else _from_transformers(settings)
+    if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise UserError(
+                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {parameter.dtype}: the file is damaged, the training diverged, or the type is too small for them."
+            )
+    return model.eval()
+
+
+def _from_transformers(settings: Model) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM, logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            settings.checkpoint,
+            revision=settings.revision,
+            dtype=settings.dtype,
+            trust_remote_code=settings.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to be refused below, by name
+        )
+    except Exception as error:  # the library raises many classes for what a person named wrongly
+        method = _quantisation(settings)
+        what = f"is quantised ({method}), and its weights cannot be unpacked" if method else "cannot be loaded"
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} {what} as a causal language model: {_short(error, settings.checkpoint)}"
+        ) from error
+    if info["mismatched_keys"]:
+        name, found, expected = sorted(info["mismatched_keys"])[0]
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} has the tensor {name} of shape {tuple(found)}, where a {type(model).__name__} of its config has {tuple(expected)}."
+        )
+    if surplus := [name for name in sorted(info["unexpected_keys"]) if _is_a_further_layer(model, name)]:
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} holds feed-forward layers that its config does not have, {surplus[0]} for one: check its number of layers."
+        )
+    if any(form_of(module) is not None for module in model.modules()) and hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the plainest code is what ffkv's own is proven against
+    packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
+    if packed:
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} is quantised ({_quantisation(settings) or 'unknown method'}) and hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
+        )
+    if info["missing_keys"]:
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
+        )
+    return model
+
+
+def load_form(settings: Model) -> torch.nn.Module:
+    """The model of a checkpoint on torch's meta device: its form from its config alone, no weight is read.
+
+    Raises:
+        UserError: no such checkpoint or none within reach, or not a causal language model.
+    """
+    if fairseq.is_fairseq(settings.checkpoint):
+        return fairseq.load_model(settings, with_weights=False)
+    from transformers import AutoConfig, AutoModelForCausalLM, logging
+
+    logging.set_verbosity_error()
+    where = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(settings.checkpoint, **where)
+        text = config.get_text_config(decoder=True)
+        dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(
+                config, dtype=dtype, trust_remote_code=settings.trust_remote_code
+            ).eval()
+    except Exception as error:  # as in `_from_transformers`
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} is not known as a causal language model: {_short(error, settings.checkpoint)}"
+        ) from error
+
+
+def _is_a_further_layer(model: torch.nn.Module, name: str) -> bool:
+    """Whether a tensor that a model has no place for is a second matrix of one of its own lists of blocks.
+
+    Others are left out rightly: the encoder of a model whose decoder is read, a vision tower.
+    """
+    blocks = re.match(r"(.+?)\.\d+\.", name)
+    if not blocks or not re.search(SECOND_MATRIX, name.removesuffix(".weight")):
+        return False
+    try:
+        return isinstance(model.get_submodule(blocks[1]), torch.nn.ModuleList)
+    except AttributeError:
+        return False
+
+
+def _quantisation(settings: Model) -> str:
+    """How a checkpoint says that it is quantised; "" where it does not."""
+    from transformers import PreTrainedConfig
+
+    try:
+        config, _ = PreTrainedConfig.get_config_dict(settings.checkpoint, revision=settings.revision)
+    except Exception:  # whatever is wrong with it, the caller has an error to tell
+        return ""
+    if not isinstance(config, dict):
+        return ""
+    method = config.get("quantization_config") or {}
+    method = method if isinstance(method, dict) else {"quant_method": str(method)}
+    return str(method.get("quant_method", "unknown method")) if method else ""
+
+
+def check_checkpoint(checkpoint: str) -> None:
+    """Refuses a name that is neither a local folder nor a possible hub id, before anything is asked of the hub.
+
+    Raises:
+        UserError: says which of the two it could have been.
+    """
+    path = Path(checkpoint)
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # a folder above that may not be entered, a name that no file can have
+        raise UserError(
+            f"The checkpoint {checkpoint[:200]} cannot be read: {getattr(error, 'strerror', error)}."
+        ) from error
+    if checkpoint == EMBEDDED and not path.exists():
+        raise UserError(
+            "The embedded model has to be trained first: run snakemake, or `ffkv train`, and name its folder."
+        )
+    if path.is_dir():
+        if not (path / "config.json").is_file() and not fairseq.is_fairseq(path):
+            raise UserError(
+                f"{checkpoint} is a folder without config.json: not a checkpoint of transformers (nor of fairseq: model.pt, dict.txt)."
+            )
+    elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or Path(path.parts[0]).exists():
+        raise UserError(
+            f"There is no checkpoint folder {checkpoint}: check model.checkpoint (relative to the working directory)."
+        )
+
+
+def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code: bool = False):
+    """The tokenizer of a checkpoint or of the model stage's folder.
+
+    Raises:
+        UserError: there is none, or it is no fast one (a fast one knows which characters a token stands for).
+    """
+    if fairseq.is_fairseq(source):
+        return fairseq.load_tokenizer(source)
+    verify_sum(Path(source))
+    from transformers import AutoTokenizer, logging
+
+    logging.set_verbosity_error()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
+    except Exception as error:  # as above
+        raise UserError(f"The tokenizer of {source} cannot be loaded: {_short(error, source)}") from error
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"{source} has a {type(tokenizer).__name__}, which does not tell which characters a token stands for. ffkv needs a fast tokenizer (tokenizer.json)."
+        )
+    return tokenizer
+
+
+def _short(error: Exception, source: Path | str) -> str:
+    if "trust_remote_code" in str(error):
+        return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
+    if "weights_only" in str(error):
+        return "its weights are a pickle that is damaged or names code, and ffkv runs none. Save them as safetensors."
+    text = " ".join(str(error).split())[:400]
+    if isinstance(error, KeyError) or not text:  # says nothing by itself
+        text = f"{type(error).__name__} {text}".strip()
+    offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") and not Path(source).is_dir()
+    return text + (" (offline: HF_HUB_OFFLINE is set)" if offline else "")

@@ -1,0 +1,1 @@
+"""Mixtures of experts: banks that tell the coefficients of their memories."""

@@ -1,0 +1,1 @@
+"""The head: residual vectors become logits."""

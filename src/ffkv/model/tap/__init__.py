@@ -1,0 +1,1 @@
+"""Reads x, m, y and o while the model runs."""

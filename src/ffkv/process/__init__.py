@@ -1,0 +1,1 @@
+"""What a process does beside its work: threads, signals, progress, recovery, disks."""

@@ -1,0 +1,41 @@
+"""Settings: what can be set, files that set it, and what is wrong with them."""
+
+from ffkv.settings.models import (
+    EMBEDDED,
+    LARGEST,
+    Activations,
+    Composition,
+    Corpus,
+    Embedded,
+    Keys,
+    Model,
+    Prefixes,
+    Refinement,
+    Report,
+    Section,
+    Settings,
+    Triggers,
+    Values,
+    corpus_sources,
+    section,
+)
+
+__all__ = [
+    "EMBEDDED",
+    "LARGEST",
+    "Activations",
+    "Composition",
+    "Corpus",
+    "Embedded",
+    "Keys",
+    "Model",
+    "Prefixes",
+    "Refinement",
+    "Report",
+    "Section",
+    "Settings",
+    "Triggers",
+    "Values",
+    "corpus_sources",
+    "section",
+]

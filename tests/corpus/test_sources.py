@@ -1,0 +1,186 @@
+"""Documents from files, or from the hub."""
+
+import gzip
+import logging
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffkv.corpus.document import Document
+from ffkv.corpus.sources import find_files, held_out, read
+from ffkv.errors import UserError
+from ffkv.settings import Corpus
+
+
+def texts(*patterns, split: str = "train", **settings) -> list[str]:
+    patterns = [str(pattern) for pattern in patterns]
+    corpus = Corpus(dataset="files", train=patterns, validation=patterns, **settings)
+    return [document.text for document in read(corpus, split)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a file and returns its path."""
+
+    def write(name: str, content: bytes | str):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+def test_a_line_of_a_text_file_is_a_document(file):
+    path = file("a.txt", "one. two.\n\n three\r\nfour 😀")
+    assert texts(path) == ["one. two.", "", " three", "four 😀"]
+
+
+def test_names_say_which_file_and_row(file):
+    path = file("a.txt", "one\ntwo\n")
+    corpus = Corpus(dataset="files", train=[str(path)], validation=[str(path)])
+    assert list(read(corpus, "train")) == [Document(f"{path}:0", "one"), Document(f"{path}:1", "two")]
+
+
+def test_a_row_of_a_json_file_is_a_document(file):
+    assert texts(file("a.jsonl", '{"text": "a\\nb"}\n{"text": null}\n{"text": "\\ud83d\\ude00"}\n')) == [
+        "a\nb",
+        "",
+        "😀",
+    ]
+    assert texts(file("a.json", '[{"text": "a"}, {"text": "b"}]')) == ["a", "b"]
+
+
+def test_a_row_of_a_csv_file_is_a_document(file):
+    assert texts(file("a.csv", 'text,n\n"a, ""b""\nc",1\nnull,2\nNA,\n=1+1,4\n,5\n')) == [
+        'a, "b"\nc',
+        "null",
+        "NA",
+        "=1+1",
+        "",
+    ]
+
+
+def test_numbers_dates_and_truth_values_of_a_csv_file_stay_as_they_are_written(file):
+    written = ["007", "1.50", "True", "2020-01-01", "1e5", "inf"]
+    assert texts(file("a.csv", "\n".join(["text", *written]))) == written
+    many = ["007"] * 20_000 + ["hello"]  # a reader that guesses types by the piece would make sevens of these
+    assert texts(file("b.csv", "\n".join(["text", "hello", *many]))) == ["hello", *many]
+
+
+def test_a_row_of_a_parquet_file_is_a_document(tmp_path):
+    pd.DataFrame({"body": ["a", None, "null\0"], "text": [1, 2, 3]}).to_parquet(tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.parquet", text_field="body") == ["a", "", "null\0"]
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [("a.txt.gz", "one\n"), ("A.TXT.GZ", "one\n"), ("a.csv.gz", "text\none\n"), ("a.jsonl.gz", '{"text": "one"}\n')],
+)
+def test_compressed_files_are_read_as_they_are(file, name, content):
+    assert texts(file(name, gzip.compress(content.encode()))) == ["one"]
+
+
+def test_wikitexts_own_files_are_read(file):
+    assert texts(file("wiki.train.tokens", " \n = A = \n")) == [" ", " = A = "]
+
+
+@pytest.mark.parametrize("name", ["a[1].txt", "a*.txt", "with blank é.txt", ".hidden/.a.txt", "__a/b.txt"])
+def test_a_path_is_taken_to_the_letter(file, name):
+    assert texts(file(name, "one\n")) == ["one"]
+
+
+def test_globs_are_sorted_and_each_file_is_read_once(file, tmp_path):
+    for name in ("b.txt", "a.txt", "deep/c.txt"):
+        file(name, f"{name}\n")
+    assert texts(tmp_path / "*.txt", tmp_path / "a.txt", tmp_path / "**") == ["a.txt", "b.txt", "deep/c.txt"]
+
+
+def test_folders_are_no_files(file, tmp_path):
+    file("a.txt/b.txt", "one\n")
+    assert find_files([str(tmp_path / "**")]) == [str(tmp_path / "a.txt" / "b.txt")]
+
+
+def test_an_empty_file_has_no_documents(file):
+    assert texts(file("empty.txt", ""), file("a.txt", "one\n")) == ["one"]
+
+
+def test_a_changed_file_is_read_anew(file):
+    assert texts(file("a.txt", "one\n")) == ["one"]
+    assert texts(file("a.txt", "two, and more\n")) == ["two, and more"]
+
+
+@pytest.mark.parametrize("name, content", [("a.txt", b"ok\n\xff bad\n"), ("a.csv", b"text\nok\n\xff bad\n")])
+def test_bytes_that_are_no_utf8_are_replaced_not_refused(file, name, content):
+    assert texts(file(name, content)) == ["ok", "\ufffd bad"]
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.docx", b"x", r"a\.docx: no reader for files whose name ends in '\.docx'; corpora are csv, json, jsonl"),
+        ("noending", b"x", r"noending: no reader for files whose name ends in ''"),
+        ("a.parquet", b"PAR1 and no more", r"The corpus .*a\.parquet cannot be read: "),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"text":\n',
+            r"The corpus .*a\.jsonl cannot be read \(line 2\): no JSON: Expecting value",
+        ),
+        ("a.txt.gz", b"no gzip", r"The corpus .*a\.txt\.gz cannot be read: Not a gzipped file"),
+        (
+            "a.txt.gz",
+            gzip.compress(b"one\n" * 1000, mtime=0)[:-20],
+            r"The corpus .*a\.txt\.gz cannot be read: Compressed file ended",
+        ),
+        ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl cannot be read \(line 1\): bytes that are no UTF-8 text"),
+        ("a.csv", b"title,n\na,1\n", r"a\.csv has no field 'text'; it has 'title', 'n'\. Set corpus\.text_field"),
+        ("a.jsonl", b'{"text": 1}\n', r"a\.jsonl, line 1: field 'text' holds int, not text\. Set corpus\.text_field"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_message(file, capfd, name, content, message):
+    with pytest.raises(UserError, match=message):
+        texts(file(name, content))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("pattern", ["none.txt", "*.txt"])
+def test_a_pattern_that_matches_nothing_is_refused(tmp_path, monkeypatch, pattern):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"No corpus file matches '.*': check corpus\.train and corpus\.validation"):
+        texts(pattern)
+
+
+def test_the_hub_that_cannot_be_reached_is_said_in_one_message(capfd, caplog):
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(UserError, match="The corpus nobody/nothing cannot be read: Couldn't reach"),
+    ):
+        list(read(Corpus(dataset="nobody/nothing"), "train"))
+    assert capfd.readouterr().err == ""
+
+
+def test_limit_counts_documents(file):
+    path = file("a.txt", "\n".join("abcdefgh"))
+    assert texts(path, limit=3) == ["a", "b", "c"]
+    assert texts(path, limit=0) == list("abcdefgh")
+    assert texts(path, limit=99) == list("abcdefgh")
+
+
+def test_without_a_validation_split_a_share_is_held_out(file):
+    path = file("a.txt", "\n".join(map(str, range(1000))) + "\nx")
+    corpus = Corpus(dataset="files", train=[str(path)], validation_share=0.2)
+    train, validation = ([document.text for document in read(corpus, split)] for split in ("train", "validation"))
+    assert sorted(train + validation) == sorted([*map(str, range(1000)), "x"])
+    assert 0.15 < len(validation) / 1001 < 0.25  # four standard deviations are 0.05
+
+
+@given(st.lists(st.text(), unique=True), st.floats(0.01, 0.98))
+def test_a_larger_share_holds_out_the_same_documents_and_more(names, share):
+    assert {name for name in names if held_out(name, share)} <= {name for name in names if held_out(name, share + 0.01)}
+
+
+def test_which_documents_are_held_out_never_changes():
+    assert [number for number in range(40) if held_out(f"corpus:{number}", 0.1)] == [18, 21, 22, 25, 36, 38]
+    assert held_out("\ud800", 0.999999) in (True, False)

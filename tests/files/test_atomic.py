@@ -1,0 +1,124 @@
+"""Nothing stands under its name before it is whole."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from ffkv.errors import UserError
+from ffkv.files.atomic import atomic
+from ffkv.files.checksums import is_sum
+
+
+def left(folder) -> list[str]:
+    """What stands in a folder, sums apart."""
+    return sorted(path.name for path in folder.iterdir() if not is_sum(path))
+
+
+def test_a_file_appears_when_the_block_ends(tmp_path):
+    with atomic(tmp_path / "new" / "a.txt") as temporary:
+        temporary.write_text("whole")
+        assert temporary.parent == tmp_path / "new"
+        assert not (tmp_path / "new" / "a.txt").exists()
+    assert (tmp_path / "new" / "a.txt").read_text() == "whole"
+    assert left(tmp_path / "new") == ["a.txt"]
+
+
+def test_a_folder_appears_when_the_block_ends(tmp_path):
+    with atomic(tmp_path / "a") as temporary:
+        (temporary / "deep").mkdir(parents=True)
+        (temporary / "deep" / "file").write_text("whole")
+        assert not (tmp_path / "a").exists()
+    assert (tmp_path / "a" / "deep" / "file").read_text() == "whole"
+    assert left(tmp_path) == ["a"]
+
+
+def test_the_old_one_stands_until_the_new_one_is_whole(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "part").write_text("old")
+    with atomic(tmp_path / "a.txt") as file, atomic(tmp_path / "b") as folder:
+        file.write_text("new")
+        folder.mkdir()
+        (folder / "part").write_text("new")
+        assert (tmp_path / "a.txt").read_text() == (tmp_path / "b" / "part").read_text() == "old"
+    assert (tmp_path / "a.txt").read_text() == (tmp_path / "b" / "part").read_text() == "new"
+    assert left(tmp_path) == ["a.txt", "b"]
+
+
+def test_a_folder_that_holds_anything_else_is_not_replaced(tmp_path):
+    (tmp_path / "thesis").touch()
+    with (
+        pytest.raises(UserError, match=r"holds other files \(thesis\): name another folder"),
+        atomic(tmp_path) as folder,
+    ):
+        folder.mkdir()
+        (folder / "part").touch()
+    assert left(tmp_path) == ["thesis"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, UserError])
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_failure_leaves_the_old_one_and_nothing_else(tmp_path, error, folder):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(error, match="mine"), atomic(tmp_path / "a") as temporary:
+        if folder:
+            temporary.mkdir()
+        (temporary / "file" if folder else temporary).write_text("half")
+        raise error("mine")
+    assert left(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_a_killed_process_leaves_nothing_under_the_name(tmp_path):
+    script = "import os, signal, sys\nfrom ffkv.files.atomic import atomic\nwith atomic(sys.argv[1]) as temporary:\n    temporary.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)"
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.txt")])
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "a.txt").exists()
+    with atomic(tmp_path / "a.txt") as temporary:
+        temporary.write_text("whole")
+    assert (tmp_path / "a.txt").read_text() == "whole"
+
+
+def test_what_dead_processes_of_this_machine_left_is_swept(tmp_path):
+    host, dead = socket.gethostname().partition(".")[0], subprocess.Popen(["true"])
+    dead.wait()
+    mine = f".a.h5.{host}.{dead.pid}.partial"
+    kept = [
+        f".a.h5.{host}.{os.getppid()}.partial",
+        f".a.h5.other.{dead.pid}.partial",
+        f".b.h5.{host}.{dead.pid}.partial",
+    ]
+    for name in kept:
+        (tmp_path / name).touch()
+    (tmp_path / mine).mkdir()
+    (tmp_path / mine / "part").touch()
+    with atomic(tmp_path / "a.h5") as temporary:
+        temporary.touch()
+    assert left(tmp_path) == sorted([*kept, "a.h5"])
+
+
+@pytest.mark.parametrize("inside", ["a.txt", "deeper/a.txt"])
+def test_a_folder_that_cannot_be_made_is_the_persons_to_mend(tmp_path, inside):
+    (tmp_path / "file").write_text("")
+    message = r"a\.txt cannot be written: (Not a directory|File exists).*Check the folder's rights"
+    with pytest.raises(UserError, match=message), atomic(tmp_path / "file" / inside) as temporary:
+        temporary.write_text("never")
+    assert left(tmp_path) == ["file"]
+
+
+def test_a_full_disk_is_the_persons_to_mend(tmp_path):
+    message = r"a\.txt cannot be written: No space left on device"
+    with pytest.raises(UserError, match=message), atomic(tmp_path / "a.txt") as temporary:
+        temporary.symlink_to("/dev/full")
+        temporary.write_text("too much")
+    assert left(tmp_path) == []
+
+
+def test_a_block_that_makes_nothing_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"a\.txt cannot be written"), atomic(tmp_path / "a.txt"):
+        pass
+    assert left(tmp_path) == []

@@ -1,0 +1,131 @@
+"""What stands in a file is what was written, or it is refused."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ffkv.errors import UserError
+from ffkv.files import hdf5, tables
+from ffkv.files.atomic import atomic
+from ffkv.files.checksums import sum_path, verify_sum
+
+
+def write_hdf5(path):
+    with hdf5.create(path, "things", {"settings": {"a": 1}}) as file:
+        hdf5.put(file, "numbers", np.arange(5000.0), ["row"], "1", "some numbers")
+
+
+def csv(path):
+    tables.write(pd.DataFrame({"layer": [0, 1], "share": [0.5, 0.25]}), path)
+
+
+WRITERS = {"a.h5": write_hdf5, "a.csv": csv, "a.parquet": csv}
+READERS = {"a.h5": lambda path: hdf5.verify(path), "a.csv": tables.read, "a.parquet": tables.read}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One file of each sort, as it was written."""
+    folder = tmp_path_factory.mktemp("whole")
+    for name, write in WRITERS.items():
+        write(folder / name)
+    return folder, {name: (folder / name).read_bytes() for name in WRITERS}
+
+
+def refused(path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(
+        UserError, match=f"{path.name} is not what ffkv wrote.*Delete it and make it again: `snakemake "
+    ):
+        READERS[path.name](path)
+
+
+@given(st.sampled_from(list(WRITERS)), st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_any_flipped_byte_is_found(whole, name, place, flip):
+    """Wherever it is: in numbers, in names, in what HDF5 keeps no checksum of."""
+    folder, written = whole
+    content = bytearray(written[name])
+    content[int(place * len(content))] ^= flip
+    refused(folder / name, content)
+
+
+@given(st.sampled_from(list(WRITERS)), st.floats(0, 1, exclude_max=True))
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_a_file_cut_anywhere_is_found(whole, name, share):
+    folder, written = whole
+    refused(folder / name, written[name][: int(share * len(written[name]))])
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_as_it_was_written_is_read_and_its_sum_is_the_commands(whole, name):
+    folder, written = whole
+    (folder / name).write_bytes(written[name])
+    READERS[name](folder / name)
+    checked = subprocess.run(["sha256sum", "--check", sum_path(folder / name).name], cwd=folder, capture_output=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_file_without_a_sum_is_read(whole, tmp_path):
+    shutil.copy(whole[0] / "a.csv", tmp_path)
+    verify_sum(tmp_path / "a.csv")
+
+
+def test_a_file_that_is_written_again_has_the_new_sum(tmp_path):
+    for content in ("old", "new"):
+        with atomic(tmp_path / "a") as temporary:
+            temporary.write_text(content)
+        verify_sum(tmp_path / "a")
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A folder that was written as one."""
+    with atomic(tmp_path / "model") as folder:
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "a.json").write_text("{}")
+        (folder / "b").write_text("b")
+    return tmp_path / "model"
+
+
+def damage(path):
+    path.write_text("[]")
+
+
+@pytest.mark.parametrize("change", [damage, lambda path: path.unlink()], ids=["damaged", "missing"])
+@pytest.mark.parametrize("asked", ["", "deep/a.json"])
+def test_a_folder_that_was_written_as_one_is_verified_and_deleted_as_one(model, change, asked):
+    """Deleting a single file of it would not make Snakemake write it again."""
+    verify_sum(model / asked)
+    change(model / "deep" / "a.json")
+    verify_sum(model / "b")
+    with pytest.raises(
+        UserError,
+        match=rf"model/deep/a\.json is not what ffkv wrote.*Delete {model} and make it again: `snakemake {model}`",
+    ):
+        verify_sum(model / asked)
+
+
+def test_the_sums_of_a_folder_are_the_commands(model):
+    command = ["sha256sum", "--check", ".model.sha256"]
+    assert (
+        subprocess.run(command, cwd=model.parent, capture_output=True).stdout == b"model/b: OK\nmodel/deep/a.json: OK\n"
+    )
+
+
+def test_files_made_inside_of_larger_things_have_one_sum_under_their_own_name(tmp_path):
+    """The model stage writes HDF5 files inside its folder, and memories.h5 together with it."""
+    with atomic(tmp_path / "model") as folder, atomic(tmp_path / "memories.h5") as memories:
+        folder.mkdir()
+        write_hdf5(folder / "vocabulary.h5")
+        write_hdf5(memories)
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert names == {"memories.h5", "model", "model/vocabulary.h5", ".memories.h5.sha256", ".model.sha256"}
+    for name in ("model", "model/vocabulary.h5", "memories.h5"):
+        verify_sum(tmp_path / name)

@@ -1,0 +1,299 @@
+"""HDF5 files: what is written is read back, any reader opens it, and damage never becomes numbers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ffkv.errors import UserError
+from ffkv.files import hdf5
+from ffkv.files.checksums import sum_path
+from ffkv.process.signals import TOLD, end_in_good_order
+
+NUMBERS = np.arange(60_000, dtype=np.float32).reshape(300, 200)
+HASHES = {"model_hash": "m1", "tokenizer_hash": "t1"}
+
+
+def write(path):
+    with hdf5.create(path, "things", {**HASHES, "settings": {"b": 1, "a": [2]}, "seed": 3}) as file:
+        hdf5.put(file, "numbers", NUMBERS, ["row", "column"], "nat", "some numbers", chunks=[50, 200])
+        hdf5.put(file, "rows", np.arange(300), ["row"], "1", "which row")
+        hdf5.put_texts(file, "text", ["one", "two"], "sentence", "the sentences")
+    return path
+
+
+def numbers(path):
+    with hdf5.open(path, "things", HASHES) as file:
+        return file["numbers"][...]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "things.h5")
+
+
+@pytest.fixture
+def alone(path):
+    """The same without its sum: as other programs hand a file on."""
+    sum_path(path).unlink()
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i4", "i8", "f2", "f4", "f8", "bool"])
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (0,), (0, 4), (4, 0)])
+def test_arrays_come_back_as_they_were(tmp_path, dtype, shape):
+    values = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    with hdf5.create(tmp_path / "a.h5", "things", {}) as file:
+        hdf5.put(file, "values", values, ["a", "b", "c"][: len(shape)], "1", "numbers")
+    with hdf5.open(tmp_path / "a.h5", "things") as file:
+        back = file["values"][...]
+        assert back.dtype == values.dtype
+        np.testing.assert_array_equal(back, values)
+
+
+def test_room_may_be_filled_piece_by_piece(tmp_path):
+    with hdf5.create(tmp_path / "a.h5", "things", {}) as file:
+        room = hdf5.allocate(file, "values", (10, 4), "f4", ["a", "b"], "1", "numbers")
+        for start in range(0, 10, 3):
+            room[start : start + 3] = start
+    with hdf5.open(tmp_path / "a.h5", "things") as file:
+        assert file["values"][:, 0].tolist() == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
+
+
+def test_every_quantity_says_what_it_is(path):
+    with hdf5.open(path, "things") as file:
+        data = file["numbers"]
+        assert (data.attrs["unit"], data.attrs["description"]) == ("nat", "some numbers")
+        assert [dimension.label or next(iter(dimension.keys())) for dimension in data.dims] == ["row", "column"]
+        assert data.fletcher32
+        assert file["rows"].dims[0][0] == data.dims[0][0]  # one dimension, shared
+
+
+def test_axes_of_one_name_have_one_length(tmp_path):
+    with pytest.raises(TypeError, match="Shapes do not match"), hdf5.create(tmp_path / "a.h5", "things", {}) as file:
+        hdf5.put(file, "a", np.zeros(3), ["row"], "1", "three")
+        hdf5.put(file, "b", np.zeros(4), ["row"], "1", "four")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_says_what_made_it(path):
+    with hdf5.open(path, "things") as file:
+        assert (file.attrs["format"], file.attrs["kind"], file.attrs["seed"]) == (hdf5.FORMAT, "things", 3)
+        assert json.loads(file.attrs["settings"]) == {"a": [2], "b": 1}
+        assert {"ffkv", "python", "torch"} <= set(json.loads(file.attrs["versions"]))
+        assert {name: file.attrs[name] for name in HASHES} == HASHES
+
+
+def test_any_reader_opens_it(path):
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["numbers"], NUMBERS)
+
+
+def test_the_same_datasets_have_the_same_bytes(tmp_path, path):
+    assert write(tmp_path / "again.h5").read_bytes() == path.read_bytes()
+
+
+texts = st.lists(
+    st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)
+    | st.sampled_from(["", "\0", "a\0b", "👩‍👧", "\u2028"]),
+    max_size=6,
+)
+
+
+@given(texts)
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_texts_come_back_to_the_letter(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("texts") / "a.h5"
+    with hdf5.create(path, "things", {}) as file:
+        hdf5.put_texts(file, "text", texts, "sentence", "texts")
+    with hdf5.open(path, "things") as file:
+        back = hdf5.texts(file, "text")
+    assert list(back) == texts
+    assert len(back) == len(texts)
+    for outside in (-1, len(texts)):
+        with pytest.raises(IndexError):
+            back[outside]
+
+
+def test_a_missing_file_names_the_remedy(tmp_path):
+    with pytest.raises(UserError, match=r"none\.h5 does not exist: run the step that makes it first"):
+        numbers(tmp_path / "none.h5")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x89HDF\r\n\x1a\n"])
+def test_what_is_no_hdf5_file_is_refused(tmp_path, content):
+    (tmp_path / "a.h5").write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.h5 is not a whole HDF5 file"):
+        numbers(tmp_path / "a.h5")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(UserError, match="is not a whole HDF5 file"):
+        numbers(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.9999])
+def test_a_truncated_file_is_refused(alone, share):
+    content = alone.read_bytes()
+    alone.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(UserError, match=r"things\.h5 is not a whole HDF5 file"):
+        numbers(alone)
+
+
+@given(st.integers(0, 5), st.integers(0, 50 * 200 * 4 - 1), st.integers(1, 255))
+@hypothesis_settings(max_examples=40, deadline=None)
+def test_a_flipped_byte_in_the_data_is_an_error_not_a_number(damaged, chunk, place, flip):
+    path, content, chunks = damaged
+    changed = bytearray(content)
+    changed[chunks[chunk] + place] ^= flip
+    path.write_bytes(changed)
+    with pytest.raises(UserError, match=r"things\.h5 is damaged"):
+        numbers(path)
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory):
+    """A file to damage, its content, and where each chunk of its numbers starts."""
+    path = write(tmp_path_factory.mktemp("damaged") / "things.h5")
+    sum_path(path).unlink()
+    with h5py.File(path) as file:
+        chunks = [file["numbers"].id.get_chunk_info(chunk).byte_offset for chunk in range(6)]
+    content = path.read_bytes()
+    assert content[chunks[0] :].startswith(NUMBERS[0].tobytes())
+    return path, content, chunks
+
+
+def test_a_file_of_another_kind_is_refused_by_name(path):
+    with pytest.raises(UserError, match=r"things\.h5 holds things, not triggers"), hdf5.open(path, "triggers"):
+        pass
+
+
+@pytest.mark.parametrize("name, value", [("format", 999), ("format", "1"), ("kind", None)])
+def test_another_format_is_refused(alone, name, value):
+    with h5py.File(alone, "r+") as file:
+        del file.attrs[name]
+        if value is not None:
+            file.attrs[name] = value
+    with pytest.raises(UserError, match=f"is not of this ffkv's file format {hdf5.FORMAT}"):
+        numbers(alone)
+
+
+def test_a_file_of_somebody_else_is_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = [1]
+    with pytest.raises(UserError, match="is not of this ffkv's file format"):
+        numbers(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("name", ["model", "tokenizer"])
+def test_a_file_of_another_model_or_tokenizer_is_refused_by_name(path, name):
+    message, other = rf"belongs to another {name} \({name[0]}1, expected other\)", {f"{name}_hash": "other"}
+    with pytest.raises(UserError, match=message), hdf5.open(path, "things", {**HASHES, **other}):
+        pass
+
+
+def test_only_identities_that_both_have_are_compared(path):
+    with hdf5.open(path, "things", {"corpus_hash": "c", "seed": 99}) as file:
+        assert file["rows"].shape == (300,)
+
+
+def test_a_defect_in_the_block_stays_a_defect(path):
+    with pytest.raises(ZeroDivisionError), hdf5.open(path, "things"):
+        raise ZeroDivisionError
+
+
+def test_a_block_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), hdf5.create(tmp_path / "a.h5", "things", {}) as file:
+        hdf5.put(file, "numbers", NUMBERS, ["row", "column"], "1", "numbers")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UserError, match=r"a\.h5 cannot be written"),
+        hdf5.create(tmp_path / "file" / "a.h5", "things", {}),
+    ):
+        pass
+
+
+def test_a_folder_without_the_right_to_write(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(hdf5, "_Target", refuse)
+    with (
+        pytest.raises(UserError, match=r"a\.h5 cannot be written: Permission denied"),
+        hdf5.create(tmp_path / "a.h5", "things", {}),
+    ):
+        pass
+
+
+FILL = """
+import resource, signal, sys
+import numpy as np
+from ffkv.files import hdf5
+from ffkv.errors import UserError
+from ffkv.process.signals import TOLD, end_in_good_order
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit, count = int(sys.argv[2]), int(sys.argv[3])
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))
+try:
+    with hdf5.create(sys.argv[1], "things", {}) as file:
+        hdf5.put(file, "numbers", np.random.rand(count), ["row"], "1", "numbers")
+except UserError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)  # whoever measures coverage writes at the end
+"""
+
+
+@pytest.mark.parametrize("limit, count", [(0, 1), (100, 1), (100_000, 50_000), (100_000, 1_000_000)])
+def test_a_disk_that_fills_up_leaves_no_file_and_does_not_crash(tmp_path, limit, count):
+    """A limit on the size of files acts like a full disk; HDF5 holds the last megabyte of a dataset until it is closed."""
+    done = subprocess.run(
+        [sys.executable, "-c", FILL, str(tmp_path / "a.h5"), str(limit), str(count)], capture_output=True, text=True
+    )
+    assert "a.h5 cannot be written: File too large" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("write", [1, 2, 5, 20])
+def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number, write):
+    """HDF5 would drop an exception that is raised while it calls back, and with it what it wanted to write."""
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]
+    came = []
+
+    def view(data):
+        came.append(data)
+        if len(came) == write:
+            os.kill(os.getpid(), number)
+        return memoryview(data)
+
+    monkeypatch.setattr(hdf5, "memoryview", view, raising=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored
+    end_in_good_order()
+    try:
+        with pytest.raises((SystemExit, KeyboardInterrupt)), hdf5.create(tmp_path / "a.h5", "things", {}) as file:
+            for name in "abcdefgh":
+                hdf5.put(file, name, NUMBERS, ["row", "column"], "1", "numbers")
+                file.flush()
+            time.sleep(5)  # ended by the signal
+        assert len(came) > write
+    finally:
+        TOLD.clear()
+        for one, handler in zip((signal.SIGTERM, signal.SIGINT, signal.SIGALRM), before):
+            signal.signal(one, handler)
+    assert list(tmp_path.iterdir()) == []

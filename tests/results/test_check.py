@@ -1,0 +1,92 @@
+"""`ffkv check`: every damaged or left-over file of a run is named, and nothing else."""
+
+import shlex
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from ffkv.errors import UserError
+from ffkv.files import hdf5, tables
+from ffkv.files.atomic import atomic
+from ffkv.results.check import check, check_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder with a file of each sort."""
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    with hdf5.create(folder / "triggers.h5", "triggers", {"model_hash": "a"}) as file:
+        hdf5.put(file, "x", np.arange(10_000.0), ["row"], "1", "numbers")
+        hdf5.put(file, "negative/x", np.arange(100.0), ["other"], "1", "numbers")
+    tables.write(pd.DataFrame({"a": [1, 2]}), folder / "keys.csv")
+    tables.write(pd.DataFrame({"a": [1, 2]}), folder / "memories.parquet")
+    (folder / "settings.json").write_text("{}")
+    return folder
+
+
+def test_a_whole_run_is_whole(run):
+    assert check_run(run) == (4, [])
+    result = CliRunner().invoke(check, [str(run)])
+    assert (result.exit_code, result.output) == (0, f"{run}: 4 files, all whole.\n")
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 255
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["triggers.h5", "memories.parquet", "settings.json"])
+def test_a_truncated_file_is_named(run, name):
+    path = run / name
+    path.write_bytes(path.read_bytes()[: -max(1, path.stat().st_size // 3)])
+    assert [problem.path for problem in check_run(run)[1]] == [path]
+
+
+@pytest.mark.parametrize("dataset", ["x", "negative/x"])
+def test_a_flipped_byte_of_any_dataset_is_found(run, dataset):
+    with h5py.File(run / "triggers.h5") as file:
+        place = file[dataset].id.get_chunk_info(0).byte_offset
+    flip(run / "triggers.h5", place + 9)
+    (problem,) = check_run(run)[1]
+    assert problem.path == run / "triggers.h5"
+    assert "damaged" in problem.reason
+
+
+def test_what_a_kill_left_is_named_and_what_is_to_be_deleted(run):
+    left = run / ".prefixes.h5.node1.4711.partial"
+    left.write_bytes(b"half")
+    folder = run / ".model.node1.4712.partial"
+    folder.mkdir()
+    (folder / "anatomy.json").write_text("{")  # a part of what is left over, no problem of its own
+    result = CliRunner().invoke(check, [str(run)])
+    assert isinstance(result.exception, UserError)
+    commands = [shlex.split(line) for line in str(result.exception).splitlines()]
+    assert ["rm", "-r", str(folder), str(left)] in commands
+    assert not any(command[0] == "snakemake" for command in commands)  # there is nothing to make again
+
+
+@pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_text("[]")])
+def test_a_folder_that_a_step_wrote_is_made_again_as_one(run, change):
+    with atomic(run / "model") as folder:
+        folder.mkdir()
+        (folder / "anatomy.json").write_text("{}")
+        (folder / "tokenizer.txt").write_text("of a sort that ffkv does not read itself")
+    assert check_run(run)[1] == []
+    change(run / "model" / "tokenizer.txt")
+    flip(run / "triggers.h5", 5000)
+    result = CliRunner().invoke(check, [str(run)])
+    assert "tokenizer.txt is not what ffkv wrote" in result.output
+    *_, rm, _, snakemake = (shlex.split(line) for line in str(result.exception).splitlines())
+    assert rm == ["rm", "-r", str(run / "model"), str(run / "triggers.h5")]
+    place = f"{run.parent.name}/{run.name}"  # of a run: results/<run>
+    assert snakemake == ["snakemake", f"{place}/model", f"{place}/triggers.h5"]
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no file of a run"):
+        check_run(tmp_path)

@@ -1,0 +1,252 @@
+"""Settings files: what resolves, what is refused, and in which words."""
+
+import json
+import math
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from support import ROOT
+
+from ffkv.errors import UserError
+from ffkv.settings import Corpus, Keys, Settings, corpus_sources, reference, section
+from ffkv.settings.runs import resolve
+
+NEWLINE = "a\n"
+FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]
+
+
+def refused(configuration) -> list[str]:
+    """The lines of the one error that a configuration gives, without the heading."""
+    with pytest.raises(UserError) as caught:
+        resolve(configuration)
+    heading, *lines = str(caught.value).splitlines()
+    assert heading == "The settings are not valid:"
+    return [line.strip() for line in lines]
+
+
+def one(**settings) -> dict:
+    return {**settings, "runs": {"a": {}}}
+
+
+def test_a_run_that_says_nothing_has_the_defaults():
+    assert resolve({"runs": {"demo": {}}}) == {"demo": Settings()}
+
+
+def test_a_run_overrides_the_shared_settings_and_those_the_defaults():
+    runs = {"small": {}, "large": {"keys": {"minimum_prefixes": 5}, "seed": 3}}
+    resolved = resolve({"keys": {"minimum_prefixes": 4, "per_layer": 7}, "seed": 1, "runs": runs})
+    assert [(run.keys.minimum_prefixes, run.keys.per_layer, run.seed) for run in resolved.values()] == [
+        (4, 7, 1),
+        (5, 7, 3),
+    ]
+    assert resolved["large"].keys.removal_triggers == Keys().removal_triggers
+
+
+def test_one_glob_stands_for_a_list_of_one():
+    assert resolve(one(corpus={"dataset": "files", "train": "text/*.txt"}))["a"].corpus.train == ["text/*.txt"]
+
+
+def test_what_a_file_says_is_not_changed():
+    configuration = {"keys": {"minimum_prefixes": 10}, "runs": {"a": {"keys": {"per_layer": 2}}}}
+    before = json.dumps(configuration)
+    resolve(configuration)
+    assert json.dumps(configuration) == before
+
+
+@pytest.mark.parametrize(
+    "configuration, line",
+    [
+        (one(modle={}), "modle is no setting; here one of: activations, composition, corpus,"),
+        (one(keys={"topcs": 1}), "keys.topcs is no setting; here one of: background_prefixes,"),
+        (one(keys={3: 1}), "keys.3 is no setting; here one of: background_prefixes,"),
+        (one(keys={"": 1}), "keys.'' is no setting; here one of: background_prefixes,"),
+        (
+            {"runs": {"a": {"keys": {"topcs": 1}}}},
+            "runs.a: keys.topcs is no setting; here one of: background_prefixes,",
+        ),
+        ({"runs": {"a": {"runs": {}}}}, "runs.a: runs is no setting; here one of: activations,"),
+        (one(keys={"minimum_prefixes": "many"}), "keys.minimum_prefixes is 'many': must be a whole number"),
+        (one(keys={"minimum_prefixes": 2.0}), "keys.minimum_prefixes is 2.0: must be a whole number"),
+        (one(keys={"minimum_prefixes": True}), "keys.minimum_prefixes is True: must be a whole number"),
+        (one(keys={"minimum_prefixes": 10**12}), "keys.minimum_prefixes is 1000000000000: must be at most 1000000000"),
+        (one(keys=None), "keys is None: must be a mapping of settings ({} for none)"),
+        (one(keys=[]), "keys is []: must be a mapping of settings ({} for none)"),
+        (one(triggers={"per_key": 0}), "triggers.per_key is 0: must be at least 1"),
+        (one(corpus={"validation_share": 0}), "corpus.validation_share is 0: must be above 0"),
+        (one(corpus={"validation_share": 1.0}), "corpus.validation_share is 1.0: must be below 1"),
+        (one(corpus={"validation_share": math.nan}), "corpus.validation_share is nan: must be below 1"),
+        (one(corpus={"validation_share": "half"}), "corpus.validation_share is 'half': must be a number"),
+        (one(composition={"mass": 1.5}), "composition.mass is 1.5: must be at most 1"),
+        (one(seed=2**32), "seed is 4294967296: must be below 4294967296"),
+        (one(corpus={"bos": "maybe"}), "corpus.bos is 'maybe': must be 'auto', 'always' or 'never'"),
+        (one(corpus={"deduplicate": 1}), "corpus.deduplicate is 1: must be true or false"),
+        (one(corpus={"train": []}), "corpus.train is []: must be one or more"),
+        (one(corpus={"train": {"a": 1}}), "corpus.train is {'a': 1}: must be text or a list of texts"),
+        (one(corpus={"train": [3]}), "corpus.train.0 is 3: must be text"),
+        (one(model={"checkpoint": ""}), "model.checkpoint is '': must be text that is not empty"),
+        (one(model={"device": "tpu"}), "model.device is 'tpu': must be 'auto', 'cpu', 'cuda' or 'cuda:<number>'"),
+        (one(report={"title": "\ud800"}), "report.title is '\\ud800': must be text"),
+        ({"runs": {"a": {"seed": 1.5}}}, "runs.a: seed is 1.5: must be a whole number"),
+        ({"runs": {"a": None}}, "runs.a is None: must be a mapping of settings ({} for none)"),
+        ({}, "runs is missing"),
+        ({"runs": None}, "runs is None: must name one run or more"),
+        ({"runs": []}, "runs is []: must name one run or more"),
+        ({"runs": {}}, "runs is {}: must name one run or more"),
+    ],
+)
+def test_a_refusal_names_the_key_the_value_and_what_is_allowed(configuration, line):
+    (found,) = refused(configuration)
+    assert found.startswith(line)
+
+
+@pytest.mark.parametrize("configuration", [None, [], 3, "text", [{"runs": {}}]])
+def test_a_file_that_is_no_mapping_is_refused(configuration):
+    with pytest.raises(UserError, match="must be a mapping of settings, `runs` among them"):
+        resolve(configuration)
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "a b", "a; rm -rf x", "", ".hidden", "-x", "a/b", NEWLINE, "é", "x" * 65, 3, None]
+)
+def test_a_run_name_is_a_plain_folder_name(name):
+    (line,) = refused({"runs": {name: {}}})
+    assert line.startswith("runs: ")
+    assert f"{repr(name) if name in ('', NEWLINE) else name} is no run name: text of letters, digits" in line
+    assert line.endswith("write it in quotes") == (not isinstance(name, str))
+
+
+@pytest.mark.parametrize("name", ["a", "demo", "pythia-70m.step_1000", "3", "x" * 64])
+def test_run_names_that_are_fine(name):
+    assert list(resolve({"runs": {name: {}}})) == [name]
+
+
+@pytest.mark.parametrize(
+    "settings, line",
+    [
+        ({"embedded": {"width": 10, "heads": 3}}, "embedded.heads is 3: must divide embedded.width, 10"),
+        (
+            {"keys": {"minimum_prefixes": 9, "pattern_triggers": 8}},
+            "keys.minimum_prefixes is 9: must be at most keys.pattern_triggers, 8",
+        ),
+        ({"corpus": {"dataset": "files"}}, "corpus.train is missing: corpus.dataset is 'files', so name the paths"),
+        (
+            {"corpus": {"dataset": "wikitext", "train": ["a", "b"]}},
+            "corpus.train is ['a', 'b']: a hub data set takes one split name",
+        ),
+        (
+            {"corpus": {"dataset": "wikitext", "validation": ["a", "b"]}},
+            "corpus.validation is ['a', 'b']: a hub data set takes one split name",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, line):
+    (found,) = refused(one(**settings))
+    assert found.startswith(f"runs.a: {line}")
+
+
+def test_all_that_is_wrong_is_said_at_once_and_each_thing_once():
+    runs = {"a": {}, "b": {"seed": -1}, "c": {"embedded": {"heads": 7}}}
+    lines = refused({"modle": 1, "keys": {"minimum_prefixes": 0}, "runs": runs})
+    assert [line.split(" is ")[0] for line in lines] == ["keys.minimum_prefixes", "modle", "runs.b: seed"]
+    del runs["b"]
+    assert refused({"runs": runs}) == ["runs.c: embedded.heads is 7: must divide embedded.width, 160"]
+
+
+def test_an_endless_value_is_shown_in_part():
+    (line,) = refused(one(report={"title": ["x" * 10_000]}))
+    assert len(line) < 300
+    (line,) = refused(one(seed=10**5000))
+    assert line == "seed is a very large int: must be below 4294967296"
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("\ud800"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*Settings.model_fields, "runs", "train", "minimum_prefixes", "a"])
+            | st.integers()
+            | st.none()
+            | st.text(max_size=3),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+sections = st.fixed_dictionaries(
+    {},
+    optional={
+        name: anything
+        | st.dictionaries(st.sampled_from([*Corpus.model_fields, *Keys.model_fields]), anything, max_size=2)
+        for name in Settings.model_fields
+    },
+)
+
+
+@given(anything | st.builds(lambda shared, run: {**shared, "runs": {"a": run}}, sections, sections))
+@hypothesis_settings(max_examples=300, deadline=None)
+def test_whatever_stands_in_the_file_only_a_user_error_is_raised(configuration):
+    try:
+        resolved = resolve(configuration)
+    except UserError as error:
+        assert "pydantic" not in str(error) and "Input should" not in str(error)
+    else:
+        assert all(isinstance(settings, Settings) for settings in resolved.values())
+
+
+def test_a_section_by_itself_is_checked_in_the_same_words():
+    assert section(Keys, minimum_prefixes=5).minimum_prefixes == 5
+    with pytest.raises(UserError, match=r"^minimum_prefixes is 0: must be at least 2$"):
+        section(Keys, minimum_prefixes=0)
+
+
+def test_the_sources_of_a_split():
+    own = Corpus(dataset="files", train=["a.txt"], validation=["b.txt"])
+    assert [corpus_sources(own, split) for split in ("train", "validation")] == [(["a.txt"], False), (["b.txt"], False)]
+    for shared in (Corpus(dataset="files", train=["a.txt"]), Corpus(train=["a.txt"], validation=["b.txt"])):
+        assert {
+            (*corpus_sources(shared, split)[0], corpus_sources(shared, split)[1]) for split in ("train", "validation")
+        } == {("a.txt", True)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_settings_file_that_comes_along_is_valid(path: Path):
+    configuration = yaml.safe_load(path.read_text(encoding="utf-8"))
+    resolve(configuration)
+    jsonschema.validate(configuration, json.loads(reference.schema()))
+
+
+def test_the_schema_refuses_what_settings_refuse():
+    schema = json.loads(reference.schema())
+    for configuration in (
+        one(modle={}),
+        one(keys={"minimum_prefixes": 0}),
+        one(seed="x"),
+        {"runs": {}},
+        {"runs": {"../x": {}}},
+    ):
+        refused(configuration)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(configuration, schema)
+    jsonschema.validate(one(corpus={"dataset": "files", "train": "a.txt"}), schema)
+
+
+@pytest.mark.parametrize(
+    "path, write",
+    [(reference.DEFAULT, reference.default), (reference.SCHEMA, reference.schema), (reference.PAGE, reference.page)],
+    ids=["default", "schema", "page"],
+)
+def test_what_is_written_from_the_settings_is_up_to_date(path, write):
+    assert (ROOT / path).read_text(encoding="utf-8") == write(), f"{path} differs: run `make settings`"
+
+
+def test_the_default_file_holds_every_setting_at_its_default():
+    assert resolve(yaml.safe_load(reference.default())) == {"demo": Settings()}
+    names = [name for field in Settings.model_fields.values() for name in getattr(field.annotation, "model_fields", {})]
+    assert all(f"| `{name}` |" in reference.page() for name in names)
