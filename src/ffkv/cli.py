@@ -34,7 +34,7 @@ COMMANDS = {
         "After a hard kill of snakemake: end what it left running, and unlock.",
     ),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
-    "settings": ("ffkv.settings.reference:settings", "Write the settings' JSON schema and reference page."),
+    "settings": ("ffkv.settings.commands:settings", "Write the settings' JSON schema and reference page."),
 }
 
 
