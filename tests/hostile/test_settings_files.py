@@ -14,7 +14,7 @@ from support import ROOT
 
 from ffkv.errors import UserError
 from ffkv.settings import Settings
-from ffkv.settings.reference import settings as settings_command
+from ffkv.settings.commands import settings as settings_command
 from ffkv.settings.runs import resolve
 from ffkv.settings.yaml_file import check_command_line, read_settings
 
