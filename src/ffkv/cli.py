@@ -30,11 +30,11 @@ COMMANDS = {
     "plan": ("ffkv.plan.commands:plan", "Say what runs will take before they start: disk, memory, time."),
     "check": ("ffkv.results.check:check", "Read every file of a run and say which are damaged or left over."),
     "recover": (
-        "ffkv.process.recover:recover",
+        "ffkv.process.commands:recover",
         "After a hard kill of snakemake: end what it left running, and unlock.",
     ),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
-    "settings": ("ffkv.settings.reference:settings", "Write the settings' JSON schema and reference page."),
+    "settings": ("ffkv.settings.commands:settings", "Write the settings' JSON schema and reference page."),
 }
 
 
