@@ -77,7 +77,7 @@ def test_a_line_of_five_megabytes(byte_model, tmp_path):
 @pytest.mark.parametrize("dropped", [False, True])
 def test_every_character_of_a_long_line_is_in_a_window_or_none_is(byte_model, tmp_path, monkeypatch, options, dropped):
     monkeypatch.setattr(sentences, "PIECE", 20_000)
-    monkeypatch.setattr(encode, "CHARACTERS", 50_000)
+    monkeypatch.setattr(encode, "MAX_CHARACTERS", 50_000)
     line, kept = long_line(byte_model, tmp_path, 1, *options, "--long-sentences", "drop" if dropped else "windows")
     if dropped:
         assert "x" not in kept

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode, flatten
-from ffkv.corpus.sources import read
+from ffkv.corpus.sources import read_documents
 from ffkv.embedded.tokenizer import BOS_ID, train_tokenizer
 from ffkv.errors import UserError
 from ffkv.files import tables
@@ -62,7 +62,7 @@ def train(settings: Embedded, corpus: Corpus, seed: int, advance: Callable[[int]
     Raises:
         UserError: a split without sentences.
     """
-    documents = {split: list(read(corpus, split)) for split in ("train", "validation")}
+    documents = {split: list(read_documents(corpus, split)) for split in ("train", "validation")}
     paragraphs = (paragraph for document in documents["train"] for paragraph in document.text.splitlines())
     tokenizer = train_tokenizer(paragraphs, settings.vocabulary, settings.context)
     sentences = {split: _sentences(found, tokenizer, settings.context - 1) for split, found in documents.items()}
