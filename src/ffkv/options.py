@@ -18,6 +18,9 @@ MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help
 MEMORIES = click.option("--memories", "memories_file", type=READABLE, required=True, help="memories.h5")
 TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5")
 PREFIXES = click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
+CORPUS = click.option(
+    "--corpus", "corpus_file", type=READABLE, required=True, help="File of a corpus split, corpus/<split>.h5."
+)
 
 
 def setting(model: type[Section], *names: str) -> Callable:
