@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from ffkv.composition.layer import read_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -10,7 +11,6 @@ from support import WORDS, word_tokenizer
 
 from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.composition import composition
-from ffkv.composition.layer import read_out
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_memories

@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from ffkv.refinement.layer import read_out
 from support import WORDS
 
 from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
 from ffkv.refinement import refinement
-from ffkv.refinement.layer import read_out
 
 
 def naive_case(r, y, o):

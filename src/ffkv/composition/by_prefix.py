@@ -9,7 +9,9 @@ from ffkv.corpus.words import stop_words, word_at, words
 PREFIXES_PER_SORT = 512  # bounds the memory of the sorted contributions
 
 
-def describe_memories(m: np.ndarray, top_v: np.ndarray, top_y: np.ndarray, norm: np.ndarray, mass: float) -> pd.DataFrame:
+def describe_memories(
+    m: np.ndarray, top_v: np.ndarray, top_y: np.ndarray, norm: np.ndarray, mass: float
+) -> pd.DataFrame:
     """Counts the active, agreeing and effective memories of one layer on each prefix.
 
     Args:

@@ -57,9 +57,7 @@ def measure(
     from ffkv.files import tables
 
     group, settings = Part(layer_group, layer_groups), Composition(mass=mass)
-    by_prefix = measure_composition(
-        model_folder, prefixes_file, projections_file, corpus_file, settings, device, group
-    )
+    by_prefix = measure_composition(model_folder, prefixes_file, projections_file, corpus_file, settings, device, group)
     tables.write(by_prefix, output)
 
 

@@ -85,7 +85,9 @@ def _read_values_of(layers: range, path: Path, anatomy: Anatomy) -> Projections:
     projections = read_projections(path, anatomy.identity)
     stored = sorted(set(projections.layer.tolist()))
     if stored != list(layers):
-        raise UserError(f"{path} has layers {stored}, not layers {list(layers)}: give the file of the same layer group.")
+        raise UserError(
+            f"{path} has layers {stored}, not layers {list(layers)}: give the file of the same layer group."
+        )
     return projections
 
 
