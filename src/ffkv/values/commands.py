@@ -1,6 +1,7 @@
 """`ffkv values`: `project`, `summarize`."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -43,7 +44,7 @@ def project(
     model_folder: Path,
     values_file: Path,
     triggers_file: Path,
-    projection: str,
+    projection: Literal["head", "unembedding"],
     top_tokens: int,
     device: str,
     layer_group: int,
