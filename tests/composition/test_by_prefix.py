@@ -67,8 +67,6 @@ def test_words_and_stop_words_are_about_words(write_corpus):
     assert facts["target_is_stop_word"].tolist() == [True, False, True]  # on, mat, on
 
 
-
-
 def test_prefixes_beyond_one_sort_are_counted_alike():
     m, norm = np.random.default_rng(0).standard_normal((1100, 5)), np.arange(1, 6)
     effective, participation = count_effective(m, norm, 0.9)

@@ -50,7 +50,10 @@ def test_values_and_outputs_of_the_detector(run):
 def test_top_and_length_of_values_come_from_the_file_of_projections(run, tmp_path):
     projections = read_projections(run[2])
     changed = replace(
-        projections, top=projections.top * 0 + WORDS.index("c"), norm=projections.norm * 0 + 1, attributes=projections.attributes
+        projections,
+        top=projections.top * 0 + WORDS.index("c"),
+        norm=projections.norm * 0 + 1,
+        attributes=projections.attributes,
     )
     write_projections(tmp_path / "changed.h5", changed)
     table = measure_composition(*run[:2], tmp_path / "changed.h5", run[3], Composition(mass=0.6), "cpu")
