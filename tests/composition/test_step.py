@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from sampled import write_detector_projections, write_prefixes
 from support import WORDS
 
+from ffkv.composition import step
 from ffkv.composition.commands import composition as command
 from ffkv.composition.step import measure_composition, summarize_composition
 from ffkv.corpus.corpus_file import read_corpus
@@ -15,6 +16,7 @@ from ffkv.errors import UserError
 from ffkv.files import tables
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.head.head_file import load_head
 from ffkv.parts import Part
 from ffkv.settings import Composition
 from ffkv.values.projections import read_projections, write_projections
@@ -61,11 +63,16 @@ def test_top_and_length_of_values_come_from_the_file_of_projections(run, tmp_pat
     assert table["effective"].tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 2, 1, 0]  # d: 4 and 4 of 8
 
 
-def test_the_outputs_are_read_as_the_values_were(run, tmp_path):
-    """The unembedding alone gives the zero output of a silent layer no other tie than the head does, but says so by name."""
-    write_detector_projections(tmp_path / "u.h5", run[0], projection="unembedding")
-    table = measure_composition(*run[:2], tmp_path / "u.h5", run[3], device="cpu")
-    assert table["agreeing"].tolist() == measure_composition(*run, device="cpu")["agreeing"].tolist()
+def test_outputs_are_read_with_the_projection_that_the_values_were_read_with(run, tmp_path, monkeypatch):
+    heads = []
+    monkeypatch.setattr(step, "load_head", lambda *arguments: heads.append(arguments) or load_head(*arguments))
+    for projection in ("head", "unembedding"):
+        write_detector_projections(tmp_path / "0.h5", run[0], projection=projection)
+        measure_composition(*run, device="cpu")
+    assert heads == [(run[0], "cpu", "head"), (run[0], "cpu", "unembedding")]
+
+
+def test_projections_of_another_model_are_refused(run, tmp_path):
     write_detector_projections(tmp_path / "x.h5", run[0], model_hash="0" * 16)
     with pytest.raises(UserError, match=r"x\.h5 belongs to another model"):
         measure_composition(*run[:2], tmp_path / "x.h5", run[3], device="cpu")
