@@ -14,7 +14,8 @@ from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.model.head.head_file import load_head, stored_output_embedding
 from ffkv.model.values_file import Values
 from ffkv.process.runtime import configure, torch_with
-from ffkv.values.projections import Projections, project
+from ffkv.values.projections import Projections
+from ffkv.values.step import project
 
 COUNT = 50  # tokens kept at either end
 WARM = 64  # values read before the clock runs
