@@ -101,10 +101,10 @@ def random_checkpoint(folder: Path, kind: str, seed: int = 0) -> Path:
 
 
 def prove_into(folder: Path, checkpoint: Path) -> Path:
-    """The model stage's folder of a checkpoint, and memories.h5 beside it."""
+    """The model stage's folder of a checkpoint, and values.h5 beside it."""
     model, tokenizer, anatomy, proof = examine(Model(checkpoint=str(checkpoint), device="cpu"))
     (folder / "model").mkdir(parents=True)
-    write_stage(folder / "model", folder / "memories.h5", model, tokenizer, anatomy, proof)
+    write_stage(folder / "model", folder / "values.h5", model, tokenizer, anatomy, proof)
     return folder / "model"
 
 
