@@ -19,8 +19,8 @@ from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.commands import model as model_command
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.model.discover.prove import observe
-from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.predictions import predictions
 from ffkv.settings import Model
 
 

@@ -13,8 +13,8 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids, encode
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
-from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.predictions import predictions
 from ffkv.model.tap.hooks import after
 from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import read_memories

@@ -9,8 +9,8 @@ import pytest
 from support import WORDS
 
 from ffkv.activations.prefix_file import PrefixLayer
-from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.predictions import predictions
 from ffkv.refinement import refinement
 from ffkv.refinement.layer import read_out
 

@@ -42,8 +42,8 @@ def measure(
     from ffkv.activations.prefix_file import read_layer
     from ffkv.files import hdf5, tables
     from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.head.head import predictions
     from ffkv.model.head.head_file import load_head
+    from ffkv.model.head.predictions import predictions
     from ffkv.refinement.layer import read_out
 
     anatomy = read_anatomy(model_folder)

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from ffkv.activations.prefix_file import PrefixLayer
-from ffkv.model.head.head import Head, predictions
+from ffkv.model.head.head import Head
+from ffkv.model.head.predictions import predictions
 from ffkv.refinement.refinement import classify
 
 

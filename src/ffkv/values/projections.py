@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ffkv.activations.trigger_file import NONE
 from ffkv.files import hdf5
-from ffkv.model.head.head import Head, highest, lowest, rank
+from ffkv.model.head.head import Head
+from ffkv.model.head.topk import highest, lowest, rank
 from ffkv.model.values_file import Memories
 from ffkv.process.progress import progress
 
