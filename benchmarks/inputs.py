@@ -61,7 +61,7 @@ def model_folder(scratch: Path, shape: Shape) -> Path:
         _word_tokenizer(shape.vocabulary).save_pretrained(checkpoint)
         proven = prove(Model(checkpoint=str(checkpoint), device="cpu"))
         (place / "model").mkdir()
-        proven.write(place / "model", place / "memories.h5")
+        proven.write(place / "model", place / "values.h5")
     return place / "model"
 
 

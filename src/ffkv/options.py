@@ -15,9 +15,17 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 WRITABLE = click.Path(path_type=Path)
 
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
-MEMORIES = click.option("--memories", "memories_file", type=READABLE, required=True, help="memories.h5")
+VALUES = click.option("--values", "values_file", type=READABLE, required=True, help="File values.h5 of the run.")
 TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5")
-PREFIXES = click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
+PREFIXES = click.option(
+    "--prefixes", "prefixes_file", type=READABLE, required=True, help="File sampled_prefixes.h5 of the run."
+)
+PROJECTIONS = click.option(
+    "--projections", "projections_file", type=READABLE, required=True, help="File values/projections/<group>.h5."
+)
+CORPUS = click.option(
+    "--corpus", "corpus_file", type=READABLE, required=True, help="File of a corpus split, corpus/<split>.h5."
+)
 
 
 def setting(model: type[Section], *names: str) -> Callable:

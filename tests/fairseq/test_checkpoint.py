@@ -55,7 +55,10 @@ def test_it_is_proven_stored_and_read_out_as_any_model(write_checkpoint, tmp_pat
     assert anatomy.architecture == "FairseqForCausalLM"
     assert anatomy.activation == form.get("activation_fn", "relu")
     assert (anatomy.vocabulary, anatomy.width, anatomy.context, len(anatomy.layers)) == (64, 16, 48, 2)
-    assert [layer.second_matrices[0].module for layer in anatomy.layers] == ["decoder.layers.0.fc2", "decoder.layers.1.fc2"]
+    assert [layer.second_matrices[0].module for layer in anatomy.layers] == [
+        "decoder.layers.0.fc2",
+        "decoder.layers.1.fc2",
+    ]
     assert max(anatomy.errors.values()) < 1e-5
     ids = torch.tensor([[2, 5, 30, 63], [2, 19, 20, 39]])
     final = observe(loaded.model, anatomy.layers, ids)[-1]["o"].reshape(8, 16)

@@ -77,5 +77,5 @@ def load_low(folder, checkpoint):
     """A proven model with weights of bfloat16."""
     proven = prove(Model(checkpoint=str(checkpoint), dtype="bfloat16", device="cpu"))
     (folder / "model").mkdir()
-    proven.write(folder / "model", folder / "memories.h5")
+    proven.write(folder / "model", folder / "values.h5")
     return load(folder / "model", "cpu")

@@ -22,7 +22,7 @@ from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, read_head, write_head
 from ffkv.model.identities import IDENTITIES
-from ffkv.model.values_file import write_memories
+from ffkv.model.values_file import write_values
 from ffkv.settings import Model
 
 
@@ -57,7 +57,7 @@ class ProvenModel:
         """
         folder = Path(folder)
         if values_file is not None:
-            write_memories(Path(values_file), self.model, self.anatomy)
+            write_values(Path(values_file), self.model, self.anatomy)
         write_anatomy(folder, self.anatomy)
         self.tokenizer.save_pretrained(folder)
         write_vocabulary(folder, self.tokenizer, self.anatomy)

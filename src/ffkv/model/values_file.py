@@ -1,4 +1,4 @@
-"""`memories.h5`: the values as they act in the residual stream."""
+"""`values.h5`: the values as they act in the residual stream."""
 
 import copy
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True)
-class Memories:
+class Values:
     """The values of some layers.
 
     layer: of each memory [row]; memory: its number in the layer [row]; value: v_i [row, d].
@@ -104,17 +104,17 @@ class Memories:
         """Length of v_i, float32 [row]."""
         return np.linalg.norm(self.value, axis=1).astype(np.float32)
 
-    def of(self, layer: int) -> "Memories":
+    def of(self, layer: int) -> "Values":
         """Those of one layer."""
         rows = self.layer == layer
-        return Memories(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
+        return Values(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
 
 
-def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
-    """Writes `memories.h5`, a layer at a time."""
+def write_values(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
+    """Writes `values.h5`, a layer at a time."""
     offsets = anatomy.layer_offset
     largest = max(layer.memories for layer in anatomy.layers)
-    with hdf5.create(path, "memories", anatomy.identity) as file:
+    with hdf5.create(path, "values", anatomy.identity) as file:
         hdf5.put(
             file,
             "layer_offset",
@@ -148,19 +148,19 @@ def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
             bias[layer.index] = np.nan if b is None else b.numpy()
 
 
-def read_memories(path: Path, layers: range | None = None, belongs_to: dict[str, Any] | None = None) -> Memories:
+def read_values(path: Path, layers: range | None = None, belongs_to: dict[str, Any] | None = None) -> Values:
     """The values of some layers, of all by default.
 
     Raises:
         UserError: see `hdf5.open`.
     """
-    with hdf5.open(path, "memories", belongs_to) as file:
+    with hdf5.open(path, "values", belongs_to) as file:
         offsets = file["layer_offset"][...]
         layers = range(len(offsets) - 1) if layers is None else layers
         start, stop = (int(offsets[layers.start]), int(offsets[layers.stop])) if len(layers) else (0, 0)
         counts = np.diff(offsets)[layers.start : layers.stop]
         numbers = [np.arange(count, dtype=np.int32) for count in counts]
-        return Memories(
+        return Values(
             np.repeat(np.asarray(layers, np.int32), counts),
             np.concatenate(numbers) if numbers else np.zeros(0, np.int32),
             file["value"][start:stop],
