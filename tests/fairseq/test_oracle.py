@@ -13,13 +13,13 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids, encode
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
-from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.predictions import predictions
 from ffkv.model.tap.hooks import after
 from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import read_values
 from ffkv.settings import Activations, Triggers
-from ffkv.values.step import project
+from ffkv.values.projections import project
 
 SENTENCES = 6  # of hooks.npz
 
@@ -51,7 +51,9 @@ def states(loaded, hooks):
     for number in range(SENTENCES):
         seen = {quantity: [] for quantity in ("x", "pre", "m", "y", "o")}
         ids = torch.from_numpy(hooks[f"s{number:02}_src"])[None]
-        first = [loaded.model.get_submodule(layer.writes[0].readers[0]) for layer in loaded.anatomy.layers]
+        first = [
+            loaded.model.get_submodule(layer.second_matrices[0].first_matrices[0]) for layer in loaded.anatomy.layers
+        ]
         note = [(module, lambda module, args, kwargs, output, to=seen: to["pre"].append(output[0])) for module in first]
         with (
             after(*note),

@@ -12,7 +12,7 @@ from ffkv.corpus.encode import encode
 from ffkv.keys.precision import PRECISION, precision_row, rescore
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
-from ffkv.model.step import examine, write_stage
+from ffkv.model.step import prove
 from ffkv.settings import Activations, Model
 from ffkv.settings import Triggers as Settings
 
@@ -80,7 +80,7 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
 
 def load_low(folder, checkpoint):
     """A proven model with weights of bfloat16."""
-    model, tokenizer, anatomy, proof = examine(Model(checkpoint=str(checkpoint), dtype="bfloat16", device="cpu"))
+    proven = prove(Model(checkpoint=str(checkpoint), dtype="bfloat16", device="cpu"))
     (folder / "model").mkdir()
-    write_stage(folder / "model", folder / "memories.h5", model, tokenizer, anatomy, proof)
+    proven.write(folder / "model", folder / "values.h5")
     return load(folder / "model", "cpu")

@@ -97,6 +97,9 @@ def test_negative_coefficients_that_are_not_kept_are_said_not_to_be(results):
 
 def test_the_caption_of_active_memories_says_where_experts_rest(results):
     assert "expert" not in captions.figure_7(results).text
-    layers = [replace(layer, writes=[replace(layer.writes[0], experts=4)]) for layer in results.anatomy.layers]
+    layers = [
+        replace(layer, second_matrices=[replace(layer.second_matrices[0], experts=4)])
+        for layer in results.anatomy.layers
+    ]
     mixture = replace(results, anatomy=replace(results.anatomy, layers=layers))
     assert "an expert that a prefix is not sent to" in captions.figure_7(mixture).text

@@ -12,8 +12,9 @@ from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.model.anatomy import Anatomy, read_anatomy
-from ffkv.model.head.head import Head, predictions
+from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.predictions import predictions
 from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.settings import Composition

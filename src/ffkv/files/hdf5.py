@@ -110,7 +110,7 @@ def allocate(
         unit: "1" for a plain number, "token", "nat", ...
         chunks: the piece that is read at a time; by default about 1 MiB of leading rows.
     """
-    chunks = tuple(chunks) if chunks else _chunks(shape, np.dtype(dtype).itemsize)
+    chunks = tuple(chunks) if chunks else leading_rows(shape, np.dtype(dtype).itemsize)
     whole = 0 not in shape
     dataset = file.create_dataset(name, shape, dtype, chunks=chunks if whole else None, fletcher32=whole)
     dataset.attrs["unit"], dataset.attrs["description"] = unit, description
@@ -122,7 +122,8 @@ def allocate(
     return dataset
 
 
-def _chunks(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+def leading_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The shape of a chunk of about 1 MiB of leading rows."""
     row = max(1, int(np.prod(shape[1:], dtype=np.int64))) * itemsize
     return (max(1, min(shape[0], 2**20 // row)), *shape[1:])
 

@@ -18,7 +18,7 @@ from ffkv.activations.contest import Contest
 from ffkv.activations.statistics import Statistics
 from ffkv.keys.features import shallow_evidence
 from ffkv.model.discover.probe_texts import PASSAGES
-from ffkv.model.head import head as reading
+from ffkv.model.head import topk as reading
 from ffkv.model.head.head import CACHED_BYTES, CHUNK_BYTES
 from ffkv.plan.shape import Shape
 from ffkv.process.runtime import choose_device

@@ -13,8 +13,9 @@ from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
-from ffkv.model.head.head import Head, predictions
+from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, stored_output_embedding
+from ffkv.model.head.predictions import predictions
 from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.refinement import summaries

@@ -185,7 +185,7 @@ def figure_7(results: Results) -> Caption:
     )
     if "relu" not in activation.lower():
         text += f" Under this model's activation, {activation}, hardly any coefficient is zero; small ones count too."
-    if any(write.experts for layer in results.anatomy.layers for write in layer.writes):
+    if any(matrix.experts for layer in results.anatomy.layers for matrix in layer.second_matrices):
         text += " The coefficients of an expert that a prefix is not sent to are zero, its memories not active."
     if results.signed_layers:
         text += (

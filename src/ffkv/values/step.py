@@ -16,8 +16,9 @@ from ffkv.files import tables
 from ffkv.model import values_file
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
-from ffkv.model.head.head import Head, highest, lowest, rank
+from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.topk import highest, lowest, rank
 from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.settings import Values
