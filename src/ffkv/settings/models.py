@@ -1,6 +1,6 @@
 """Every setting: its name, type, default, limits and meaning. The only code that knows defaults.
 
-The JSON schema in `workflow/schemas/` and the page `docs/settings.md` are written from these models (`ffkv settings`),
+The JSON schema in `src/ffkv/workflow/schemas/` and the page `docs/settings.md` are written from these models (`ffkv settings`),
 and the command line takes its options from them.
 """
 

@@ -12,7 +12,7 @@ from ffkv.settings import LARGEST, Settings
 from ffkv.settings.runs import Configuration, resolve
 from ffkv.settings.yaml_file import read_settings
 
-DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("workflow/schemas/config.schema.json"), Path("docs/settings.md")
+DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("src/ffkv/workflow/schemas/config.schema.json"), Path("docs/settings.md")
 
 
 def schema() -> str:
@@ -23,7 +23,7 @@ def schema() -> str:
 def default() -> str:
     """The default settings file: every setting at its default, with a comment, and the demo's run."""
     lines = [
-        "# yaml-language-server: $schema=workflow/schemas/config.schema.json",
+        f"# yaml-language-server: $schema={SCHEMA}",
         "# The default run: a small GPT-2, trained here, on the documentation of the Python library. `make report` runs it.",
         "# Every setting stands here at its default. Settings above `runs:` hold for all runs; a run may override any of them.",
     ]
@@ -110,7 +110,7 @@ def _allowed(field) -> str:
 @click.command()
 @click.option("--check", "file", type=click.Path(), help="Only say what is wrong with this settings file, and where.")
 def settings(file: str | None) -> None:
-    """Write config.yaml, workflow/schemas/config.schema.json and docs/settings.md."""
+    """Write config.yaml, src/ffkv/workflow/schemas/config.schema.json and docs/settings.md."""
     if file is not None:
         click.echo(f"{file} is valid; its runs: {', '.join(resolve(read_settings(file)))}.")
         return
