@@ -116,7 +116,9 @@ def test_nothing_is_listed_that_the_step_does_not_import(rule):
     assert not unused, f"{rule}: remove from NUMBERS_DEPEND_ON: {unused}"
 
 
-@pytest.mark.parametrize("name", sorted({*CHANGES_NO_NUMBER, *(name for names in NUMBERS_DEPEND_ON.values() for name in names)}))
+@pytest.mark.parametrize(
+    "name", sorted({*CHANGES_NO_NUMBER, *(name for names in NUMBERS_DEPEND_ON.values() for name in names)})
+)
 def test_every_listed_path_exists(name):
     assert (PACKAGE / name).exists()
 

@@ -12,7 +12,11 @@ from ffkv.settings import LARGEST, Settings
 from ffkv.settings.runs import Configuration, resolve
 from ffkv.settings.yaml_file import read_settings
 
-DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("src/ffkv/workflow/schemas/config.schema.json"), Path("docs/settings.md")
+DEFAULT, SCHEMA, PAGE = (
+    Path("config.yaml"),
+    Path("src/ffkv/workflow/schemas/config.schema.json"),
+    Path("docs/settings.md"),
+)
 
 
 def schema() -> str:

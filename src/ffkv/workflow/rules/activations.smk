@@ -7,8 +7,6 @@ of sampled validation prefixes), each from its shards.
 
 
 rule triggers:
-    message:
-        "Find the trigger examples of every key in shard {wildcards.shard} of {wildcards.run}."
     input:
         model="results/{run}/model",
         corpus="results/{run}/corpus/train.h5",
@@ -26,6 +24,8 @@ rule triggers:
     params:
         options=options("triggers", "activations", "model/device", "shards"),
         code=code("triggers"),
+    message:
+        "Find the trigger examples of every key in shard {wildcards.shard} of {wildcards.run}."
     shell:
         """
         ffkv triggers {params.options} \
@@ -39,8 +39,6 @@ rule triggers:
 
 
 rule merge_triggers:
-    message:
-        "Merge the trigger examples of all shards of {wildcards.run}."
     input:
         shards=every_shard("results/{run}/triggers/{shard}.h5"),
     output:
@@ -53,6 +51,8 @@ rule merge_triggers:
         "../envs/ffkv.yaml"
     params:
         code=code("merge_triggers"),
+    message:
+        "Merge the trigger examples of all shards of {wildcards.run}."
     shell:
         """
         ffkv merge-triggers {input.shards:q} \
@@ -62,8 +62,6 @@ rule merge_triggers:
 
 
 rule sampled_prefixes:
-    message:
-        "Store the activations of the sampled prefixes in shard {wildcards.shard} of {wildcards.run}."
     input:
         model="results/{run}/model",
         corpus="results/{run}/corpus/validation.h5",
@@ -81,6 +79,8 @@ rule sampled_prefixes:
     params:
         options=options("prefixes", "activations", "model/device", "seed", "shards"),
         code=code("sampled_prefixes"),
+    message:
+        "Store the activations of the sampled prefixes in shard {wildcards.shard} of {wildcards.run}."
     shell:
         """
         ffkv sampled-prefixes {params.options} \
@@ -94,8 +94,6 @@ rule sampled_prefixes:
 
 
 rule merge_sampled_prefixes:
-    message:
-        "Merge the sampled prefixes of all shards of {wildcards.run}."
     input:
         shards=every_shard("results/{run}/sampled_prefixes/{shard}.h5"),
         model="results/{run}/model",
@@ -109,6 +107,8 @@ rule merge_sampled_prefixes:
         "../envs/ffkv.yaml"
     params:
         code=code("merge_sampled_prefixes"),
+    message:
+        "Merge the sampled prefixes of all shards of {wildcards.run}."
     shell:
         """
         ffkv merge-sampled-prefixes {input.shards:q} \

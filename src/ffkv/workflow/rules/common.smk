@@ -86,9 +86,9 @@ def repeated(name):
     ]
 
 
-def code(rule):
-    """The version of the modules that the rule's numbers depend on. A change of one of them repeats the rule."""
-    return f"code {code_hash(rule)}"
+def code(name):
+    """The version of the modules that a rule's numbers depend on. A change of one of them repeats the rule."""
+    return f"code {code_hash(name)}"
 
 
 def every_shard(path):
@@ -107,8 +107,8 @@ def every_layer_group(path):
 
 def trained_checkpoint(wildcards):
     """The checkpoint that the workflow trains, if the job's run asks for it."""
-    checkpoint = SETTINGS[wildcards.run]["model"]["checkpoint"]
-    return f"results/{wildcards.run}/checkpoint" if checkpoint == EMBEDDED else []
+    trained = SETTINGS[wildcards.run]["model"]["checkpoint"] == EMBEDDED
+    return f"results/{wildcards.run}/checkpoint" if trained else []
 
 
 def files_of_checkpoint(wildcards):

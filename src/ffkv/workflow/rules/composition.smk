@@ -6,8 +6,6 @@ Makes: results/<run>/composition/: a table of prefixes by group of layers, and t
 
 
 rule composition_measure:
-    message:
-        "Measure how the memories of layer group {wildcards.group} of {wildcards.run} compose."
     input:
         model="results/{run}/model",
         prefixes="results/{run}/sampled_prefixes.h5",
@@ -25,6 +23,8 @@ rule composition_measure:
     params:
         options=options("composition/mass", "model/device", "layer_groups"),
         code=code("composition_measure"),
+    message:
+        "Measure how the memories of layer group {wildcards.group} of {wildcards.run} compose."
     shell:
         """
         ffkv composition measure {params.options} \
@@ -40,8 +40,6 @@ rule composition_measure:
 
 
 rule composition_summarize:
-    message:
-        "Summarize the composition of memories in {wildcards.run} for figures 7 and 8."
     input:
         by_prefix=every_layer_group(
             "results/{run}/composition/by_prefix/{group}.parquet"
@@ -62,6 +60,8 @@ rule composition_summarize:
         folder=subpath(output.active_memories, parent=True),
         options=options("composition/short_prefix"),
         code=code("composition_summarize"),
+    message:
+        "Summarize the composition of memories in {wildcards.run} for figures 7 and 8."
     shell:
         """
         ffkv composition summarize {input.by_prefix:q} {params.options} \

@@ -6,8 +6,6 @@ Makes: results/<run>/corpus/train.h5 and validation.h5.
 
 
 rule corpus:
-    message:
-        "Turn the {wildcards.split} documents of {wildcards.run} into sentences of token ids."
     input:
         files=files_of_corpus,
         model="results/{run}/model",
@@ -26,6 +24,8 @@ rule corpus:
         ),
         options=options("corpus"),
         code=code("corpus"),
+    message:
+        "Turn the {wildcards.split} documents of {wildcards.run} into sentences of token ids."
     shell:
         """
         ffkv corpus {params.options} \

@@ -6,8 +6,6 @@ Makes: results/<run>/checkpoint/, an ordinary checkpoint folder, with its traini
 
 
 rule train:
-    message:
-        "Train the model of {wildcards.run} on the documentation of Python."
     output:
         checkpoint=directory("results/{run}/checkpoint"),
     log:
@@ -26,6 +24,8 @@ rule train:
             settings=TRAINING,
         ),
         code=code("train"),
+    message:
+        "Train the model of {wildcards.run} on the documentation of Python."
     shell:
         """
         ffkv train {params.options} \

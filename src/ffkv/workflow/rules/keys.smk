@@ -7,8 +7,6 @@ if the weights may be of low precision, what that does to trigger examples.
 
 
 rule keys_patterns:
-    message:
-        "Find patterns in the trigger examples of layer group {wildcards.group} of {wildcards.run}."
     input:
         triggers="results/{run}/triggers.h5",
         corpus="results/{run}/corpus/train.h5",
@@ -33,6 +31,8 @@ rule keys_patterns:
             "layer_groups",
         ),
         code=code("keys_patterns"),
+    message:
+        "Find patterns in the trigger examples of layer group {wildcards.group} of {wildcards.run}."
     shell:
         """
         ffkv keys patterns {params.options} \
@@ -47,8 +47,6 @@ rule keys_patterns:
 
 
 rule keys_removal:
-    message:
-        "Remove tokens from the trigger examples of layer group {wildcards.group} of {wildcards.run}."
     input:
         model="results/{run}/model",
         triggers="results/{run}/triggers.h5",
@@ -74,6 +72,8 @@ rule keys_removal:
             "layer_groups",
         ),
         code=code("keys_removal"),
+    message:
+        "Remove tokens from the trigger examples of layer group {wildcards.group} of {wildcards.run}."
     shell:
         """
         ffkv keys removal {params.options} \
@@ -88,8 +88,6 @@ rule keys_removal:
 
 
 rule keys_precision:
-    message:
-        "Measure how the low precision of {wildcards.run} changes its trigger examples."
     input:
         model="results/{run}/model",
         triggers="results/{run}/triggers.h5",
@@ -110,6 +108,8 @@ rule keys_precision:
             "keys/per_layer", "activations/batch_tokens", "model/device", "seed"
         ),
         code=code("keys_precision"),
+    message:
+        "Measure how the low precision of {wildcards.run} changes its trigger examples."
     shell:
         """
         ffkv keys precision {params.options} \
@@ -123,8 +123,6 @@ rule keys_precision:
 
 
 rule keys_summarize:
-    message:
-        "Summarize the keys of {wildcards.run} for figures 2 and 3."
     input:
         triggers="results/{run}/triggers.h5",
         patterns=every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
@@ -148,6 +146,8 @@ rule keys_summarize:
         removal=repeated("removal"),
         options=options("seed"),
         code=code("keys_summarize"),
+    message:
+        "Summarize the keys of {wildcards.run} for figures 2 and 3."
     shell:
         """
         ffkv keys summarize {params.options} \

@@ -6,14 +6,12 @@ Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and values.h5
 
 
 rule model:
-    message:
-        "Prove the feed-forward layers of {wildcards.run}, and write its values and head."
     input:
         trained=trained_checkpoint,
         files=files_of_checkpoint,
     output:
         model=directory("results/{run}/model"),
-        values="results/{run}/values.h5",
+        values_file="results/{run}/values.h5",
     log:
         "results/{run}/logs/model.log",
     benchmark:
@@ -26,9 +24,7 @@ rule model:
         checkpoint=lambda wildcards, input: input.trained
         or SETTINGS[wildcards.run]["model"]["checkpoint"],
         checkpoint_setting=setting("model/checkpoint"),
-        braced_files=lambda wildcards: states(
-            checkpoint_files(SETTINGS[wildcards.run])
-        ),
+        braced_files=lambda wildcards: states(checkpoint_files(SETTINGS[wildcards.run])),
         options=options(
             "model/revision",
             "model/dtype",
@@ -36,12 +32,14 @@ rule model:
             "model/trust_remote_code",
         ),
         code=code("model"),
+    message:
+        "Prove the feed-forward layers of {wildcards.run}, and write its values and head."
     shell:
         """
         ffkv model {params.options} \
             --checkpoint {params.checkpoint:q} \
             --threads {threads} \
             --output {output.model:q} \
-            --output-values {output.values:q} \
+            --output-values {output.values_file:q} \
             >{log:q} 2>&1
         """

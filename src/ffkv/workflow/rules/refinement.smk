@@ -6,8 +6,6 @@ Makes: results/<run>/refinement/: a table of prefixes by group of layers, and th
 
 
 rule refinement_measure:
-    message:
-        "Measure how the layers of group {wildcards.group} of {wildcards.run} refine predictions."
     input:
         model="results/{run}/model",
         prefixes="results/{run}/sampled_prefixes.h5",
@@ -23,6 +21,8 @@ rule refinement_measure:
     params:
         options=options("model/device", "layer_groups"),
         code=code("refinement_measure"),
+    message:
+        "Measure how the layers of group {wildcards.group} of {wildcards.run} refine predictions."
     shell:
         """
         ffkv refinement measure {params.options} \
@@ -36,8 +36,6 @@ rule refinement_measure:
 
 
 rule refinement_summarize:
-    message:
-        "Summarize the refinement of predictions in {wildcards.run} for figures 9 to 11."
     input:
         by_prefix=every_layer_group(
             "results/{run}/refinement/by_prefix/{group}.parquet"
@@ -60,6 +58,8 @@ rule refinement_summarize:
         folder=subpath(output.breakdown, parent=True),
         options=options("refinement/changes", "seed"),
         code=code("refinement_summarize"),
+    message:
+        "Summarize the refinement of predictions in {wildcards.run} for figures 9 to 11."
     shell:
         """
         ffkv refinement summarize {input.by_prefix:q} {params.options} \

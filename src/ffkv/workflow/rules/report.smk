@@ -4,35 +4,24 @@ Needs: what the four branches made, and the benchmark files beside it.
 Makes: reports/<run>/index.html, reports/<run>/figures/.
 """
 
-FIGURES = {
-    "figure_2": "keys",
-    "figure_3": "keys",
-    "figure_4": "values",
-    "figure_5": "values",
-    "figure_6": "values",
-    "figure_7": "composition",
-    "figure_8": "composition",
-    "figure_9": "refinement",
-    "figure_10": "refinement",
-    "figure_11": "refinement",
-}
+from ffkv.report.registry import FIGURES
 
 
 rule write_settings:
-    localrule: True # One line in a file is not worth a job on a cluster.
-    message:
-        "Write the complete settings of {wildcards.run}."
     output:
         settings="results/{run}/settings.json",
     log:
         "results/{run}/logs/write_settings.log",
     benchmark:
         "results/{run}/benchmarks/write_settings.tsv"
+    localrule: True  # One line in a file is not worth a job on a cluster.
     conda:
         "../envs/ffkv.yaml"
     params:
         settings=lambda wildcards: json.dumps(SETTINGS[wildcards.run], sort_keys=True),
         folder=subpath(output.settings, parent=True),
+    message:
+        "Write the complete settings of {wildcards.run}."
     shell:
         # The name of the unfinished file follows `ffkv.files.atomic`, so that `ffkv recover` knows it.
         """
@@ -44,8 +33,6 @@ rule write_settings:
 
 
 rule report:
-    message:
-        "Write the report of {wildcards.run}."
     input:
         settings="results/{run}/settings.json",
         trained=trained_checkpoint,
@@ -54,17 +41,17 @@ rule report:
             "results/{{run}}/corpus/{split}.h5", split=["train", "validation"]
         ),
         triggers="results/{run}/triggers.h5",
-        keys=rules.keys_summarize.output,
+        key_tables=rules.keys_summarize.output,
         precision=branch(
             lambda wildcards: SETTINGS[wildcards.run]["model"]["dtype"] == "float32",
             otherwise=rules.keys_precision.output,
         ),
         patterns=every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
-        values=rules.values_summarize.output,
+        value_tables=rules.values_summarize.output,
         by_memory=every_layer_group("results/{run}/values/by_memory/{group}.parquet"),
         projections=every_layer_group("results/{run}/values/projections/{group}.h5"),
-        composition=rules.composition_summarize.output,
-        refinement=rules.refinement_summarize.output,
+        composition_tables=rules.composition_summarize.output,
+        refinement_tables=rules.refinement_summarize.output,
     output:
         page=report(
             "reports/{run}/index.html",
@@ -77,10 +64,11 @@ rule report:
                 f"reports/{{run}}/figures/{figure}.svg",
                 caption=f"../report/{figure}.rst",
                 category="{run}",
-                subcategory=room,
+                subcategory=entry.section,
                 labels={"result": figure.replace("_", " ")},
             )
-            for figure, room in FIGURES.items()
+            for figure, entry in FIGURES.items()
+            if entry.every_run
         ],
     log:
         "results/{run}/logs/report.log",
@@ -91,6 +79,8 @@ rule report:
     params:
         results=subpath(input.settings, parent=True),
         code=code("report"),
+    message:
+        "Write the report of {wildcards.run}."
     shell:
         """
         ffkv report \

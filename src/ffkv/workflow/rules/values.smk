@@ -6,11 +6,9 @@ Makes: results/<run>/values/: projections and a table of memories by group of la
 
 
 rule values_project:
-    message:
-        "Project the values of layer group {wildcards.group} of {wildcards.run} on the vocabulary."
     input:
         model="results/{run}/model",
-        values="results/{run}/values.h5",
+        values_file="results/{run}/values.h5",
         triggers="results/{run}/triggers.h5",
     output:
         projections="results/{run}/values/projections/{group}.h5",
@@ -27,11 +25,13 @@ rule values_project:
             "values/projection", "values/top_tokens", "model/device", "layer_groups"
         ),
         code=code("values_project"),
+    message:
+        "Project the values of layer group {wildcards.group} of {wildcards.run} on the vocabulary."
     shell:
         """
         ffkv values project {params.options} \
             --model {input.model:q} \
-            --values {input.values:q} \
+            --values {input.values_file:q} \
             --triggers {input.triggers:q} \
             --layer-group {wildcards.group} \
             --threads {threads} \
@@ -42,8 +42,6 @@ rule values_project:
 
 
 rule values_summarize:
-    message:
-        "Summarize the values of {wildcards.run} for figures 4 to 6 and table 2."
     input:
         by_memory=every_layer_group("results/{run}/values/by_memory/{group}.parquet"),
         model="results/{run}/model",
@@ -65,6 +63,8 @@ rule values_summarize:
         folder=subpath(output.agreement, parent=True),
         options=options("values/predictive", "values/bins", "seed"),
         code=code("values_summarize"),
+    message:
+        "Summarize the values of {wildcards.run} for figures 4 to 6 and table 2."
     shell:
         """
         ffkv values summarize {input.by_memory:q} {params.options} \
