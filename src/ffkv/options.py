@@ -57,12 +57,9 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
     words: list[str] = []
     for name in names:
         section, _, key = name.partition("/")
-        value = settings[section]
-        if isinstance(value, dict):
-            chosen = {key: value[key]} if key else value
-        else:
-            chosen = {section: value}
-        words += [word for key, value in chosen.items() for word in _words(key, value)]
+        inside = settings[section] if isinstance(settings[section], dict) else {section: settings[section]}
+        for setting_name, value in {key: inside[key]}.items() if key else inside.items():
+            words += _words(setting_name, value)
     return shlex.join(words)
 
 
