@@ -12,19 +12,30 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent
 PASS = (
     "activations/batches.py",
-    "activations/last_token.py",
+    "activations/packing.py",
+    "activations/pass_state.py",
+    "activations/resume.py",
+    "activations/statistics.py",
     "activations/step.py",
+    "activations/top_t.py",
+    "activations/trigger_file.py",
     "corpus/corpus_file.py",
     "corpus/document.py",
     "corpus/encode.py",
     "corpus/sentences.py",
-    "corpus/words.py",
     "fairseq",
     "model/anatomy.py",
     "model/checkpoint",
     "model/discover/find.py",
     "model/experts",
     "model/tap",
+)
+MERGE = (
+    "activations/merge.py",
+    "activations/prefix_file.py",
+    "activations/step.py",
+    "activations/trigger_file.py",
+    "model/anatomy.py",
 )
 MODEL = ("fairseq", "model")
 
@@ -34,23 +45,16 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
     "train": ("embedded", "corpus"),
     "model": MODEL,
     "corpus": ("corpus", *MODEL),
-    "triggers": (
-        "activations/merge.py",
-        "activations/resume.py",
-        "activations/statistics.py",
-        "activations/top_t.py",
-        "activations/trigger_file.py",
-        "activations/triggers.py",
+    "triggers": ("activations/triggers.py", *PASS),
+    "merge_triggers": MERGE,
+    "sampled_prefixes": (
+        "activations/last_token.py",
+        "activations/prefix_file.py",
+        "activations/prefix_sample.py",
+        "activations/states.py",
         *PASS,
     ),
-    "merge_triggers": (
-        "activations/merge.py",
-        "activations/step.py",
-        "activations/top_t.py",
-        "activations/trigger_file.py",
-    ),
-    "sampled_prefixes": ("activations/prefix_file.py", "activations/prefix_sample.py", *PASS),
-    "merge_sampled_prefixes": ("activations/prefix_file.py", "activations/step.py", "model"),
+    "merge_sampled_prefixes": MERGE,
     "keys_patterns": ("activations/trigger_file.py", "corpus", "keys"),
     "keys_removal": (
         "activations/batches.py",
@@ -117,6 +121,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
 # Modules that steps import and that change no number, with the reason.
 CHANGES_NO_NUMBER: dict[str, str] = {
     "__init__.py": "It holds the version and the names of the public functions.",
+    "dependencies.py": "It says which modules numbers depend on.",
     "errors.py": "An error ends the step.",
     "files": "Numbers are stored and read bit by bit. A new format has a new version, which the readers check.",
     "options.py": "An option carries a setting or a path, which Snakemake tracks.",
