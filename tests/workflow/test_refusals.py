@@ -62,7 +62,7 @@ def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
         for path in (tmp_path / "results/bad").rglob("*")
         if path.is_file() and path.suffix not in (".log", ".tsv", ".sha256")
     }
-    assert made <= {"settings.json", *([] if "checkpoint" in case else ["memories.h5"])} | {
+    assert made <= {"settings.json", *([] if "checkpoint" in case else ["values.h5"])} | {
         path.name for path in (tmp_path / "results/bad/model").glob("*")
     } | {"0.h5"}
     assert not (tmp_path / "results/bad/corpus").exists() or not list((tmp_path / "results/bad/corpus").glob("*.h5"))

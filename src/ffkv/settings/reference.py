@@ -12,7 +12,11 @@ from ffkv.settings import LARGEST, Settings
 from ffkv.settings.runs import Configuration
 
 COLUMNS = 110  # of a comment in the settings file
-DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("workflow/schemas/config.schema.json"), Path("docs/settings.md")
+DEFAULT, SCHEMA, PAGE = (
+    Path("config.yaml"),
+    Path("src/ffkv/workflow/schemas/config.schema.json"),
+    Path("docs/settings.md"),
+)
 
 
 def schema() -> str:
@@ -23,7 +27,7 @@ def schema() -> str:
 def default() -> str:
     """Returns the default settings file: every setting at its default with a comment, and the run `demo`."""
     lines = [
-        "# yaml-language-server: $schema=workflow/schemas/config.schema.json",
+        f"# yaml-language-server: $schema={SCHEMA}",
         "# The default run `demo` trains a small GPT-2 on the documentation of the Python library. `make report` starts it.",
         "# This file holds every setting at its default. Settings above `runs:` apply to all runs. Each run can override them.",
     ]

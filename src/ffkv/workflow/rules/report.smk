@@ -1,21 +1,10 @@
-"""Report: the tables of all branches as one HTML file, each figure also by itself.
+"""Report: the tables of all branches as one HTML file, and each figure as a file of its own.
 
 Needs: what the four branches made, and the benchmark files beside it.
 Makes: reports/<run>/index.html, reports/<run>/figures/.
 """
 
-FIGURES = {
-    "figure_2": "keys",
-    "figure_3": "keys",
-    "figure_4": "values",
-    "figure_5": "values",
-    "figure_6": "values",
-    "figure_7": "composition",
-    "figure_8": "composition",
-    "figure_9": "refinement",
-    "figure_10": "refinement",
-    "figure_11": "refinement",
-}
+from ffkv.report.registry import FIGURES
 
 
 rule write_settings:
@@ -25,14 +14,16 @@ rule write_settings:
         "results/{run}/logs/write_settings.log",
     benchmark:
         "results/{run}/benchmarks/write_settings.tsv"
+    localrule: True  # One line in a file is not worth a job on a cluster.
     conda:
-        "../../envs/ffkv.yaml"
-    threads: 1
+        "../envs/ffkv.yaml"
     params:
         settings=lambda wildcards: json.dumps(SETTINGS[wildcards.run], sort_keys=True),
         folder=subpath(output.settings, parent=True),
+    message:
+        "Write the complete settings of {wildcards.run}."
     shell:
-        # Named as `ffkv.files.atomic` names what is not complete, so that `ffkv recover` knows it.
+        # The name of the unfinished file follows `ffkv.files.atomic`, so that `ffkv recover` knows it.
         """
         exec 2>{log:q}
         unfinished={params.folder:q}/.settings.json.${{HOSTNAME%%.*}}.$$.partial
@@ -44,30 +35,23 @@ rule write_settings:
 rule report:
     input:
         settings="results/{run}/settings.json",
-        checkpoint=tracked(checkpoint_files),
+        trained=trained_checkpoint,
         model="results/{run}/model",
         corpus=collect(
             "results/{{run}}/corpus/{split}.h5", split=["train", "validation"]
         ),
         triggers="results/{run}/triggers.h5",
-        key_tables=rules.keys.output,
+        key_tables=rules.keys_summarize.output,
         precision=branch(
             lambda wildcards: SETTINGS[wildcards.run]["model"]["dtype"] == "float32",
-            otherwise=rules.key_precision.output,
+            otherwise=rules.keys_precision.output,
         ),
-        patterns=parts(
-            "results/{run}/keys/patterns/{group}.parquet", "group", "layer_groups"
-        ),
-        value_tables=rules.values.output,
-        memories=parts(
-            "results/{run}/values/memories/{group}.parquet", "group", "layer_groups"
-        ),
-        projections=parts(
-            "results/{run}/values/projections/{group}.h5", "group", "layer_groups"
-        ),
-        composition=rules.composition.output,
-        refinement=rules.refinement.output,
-        code=code("report"),
+        patterns=every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
+        value_tables=rules.values_summarize.output,
+        by_memory=every_layer_group("results/{run}/values/by_memory/{group}.parquet"),
+        projections=every_layer_group("results/{run}/values/projections/{group}.h5"),
+        composition_tables=rules.composition_summarize.output,
+        refinement_tables=rules.refinement_summarize.output,
     output:
         page=report(
             "reports/{run}/index.html",
@@ -80,25 +64,27 @@ rule report:
                 f"reports/{{run}}/figures/{figure}.svg",
                 caption=f"../report/{figure}.rst",
                 category="{run}",
-                subcategory=branch_name,
+                subcategory=entry.section,
                 labels={"result": figure.replace("_", " ")},
             )
-            for figure, branch_name in FIGURES.items()
+            for figure, entry in FIGURES.items()
+            if entry.every_run
         ],
     log:
         "results/{run}/logs/report.log",
     benchmark:
         "results/{run}/benchmarks/report.tsv"
     conda:
-        "../../envs/ffkv.yaml"
-    threads: 1
+        "../envs/ffkv.yaml"
     params:
         results=subpath(input.settings, parent=True),
+        code=code("report"),
+    message:
+        "Write the report of {wildcards.run}."
     shell:
         """
         ffkv report \
             --results {params.results:q} \
-            --settings {input.settings:q} \
             --output {output.page:q} \
             >{log:q} 2>&1
         """
