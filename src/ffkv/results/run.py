@@ -1,30 +1,30 @@
 """A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
 
-import contextlib
 import functools
-import json
-from collections.abc import Iterator
+import operator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsIndex
 
-import h5py
+import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from pydantic import ValidationError
 
-from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.errors import UserError
-from ffkv.files import hdf5, tables
 from ffkv.files.checksums import verify_sum
-from ffkv.files.lazy import Texts
-from ffkv.model.anatomy import Anatomy, read_anatomy
-from ffkv.parts import Part
+from ffkv.model.anatomy import read_anatomy
+from ffkv.results.html import summary, table
+from ffkv.results.memory import Memory
+from ffkv.results.memory_name import check_memory, memory_name, parse_memory_name
+from ffkv.results.memory_statistics import key_statistics, value_statistics
+from ffkv.results.run_files import RunFiles
 from ffkv.results.run_tables import read_benchmarks, read_table, table_files, unknown
+from ffkv.results.search import promoting, triggered
+from ffkv.results.text import number, percent, visible
 from ffkv.settings import Settings
 
 if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
     from ffkv.model.checkpoint.load import LoadedModel
-
-SPLITS = ("train", "validation")
 
 
 def open(path: Path | str) -> "Run":
@@ -53,7 +53,7 @@ def _read_settings(path: Path) -> Settings:
         raise UserError(f"{path} does not hold the complete settings of a run: {error}") from error
 
 
-class Run:
+class Run(RunFiles):
     """A finished run: its settings, model, corpora, tables and memories.
 
     Every file is checked when it is read: a file that belongs to another model, tokenizer or corpus is refused. Files
@@ -64,16 +64,6 @@ class Run:
         settings: The run's complete settings.
         anatomy: How the model is built: its layers, sizes, hashes, and the errors of the proof.
     """
-
-    def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):
-        """Use `ffkv.open`."""
-        self.folder, self.settings, self.anatomy = folder, settings, anatomy
-        self._corpora_read: dict[str, Corpus] = {}
-
-    @property
-    def name(self) -> str:
-        """The run's name: the name of its folder."""
-        return self.folder.resolve().name
 
     def __repr__(self) -> str:
         """One line for a person."""
@@ -142,90 +132,128 @@ class Run:
         """
         return read_benchmarks(self.folder / "benchmarks", self.settings)
 
-    # Files that belong together
+    # Memories
 
-    @functools.cached_property
-    def corpora(self) -> dict[str, dict[str, Any]]:
-        """Facts about the corpus of each split ("train", "validation").
-
-        counts (of documents and sentences that were read or left out), settings (of the section `corpus`), tokens,
-        sentences, corpus_hash.
-
-        Raises:
-            UserError: A corpus is missing, damaged, or of another tokenizer.
-        """
-        return {split: self._corpus_facts(split) for split in SPLITS}
-
-    def _corpus_facts(self, split: str) -> dict[str, Any]:
-        with hdf5.open(self._corpus_file(split), "corpus", self.anatomy.identity) as file:
-            facts = {name: file.attrs[name] for name in ("counts", "settings", "tokens", "sentences", "corpus_hash")}
-        return {**facts, "counts": json.loads(facts["counts"]), "settings": json.loads(facts["settings"])}
-
-    def _corpus_file(self, split: str) -> Path:
-        if split not in SPLITS:
-            raise unknown("split", split, list(SPLITS))
-        return self.folder / "corpus" / f"{split}.h5"
-
-    def corpus(self, split: str = "train") -> Corpus:
-        """The sentences of a split. Trigger examples are from "train".
-
-        Raises:
-            UserError: There is no such split, or its file is missing, damaged, or of another tokenizer.
-        """
-        if split not in self._corpora_read:
-            self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity)
-        return self._corpora_read[split]
-
-    @functools.cached_property
-    def vocabulary(self) -> Texts:
-        """The text of every token id.
-
-        Raises:
-            UserError: The file is missing, damaged, or of another model.
-        """
-        with hdf5.open(self.folder / "model" / "vocabulary.h5", "vocabulary", self.anatomy.identity) as file:
-            return hdf5.texts(file, "token")
-
-    @contextlib.contextmanager
-    def open_triggers(self) -> Iterator[h5py.File]:
-        """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked.
-
-        Raises:
-            UserError: The file is missing, damaged, or belongs to another model, tokenizer or corpus.
-        """
-        identity = {**self.anatomy.identity, "corpus_hash": self.corpora["train"]["corpus_hash"]}
-        with hdf5.open(self.folder / "triggers.h5", "triggers", identity) as file:
-            yield file
-
-    @contextlib.contextmanager
-    def open_projections(self, layer_group: int) -> Iterator[h5py.File]:
-        """The projections of the values of one layer group, open for reading, after their model was checked.
-
-        Raises:
-            UserError: The file is missing, damaged, or belongs to another model.
-        """
-        path = self.folder / "values" / "projections" / f"{layer_group}.h5"
-        with hdf5.open(path, "projections", self.anatomy.identity) as file:
-            yield file
-
-    @functools.cached_property
-    def layer_groups(self) -> list[range]:
-        """The layers of each layer group. Steps write one file per group."""
-        count = self.settings.layer_groups
-        return [Part(index, count).of(len(self.anatomy.layers)) for index in range(count)]
-
-    def details(self, name: str) -> pd.DataFrame:
-        """A large table that a step wrote per layer group, all groups together.
+    def memory(self, layer: SupportsIndex | str, memory: SupportsIndex | None = None) -> Memory:
+        """One memory.
 
         Args:
-            name: The folder of its files, such as "values/by_memory" or "keys/patterns".
+            layer: The layer, from 0; or, without `memory`, the name of a memory: "L3.17", "3.17", "3/17", or "L3D17" as
+                LM-Debugger writes it.
+            memory: The memory in its layer, from 0.
         Returns:
-            The rows of all groups, in the order of the layers.
+            The memory. Nothing is read yet.
         Raises:
-            UserError: A group's file is missing or damaged.
+            UserError: The name has another form, or there is no such memory; says which exist.
         """
-        folder = self.folder / name
-        return tables.read_all(folder / f"{group}.parquet" for group in range(len(self.layer_groups)))
+        if isinstance(layer, str):
+            if memory is not None:
+                raise UserError(
+                    "Name a memory by two numbers, as in memory(3, 17), or by one text, as in memory('L3.17')."
+                )
+            place = parse_memory_name(layer)
+        elif memory is None:
+            raise UserError(f"Name the memory too, as in memory({layer}, 17).")
+        else:
+            place = operator.index(layer), operator.index(memory)
+        check_memory(*place, [each.memories for each in self.anatomy.layers])
+        return Memory(self, *place)
+
+    def memories(
+        self,
+        promotes: str | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+        minimum: float | None = None,
+    ) -> pd.DataFrame:
+        """The memories with their statistics; all of them, or those that a search finds.
+
+        Args:
+            promotes: Only memories that keep this token among the top tokens of their value. Blanks at the two ends do
+                not count: "church" finds " church" too. Adds promoted_token, promoted_rank (from 0) and
+                promoted_probability.
+            text: Only memories with a trigger example whose text contains this, to the letter. Adds examples_with_text
+                (number of such examples) and coefficient_with_text (their highest coefficient).
+            sort: The column to sort by, the largest value first; equal values stay in the order of the memories. By
+                default "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by
+                `text`, else the order of the memories.
+            minimum: Only memories whose value in the sorted column is at least this.
+        Returns:
+            One row per memory: layer, memory (both from 0), name ("L3.17"); of the key firing_rate (share of the
+            prefixes with a positive coefficient), mean_coefficient, maximum_coefficient, trigger_examples; of the value
+            norm, top_token, top_probability, tied, bottom_token, next_token (after the strongest trigger example), rank
+            (of next_token in the value's prediction, from 0), agrees (whether top_token is next_token), matching
+            (trigger examples that top_token follows), first_match (the first of them, from 0); where negative
+            coefficients are kept also negative_rate, minimum_coefficient, negative_trigger_examples,
+            negative_next_token, negative_agrees. You may change it.
+        Raises:
+            UserError: The model has no such token; there is no such column; `minimum` without a sorted column; or a file
+                is missing, damaged, or of another model, tokenizer or corpus.
+        """
+        memories = self._statistics
+        for search, wanted in ((promoting, promotes), (triggered, text)):
+            if wanted is not None:
+                memories = memories.join(search(self, wanted).set_index("row"), how="inner")
+        by_default = (
+            "promoted_probability" if promotes is not None else "coefficient_with_text" if text is not None else None
+        )
+        column = sort or by_default
+        if column is None and minimum is not None:
+            raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
+        if column is not None:
+            memories = self._sorted(memories, column, minimum)
+        return memories.reset_index(drop=True)
+
+    @staticmethod
+    def _sorted(memories: pd.DataFrame, column: str, minimum: float | None) -> pd.DataFrame:
+        if column not in memories:
+            raise unknown("column", column, list(memories))
+        if minimum is not None:
+            if not pd.api.types.is_numeric_dtype(memories[column]):
+                raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
+            memories = memories[memories[column] >= minimum]
+        return memories.sort_values(column, ascending=False, kind="stable")
+
+    @functools.cached_property
+    def _statistics(self) -> pd.DataFrame:
+        """The memories in the order of flat arrays: layer, memory, name and all statistics. Read once per run object."""
+        counts = [layer.memories for layer in self.anatomy.layers]
+        place = pd.DataFrame(
+            {
+                "layer": np.repeat(np.arange(len(counts)), counts),
+                "memory": np.concatenate([np.arange(count) for count in counts]),
+            }
+        )
+        place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
+        by_memory = self.details("values/by_memory")
+        if not np.array_equal(by_memory[["layer", "memory"]], place[["layer", "memory"]]):
+            raise UserError(
+                f"{self.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again."
+            )
+        with self.open_triggers() as file:
+            key = key_statistics(file)
+        return pd.concat([place, key, value_statistics(by_memory, self.vocabulary)], axis=1)
+
+    def _repr_html_(self) -> Markup:
+        """A summary for a notebook."""
+        anatomy, layers = self.anatomy, self.layers
+        facts = [
+            visible(anatomy.checkpoint),
+            f"{anatomy.architecture}, {number(anatomy.parameters)} parameters",
+            f"{len(layers)} layers, {number(layers['memories'].sum())} memories",
+            visible(f"corpus {self.settings.corpus.dataset}"),
+            f"{number(self.corpora['train']['sentences'])} train sentences",
+        ]
+        rows = [
+            [str(row.layer), number(row.memories), row.kind, number(row.dead), percent(row.agreement)]
+            for row in layers.itertuples()
+        ]
+        return summary(
+            f"Run {self.name}",
+            facts,
+            table("Layers", ["layer", "memories", "kind", "dead", "agreement"], rows),
+            table("Tables", ["run.table(...)"], [[name] for name in self.tables]),
+        )
 
     # The model
 

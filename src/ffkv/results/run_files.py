@@ -1,0 +1,153 @@
+"""The files of a run, each checked for the model, tokenizer and corpus that it belongs to."""
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pandas as pd
+import pyarrow.parquet as parquet
+
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.errors import UserError
+from ffkv.files import hdf5, tables
+from ffkv.files.checksums import verify_sum
+from ffkv.files.lazy import Texts
+from ffkv.model.anatomy import Anatomy
+from ffkv.parts import Part
+from ffkv.results.run_tables import unknown
+from ffkv.settings import Settings
+
+SPLITS = ("train", "validation")
+
+
+class RunFiles:
+    """What is stored of a run.
+
+    Every file is checked when it is read: a file that belongs to another model, tokenizer or corpus is refused. Files
+    are read when they are asked for, and what was read is kept as long as this object lives.
+
+    Attributes:
+        folder: `results/<run>`.
+        settings: The run's complete settings.
+        anatomy: How the model is built: its layers, sizes, hashes, and the errors of the proof.
+    """
+
+    def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):
+        """Use `ffkv.open`."""
+        self.folder, self.settings, self.anatomy = folder, settings, anatomy
+        self._corpora_read: dict[str, Corpus] = {}
+
+    @property
+    def name(self) -> str:
+        """The run's name: the name of its folder."""
+        return self.folder.resolve().name
+
+    @functools.cached_property
+    def corpora(self) -> dict[str, dict[str, Any]]:
+        """Facts about the corpus of each split ("train", "validation").
+
+        counts (of documents and sentences that were read or left out), settings (of the section `corpus`), tokens,
+        sentences, corpus_hash.
+
+        Raises:
+            UserError: A corpus is missing, damaged, or of another tokenizer.
+        """
+        return {split: self._corpus_facts(split) for split in SPLITS}
+
+    def _corpus_facts(self, split: str) -> dict[str, Any]:
+        with hdf5.open(self._corpus_file(split), "corpus", self.anatomy.identity) as file:
+            facts = {name: file.attrs[name] for name in ("counts", "settings", "tokens", "sentences", "corpus_hash")}
+        return {**facts, "counts": json.loads(facts["counts"]), "settings": json.loads(facts["settings"])}
+
+    def _corpus_file(self, split: str) -> Path:
+        if split not in SPLITS:
+            raise unknown("split", split, list(SPLITS))
+        return self.folder / "corpus" / f"{split}.h5"
+
+    def corpus(self, split: str = "train") -> Corpus:
+        """The sentences of a split. Trigger examples are from "train".
+
+        Raises:
+            UserError: There is no such split, or its file is missing, damaged, or of another tokenizer.
+        """
+        if split not in self._corpora_read:
+            self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity)
+        return self._corpora_read[split]
+
+    @functools.cached_property
+    def vocabulary(self) -> Texts:
+        """The text of every token id.
+
+        Raises:
+            UserError: The file is missing, damaged, or of another model.
+        """
+        with hdf5.open(self.folder / "model" / "vocabulary.h5", "vocabulary", self.anatomy.identity) as file:
+            return hdf5.texts(file, "token")
+
+    @contextlib.contextmanager
+    def open_triggers(self) -> Iterator[h5py.File]:
+        """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked.
+
+        Raises:
+            UserError: The file is missing, damaged, or belongs to another model, tokenizer or corpus.
+        """
+        identity = {**self.anatomy.identity, "corpus_hash": self.corpora["train"]["corpus_hash"]}
+        with hdf5.open(self.folder / "triggers.h5", "triggers", identity) as file:
+            yield file
+
+    @contextlib.contextmanager
+    def open_projections(self, layer_group: int) -> Iterator[h5py.File]:
+        """The projections of the values of one layer group, open for reading, after their model was checked.
+
+        Raises:
+            UserError: The file is missing, damaged, or belongs to another model.
+        """
+        path = self.folder / "values" / "projections" / f"{layer_group}.h5"
+        with hdf5.open(path, "projections", self.anatomy.identity) as file:
+            yield file
+
+    @functools.cached_property
+    def layer_groups(self) -> list[range]:
+        """The layers of each layer group. Steps write one file per group."""
+        count = self.settings.layer_groups
+        return [Part(index, count).of(len(self.anatomy.layers)) for index in range(count)]
+
+    def details(self, name: str) -> pd.DataFrame:
+        """A large table that a step wrote per layer group, all groups together.
+
+        Args:
+            name: The folder of its files, such as "values/by_memory" or "keys/patterns".
+        Returns:
+            The rows of all groups, in the order of the layers.
+        Raises:
+            UserError: A group's file is missing or damaged.
+        """
+        folder = self.folder / name
+        return tables.read_all(folder / f"{group}.parquet" for group in range(len(self.layer_groups)))
+
+    def layer_group(self, layer: int) -> int:
+        """The number of the layer group that a layer belongs to."""
+        return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)
+
+    def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
+        """The rows of one memory in a large table. Only these are read.
+
+        Args:
+            name: The folder of the table's files, as in `details`.
+            layer: The layer, from 0.
+            memory: The memory in its layer, from 0.
+        Raises:
+            UserError: The file is missing or damaged.
+        """
+        path = self.folder / name / f"{self.layer_group(layer)}.parquet"
+        verify_sum(path)
+        try:
+            return parquet.read_table(path, filters=[("layer", "==", layer), ("memory", "==", memory)]).to_pandas()
+        except FileNotFoundError as error:
+            raise UserError(f"{path} does not exist: run the step that makes it first.") from error
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}). Delete it and run the workflow again.") from error
