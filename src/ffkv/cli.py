@@ -28,7 +28,7 @@ COMMANDS = {
     "refinement": ("ffkv.refinement.commands:refinement", "How predictions are refined over the layers."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "plan": ("ffkv.plan.commands:plan", "Say what runs will take before they start: disk, memory, time."),
-    "check": ("ffkv.results.check:check", "Read every file of a run and say which are damaged or left over."),
+    "check": ("ffkv.results.commands:check", "Read every file of a run and say which are damaged or left over."),
     "recover": (
         "ffkv.process.recover:recover",
         "After a hard kill of snakemake: end what it left running, and unlock.",
