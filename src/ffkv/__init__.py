@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from ffkv.keys.step import measure_precision as measure_precision
     from ffkv.keys.step import remove_tokens as remove_tokens
     from ffkv.keys.step import summarize_keys as summarize_keys
-    from ffkv.model.checkpoint.load import load as load_model  # noqa: F401: it has another name here
+    from ffkv.model.checkpoint.load import load as load_model  # noqa: F401 (it has another name here)
     from ffkv.model.head.head_file import load_head as load_head
     from ffkv.model.step import prove as prove
     from ffkv.model.values_file import read_values as read_values

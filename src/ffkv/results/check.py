@@ -21,9 +21,9 @@ class Problem(NamedTuple):
     """A file or a folder that one step wrote and that cannot be used.
 
     Attributes:
-        path: The file or the folder.
-        reason: Why it cannot be used.
-        unfinished: Whether a killed step left it behind.
+        path: the file or the folder.
+        reason: why it cannot be used.
+        unfinished: whether a killed step left it behind.
     """
 
     path: Path
@@ -42,7 +42,7 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     Returns:
         The number of files that were read, and the problems, sorted by path.
     Raises:
-        UserError: The folder holds no file of a run.
+        UserError: the folder holds no file of a run.
     """
     read, problems = 0, {}
     for path in sorted(folder.rglob("*")):

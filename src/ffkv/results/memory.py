@@ -23,10 +23,10 @@ class Memory:
     Only the rows of this memory are read, when they are asked for, and they are kept as long as this object lives.
 
     Attributes:
-        layer: The layer, from 0.
-        memory: The memory in its layer, from 0.
-        name: Both in one word: "L3.17".
-        unit: In a mixture of experts "expert 2, unit 17" or "shared, unit 3"; "" in other layers.
+        layer: the layer, from 0.
+        memory: the memory in its layer, from 0.
+        name: both in one word: "L3.17".
+        unit: in a mixture of experts "expert 2, unit 17" or "shared, unit 3"; "" in other layers.
     """
 
     def __init__(self, files: RunFiles, layer: int, memory: int):
@@ -68,7 +68,7 @@ class Memory:
         coefficient's two factors, 1 or -1; 0 where they are not known.
 
         Raises:
-            UserError: A file is missing, damaged, or of another model, tokenizer or corpus.
+            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
         """
         return self._examples("")
 
@@ -79,7 +79,7 @@ class Memory:
         No rows where coefficients are never negative, or where the run does not keep negative ones.
 
         Raises:
-            UserError: A file is missing, damaged, or of another model, tokenizer or corpus.
+            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
         """
         return self._examples("negative/")
 
@@ -116,11 +116,11 @@ class Memory:
         """The tokens of the highest logits of the value by itself: what a positive coefficient promotes.
 
         Args:
-            count: Number of tokens.
+            count: number of tokens.
         Returns:
             One row per token, the highest logit first: token (its text), id, log_probability (nats), probability.
         Raises:
-            UserError: The run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
+            UserError: the run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
         """
         return self._predictions("top", count)
 
@@ -128,11 +128,11 @@ class Memory:
         """The tokens of the lowest logits of the value by itself: what a negative coefficient promotes.
 
         Args:
-            count: Number of tokens.
+            count: number of tokens.
         Returns:
             One row per token, the lowest logit first: token (its text), id, log_probability (nats), probability.
         Raises:
-            UserError: The run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
+            UserError: the run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
         """
         return self._predictions("bottom", count)
 
@@ -177,7 +177,7 @@ class Memory:
         trigger examples that have it). No rows for a memory that is not among the sampled keys, or has no pattern.
 
         Raises:
-            UserError: The file is missing or damaged.
+            UserError: the file is missing or damaged.
         """
         rows = self._files.memory_rows("keys/patterns", self.layer, self.memory)
         rows = rows[rows["sample"] == "trigger"].drop(columns=["sample", "layer", "memory"])
@@ -188,7 +188,7 @@ class Memory:
         """Numbers about the memory, by name: the columns of `Run.memories` but for layer, memory and name.
 
         Raises:
-            UserError: A file is missing, damaged, or of another model, tokenizer or corpus.
+            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
         """
         with self._files.open_triggers() as file:
             key = key_statistics(file, slice(self._row, self._row + 1))
@@ -204,7 +204,7 @@ class Memory:
         coefficients that are not positive.
 
         Raises:
-            UserError: The file is missing, damaged, or of another model, tokenizer or corpus.
+            UserError: the file is missing, damaged, or of another model, tokenizer or corpus.
         """
         with self._files.open_triggers() as file:
             counts = file["histogram"][self._row]

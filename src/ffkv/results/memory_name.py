@@ -21,7 +21,7 @@ def parse_memory_name(name: str) -> tuple[int, int]:
     Returns:
         The layer and the memory, both from 0.
     Raises:
-        UserError: The name has another form.
+        UserError: the name has another form.
     """
     match = NAME.fullmatch(name.strip())
     if not match:
@@ -33,11 +33,11 @@ def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:
     """Refuses a memory that the model does not have.
 
     Args:
-        layer: The layer, from 0.
-        memory: The memory in its layer, from 0.
-        memories: Number of memories per layer [layer].
+        layer: the layer, from 0.
+        memory: the memory in its layer, from 0.
+        memories: number of memories per layer [layer].
     Raises:
-        UserError: There is no such layer or memory; says which exist.
+        UserError: there is no such layer or memory; says which exist.
     """
     if not 0 <= layer < len(memories):
         raise UserError(f"There is no layer {layer}. The model has layers 0 to {len(memories) - 1}.")

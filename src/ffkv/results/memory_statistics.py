@@ -14,7 +14,7 @@ def key_statistics(file: h5py.File, rows: slice = slice(None)) -> pd.DataFrame:
 
     Args:
         file: `triggers.h5`.
-        rows: The memories' rows in the file. Only these are read.
+        rows: the memories' rows in the file. Only these are read.
     Returns:
         One row per memory: firing_rate (share of the prefixes on which the coefficient is positive), mean_coefficient,
         maximum_coefficient (0 where none is positive), trigger_examples (number that are kept). Where negative
@@ -41,8 +41,8 @@ def value_statistics(by_memory: pd.DataFrame, vocabulary: Sequence[str]) -> pd.D
     """Takes from a table of values the numbers that are about the value, with tokens as texts instead of ids.
 
     Args:
-        by_memory: Rows of `values/by_memory`.
-        vocabulary: The text of every token id.
+        by_memory: rows of `values/by_memory`.
+        vocabulary: the text of every token id.
     Returns:
         One row per memory: norm, top_token, top_probability, tied, bottom_token, next_token (the token that follows the
         strongest trigger example; "" where there is none), rank (of next_token in the value's prediction, from 0; -1

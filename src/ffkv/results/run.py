@@ -31,11 +31,11 @@ def open(path: Path | str) -> "Run":
     """Opens a finished run. Only `settings.json` and `model/anatomy.json` are read; all else is read when it is asked for.
 
     Args:
-        path: The run's folder, `results/<run>`.
+        path: the run's folder, `results/<run>`.
     Returns:
         The run.
     Raises:
-        UserError: The folder is missing, holds no run, or one of the two files is damaged.
+        UserError: the folder is missing, holds no run, or one of the two files is damaged.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -61,8 +61,8 @@ class Run(RunFiles):
 
     Attributes:
         folder: `results/<run>`.
-        settings: The run's complete settings.
-        anatomy: How the model is built: its layers, sizes, hashes, and the errors of the proof.
+        settings: the run's complete settings.
+        anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
     """
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class Run(RunFiles):
         token follows the strongest trigger example, as in figure 4; NaN where all memories are dead).
 
         Raises:
-            UserError: A table that is needed is missing.
+            UserError: a table that is needed is missing.
         """
         layers = pd.DataFrame(
             [(each.index, each.memories, each.kind, each.gated, each.signed) for each in self.anatomy.layers],
@@ -104,7 +104,7 @@ class Run(RunFiles):
         """The CSV file of a table.
 
         Raises:
-            UserError: There is no table of this name; lists the names that exist.
+            UserError: there is no table of this name; lists the names that exist.
         """
         if name not in self._table_files:
             raise unknown(f"table in {self.folder} called", name, self.tables)
@@ -114,12 +114,12 @@ class Run(RunFiles):
         """A table that a figure or a section of the report shows.
 
         Args:
-            name: The file's name without its ending, such as "figure_4_agreement". See `tables`.
+            name: the file's name without its ending, such as "figure_4_agreement". See `tables`.
         Returns:
             The table. Texts from the corpus stay texts, also where a text reads "nan" or "1". You may change it: each
             call reads the file again.
         Raises:
-            UserError: There is no table of this name (the message lists the names that exist), or it is damaged.
+            UserError: there is no table of this name (the message lists the names that exist), or it is damaged.
         """
         return read_table(self.table_file(name))
 
@@ -138,13 +138,13 @@ class Run(RunFiles):
         """One memory.
 
         Args:
-            layer: The layer, from 0; or, without `memory`, the name of a memory: "L3.17", "3.17", "3/17", or "L3D17" as
+            layer: the layer, from 0; or, without `memory`, the name of a memory: "L3.17", "3.17", "3/17", or "L3D17" as
                 LM-Debugger writes it.
-            memory: The memory in its layer, from 0.
+            memory: the memory in its layer, from 0.
         Returns:
             The memory. Nothing is read yet.
         Raises:
-            UserError: The name has another form, or there is no such memory; says which exist.
+            UserError: the name has another form, or there is no such memory; says which exist.
         """
         if isinstance(layer, str):
             if memory is not None:
@@ -169,15 +169,15 @@ class Run(RunFiles):
         """The memories with their statistics; all of them, or those that a search finds.
 
         Args:
-            promotes: Only memories that keep this token among the top tokens of their value. Blanks at the two ends do
+            promotes: only memories that keep this token among the top tokens of their value. Blanks at the two ends do
                 not count: "church" finds " church" too. Adds promoted_token, promoted_rank (from 0) and
                 promoted_probability.
-            text: Only memories with a trigger example whose text contains this, to the letter. Adds examples_with_text
+            text: only memories with a trigger example whose text contains this, to the letter. Adds examples_with_text
                 (number of such examples) and coefficient_with_text (their highest coefficient).
-            sort: The column to sort by, the largest value first; equal values stay in the order of the memories. By
+            sort: the column to sort by, the largest value first; equal values stay in the order of the memories. By
                 default "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by
                 `text`, else the order of the memories.
-            minimum: Only memories whose value in the sorted column is at least this.
+            minimum: only memories whose value in the sorted column is at least this.
         Returns:
             One row per memory: layer, memory (both from 0), name ("L3.17"); of the key firing_rate (share of the
             prefixes with a positive coefficient), mean_coefficient, maximum_coefficient, trigger_examples; of the value
@@ -187,7 +187,7 @@ class Run(RunFiles):
             coefficients are kept also negative_rate, minimum_coefficient, negative_trigger_examples,
             negative_next_token, negative_agrees. You may change it.
         Raises:
-            UserError: The model has no such token; there is no such column; `minimum` without a sorted column; or a file
+            UserError: the model has no such token; there is no such column; `minimum` without a sorted column; or a file
                 is missing, damaged, or of another model, tokenizer or corpus.
         """
         memories = self._statistics
@@ -265,7 +265,7 @@ class Run(RunFiles):
         Returns:
             The model in evaluation mode on the device, with its anatomy.
         Raises:
-            UserError: The checkpoint is gone, its weights have changed, or there is no such device.
+            UserError: the checkpoint is gone, its weights have changed, or there is no such device.
         """
         from ffkv.model.checkpoint.load import load
 

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.checksums import verify_sum
-from ffkv.files.lazy import Texts
 from ffkv.model.anatomy import Anatomy
+from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
 from ffkv.parts import Part
 from ffkv.results.run_tables import unknown
 from ffkv.settings import Settings
@@ -32,8 +32,8 @@ class RunFiles:
 
     Attributes:
         folder: `results/<run>`.
-        settings: The run's complete settings.
-        anatomy: How the model is built: its layers, sizes, hashes, and the errors of the proof.
+        settings: the run's complete settings.
+        anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
     """
 
     def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):
@@ -54,7 +54,7 @@ class RunFiles:
         sentences, corpus_hash.
 
         Raises:
-            UserError: A corpus is missing, damaged, or of another tokenizer.
+            UserError: a corpus is missing, damaged, or of another tokenizer.
         """
         return {split: self._corpus_facts(split) for split in SPLITS}
 
@@ -72,28 +72,28 @@ class RunFiles:
         """The sentences of a split. Trigger examples are from "train".
 
         Raises:
-            UserError: There is no such split, or its file is missing, damaged, or of another tokenizer.
+            UserError: there is no such split, or its file is missing, damaged, or of another tokenizer.
         """
         if split not in self._corpora_read:
             self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity)
         return self._corpora_read[split]
 
     @functools.cached_property
-    def vocabulary(self) -> Texts:
+    def vocabulary(self) -> Sequence[str]:
         """The text of every token id.
 
         Raises:
-            UserError: The file is missing, damaged, or of another model.
+            UserError: the file is missing, damaged, or of another model.
         """
-        with hdf5.open(self.folder / "model" / "vocabulary.h5", "vocabulary", self.anatomy.identity) as file:
-            return hdf5.texts(file, "token")
+        with hdf5.open(self.folder / "model" / FILE, "vocabulary", self.anatomy.identity):
+            return read_vocabulary(self.folder / "model")
 
     @contextlib.contextmanager
     def open_triggers(self) -> Iterator[h5py.File]:
         """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked.
 
         Raises:
-            UserError: The file is missing, damaged, or belongs to another model, tokenizer or corpus.
+            UserError: the file is missing, damaged, or belongs to another model, tokenizer or corpus.
         """
         identity = {**self.anatomy.identity, "corpus_hash": self.corpora["train"]["corpus_hash"]}
         with hdf5.open(self.folder / "triggers.h5", "triggers", identity) as file:
@@ -104,7 +104,7 @@ class RunFiles:
         """The projections of the values of one layer group, open for reading, after their model was checked.
 
         Raises:
-            UserError: The file is missing, damaged, or belongs to another model.
+            UserError: the file is missing, damaged, or belongs to another model.
         """
         path = self.folder / "values" / "projections" / f"{layer_group}.h5"
         with hdf5.open(path, "projections", self.anatomy.identity) as file:
@@ -120,11 +120,11 @@ class RunFiles:
         """A large table that a step wrote per layer group, all groups together.
 
         Args:
-            name: The folder of its files, such as "values/by_memory" or "keys/patterns".
+            name: the folder of its files, such as "values/by_memory" or "keys/patterns".
         Returns:
             The rows of all groups, in the order of the layers.
         Raises:
-            UserError: A group's file is missing or damaged.
+            UserError: a group's file is missing or damaged.
         """
         folder = self.folder / name
         return tables.read_all(folder / f"{group}.parquet" for group in range(len(self.layer_groups)))
@@ -137,11 +137,11 @@ class RunFiles:
         """The rows of one memory in a large table. Only these are read.
 
         Args:
-            name: The folder of the table's files, as in `details`.
-            layer: The layer, from 0.
-            memory: The memory in its layer, from 0.
+            name: the folder of the table's files, as in `details`.
+            layer: the layer, from 0.
+            memory: the memory in its layer, from 0.
         Raises:
-            UserError: The file is missing or damaged.
+            UserError: the file is missing or damaged.
         """
         path = self.folder / name / f"{self.layer_group(layer)}.parquet"
         verify_sum(path)

@@ -17,7 +17,7 @@ def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
 
     Args:
         folder: `results/<run>`.
-        settings: The run's settings.
+        settings: the run's settings.
     Returns:
         The file of each table by the table's name, which is the file's name without its ending. A table that only an
         earlier run with other settings needed is left out.
@@ -33,7 +33,7 @@ def read_table(path: Path) -> pd.DataFrame:
     A column without any value becomes a column of NaN: a CSV file cannot say of which type it is.
 
     Raises:
-        UserError: The file is missing, damaged or no table.
+        UserError: the file is missing, damaged or no table.
     """
     frame = tables.read(path, texts=TEXTS)
     empty = frame.columns[frame.isna().all()]
@@ -47,7 +47,7 @@ def read_benchmarks(folder: Path, settings: Settings) -> pd.DataFrame:
 
     Args:
         folder: `results/<run>/benchmarks`.
-        settings: The run's settings.
+        settings: the run's settings.
     Returns:
         One row per rule: rule, jobs (number of jobs), seconds (of all jobs together), longest (seconds of the longest
         job), memory (highest peak, MiB). No rows where there are no files.

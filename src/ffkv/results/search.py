@@ -20,13 +20,13 @@ def promoting(files: RunFiles, text: str) -> pd.DataFrame:
     """Finds the memories that keep a token among the top tokens of their value.
 
     Args:
-        files: The run.
-        text: The token's text. Blanks at its two ends do not count, so that "church" finds the token " church" too.
+        files: the run.
+        text: the token's text. Blanks at its two ends do not count, so that "church" finds the token " church" too.
     Returns:
         One row per memory: row (of the memory in flat arrays), promoted_token, promoted_rank (from 0),
         promoted_probability. Where several such tokens are kept, the one with the highest logit.
     Raises:
-        UserError: The model has no such token; suggests others.
+        UserError: the model has no such token; suggests others.
     """
     ids = _tokens(files, text)
     hits = []
@@ -62,13 +62,13 @@ def triggered(files: RunFiles, text: str) -> pd.DataFrame:
     """Finds the memories that have a text in one of their trigger examples.
 
     Args:
-        files: The run.
-        text: What the text of the prefix contains, to the letter.
+        files: the run.
+        text: what the text of the prefix contains, to the letter.
     Returns:
         One row per memory: row (of the memory in flat arrays), examples_with_text (number of trigger examples that
         contain the text), coefficient_with_text (the highest coefficient of these).
     Raises:
-        UserError: The text is empty.
+        UserError: the text is empty.
     """
     if not text:
         raise UserError("The text to search for is empty.")
@@ -117,9 +117,9 @@ def _first_matches(data: bytes, starts: np.ndarray, needle: re.Pattern[bytes]):
     """The first match in each text that has one.
 
     Args:
-        data: Texts one behind the other, UTF-8.
-        starts: Where each text starts in `data`, and the end of the last [text + 1].
-        needle: What is sought.
+        data: texts one behind the other, UTF-8.
+        starts: where each text starts in `data`, and the end of the last [text + 1].
+        needle: what is sought.
     Yields:
         The text's number, and where the match ends in `data`.
     """
