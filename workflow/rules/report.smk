@@ -4,18 +4,7 @@ Needs: what the four branches made, and the benchmark files beside it.
 Makes: reports/<run>/index.html, reports/<run>/figures/.
 """
 
-FIGURES = {
-    "figure_2": "keys",
-    "figure_3": "keys",
-    "figure_4": "values",
-    "figure_5": "values",
-    "figure_6": "values",
-    "figure_7": "composition",
-    "figure_8": "composition",
-    "figure_9": "refinement",
-    "figure_10": "refinement",
-    "figure_11": "refinement",
-}
+from ffkv.report.registry import FIGURES
 
 
 rule write_settings:
@@ -73,17 +62,21 @@ rule report:
             "reports/{run}/index.html",
             caption="../report/page.rst",
             category="{run}",
-            labels={"result": "the whole report"},
+            labels={"result": "the whole report", "shows": "all figures and cards"},
         ),
         figures=[
             report(
                 f"reports/{{run}}/figures/{figure}.svg",
-                caption=f"../report/{figure}.rst",
+                caption="../report/figure.rst",
                 category="{run}",
-                subcategory=branch_name,
-                labels={"result": figure.replace("_", " ")},
+                subcategory=entry.section,
+                labels={
+                    "result": figure.replace("_", " "),
+                    "shows": entry.title,
+                },
             )
-            for figure, branch_name in FIGURES.items()
+            for figure, entry in FIGURES.items()
+            if entry.every_run
         ],
     log:
         "results/{run}/logs/report.log",
@@ -98,7 +91,6 @@ rule report:
         """
         ffkv report \
             --results {params.results:q} \
-            --settings {input.settings:q} \
             --output {output.page:q} \
             >{log:q} 2>&1
         """

@@ -5,7 +5,7 @@ Layers count from 0. Only an axis that shows the paper's own layers counts from 
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any
@@ -92,7 +92,7 @@ def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 
     x = table["layer"] + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
     bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
-    marks = {"marker": MARKERS[style], "markersize": 5 if len(table) <= 24 else 3, "linestyle": LINES[style]}
+    marks: dict[str, Any] = {"marker": MARKERS[style], "markersize": 5 if len(table) <= 24 else 3, "linestyle": LINES[style]}
     axes.plot(x, table[value], label=label, color=colour, **marks)
     axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
 
@@ -119,11 +119,21 @@ def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "
         zorder=1,
     )
     if layers != PAPER_LAYERS and not axes.child_axes:
-        above = axes.secondary_xaxis("top", functions=(lambda x: 1 + x / ratio, lambda x: (x - 1) * ratio))
+        above = axes.secondary_xaxis("top", functions=(_to_paper(ratio), _from_paper(ratio)))
         above.set_ticks([1, 4, 7, 10, 13, 16])
         above.set_xlabel(f"{PAPER_AXIS}, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
         above.tick_params(colors=PAPER_COLOUR, labelsize="small")
         above.spines["top"].set_color("0.85")
+
+
+def _to_paper(ratio: float) -> Callable[[Any], Any]:
+    """From the model's layer, counted from 0, to the paper's layer, counted from 1."""
+    return lambda layer: 1 + layer / ratio
+
+
+def _from_paper(ratio: float) -> Callable[[Any], Any]:
+    """From the paper's layer, counted from 1, to the model's layer, counted from 0."""
+    return lambda layer: (layer - 1) * ratio
 
 
 def boxes(axes: Axes, table: pd.DataFrame) -> None:

@@ -55,7 +55,7 @@ def model(run: Run) -> Terms:
 
 def corpus(run: Run) -> Terms:
     """The text that was read, and the text that was left out."""
-    terms = [("source", visible(_source(run.settings.corpus)))]
+    terms: Terms = [("source", visible(_source(run.settings.corpus)))]
     for split, about in run.corpora.items():
         counts = dict(about["counts"])
         read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.drawing import PAPER_LAYERS, depth, shares_by, stacked_panels
+from ffkv.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import course, rows
 from ffkv.results.run import Run
@@ -17,7 +17,7 @@ BREAKDOWN = "figure_11_breakdown"
 def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
     """Stacked bars per layer, and the paper's beside them."""
     table = run.table(BREAKDOWN)
-    panels = [("this model", depth(table), shares_by(table, "case", CASES))]
+    panels: list[Panel] = [("this model", depth(table), shares_by(table, "case", CASES))]
     if paper:
         panels.append(("the paper", PAPER_LAYERS, {**paper, "other": [0] * PAPER_LAYERS}))
     return stacked_panels(panels, paper=bool(paper))

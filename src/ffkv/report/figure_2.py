@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.drawing import PAPER_LAYERS, depth, shares_by, stacked_panels
+from ffkv.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import course, rows, weighted_mean
 from ffkv.results.run import Run
@@ -18,7 +18,7 @@ SHARES, COUNTS = "figure_2_categories", "figure_2_pattern_counts"
 def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
     """Stacked bars per layer: trigger examples, random prefixes, and the paper's figure."""
     categories = run.table(SHARES)
-    panels = [
+    panels: list[Panel] = [
         (title, depth(categories), shares_by(rows(categories, sample=sample), "category", CATEGORIES))
         for sample, title in (("trigger", "trigger examples"), ("random", "random prefixes"))
     ]

@@ -31,7 +31,7 @@ def draw(run: Run, paper: dict[str, Any] | None) -> Drawing:
 def _draw_bins(axes: Axes, table: pd.DataFrame) -> None:
     bars = np.clip([table["rate"] - table["rate_low"], table["rate_high"] - table["rate"]], 0, None)
     middle, width = (table["low"] + table["high"]) / 2, table["high"] - table["low"]
-    style = {"color": colours(4)[2], "edgecolor": "white", "ecolor": "0.3", "capsize": 2}
+    style: dict[str, Any] = {"color": colours(4)[2], "edgecolor": "white", "ecolor": "0.3", "capsize": 2}
     axes.bar(middle, table["rate"], width, yerr=bars, label="agreement rate", **style)
     for x, top, count in zip(middle, table["rate_high"], table["values"], strict=True):
         height = top if count else 0

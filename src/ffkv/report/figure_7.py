@@ -1,6 +1,7 @@
 """Figure 7: how many memories of a layer a prefix activates, and how many of them carry the sum."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ def _draw_effective(axes: Axes, table: pd.DataFrame) -> None:
     x, dark, light = table["layer"], colours(4)[1], colours(4)[3]
     axes.fill_between(x, table["effective_q1"], table["effective_q3"], color=light, alpha=0.5, linewidth=0)
     axes.plot(x, table["effective_median"], color=dark, marker="o", label="effective number")
-    ratio_style = {"color": "black", "marker": "s", "linestyle": "--", "markerfacecolor": "white"}
+    ratio_style: dict[str, Any] = {"color": "black", "marker": "s", "linestyle": "--", "markerfacecolor": "white"}
     axes.plot(x, table["participation_median"], label="participation ratio", **ratio_style)
     axes.set_ylim(0, None)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 from markupsafe import Markup
 
+from ffkv.report.text import MINUS
 from ffkv.results.memory_name import memory_name
 from ffkv.results.run import Run
 from ffkv.results.text import ending, number, percent, token, visible
@@ -65,7 +66,7 @@ def predictive_values(run: Run) -> PageTable:
         "memory",
         "prediction",
         "probability",
-        "followed by the prediction",
+        "followed by it",
         "trigger example and its next token",
     ]
     return PageTable("predictive values", headers, [False, False, True, True, False], rows)
@@ -77,7 +78,7 @@ def prediction_changes(run: Run) -> PageTable:
         [
             Markup("{} {}").format(ending(row.text, MAX_TEXT_CHARACTERS), chip(row.next_token)),
             Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
-            "–" if pd.isna(row.cosine) else f"{row.cosine:.2f}",
+            "–" if pd.isna(row.cosine) else f"{row.cosine:.2f}".replace("-", MINUS),
             percent(row.cosine_percentile),
         ]
         for row in run.table("prediction_changes").itertuples()
@@ -91,9 +92,9 @@ def chip(text: str) -> Markup:
     return Markup('<span class="token">{}</span>').format(token(text))
 
 
-def _cell(column: str, value: object) -> Markup | str:
-    if column == "layer":
-        return str(value) if value >= 0 else "all"
+def _cell(column: str, value: str | float) -> Markup | str:
     if isinstance(value, str):
         return token(value) if "token" in column else visible(value)
+    if column == "layer":
+        return f"{value:.0f}" if value >= 0 else "all"
     return number(value)

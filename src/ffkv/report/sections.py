@@ -42,7 +42,7 @@ PRECISION = (
 PREDICTIVE = (
     "The {count} values with the highest probability of their top token. The table shows how many of a key's trigger "
     "examples are followed by this token. It also shows the strongest of these examples, or the strongest of all "
-    "examples if no one is followed by the token. Of the 100 such values of the paper, 97 were in its upper six layers, "
+    "examples if none of them is followed by the token. Of the 100 such values of the paper, 97 were in its upper six layers, "
     "and 46 had such an example."
 )
 CHANGES = (

@@ -62,4 +62,4 @@ def paper_line(run: Run, text: str) -> str:
     layers = len(run.anatomy.layers)
     if not run.settings.report.paper_curves or layers == 1:
         return ""
-    return f" {text}" + (" Its layers are drawn at the same relative depth." if layers != PAPER_LAYERS else "")
+    return f" {text}" + (" The paper's layers are drawn at the same relative depth." if layers != PAPER_LAYERS else "")
