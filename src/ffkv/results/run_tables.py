@@ -52,7 +52,7 @@ def read_benchmarks(folder: Path, settings: Settings) -> pd.DataFrame:
         One row per rule: rule, jobs (number of jobs), seconds (of all jobs together), longest (seconds of the longest
         job), memory (highest peak, MiB). No rows where there are no files.
     """
-    paths = [path for path in sorted(folder.rglob("*.tsv")) if _is_current(path, settings)]
+    paths = [path for path in sorted(folder.rglob("*.tsv")) if _is_current(path.relative_to(folder), settings)]
     jobs = pd.DataFrame(
         [(path.relative_to(folder).with_suffix("").parts[0], *_read_job(path)) for path in paths],
         columns=["rule", "seconds", "memory"],
@@ -66,7 +66,8 @@ def _is_current(path: Path, settings: Settings) -> bool:
     if path.stem.isdigit():
         parts = settings.shards if path.parent.name in ("triggers", "sampled_prefixes") else settings.layer_groups
         return int(path.stem) < parts
-    return path.name != "report.tsv" and (path.name != "train.tsv" or settings.model.checkpoint == EMBEDDED)
+    unused = {"report.tsv"} if settings.model.checkpoint == EMBEDDED else {"report.tsv", "train.tsv"}
+    return str(path) not in unused
 
 
 def _read_job(path: Path) -> tuple[float, float]:
