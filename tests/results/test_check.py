@@ -107,6 +107,16 @@ def test_a_file_of_another_corpus_is_named(run, split, name):
     assert "belongs to another corpus (b, expected a)" in problem.reason
 
 
+def test_a_table_of_another_corpus_is_named(run):
+    with hdf5.create(run / "corpus/train.h5", "corpus", {"corpus_hash": "a"}):
+        pass
+    table = pd.DataFrame({"layer": [0]})
+    table.attrs = {"corpus_hash": "b"}
+    tables.write(table, run / "values/by_memory/0.parquet")
+    (problem,) = check_run(run)[1]
+    assert problem.path == run / "values/by_memory/0.parquet"
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="no file of a run"):
         check_run(tmp_path)

@@ -104,6 +104,18 @@ def test_triggers_of_another_corpus_are_refused(run, folder):
         _ = run.memory(0, 0).triggers
 
 
+@pytest.mark.parametrize("name", ["values/by_memory", "keys/patterns"])
+@pytest.mark.parametrize("identity", ["model_hash", "corpus_hash"])
+def test_a_table_of_another_model_or_corpus_is_refused(run, folder, name, identity):
+    table = run.details(name)
+    table.attrs = {identity: "of another"}
+    for group in (0, 1):
+        tables.write(table, folder / f"{name}/{group}.parquet")
+    for read in (lambda: run.details(name), lambda: run.memory_rows(name, 1, 0)):
+        with pytest.raises(UserError, match=rf"{name}/.\.parquet belongs to another {identity.removesuffix('_hash')}"):
+            read()
+
+
 def test_a_split_that_does_not_exist_is_refused(run):
     with pytest.raises(UserError, match=r"'test'\. Choose one of: train, validation"):
         run.corpus("test")

@@ -13,8 +13,7 @@ from ffkv.files import hdf5, tables
 from ffkv.files.atomic import PARTIAL, PROGRESS, is_written
 from ffkv.files.checksums import is_sum, output_of, sum_path, verify_sum
 from ffkv.model.anatomy import read_anatomy
-
-CORPUS_OF = {"triggers": "train", "sampled_prefixes": "validation"}  # which split's sentences a file numbers
+from ffkv.results.run_files import SPLIT_OF
 
 
 class Problem(NamedTuple):
@@ -87,7 +86,7 @@ def _identity(path: Path, folder: Path) -> dict[str, Any]:
     identity: dict[str, Any] = {}
     with contextlib.suppress(UserError):
         identity |= read_anatomy(folder / "model").identity
-    split = CORPUS_OF.get(path.relative_to(folder).parts[0].removesuffix(".h5"))
+    split = SPLIT_OF.get(path.relative_to(folder).parts[0].removesuffix(".h5"))
     with contextlib.suppress(UserError):
         if split:
             with hdf5.open(folder / "corpus" / f"{split}.h5", "corpus") as corpus:
@@ -96,7 +95,7 @@ def _identity(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def _read_table(path: Path, folder: Path) -> None:
-    tables.read(path)
+    hdf5.check_identities(path, tables.read(path).attrs, _identity(path, folder))
 
 
 def _read_tensors(path: Path, folder: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import h5py
 import pandas as pd
-import pyarrow.parquet as parquet
 
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.errors import UserError
@@ -22,6 +21,15 @@ from ffkv.results.run_tables import unknown
 from ffkv.settings import Settings
 
 SPLITS = ("train", "validation")
+# The split that a file's numbers are about, by the first folder of its path, or by its name.
+SPLIT_OF = {
+    "triggers": "train",
+    "keys": "train",
+    "values": "train",
+    "sampled_prefixes": "validation",
+    "composition": "validation",
+    "refinement": "validation",
+}
 
 
 class RunFiles:
@@ -88,6 +96,14 @@ class RunFiles:
         with hdf5.open(self.folder / "model" / FILE, "vocabulary", self.anatomy.identity):
             return read_vocabulary(self.folder / "model")
 
+    def identity(self, split: str) -> dict[str, Any]:
+        """The hashes of the run's model, tokenizer and corpus, which files of this split must share.
+
+        Raises:
+            UserError: a corpus is missing, damaged, or of another tokenizer.
+        """
+        return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
+
     @contextlib.contextmanager
     def open_triggers(self) -> Iterator[h5py.File]:
         """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked.
@@ -95,8 +111,7 @@ class RunFiles:
         Raises:
             UserError: the file is missing, damaged, or belongs to another model, tokenizer or corpus.
         """
-        identity = {**self.anatomy.identity, "corpus_hash": self.corpora["train"]["corpus_hash"]}
-        with hdf5.open(self.folder / "triggers.h5", "triggers", identity) as file:
+        with hdf5.open(self.folder / "triggers.h5", "triggers", self.identity("train")) as file:
             yield file
 
     @contextlib.contextmanager
@@ -124,10 +139,10 @@ class RunFiles:
         Returns:
             The rows of all groups, in the order of the layers.
         Raises:
-            UserError: a group's file is missing or damaged.
+            UserError: a group's file is missing, damaged, or of another model, tokenizer or corpus.
         """
-        folder = self.folder / name
-        return tables.read_all(folder / f"{group}.parquet" for group in range(len(self.layer_groups)))
+        paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
+        return tables.read_all(paths, self.identity(SPLIT_OF[Path(name).parts[0]]))
 
     def layer_group(self, layer: int) -> int:
         """The number of the layer group that a layer belongs to."""
@@ -141,13 +156,15 @@ class RunFiles:
             layer: the layer, from 0.
             memory: the memory in its layer, from 0.
         Raises:
-            UserError: the file is missing or damaged.
+            UserError: the file is missing, damaged, or of another model, tokenizer or corpus.
         """
         path = self.folder / name / f"{self.layer_group(layer)}.parquet"
         verify_sum(path)
         try:
-            return parquet.read_table(path, filters=[("layer", "==", layer), ("memory", "==", memory)]).to_pandas()
+            rows = pd.read_parquet(path, filters=[("layer", "==", layer), ("memory", "==", memory)])
         except FileNotFoundError as error:
             raise UserError(f"{path} does not exist: run the step that makes it first.") from error
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read ({error}). Delete it and run the workflow again.") from error
+        hdf5.check_identities(path, rows.attrs, self.identity(SPLIT_OF[Path(name).parts[0]]))
+        return rows
