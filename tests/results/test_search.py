@@ -1,6 +1,8 @@
 """Search over all memories: by promoted token, by text, by numbers."""
 
-import numpy as np
+import itertools
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,9 +99,7 @@ def test_blocks_of_sentences_do_not_change_what_is_found(run, monkeypatch):
 
 @given(st.lists(st.text("ab", max_size=6), min_size=1), st.text("ab", min_size=1, max_size=3))
 def test_the_first_match_of_each_text_is_found(texts, text):
-    import re
-
-    starts = np.concatenate([[0], np.cumsum([len(each) for each in texts])])
+    starts = [0, *itertools.accumulate(map(len, texts))]
     matches = list(_first_matches("".join(texts).encode(), starts, re.compile(re.escape(text.encode()))))
     expected = [
         (number, starts[number] + each.index(text) + len(text)) for number, each in enumerate(texts) if text in each

@@ -1,6 +1,8 @@
 """Search over all memories of a run: by the tokens that they promote, and by the texts that trigger them."""
 
+import bisect
 import re
+from collections.abc import Iterator
 
 import h5py
 import numpy as np
@@ -11,7 +13,7 @@ from ffkv.files import hdf5
 from ffkv.results.memory_statistics import token_texts
 from ffkv.results.run_files import RunFiles
 
-BLOCK = 65_536  # sentences that are searched at a time
+BLOCK = 16_384  # sentences that are searched at a time
 NOWHERE = np.iinfo(np.int32).max  # no prefix of the sentence holds the text
 SUGGESTED = 10  # tokens that a message suggests
 
@@ -102,19 +104,21 @@ def _shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
         for first in range(0, len(corpus), BLOCK):
             last = min(first + BLOCK, len(corpus))
             starts = file["text_offset"][first : last + 1]
-            data = file["text"][starts[0] : starts[-1]].tobytes()
-            token_start = corpus.offsets[first : last + 1]
+            data = file["text"][starts[0] : starts[-1]]
+            starts, token_start = starts - starts[0], corpus.offsets[first : last + 1]
+            matches = np.array(list(_first_matches(data.tobytes(), starts.tolist(), needle)), np.int64).reshape(-1, 2)
+            number, end = matches.T
+            # Character c of the block starts before byte b for c < characters[b]: UTF-8 marks the bytes that go on with one.
+            characters = np.concatenate([[0], np.cumsum((data & 0xC0) != 0x80)])
             token_end = file["token_end"][token_start[0] : token_start[-1]]
-            starts, token_start = starts - starts[0], token_start - token_start[0]
-            for number, end in _first_matches(data, starts, needle):
-                ends = token_end[token_start[number] : token_start[number + 1]]
-                characters = len(data[starts[number] : end].decode())
-                shortest[first + number] = np.searchsorted(ends, characters) + 1
+            ends = token_end + np.repeat(characters[starts[:-1]], np.diff(token_start))
+            last_token = np.searchsorted(ends, characters[end])
+            shortest[first + number] = last_token + token_start[0] - token_start[number] + 1
     return shortest
 
 
-def _first_matches(data: bytes, starts: np.ndarray, needle: re.Pattern[bytes]):
-    """The first match in each text that has one.
+def _first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
+    """Finds the first match in each text that has one.
 
     Args:
         data: texts one behind the other, UTF-8.
@@ -125,8 +129,8 @@ def _first_matches(data: bytes, starts: np.ndarray, needle: re.Pattern[bytes]):
     """
     place = 0
     while match := needle.search(data, place):
-        number = int(np.searchsorted(starts, match.start(), side="right")) - 1
+        number = bisect.bisect_right(starts, match.start()) - 1
         inside = match.end() <= starts[number + 1]  # else it reaches into the next text
         if inside:
             yield number, match.end()
-        place = int(starts[number + 1]) if inside else match.start() + 1
+        place = starts[number + 1] if inside else match.start() + 1
