@@ -155,7 +155,7 @@ def write_some_projections(folder: Path, layers: int, signed: bool, generator: n
     if signed:
         columns |= {"negative_triggers": np.where(memory == 0, 0, KEPT), "negative_next_token": 4}
         columns["negative_agrees"] = memory % 3 == 0
-    tables.write(pd.DataFrame(columns), folder / "values/memories/0.parquet")
+    tables.write(pd.DataFrame(columns), folder / "values/by_memory/0.parquet")
     top = generator.integers(0, len(VOCABULARY), (len(layer), 15)).astype(np.int32)
     projections = Projections(
         layer=layer,
