@@ -33,9 +33,7 @@ def datasets_of(file: h5py.File) -> dict[str, h5py.Dataset]:
     found: dict[str, h5py.Dataset] = {}
     file.visititems(
         lambda name, item: (
-            found.update({name: item})
-            if isinstance(item, h5py.Dataset) and not name.startswith("dimension/")
-            else None
+            found.update({name: item}) if isinstance(item, h5py.Dataset) and not name.startswith("dimension/") else None
         )
     )
     return found

@@ -92,7 +92,11 @@ def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 
     x = table["layer"] + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
     bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
-    marks: dict[str, Any] = {"marker": MARKERS[style], "markersize": 5 if len(table) <= 24 else 3, "linestyle": LINES[style]}
+    marks: dict[str, Any] = {
+        "marker": MARKERS[style],
+        "markersize": 5 if len(table) <= 24 else 3,
+        "linestyle": LINES[style],
+    }
     axes.plot(x, table[value], label=label, color=colour, **marks)
     axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
 
