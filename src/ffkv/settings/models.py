@@ -161,6 +161,10 @@ class Prefixes(Section):
         "sentence",
         description="`sentence`: a random sentence, then a random position (the authors' code); `prefix`: uniform over all prefixes.",
     )
+    keep: list[Literal["x", "factor"]] = Field(
+        [],
+        description="Further states to store: `x`, the FF input; `factor`, the factor of a norm after the layer. No step reads them.",
+    )
 
 
 class Keys(Section):
