@@ -11,7 +11,7 @@ from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
 from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.tap.tap import tap
-from ffkv.model.values_file import values
+from ffkv.model.value_vectors import values
 
 
 def ids(seed: int, sentences: int = 2, tokens: int = 9) -> torch.Tensor:

@@ -16,7 +16,8 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.commands import inspect
 from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.step import prove
-from ffkv.model.values_file import read_values, values
+from ffkv.model.value_vectors import values
+from ffkv.model.values_file import read_values
 from ffkv.settings import Model
 
 
