@@ -20,8 +20,14 @@ COMMANDS = {
         "Find the trigger examples of every key in one shard of the corpus.",
     ),
     "merge-triggers": ("ffkv.activations.commands:merge_triggers", "Merge the shards' trigger examples."),
-    "prefixes": ("ffkv.activations.commands:prefixes", "Store r, x, y, o and m of one shard of the sampled prefixes."),
-    "merge-prefixes": ("ffkv.activations.commands:merge_prefixes", "Put the shards' prefixes together."),
+    "sampled-prefixes": (
+        "ffkv.activations.commands:sampled_prefixes",
+        "Store y, o and m of one shard of the sampled prefixes.",
+    ),
+    "merge-sampled-prefixes": (
+        "ffkv.activations.commands:merge_sampled_prefixes",
+        "Make one sample of the sampled prefixes of all shards.",
+    ),
     "keys": ("ffkv.keys.commands:keys", "Keys: patterns, token removal, activity."),
     "values": ("ffkv.values.commands:values", "Values: projections, agreement, rank, top probability."),
     "composition": ("ffkv.composition.commands:composition", "How memories of a layer compose."),

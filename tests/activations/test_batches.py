@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffkv.activations.batches import CACHE, batches, blocks, in_cache, pad, padding
+from ffkv.parts import Part
 
 
 @given(st.integers(0, 100), st.integers(1, 30), st.integers(1, 12))
 def test_the_shards_share_the_same_blocks_out(total, size, shards):
     whole = blocks(total, size)
     assert [index for block in whole for index in block] == list(range(total))
-    assert [block for shard in range(shards) for block in blocks(total, size, shard, shards)] == whole
+    assert [block for shard in range(shards) for block in blocks(total, size, Part(shard, shards))] == whole
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 120))

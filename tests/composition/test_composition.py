@@ -13,7 +13,7 @@ from ffkv.composition import composition
 from ffkv.composition.layer import read_out
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.head.head_file import load_head
-from ffkv.model.values_file import read_memories
+from ffkv.model.values_file import read_values
 
 
 def test_a_layer_of_four_memories_by_hand():
@@ -68,7 +68,7 @@ def test_values_and_outputs_of_the_detector_are_read_out(detector):
     """Values of layer 0 write b, c, c, nothing (id 0 of equals); y writes c, then nothing. Lengths 1, 0.1, 1, 0."""
     y, m = np.zeros((2, 17), np.float32), np.array([[0, 0, 2, 1], [0, 0, -1, 5]], np.float32)
     y[0, WORDS.index("c")] = 2
-    memories = read_memories(detector.parent / "memories.h5").of(0)
+    memories = read_values(detector.parent / "memories.h5").of(0)
     assert memories.layer.tolist() == [0] * 4
     found = read_out(load_head(detector, "cpu"), PrefixLayer(y, y, y, y, m), memories, 0, mass=0.9)
     assert found["agreeing"].tolist() == [1, 1]

@@ -17,7 +17,7 @@ from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.hooks import after
 from ffkv.model.tap.tap import tap
-from ffkv.model.values_file import read_memories
+from ffkv.model.values_file import read_values
 from ffkv.settings import Activations, Triggers
 from ffkv.values.projections import project
 
@@ -105,7 +105,7 @@ def test_top_tokens_of_every_value(stage, head, oracle, record_property):
     """Where another token stands at a rank, it is one of the same probability to 1e-5."""
     reference = np.load(oracle / "values.npz")
     ids, scores = (reference[name].reshape(6 * 512, 50) for name in ("top_id", "top_logprob"))
-    memories = read_memories(stage.parent / "memories.h5")
+    memories = read_values(stage.parent / "memories.h5")
     found, _ = project(head, memories, 50, np.zeros(len(memories.value), int))
     worst = float(np.abs(found.top_log_probability - scores).max())
     record_property("largest error", worst)

@@ -16,7 +16,7 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.commands import inspect
 from ffkv.model.discover.prove import observe, prove
 from ffkv.model.step import examine
-from ffkv.model.values_file import read_memories, values
+from ffkv.model.values_file import read_values, values
 from ffkv.settings import Model
 
 
@@ -73,7 +73,7 @@ def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
 
 def test_values_are_rows_of_the_second_matrix(proven, checkpoints):
     weights = load_file(checkpoints("gpt2") / "model.safetensors")
-    memories = read_memories(proven("gpt2").parent / "memories.h5", range(1, 2))
+    memories = read_values(proven("gpt2").parent / "memories.h5", range(1, 2))
     expected = weights["transformer.h.1.mlp.c_proj.weight"]  # Conv1D: rows are values
     torch.testing.assert_close(torch.from_numpy(memories.value), expected, rtol=1e-6, atol=1e-6)
     assert set(memories.layer) == {1}

@@ -19,7 +19,7 @@ from ffkv.intervals import wilson
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.head.head_file import load_head
-from ffkv.model.values_file import read_memories
+from ffkv.model.values_file import read_values
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 from ffkv.values import summaries
@@ -35,7 +35,7 @@ def worked(detector, loaded_detector, write_corpus):
     """Corpus, triggers, projections and the comparison of the detector on SENTENCES."""
     corpus = read_corpus(write_corpus(SENTENCES, load_tokenizer(detector), 17))
     triggers = find_triggers(loaded_detector, corpus, Settings(per_key=4), Activations())
-    memories, head = read_memories(detector.parent / "memories.h5"), load_head(detector, "cpu")
+    memories, head = read_values(detector.parent / "memories.h5"), load_head(detector, "cpu")
     projections, ranks = project(head, memories, 3, first_next(memories, triggers))
     return corpus, triggers, projections, compare(projections, ranks, triggers)
 
@@ -209,7 +209,7 @@ def test_a_null_at_its_known_value():
 
 @pytest.mark.parametrize(("kind", "projection"), [("gpt2", "head"), ("gpt2", "unembedding"), ("opt-post-norm", "head")])
 def test_projections_against_a_second_computation(proven, kind, projection):
-    memories, head = read_memories(proven(kind).parent / "memories.h5"), load_head(proven(kind), "cpu", projection)
+    memories, head = read_values(proven(kind).parent / "memories.h5"), load_head(proven(kind), "cpu", projection)
     w = np.random.default_rng(0).integers(-1, 60, len(memories.value))
     found, ranks = project(head, memories, 5, w)
     for row in range(0, len(memories.value), 17):
@@ -230,9 +230,9 @@ def test_projections_against_a_second_computation(proven, kind, projection):
 
 def test_groups_of_layers_change_nothing(detector, tmp_path):
     head, w = load_head(detector, "cpu"), np.array([1, 2, 3, -1, 5, 6, 7, -1])
-    whole, ranks = project(head, read_memories(detector.parent / "memories.h5"), 3, w)
+    whole, ranks = project(head, read_values(detector.parent / "memories.h5"), 3, w)
     groups = [
-        project(head, read_memories(detector.parent / "memories.h5", range(layer, layer + 1)), 3, w[4 * layer :][:4])
+        project(head, read_values(detector.parent / "memories.h5", range(layer, layer + 1)), 3, w[4 * layer :][:4])
         for layer in (0, 1)
     ]
     for name in DESCRIPTIONS:
@@ -240,7 +240,7 @@ def test_groups_of_layers_change_nothing(detector, tmp_path):
             np.concatenate([getattr(group, name) for group, _ in groups]), getattr(whole, name)
         )
     np.testing.assert_array_equal(np.concatenate([of_group for _, of_group in groups]), ranks)
-    nothing, none = project(head, read_memories(detector.parent / "memories.h5", range(1, 1)), 3, w[:0])
+    nothing, none = project(head, read_values(detector.parent / "memories.h5", range(1, 1)), 3, w[:0])
     assert none.shape == (0,)
     write_projections(tmp_path / "0.h5", replace(nothing, attributes={"projection": "head"}))
     with hdf5.open(tmp_path / "0.h5", "projections") as file:

@@ -68,13 +68,13 @@ def measure(
     from ffkv.files import hdf5, tables
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.head.head_file import load_head
-    from ffkv.model.values_file import read_memories
+    from ffkv.model.values_file import read_values
 
     anatomy = read_anatomy(model_folder)
     layers = Part(layer_group, layer_groups).of(len(anatomy.layers))
-    memories = read_memories(memories_file, layers, anatomy.identity)
+    memories = read_values(memories_file, layers, anatomy.identity)
     head = load_head(model_folder, device, projection)
-    with hdf5.open(prefixes_file, "prefixes", anatomy.identity) as file:
+    with hdf5.open(prefixes_file, "sampled prefixes", anatomy.identity) as file:
         corpus = read_corpus(corpus_file, file.attrs)
         facts = describe_prefixes(corpus, file["sentence"][...], file["position"][...])
         measured = []

@@ -5,10 +5,10 @@ import pandas as pd
 from ffkv.activations.prefix_file import PrefixLayer
 from ffkv.composition.composition import compose
 from ffkv.model.head.head import Head, predictions
-from ffkv.model.values_file import Memories
+from ffkv.model.values_file import Values
 
 
-def read_out(head: Head, at: PrefixLayer, memories: Memories, layer: int, mass: float) -> pd.DataFrame:
+def read_out(head: Head, at: PrefixLayer, memories: Values, layer: int, mass: float) -> pd.DataFrame:
     """`compose` of one layer: its values and its outputs y go through the head.
 
     Args:

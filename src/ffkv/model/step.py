@@ -21,7 +21,7 @@ from ffkv.model.discover.probe_texts import context_of, passages
 from ffkv.model.discover.prove import Proven, prove, prove_head
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, read_head, write_head
-from ffkv.model.values_file import write_memories
+from ffkv.model.values_file import write_values
 from ffkv.settings import Model
 
 
@@ -76,7 +76,7 @@ def write_stage(
         The anatomy, with the head's error beside the others.
     """
     if memories is not None:
-        write_memories(memories, model, anatomy)
+        write_values(memories, model, anatomy)
     write_anatomy(folder, anatomy)
     tokenizer.save_pretrained(folder)
     write_vocabulary(folder, tokenizer, anatomy)

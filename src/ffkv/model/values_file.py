@@ -1,7 +1,7 @@
-"""`memories.h5`: the values as they act in the residual stream."""
+"""`values.h5`: the values as they act in the residual stream."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ffkv.files import hdf5
+from ffkv.files import datasets, hdf5
+from ffkv.files.datasets import LAYER_OFFSET, dataset
 from ffkv.model.anatomy import Anatomy, Layer, Write
 from ffkv.model.discover.residual_path import norm_gain
 from ffkv.model.experts.record import expert_values, form_of
@@ -89,10 +90,33 @@ def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True)
-class Memories:
+class ValuesFile:
+    """What `values.h5` holds."""
+
+    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET)
+    value: np.ndarray = dataset(
+        "memory width",
+        "float32",
+        unit="1",
+        about="values: what one unit of the coefficient adds to the residual stream",
+    )
+    value_bias: np.ndarray = dataset(
+        "layer width",
+        "float32",
+        unit="1",
+        about="what the layer adds beside its memories; NaN if that depends on the token",
+    )
+
+
+@dataclass(frozen=True)
+class Values:
     """The values of some layers.
 
-    layer: of each memory [row]; memory: its number in the layer [row]; value: v_i [row, d].
+    Attributes:
+        layer: layer of each memory, from 0 [row].
+        memory: number of each memory in its layer, from 0 [row].
+        value: v_i [row, d].
+        attributes: what the file says of itself.
     """
 
     layer: np.ndarray
@@ -105,65 +129,40 @@ class Memories:
         """Length of v_i, float32 [row]."""
         return np.linalg.norm(self.value, axis=1).astype(np.float32)
 
-    def of(self, layer: int) -> "Memories":
+    def of(self, layer: int) -> "Values":
         """Those of one layer."""
         rows = self.layer == layer
-        return Memories(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
+        return Values(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
 
 
-def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
-    """Writes `memories.h5`, a layer at a time."""
+def write_values(path: Path | str, model: nn.Module, anatomy: Anatomy) -> None:
+    """Writes `values.h5`, a layer at a time."""
     offsets = anatomy.layer_offset
-    largest = max(layer.memories for layer in anatomy.layers)
-    with hdf5.create(path, "memories", anatomy.identity) as file:
-        hdf5.put(
-            file,
-            "layer_offset",
-            np.asarray(offsets),
-            ["layer_boundary"],
-            "memory",
-            "first row of each layer; memory i of layer l is row layer_offset[l] + i",
-        )
-        value = hdf5.allocate(
-            file,
-            "value",
-            (offsets[-1], anatomy.width),
-            np.float32,
-            ["memory", "width"],
-            "1",
-            "values: what one unit of the coefficient adds to the residual stream",
-            chunks=(min(largest, 4096), anatomy.width),
-        )
-        bias = hdf5.allocate(
-            file,
-            "value_bias",
-            (len(anatomy.layers), anatomy.width),
-            np.float32,
-            ["layer", "width"],
-            "1",
-            "what the layer adds beside its memories; NaN where that depends on the token",
-        )
+    sizes = {"layer": len(anatomy.layers), "memory": offsets[-1], "width": anatomy.width}
+    with hdf5.create(path, "values", anatomy.identity) as file:
+        datasets.allocate(file, ValuesFile, sizes)
+        file["layer_offset"][...] = offsets
         for layer in anatomy.layers:
             v, b = values(model, layer)
-            value[offsets[layer.index] : offsets[layer.index + 1]] = v.numpy()
-            bias[layer.index] = np.nan if b is None else b.numpy()
+            file["value"][offsets[layer.index] : offsets[layer.index + 1]] = v.numpy()
+            file["value_bias"][layer.index] = np.nan if b is None else b.numpy()
 
 
-def read_memories(path: Path, layers: range | None = None, belongs_to: dict[str, Any] | None = None) -> Memories:
-    """The values of some layers, of all by default.
+def read_values(path: Path | str, layers: range | None = None, belongs_to: Mapping[str, Any] | None = None) -> Values:
+    """Reads the values of some layers.
 
+    Args:
+        path: `values.h5`.
+        layers: contiguous layers, from 0; None for all.
+        belongs_to: attributes whose identities the file must share, see `hdf5.open`.
     Raises:
         UserError: see `hdf5.open`.
     """
-    with hdf5.open(path, "memories", belongs_to) as file:
+    with hdf5.open(path, "values", belongs_to) as file:
         offsets = file["layer_offset"][...]
         layers = range(len(offsets) - 1) if layers is None else layers
         start, stop = (int(offsets[layers.start]), int(offsets[layers.stop])) if len(layers) else (0, 0)
         counts = np.diff(offsets)[layers.start : layers.stop]
-        numbers = [np.arange(count, dtype=np.int32) for count in counts]
-        return Memories(
-            np.repeat(np.asarray(layers, np.int32), counts),
-            np.concatenate(numbers) if numbers else np.zeros(0, np.int32),
-            file["value"][start:stop],
-            dict(file.attrs),
-        )
+        layer = np.repeat(np.asarray(layers, np.int32), counts)
+        memory = np.arange(start, stop) - np.repeat(offsets[layers.start : layers.stop], counts)
+        return Values(layer, memory.astype(np.int32), file["value"][start:stop], dict(file.attrs))

@@ -48,7 +48,7 @@ def measure(
 
     anatomy = read_anatomy(model_folder)
     head, last = load_head(model_folder, device), len(anatomy.layers) - 1
-    with hdf5.open(prefixes_file, "prefixes", anatomy.identity) as file:
+    with hdf5.open(prefixes_file, "sampled prefixes", anatomy.identity) as file:
         if "end" in file:
             final = predictions(head, file["end"][...], None).ids
         else:
@@ -91,7 +91,7 @@ def summarize(
     layers = len(read_anatomy(model_folder).layers)
     table = tables.read_all(prefix_tables)
     tables.check_layers(table, ["layer", "prefix"], set(range(layers)), "PREFIX_TABLES")
-    with hdf5.open(prefixes_file, "prefixes") as file:
+    with hdf5.open(prefixes_file, "sampled prefixes") as file:
         corpus, sentence, position = read_corpus(corpus_file, file.attrs), file["sentence"][...], file["position"][...]
     chosen = refinement.sample_changes(table[table["layer"] == layers - 1], changes, seed)
     for name, summary in {

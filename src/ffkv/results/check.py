@@ -9,7 +9,7 @@ import click
 
 from ffkv.errors import UserError
 from ffkv.files.atomic import PARTIAL, PROGRESS, is_written
-from ffkv.files.checksums import is_sum, output_of, sum_path, verify_sum
+from ffkv.files.checksums import is_sum, output_of, sum_path, target_of, verify_sum
 from ffkv.options import FOLDER
 
 
@@ -42,7 +42,7 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
                 problems[path] = Problem(path, "was left unfinished when its step was killed", unfinished=True)
         elif not any(part.endswith(PROGRESS) for part in parts) and _made(path):
             read += path.is_file()
-            output, reason = output_of(path), _reason(path, folder)
+            output, reason = target_of(path), _reason(path, folder)
             if reason:
                 problems.setdefault(output, Problem(output, reason))
     if not read and not problems:

@@ -63,12 +63,12 @@ def measure(
     from ffkv.files import tables
     from ffkv.model.anatomy import read_anatomy
     from ffkv.model.head.head_file import load_head
-    from ffkv.model.values_file import read_memories
+    from ffkv.model.values_file import read_values
     from ffkv.values.compare import compare, first_next
     from ffkv.values.projections import project, write_projections
 
     anatomy = read_anatomy(model_folder)
-    memories = read_memories(memories_file, Part(layer_group, layer_groups).of(len(anatomy.layers)), anatomy.identity)
+    memories = read_values(memories_file, Part(layer_group, layer_groups).of(len(anatomy.layers)), anatomy.identity)
     triggers = read_triggers(triggers_file, anatomy.identity)
     head = load_head(model_folder, device, projection)
     projections, ranks = project(head, memories, top_tokens, first_next(memories, triggers))

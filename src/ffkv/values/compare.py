@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import NONE, Triggers
-from ffkv.model.values_file import Memories
+from ffkv.model.values_file import Values
 from ffkv.values.projections import Projections
 
 
-def first_next(memories: Memories, triggers: Triggers) -> np.ndarray:
+def first_next(memories: Values, triggers: Triggers) -> np.ndarray:
     """w_i, the token that follows the first trigger of each memory's key [row]; -1: the key has none."""
     return triggers.next_token[triggers.layer_offset[memories.layer] + memories.memory, 0]
 
