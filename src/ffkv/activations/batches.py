@@ -4,7 +4,7 @@ A causal model never lets a token see what follows it, so padding on the right n
 number of shards, because the last digits of a forward pass depend on the shape of its batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ffkv.activations.trigger_file import HISTOGRAM_EVERY
+from ffkv.batching import batches, pad
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.parts import WHOLE, Part
 from ffkv.settings import Activations
@@ -29,33 +30,6 @@ def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
     """
     count = -(-total // size)
     return [range(block * size, min((block + 1) * size, total)) for block in shard.of(count)]
-
-
-def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Cuts a block into batches of rows of similar length.
-
-    Args:
-        lengths: tokens of each row of the block [row].
-        batch_tokens: the most tokens a batch may hold, padding included. A longer row is a batch of its own.
-    Returns:
-        The rows of each batch, shortest first; rows of one length stay in order.
-    """
-    cut: list[np.ndarray] = []
-    batch: list[int] = []
-    for row in np.argsort(lengths, kind="stable").tolist():
-        if batch and (len(batch) + 1) * lengths[row] > batch_tokens:
-            cut.append(np.asarray(batch))
-            batch = []
-        batch.append(row)
-    return [*cut, np.asarray(batch)] if batch else cut
-
-
-def pad(rows: Sequence[np.ndarray], device: str) -> Tensor:
-    """Rows of ids as one tensor [row, token], padded on the right with id 0."""
-    padded = np.zeros((len(rows), max(map(len, rows))), np.int64)
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = row
-    return torch.from_numpy(padded).to(device)
 
 
 def padding(lengths: np.ndarray, device: str) -> Tensor | None:
