@@ -50,7 +50,7 @@ def _signature(function: Callable[..., Any], name: str) -> str:
     assert isinstance(definition, ast.FunctionDef)
     definition.args.args = [argument for argument in definition.args.args if argument.arg != "self"]
     result = f" -> {ast.unparse(definition.returns)}" if definition.returns else ""
-    text = re.sub(r"(?<=[ |\[])'([\w.\[\], ]+)'(?=[,)|\]]|$)", r"\1", f"{name}({ast.unparse(definition.args)}){result}")
+    text = re.sub(r"(?<=[ |\[])'([\w.\[\], ]+)'(?=[,)=|\]]|$)", r"\1", f"{name}({ast.unparse(definition.args)}){result}")
     return "```python\n{}\n```\n".format("\n".join(textwrap.wrap(text, 110, subsequent_indent="    ")))
 
 
