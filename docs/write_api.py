@@ -49,9 +49,19 @@ def _signature(function: Callable[..., Any], name: str) -> str:
     definition = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
     assert isinstance(definition, ast.FunctionDef)
     definition.args.args = [argument for argument in definition.args.args if argument.arg != "self"]
-    result = f" -> {ast.unparse(definition.returns)}" if definition.returns else ""
-    text = re.sub(r"(?<=[ |\[])'([\w.\[\], ]+)'(?=[,)=|\]]|$)", r"\1", f"{name}({ast.unparse(definition.args)}){result}")
+    for argument in (*definition.args.args, *definition.args.kwonlyargs):
+        argument.annotation = _unquoted(argument.annotation)
+    text = f"{name}({ast.unparse(definition.args)})"
+    if definition.returns:
+        text += f" -> {ast.unparse(_unquoted(definition.returns))}"
     return "```python\n{}\n```\n".format("\n".join(textwrap.wrap(text, 110, subsequent_indent="    ")))
+
+
+def _unquoted(annotation: Any) -> Any:
+    """An annotation without the quotes around a name that is defined later."""
+    return (
+        ast.parse(annotation.value).body[0].value if isinstance(getattr(annotation, "value", None), str) else annotation
+    )
 
 
 def _markdown(thing: Any) -> str:
