@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 PAPER_LAYERS = 16
-PAPER_AXIS = "the paper's layer, of 16, counted from 1"
 PAPER_COLOUR = "0.45"
 PALE = "0.9"
 MARKERS = "osDvP^"
@@ -92,7 +91,11 @@ def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 
     x = table["layer"] + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
     bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
-    marks: dict[str, Any] = {"marker": MARKERS[style], "markersize": 5 if len(table) <= 24 else 3, "linestyle": LINES[style]}
+    marks: dict[str, Any] = {
+        "marker": MARKERS[style],
+        "markersize": 5 if len(table) <= 24 else 3,
+        "linestyle": LINES[style],
+    }
     axes.plot(x, table[value], label=label, color=colour, **marks)
     axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
 
@@ -121,7 +124,7 @@ def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "
     if layers != PAPER_LAYERS and not axes.child_axes:
         above = axes.secondary_xaxis("top", functions=(_to_paper(ratio), _from_paper(ratio)))
         above.set_ticks([1, 4, 7, 10, 13, 16])
-        above.set_xlabel(f"{PAPER_AXIS}, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
+        above.set_xlabel("the paper's layers 1 to 16, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
         above.tick_params(colors=PAPER_COLOUR, labelsize="small")
         above.spines["top"].set_color("0.85")
 
