@@ -35,13 +35,13 @@ COMMANDS = {
     "refinement": ("ffkv.refinement.commands:refinement", "Refinement: how predictions change from layer to layer."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "plan": ("ffkv.plan.commands:plan", "Estimate the disk space, memory and time of runs before they start."),
-    "check": ("ffkv.results.check:check", "Read every file of a run and name those that are damaged or unfinished."),
+    "check": ("ffkv.results.commands:check", "Read every file of a run and name those that are damaged or unfinished."),
     "recover": (
-        "ffkv.process.recover:recover",
+        "ffkv.process.commands:recover",
         "After a hard kill of snakemake: end its running steps, and unlock the folder.",
     ),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
-    "settings": ("ffkv.settings.reference:settings", "Write the settings' JSON schema and reference page."),
+    "settings": ("ffkv.settings.commands:settings", "Write the settings' JSON schema and reference page."),
 }
 
 
