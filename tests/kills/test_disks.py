@@ -76,7 +76,9 @@ def test_a_disk_with_no_room_at_all_is_named_before_anything_runs(run):
     fill(run, leaving=0)
     done = snakemake(run, SETTINGS, "results/tiny/triggers.h5")
     assert done.returncode == 1
-    assert f"The disk of {run} is full. Make room, then start the same command again." in done.stdout + done.stderr
+    assert (
+        f"The disk of {run} is full. Free some space, then start the same command again." in done.stdout + done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_folder_that_is_read_only_is_named_before_anything_runs(tiny, tmp_path
         done = snakemake(tmp_path / "run", SETTINGS, target)
     said = done.stdout + done.stderr
     assert done.returncode == 1
-    assert f"{disk} cannot be written: its disk is read-only, or it is not yours." in said
+    assert f"{disk} cannot be written: its disk is read-only, or it belongs to somebody else." in said
     assert "Traceback" not in said
 
 

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.workflow
     ("change", "message"),
     [
         ({"triggers": {"per_key": 0}}, "triggers.per_key is 0"),
-        ({"trigers": {"per_key": 5}}, "trigers is no setting"),
+        ({"trigers": {"per_key": 5}}, "Unknown setting 'trigers'"),
         ({"model": {"device": "tpu"}}, "model.device is 'tpu'"),
-        ({"runs": {"../out": {}}}, "../out is no run name"),
+        ({"runs": {"../out": {}}}, "../out is not a valid run name"),
     ],
 )
 def test_bad_settings_stop_before_the_plan(tmp_path, change, message):

@@ -110,7 +110,7 @@ def allocate(
         unit: "1" for a plain number, "token", "nat", ...
         chunks: the piece that is read at a time; by default about 1 MiB of leading rows.
     """
-    chunks = tuple(chunks) if chunks else _chunks(shape, np.dtype(dtype).itemsize)
+    chunks = tuple(chunks) if chunks else leading_rows(shape, np.dtype(dtype).itemsize)
     whole = 0 not in shape
     dataset = file.create_dataset(name, shape, dtype, chunks=chunks if whole else None, fletcher32=whole)
     dataset.attrs["unit"], dataset.attrs["description"] = unit, description
@@ -122,7 +122,8 @@ def allocate(
     return dataset
 
 
-def _chunks(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+def leading_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The shape of a chunk of about 1 MiB of leading rows."""
     row = max(1, int(np.prod(shape[1:], dtype=np.int64))) * itemsize
     return (max(1, min(shape[0], 2**20 // row)), *shape[1:])
 
@@ -178,6 +179,19 @@ def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_
         raise UserError(f"{path} is not of this ffkv's file format {FORMAT}. Delete it and run the workflow again.")
     if kind is not None and attributes["kind"] != kind:
         raise UserError(f"{path} holds {attributes['kind']}, not {kind}: check the order of the arguments.")
+    check_identities(path, attributes, belongs_to)
+
+
+def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to: Mapping[str, Any]) -> None:
+    """Refuses a file that belongs to another model, tokenizer, corpus or sample.
+
+    Args:
+        path: the file, for the message.
+        attributes: attributes of the file.
+        belongs_to: attributes of another file. The identities that both files have must agree.
+    Raises:
+        UserError: an identity differs.
+    """
     for name in IDENTITIES:
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
             what = name.removesuffix("_hash")

@@ -57,15 +57,18 @@ rule report:
             "reports/{run}/index.html",
             caption="../report/page.rst",
             category="{run}",
-            labels={"result": "the whole report"},
+            labels={"result": "the whole report", "shows": "all figures and cards"},
         ),
         figures=[
             report(
                 f"reports/{{run}}/figures/{figure}.svg",
-                caption=f"../report/{figure}.rst",
+                caption="../report/figure.rst",
                 category="{run}",
                 subcategory=entry.section,
-                labels={"result": figure.replace("_", " ")},
+                labels={
+                    "result": figure.replace("_", " "),
+                    "shows": entry.title,
+                },
             )
             for figure, entry in FIGURES.items()
             if entry.every_run
