@@ -164,7 +164,6 @@ def test_the_documented_commands_give_the_bytes_of_a_local_run(slurm, undisturbe
     said = followed.stdout + followed.stderr
     assert said.count("Using workflow specific profile profiles/slurm") == 3
     assert "pip install --quiet -c envs/constraints.txt -r envs/requirements-slurm.txt" in said
-    assert "gpu=1" in said and "slurm_partition=gpu" in said
     assert f"Nothing is left behind in {tmp_path / 'ffkv'}." in said
 
 

@@ -65,10 +65,7 @@ rule report:
                 caption="../report/figure.rst",
                 category="{run}",
                 subcategory=entry.section,
-                labels={
-                    "result": figure.replace("_", " "),
-                    "shows": entry.title,
-                },
+                labels={"result": figure.replace("_", " "), "shows": entry.title},
             )
             for figure, entry in FIGURES.items()
             if entry.every_run
