@@ -53,7 +53,7 @@ def sentences_of(count: int, vocabulary: int, seed: int = 0, length: int | None 
 
 
 def model_folder(scratch: Path, shape: Shape) -> Path:
-    """The model stage's folder of a random GPT-2, memories.h5 beside it; the checkpoint stands beside both."""
+    """The model stage's folder of a random GPT-2, values.h5 beside it; the checkpoint stands beside both."""
     place = scratch / "models" / "-".join(map(str, shape))
     if not place.exists():
         checkpoint = place / "checkpoint"

@@ -7,6 +7,7 @@ A file, dataset or column that was renamed on purpose is listed in the JSON file
 
 import json
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import h5py
@@ -81,7 +82,8 @@ def compare(old: Path, new: Path, renamed: dict) -> list[str]:
     before, after = {new_name(name): name for name in files_of(old)}, files_of(new)
     ignored = {*renamed["ignored"]}
     problems = [f"{name}: missing" for name in sorted(before.keys() - after - ignored)]
-    problems += [f"{name}: new" for name in sorted(after - before.keys() - ignored)]
+    added = {name for name in after if any(fnmatch(name, pattern) for pattern in renamed["added"])}
+    problems += [f"{name}: new" for name in sorted(after - before.keys() - ignored - added)]
     for name in sorted(before.keys() & after - ignored):
         a, b = old / before[name], new / name
         if a.suffix == ".h5":

@@ -25,7 +25,7 @@ def ffkv(scratch: Path) -> Callable:
         (folder / "text").mkdir(parents=True)
         text = folder / "text" / "sentences.txt"
         text.write_text("\n".join(json.loads((ORACLE / "sentences.json").read_text())))
-        made = ["--output", folder / "model", "--memories", folder / "memories.h5"]
+        made = ["--output", folder / "model", "--memories", folder / "values.h5"]
         subprocess.run([*run, "model", "--checkpoint", ORACLE / "model", *made], check=True)
         corpus = ["corpus", "--model", folder / "model", "--split", "train", "--dataset", "files", "--splitter", "line"]
         corpus += ["--train", text, "--validation", text, "--pretokenized", "--no-deduplicate"]

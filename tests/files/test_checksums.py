@@ -120,12 +120,12 @@ def test_the_sums_of_a_folder_are_the_commands(model):
 
 
 def test_files_made_inside_of_larger_things_have_one_sum_under_their_own_name(tmp_path):
-    """The model stage writes HDF5 files inside its folder, and memories.h5 together with it."""
-    with atomic(tmp_path / "model") as folder, atomic(tmp_path / "memories.h5") as memories:
+    """The model stage writes HDF5 files inside its folder, and values.h5 together with it."""
+    with atomic(tmp_path / "model") as folder, atomic(tmp_path / "values.h5") as memories:
         folder.mkdir()
         write_hdf5(folder / "vocabulary.h5")
         write_hdf5(memories)
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert names == {"memories.h5", "model", "model/vocabulary.h5", ".memories.h5.sha256", ".model.sha256"}
-    for name in ("model", "model/vocabulary.h5", "memories.h5"):
+    assert names == {"values.h5", "model", "model/vocabulary.h5", ".values.h5.sha256", ".model.sha256"}
+    for name in ("model", "model/vocabulary.h5", "values.h5"):
         verify_sum(tmp_path / name)

@@ -28,7 +28,7 @@ def folder(tmp_path):
         ".snakemake/locks/0.input.lock",
         "results/tiny/triggers/.0.h5.node1.4711.partial",
         "results/tiny/.model.node1.4712.partial/anatomy.json",
-        "results/tiny/memories.h5",
+        "results/tiny/values.h5",
         "reports/tiny/index.html",
     ):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def test_cancel_ends_deletes_and_unlocks_this_folders_and_nothing_else(folder, s
     assert result.exit_code == 0, result.output
     assert [line.split("|")[0] for line in (slurm / "queue").read_text().splitlines()] == ["9", "10"]
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert left == {"results/tiny/memories.h5", "reports/tiny/index.html"}
+    assert left == {"results/tiny/values.h5", "reports/tiny/index.html"}
     assert call(folder).output == f"Nothing is left behind in {folder}.\n"
 
 

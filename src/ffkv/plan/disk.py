@@ -30,7 +30,7 @@ def prefixes_bytes(shape: Shape, prefixes: float) -> float:
 
 
 def memories_bytes(shape: Shape) -> float:
-    """`memories.h5`: the values and a bias a layer in float32."""
+    """`values.h5`: the values and a bias a layer in float32."""
     rows = min(max(shape.memories), 4096)
     return HDF5_FILE + 4 * shape.width * (rows * -(-shape.all_memories // rows) + shape.layers)
 

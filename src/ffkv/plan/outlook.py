@@ -33,7 +33,7 @@ AFTER = {
 }
 MAKES = {
     "train": ("checkpoint",),
-    "model": ("model", "memories.h5"),
+    "model": ("model", "values.h5"),
     "corpus (train)": ("corpus/train.h5",),
     "corpus (validation)": ("corpus/validation.h5",),
     "triggers": ("triggers/{shard}.h5",),
