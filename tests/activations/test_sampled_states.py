@@ -204,10 +204,10 @@ def test_a_damaged_block_is_named_and_only_it_is_made_again(sample):
     content = bytearray(damaged.read_bytes())
     content[place + 5] ^= 1
     damaged.write_bytes(content)
-    with pytest.raises(UserError, match=rf"16\.h5 is not what ffkv wrote.*Delete {folder}/1\.h5 and make it again"):
-        states(folder / "1.h5")
-    with pytest.raises(UserError, match="is damaged"):
-        states(folder / "merged.h5")
+    for name in ("1.h5", "merged.h5"):
+        message = rf"16\.h5 is not what ffkv wrote.*Delete {folder}/1\.h5 and make it again"
+        with pytest.raises(UserError, match=message):
+            states(folder / name)
     run(sampled_prefixes, f"{common} --shard 1 --output {folder}/1.h5")
     changed = {path for path, time in blocks.items() if path.stat().st_mtime_ns != time}
     assert changed == {damaged}

@@ -208,17 +208,14 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     except (OSError, RuntimeError) as error:
         verify_sum(path)  # says more
         raise UserError(f"{path} is not a whole HDF5 file ({error}). Delete it and run the workflow again.") from error
-    parts: list[Path] = []
     with file:
         try:
             _check(path, file.attrs, kind, belongs_to or {})
-            parts = linked_files(file)
-            for part in parts:
+            for part in linked_files(file):
                 _check_part(path, part, file.attrs)
             yield file
         except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
-            for damaged in (path, *parts):
-                verify_sum(damaged)  # says more
+            _verify_sums(path)  # says more
             raise UserError(f"{path} is damaged ({error}). Delete it and run the workflow again.") from error
 
 
@@ -227,6 +224,16 @@ def linked_files(file: h5py.File) -> list[Path]:
     virtual = [item for item in file.values() if isinstance(item, h5py.Dataset) and item.is_virtual]
     names = {source.file_name: None for item in virtual for source in item.virtual_sources()}
     return [Path(file.filename).parent / name for name in names]
+
+
+def _verify_sums(path: Path) -> None:
+    """Compares a file, and all files that it reads, with their sums."""
+    verify_sum(path)
+    parts: list[Path] = []
+    with contextlib.suppress(OSError, KeyError, RuntimeError), h5py.File(path, "r") as file:
+        parts = linked_files(file)
+    for part in parts:
+        _verify_sums(part)
 
 
 def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:
