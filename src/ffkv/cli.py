@@ -40,6 +40,7 @@ COMMANDS = {
         "After a hard kill of snakemake: end what it left running, and unlock.",
     ),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
+    "formats": ("ffkv.formats:formats", "Write the tables of datasets in docs/formats.md."),
     "settings": ("ffkv.settings.reference:settings", "Write the settings' JSON schema and reference page."),
 }
 

@@ -5,7 +5,7 @@ says what it is (`format`, `kind`), what made it (`settings`, `versions`) and wh
 `tokenizer_hash`, `corpus_hash`, ...). A reader names what it expects, and any other file is refused.
 
 A reader reads only what it needs, and still no damaged byte becomes a number: HDF5 keeps a checksum of each chunk and of
-its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes.
+its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes. Small files are compared with their sums as a whole.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ FORMAT = (
     3  # 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor
 )
 IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
+SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
 
 
@@ -190,7 +191,7 @@ def link(
 
 @contextlib.contextmanager
 def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
-    """Opens a file for reading. Nothing is read but its attributes; what is read later is compared with its checksum.
+    """Opens a file for reading. Of a large file only attributes are read; what is read later is compared with its checksum.
 
     Args:
         path: the file.
@@ -203,6 +204,8 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: run the step that makes it first.")
+    if path.is_file() and path.stat().st_size <= SMALL:
+        verify_sum(path)
     try:
         file = h5py.File(path, "r")
     except (OSError, RuntimeError) as error:
