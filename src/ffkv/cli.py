@@ -41,6 +41,7 @@ COMMANDS = {
         "After a hard kill of snakemake: end its running steps, and unlock the folder.",
     ),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
+    "formats": ("ffkv.formats:formats", "Write the tables of datasets in docs/formats.md."),
     "settings": ("ffkv.settings.commands:settings", "Write the settings' JSON schema and reference page."),
 }
 

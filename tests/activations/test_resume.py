@@ -4,12 +4,13 @@ import os
 import re
 import signal
 
+import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from support import random_sentences
 
-from ffkv.activations import commands, last_token, resume, triggers
+from ffkv.activations import batches, commands, last_token, resume
 from ffkv.model.checkpoint.read import load_tokenizer
 
 SHAPE = ["--batch-tokens", "40", "--block-sentences", "8"]
@@ -62,8 +63,12 @@ def call(command, folder, corpus, name, *more):
 
 
 def is_whole(path) -> bool:
-    """Whether a file has the bytes of that of an undisturbed pass."""
-    return path.read_bytes() == path.with_name("whole.h5").read_bytes()
+    """Whether a file holds the data of an undisturbed pass."""
+    with h5py.File(path) as file, h5py.File(path.with_name("whole.h5")) as whole:
+        names: list[str] = []
+        whole.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        same = all(file[name][...].tobytes() == whole[name][...].tobytes() for name in names)
+        return same and dict(file.attrs) == dict(whole.attrs)
 
 
 def saved(corpus) -> list[str]:
@@ -72,17 +77,17 @@ def saved(corpus) -> list[str]:
 
 @pytest.mark.parametrize("more", [[], ["--no-one-prefix-per-sentence", "--per-key", "3"]])
 def test_a_killed_shard_goes_on_after_the_last_batch_that_was_saved(proven, corpus, interrupt, more):
-    run = interrupt(triggers)
+    run = interrupt(batches)
     assert call(commands.triggers, proven("gpt2"), corpus, "whole.h5", *more).exit_code == 0
     total = len(run)
     assert total >= BATCHES
     more = [*more, "--save-every", "0"]
     for at in (0, 1, 5, total - 6 - 1):  # the third and fourth kill hit a process that went on itself
-        run = interrupt(triggers, at, die)
+        run = interrupt(batches, at, die)
         done = call(commands.triggers, proven("gpt2"), corpus, "shard.h5", *more)
         assert isinstance(done.exception, Killed)
         assert not (corpus.parent / "shard.h5").exists()
-    run = interrupt(triggers)
+    run = interrupt(batches)
     done = call(commands.triggers, proven("gpt2"), corpus, "shard.h5", *more)
     assert done.exit_code == 0
     assert "going on after" in done.output
@@ -93,14 +98,14 @@ def test_a_killed_shard_goes_on_after_the_last_batch_that_was_saved(proven, corp
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_shard_that_is_told_to_stop_saves_what_it_has(proven, corpus, interrupt, number):
-    run = interrupt(triggers)
+    run = interrupt(batches)
     call(commands.triggers, proven("gpt2"), corpus, "whole.h5")
     total = len(run)
-    interrupt(triggers, 7, told(number))
+    interrupt(batches, 7, told(number))
     done = call(commands.triggers, proven("gpt2"), corpus, "shard.h5")
     assert done.exit_code == 128 + number
     assert f"stopped by {number.name}" in done.output and "tokens are done and saved" in done.output
-    run = interrupt(triggers)
+    run = interrupt(batches)
     assert call(commands.triggers, proven("gpt2"), corpus, "shard.h5").exit_code == 0
     assert len(run) == total - 8
     assert is_whole(corpus.parent / "shard.h5")
@@ -127,13 +132,13 @@ def spoil(path):
     ids=["settings", "damaged"],
 )
 def test_what_does_not_fit_is_not_taken_up(proven, corpus, interrupt, change, more, said):
-    run = interrupt(triggers)
+    run = interrupt(batches)
     call(commands.triggers, proven("gpt2"), corpus, "whole.h5", *more)
     total = len(run)
-    interrupt(triggers, 7, told(signal.SIGTERM))
+    interrupt(batches, 7, told(signal.SIGTERM))
     call(commands.triggers, proven("gpt2"), corpus, "shard.h5")
     change(corpus.parent / ".shard.h5.progress")
-    run = interrupt(triggers)
+    run = interrupt(batches)
     done = call(commands.triggers, proven("gpt2"), corpus, "shard.h5", *more)
     assert done.exit_code == 0
     assert len(run) == total
@@ -141,29 +146,31 @@ def test_what_does_not_fit_is_not_taken_up(proven, corpus, interrupt, change, mo
     assert is_whole(corpus.parent / "shard.h5")
 
 
-def test_other_code_is_another_pass(tmp_path, monkeypatch):
-    (tmp_path / "activations").mkdir()
-    monkeypatch.setattr(resume.ffkv, "__file__", str(tmp_path / "__init__.py"))
-    (tmp_path / "activations" / "triggers.py").write_text("a")
-    first = resume.identity({}, "cpu")
-    (tmp_path / "activations" / "triggers.py").write_text("b")
-    assert resume.identity({}, "cpu") != first
+def test_other_code_is_another_pass(monkeypatch):
+    """Of the modules that the numbers depend on, and of no other."""
+    hashes = {"triggers": "one", "report": "two"}
+    monkeypatch.setattr(resume, "code_hash", lambda rule: hashes[rule])
+    first = resume.identity("triggers", {}, "cpu")
+    hashes["report"] = "three"
+    assert resume.identity("triggers", {}, "cpu") == first
+    hashes["triggers"] = "four"
+    assert resume.identity("triggers", {}, "cpu") != first
 
 
 def test_saving_takes_a_bounded_share_of_the_time(monkeypatch):
     """However slow the disk is: ten seconds to save are followed by two hundred of work."""
     now, times = [0.0], []
 
-    def slow(saved, state):
+    def slow(progress_file, state):
         times.append(now[0])
         now[0] += 10
 
     monkeypatch.setattr(resume, "save", slow)
     monkeypatch.setattr(resume.time, "monotonic", lambda: now[0])
-    with resume.going_on(resume.Saved(resume.Path("/nowhere"), {}, 60), None) as keep:
+    with resume.resuming(resume.ProgressFile(resume.Path("/nowhere"), {}, 60), None) as save_if_due:
         for _ in range(1000):
             now[0] += 1
-            keep()
+            save_if_due()
     assert times[0] == 60
     assert np.diff(times).min() >= 200
 
@@ -171,24 +178,26 @@ def test_saving_takes_a_bounded_share_of_the_time(monkeypatch):
 def test_killed_prefixes_go_on_after_the_last_block(proven, corpus, interrupt):
     more = ["--count", "40"]
     run = interrupt(last_token)
-    assert call(commands.prefixes, proven("gpt2"), corpus, "whole.h5", *more).exit_code == 0
+    assert call(commands.sampled_prefixes, proven("gpt2"), corpus, "whole.h5", *more).exit_code == 0
     total = len(run)
     interrupt(last_token, total - 1, die)
-    assert isinstance(call(commands.prefixes, proven("gpt2"), corpus, "a.h5", *more).exception, Killed)
-    assert len(list((corpus.parent / ".a.h5.progress").glob("*.h5"))) == 4
+    assert isinstance(call(commands.sampled_prefixes, proven("gpt2"), corpus, "a.h5", *more).exception, Killed)
+    assert len(list((corpus.parent / "a.blocks").glob("*.h5"))) == 4
     run = interrupt(last_token)
-    assert call(commands.prefixes, proven("gpt2"), corpus, "a.h5", *more).exit_code == 0
+    assert call(commands.sampled_prefixes, proven("gpt2"), corpus, "a.h5", *more).exit_code == 0
     assert len(run) < total / 2
     assert is_whole(corpus.parent / "a.h5")
     assert saved(corpus) == []
 
 
 def test_blocks_of_another_sample_are_made_again(proven, corpus, interrupt):
-    call(commands.prefixes, proven("gpt2"), corpus, "whole.h5", "--count", "40", "--seed", "1")
+    call(commands.sampled_prefixes, proven("gpt2"), corpus, "whole.h5", "--count", "40", "--seed", "1")
     run = interrupt(last_token)
-    call(commands.prefixes, proven("gpt2"), corpus, "probe.h5", "--count", "40")
+    call(commands.sampled_prefixes, proven("gpt2"), corpus, "probe.h5", "--count", "40")
     interrupt(last_token, len(run) - 1, die)
-    call(commands.prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40")
+    call(commands.sampled_prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40")
     interrupt(last_token)
-    assert call(commands.prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40", "--seed", "1").exit_code == 0
+    assert (
+        call(commands.sampled_prefixes, proven("gpt2"), corpus, "a.h5", "--count", "40", "--seed", "1").exit_code == 0
+    )
     assert is_whole(corpus.parent / "a.h5")

@@ -1,15 +1,19 @@
 """Sampled prefixes: what stands in the file is what the model computes."""
 
+import shutil
+
+import h5py
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from support import random_sentences
 
-from ffkv.activations.commands import merge_prefixes, merge_triggers, prefixes, triggers
+from ffkv.activations.commands import merge_sampled_prefixes, merge_triggers, sampled_prefixes, triggers
 from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.prefix_file import read_layer
 from ffkv.corpus.corpus_file import read_corpus
+from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
@@ -19,8 +23,8 @@ from ffkv.model.head.predictions import predictions
 from ffkv.model.value_vectors import values
 
 
-def run(command, *arguments):
-    result = CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
+def run(command, arguments: str):
+    result = CliRunner().invoke(command, arguments.split(), catch_exceptions=False)
     assert result.exit_code == 0, result.output
 
 
@@ -29,55 +33,18 @@ def test_states_of_prefixes_are_those_of_the_prefix_run_alone(proven, write_corp
     tokenizer = load_tokenizer(proven(kind))
     loaded = load(proven(kind), "cpu")
     path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    common = f"--model {proven(kind)} --corpus {path} --count 30 --block-sentences 4 --batch-tokens 50 --keep x"
     for shard in range(3):
-        run(
-            prefixes,
-            "--model",
-            proven(kind),
-            "--corpus",
-            path,
-            "--count",
-            30,
-            "--block-sentences",
-            4,
-            "--batch-tokens",
-            50,
-            "--shard",
-            shard,
-            "--shards",
-            3,
-            "--output",
-            tmp_path / f"{shard}.h5",
-        )
-    run(
-        merge_prefixes,
-        *[tmp_path / f"{shard}.h5" for shard in range(3)],
-        "--model",
-        proven(kind),
-        "--output",
-        tmp_path / "merged.h5",
-    )
-    run(
-        prefixes,
-        "--model",
-        proven(kind),
-        "--corpus",
-        path,
-        "--count",
-        30,
-        "--block-sentences",
-        4,
-        "--batch-tokens",
-        50,
-        "--output",
-        tmp_path / "whole.h5",
-    )
+        run(sampled_prefixes, f"{common} --shard {shard} --shards 3 --output {tmp_path}/{shard}.h5")
+    shards = " ".join(str(tmp_path / f"{shard}.h5") for shard in range(3))
+    run(merge_sampled_prefixes, f"{shards} --model {proven(kind)} --output {tmp_path}/merged.h5")
+    run(sampled_prefixes, f"{common} --output {tmp_path}/whole.h5")
     corpus = read_corpus(path)
     with (
-        hdf5.open(tmp_path / "merged.h5", "prefixes") as merged,
-        hdf5.open(tmp_path / "whole.h5", "prefixes") as whole,
+        hdf5.open(tmp_path / "merged.h5", "sampled prefixes") as merged,
+        hdf5.open(tmp_path / "whole.h5", "sampled prefixes") as whole,
     ):
-        for name in ("sentence", "position", "next_token", "r", "x", "y", "o", "m"):
+        for name in ("sentence", "position", "next_token", "x", "y", "o", "m"):
             np.testing.assert_array_equal(merged[name][...], whole[name][...])
         assert len(merged["sentence"]) == 30
         for number in (0, 11, 29):
@@ -91,7 +58,8 @@ def test_states_of_prefixes_are_those_of_the_prefix_run_alone(proven, write_corp
                     np.testing.assert_allclose(
                         getattr(stored, quantity)[number], alone[layer][quantity][0, -1], rtol=1e-4, atol=1e-4
                     )
-                np.testing.assert_allclose(stored.r[number] + stored.y[number], stored.o[number], rtol=1e-5, atol=1e-5)
+                np.testing.assert_array_equal(stored.r, stored.o - stored.y)
+                np.testing.assert_array_equal(stored.r, read_layer(merged, layer, "r").r)
         assert read_layer(merged, 0, "y").m.size == 0
 
 
@@ -109,8 +77,6 @@ def test_last_coefficients_are_those_of_the_last_token(proven):
 
 
 def test_files_of_another_model_are_refused_by_name(proven, write_corpus, tmp_path):
-    from ffkv.errors import UserError
-
     loaded = load(proven("gpt2"), "cpu")
     path = write_corpus(
         random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, tokenizer_hash=loaded.anatomy.tokenizer_hash
@@ -119,12 +85,12 @@ def test_files_of_another_model_are_refused_by_name(proven, write_corpus, tmp_pa
         random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, name="other.h5", tokenizer_hash="another"
     )
     with pytest.raises(UserError, match=r"other\.h5 belongs to another tokenizer"):
-        run(triggers, "--model", proven("gpt2"), "--corpus", other, "--output", tmp_path / "never.h5")
+        run(triggers, f"--model {proven('gpt2')} --corpus {other} --output {tmp_path}/never.h5")
     assert not (tmp_path / "never.h5").exists()
     for kind, name in (("gpt2", "one.h5"), ("gpt2-relu", "two.h5")):
-        run(triggers, "--model", proven(kind), "--corpus", path, "--per-key", 3, "--output", tmp_path / name)
+        run(triggers, f"--model {proven(kind)} --corpus {path} --per-key 3 --output {tmp_path / name}")
     with pytest.raises(UserError, match=r"two\.h5 belongs to another model"):
-        run(merge_triggers, tmp_path / "one.h5", tmp_path / "two.h5", "--output", tmp_path / "never.h5")
+        run(merge_triggers, f"{tmp_path}/one.h5 {tmp_path}/two.h5 --output {tmp_path}/never.h5")
     assert not (tmp_path / "never.h5").exists()
 
 
@@ -133,24 +99,13 @@ def test_what_a_model_reads_out_is_kept_where_that_is_not_the_last_layers_output
     loaded = load(proven(kind), "cpu")
     tokenizer = load_tokenizer(proven(kind))
     path = write_corpus(random_sentences(4, 12), tokenizer, 96, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    common = f"--model {proven(kind)} --corpus {path} --count 12 --block-sentences 4"
     for shard in range(2):
-        places = [
-            "--count",
-            12,
-            "--block-sentences",
-            4,
-            "--shard",
-            shard,
-            "--shards",
-            2,
-            "--output",
-            tmp_path / f"{shard}.h5",
-        ]
-        run(prefixes, "--model", proven(kind), "--corpus", path, *places)
-    shards = [tmp_path / f"{shard}.h5" for shard in range(2)]
-    run(merge_prefixes, *shards, "--model", proven(kind), "--output", tmp_path / "merged.h5")
+        run(sampled_prefixes, f"{common} --shard {shard} --shards 2 --output {tmp_path}/{shard}.h5")
+    shards = f"{tmp_path}/0.h5 {tmp_path}/1.h5"
+    run(merge_sampled_prefixes, f"{shards} --model {proven(kind)} --output {tmp_path}/merged.h5")
     corpus, head = read_corpus(path), load_head(proven(kind), "cpu")
-    with hdf5.open(tmp_path / "merged.h5", "prefixes") as file:
+    with hdf5.open(tmp_path / "merged.h5", "sampled prefixes") as file:
         found = predictions(head, file["end"][...], None).ids
         rows = [np.concatenate([corpus.bos, corpus.ids(s)[:p]]) for s, p in zip(file["sentence"], file["position"])]
     with torch.no_grad():
@@ -164,8 +119,8 @@ def test_the_factor_of_a_norm_after_the_layer_is_kept(proven, write_corpus, tmp_
         tokenizer = load_tokenizer(proven(kind))
         path = write_corpus(random_sentences(4, 12), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
         output = tmp_path / f"{kind}.h5"
-        run(prefixes, "--model", proven(kind), "--corpus", path, "--count", 9, "--output", output)
-        with hdf5.open(output, "prefixes") as file:
+        run(sampled_prefixes, f"--model {proven(kind)} --corpus {path} --count 9 --keep factor --output {output}")
+        with hdf5.open(output, "sampled prefixes") as file:
             factor = file["factor"][...]
             for layer in loaded.anatomy.layers:
                 at = read_layer(file, layer.index)
@@ -179,18 +134,19 @@ def test_shards_that_do_not_make_a_whole_are_refused(proven, write_corpus, tmp_p
     loaded = load(proven("gpt2"), "cpu")
     tokenizer = load_tokenizer(proven("gpt2"))
     path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
-    for command, more in ((prefixes, ["--count", 30]), (triggers, [])):
+    for command, merge, more, model in (
+        (sampled_prefixes, merge_sampled_prefixes, "--count 30", f"--model {proven('gpt2')}"),
+        (triggers, merge_triggers, "", ""),
+    ):
+        common = f"--model {proven('gpt2')} --corpus {path} {more} --block-sentences 4 --shards 2"
         for shard in range(2):
-            places = ["--block-sentences", 4, "--shard", shard, "--shards", 2, "--output", tmp_path / f"{shard}.h5"]
-            run(command, "--model", proven("gpt2"), "--corpus", path, *more, *places)
-        merge = merge_prefixes if command is prefixes else merge_triggers
-        model = ["--model", str(proven("gpt2"))] if command is prefixes else []
+            run(command, f"{common} --shard {shard} --output {tmp_path}/{shard}.h5")
         for wrong in ([0], [1], [0, 0], [1, 0], [0, 1, 1]):
             if command is triggers and wrong == [1, 0]:
                 continue  # their order makes no difference
             output = tmp_path / "merged.h5"
-            shards = [str(tmp_path / f"{shard}.h5") for shard in wrong]
-            result = CliRunner().invoke(merge, [*shards, *model, "--output", str(output)])
+            shards = " ".join(str(tmp_path / f"{shard}.h5") for shard in wrong)
+            result = CliRunner().invoke(merge, f"{shards} {model} --output {output}".split())
             assert "give every shard once" in str(result.exception)
             assert not output.exists()
 
@@ -201,10 +157,77 @@ def test_states_that_overflow_are_refused(proven, write_corpus, tmp_path, monkey
     tokenizer = load_tokenizer(proven("gpt2"))
     path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
     loaded.model.transformer.h[2].mlp.c_fc.bias.data[3] = float("inf")
-    monkeypatch.setattr("ffkv.model.checkpoint.load.load", lambda *_: loaded)
-    for command, more in ((prefixes, []), (triggers, ["--no-negative"])):
+    monkeypatch.setattr("ffkv.activations.step.load", lambda *_: loaded)
+    for command, more in ((sampled_prefixes, ""), (triggers, "--no-negative")):
         output = tmp_path / "output.h5"
-        arguments = ["--model", proven("gpt2"), "--corpus", path, *more, "--output", output]
-        result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+        result = CliRunner().invoke(
+            command, f"--model {proven('gpt2')} --corpus {path} {more} --output {output}".split()
+        )
         assert "not finite" in str(result.exception)
         assert not output.exists()
+
+
+@pytest.fixture
+def sample(proven, write_corpus, tmp_path):
+    """A sample in two shards of three blocks, and the options that it was made with."""
+    loaded = load(proven("gpt2"), "cpu")
+    tokenizer = load_tokenizer(proven("gpt2"))
+    path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    common = f"--model {proven('gpt2')} --corpus {path} --count 24 --block-sentences 4 --shards 2"
+    for shard in range(2):
+        run(sampled_prefixes, f"{common} --shard {shard} --output {tmp_path}/{shard}.h5")
+    merge = f"{tmp_path}/0.h5 {tmp_path}/1.h5 --model {proven('gpt2')} --output {tmp_path}/merged.h5"
+    run(merge_sampled_prefixes, merge)
+    return tmp_path, common
+
+
+def states(path):
+    with hdf5.open(path, "sampled prefixes") as file:
+        return [read_layer(file, layer) for layer in range(len(file["y"]))]
+
+
+@pytest.mark.parametrize("name", ["0.h5", "1.blocks", "1.blocks/16.h5"])
+def test_a_deleted_shard_or_block_is_named(sample, name):
+    path = sample[0] / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(UserError, match=r"which does not exist: it was deleted or moved\. Delete .* and run"):
+        states(sample[0] / "merged.h5")
+
+
+def test_a_damaged_block_is_named_and_only_it_is_made_again(sample):
+    folder, common = sample
+    whole = states(folder / "merged.h5")
+    blocks = {path: path.stat().st_mtime_ns for path in (folder / "1.blocks").glob("*.h5")}
+    damaged = folder / "1.blocks" / "16.h5"
+    with h5py.File(damaged) as file:
+        place = file["y"].id.get_chunk_info(1).byte_offset
+    content = bytearray(damaged.read_bytes())
+    content[place + 5] ^= 1
+    damaged.write_bytes(content)
+    for name in ("1.h5", "merged.h5"):
+        message = rf"16\.h5 is not what ffkv wrote.*Delete {folder}/1\.h5 and make it again"
+        with pytest.raises(UserError, match=message):
+            states(folder / name)
+    run(sampled_prefixes, f"{common} --shard 1 --output {folder}/1.h5")
+    changed = {path for path, time in blocks.items() if path.stat().st_mtime_ns != time}
+    assert changed == {damaged}
+    for one, other in zip(states(folder / "merged.h5"), whole, strict=True):
+        np.testing.assert_array_equal(one.y, other.y)
+
+
+def test_a_run_that_is_moved_as_a_whole_is_read(sample, tmp_path):
+    whole = states(sample[0] / "merged.h5")
+    shutil.copytree(sample[0], tmp_path / "copy", ignore=lambda folder, names: {"copy"} & {*names})
+    for path in sample[0].glob("*.blocks"):
+        shutil.rmtree(path)
+    for one, other in zip(states(tmp_path / "copy" / "merged.h5"), whole, strict=True):
+        np.testing.assert_array_equal(one.m, other.m)
+
+
+def test_states_are_stored_once(sample):
+    blocks = sum(path.stat().st_size for path in sample[0].glob("*.blocks/*.h5"))
+    linked = sum((sample[0] / name).stat().st_size for name in ("0.h5", "1.h5", "merged.h5"))
+    with hdf5.open(sample[0] / "merged.h5", "sampled prefixes") as file:
+        assert "x" not in file and "factor" not in file and "r" not in file
+        assert file["y"].shape[1] == 24
+    assert linked < blocks

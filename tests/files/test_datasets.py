@@ -6,6 +6,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import dataset, group, texts
@@ -112,3 +115,29 @@ def test_room_is_filled_piece_by_piece(tmp_path):
         file["count"][:3], file["count"][3:] = 1, 2
     with hdf5.open(tmp_path / "a.h5", "side") as file:
         assert datasets.read(file, Side).count.tolist() == [1, 1, 1, 2, 2]
+
+
+@dataclass(frozen=True)
+class Remarks:
+    text: Texts = texts("sentence", about="texts")
+
+
+TEXTS = st.lists(
+    st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)
+    | st.sampled_from(["", "\0", "a\0b", "👩‍👧", "\u2028"]),
+    max_size=6,
+)
+
+
+@given(TEXTS)
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_texts_come_back_to_the_letter(tmp_path_factory, written):
+    path = tmp_path_factory.mktemp("texts") / "a.h5"
+    write(path, Remarks(written))
+    with hdf5.open(path, "things") as file:
+        back = datasets.read(file, Remarks).text
+    assert list(back) == written
+    assert len(back) == len(written)
+    for outside in (-1, len(written)):
+        with pytest.raises(IndexError):
+            back[outside]

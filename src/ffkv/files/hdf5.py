@@ -5,7 +5,7 @@ says what it is (`format`, `kind`), what made it (`settings`, `versions`) and wh
 `tokenizer_hash`, `corpus_hash`, ...). A reader names what it expects, and any other file is refused.
 
 A reader reads only what it needs, and still no damaged byte becomes a number: HDF5 keeps a checksum of each chunk and of
-its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes.
+its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes. Small files are compared with their sums as a whole.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ FORMAT = (
     3  # 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor
 )
 IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
+SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
 
 
@@ -190,7 +191,7 @@ def link(
 
 @contextlib.contextmanager
 def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
-    """Opens a file for reading. Nothing is read but its attributes; what is read later is compared with its checksum.
+    """Opens a file for reading. Of a large file only attributes are read; what is read later is compared with its checksum.
 
     Args:
         path: the file.
@@ -203,22 +204,21 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: run the step that makes it first.")
+    if path.is_file() and path.stat().st_size <= SMALL:
+        verify_sum(path)
     try:
         file = h5py.File(path, "r")
     except (OSError, RuntimeError) as error:
         verify_sum(path)  # says more
         raise UserError(f"{path} is not a whole HDF5 file ({error}). Delete it and run the workflow again.") from error
-    parts: list[Path] = []
     with file:
         try:
             _check(path, file.attrs, kind, belongs_to or {})
-            parts = linked_files(file)
-            for part in parts:
+            for part in linked_files(file):
                 _check_part(path, part, file.attrs)
             yield file
         except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
-            for damaged in (path, *parts):
-                verify_sum(damaged)  # says more
+            _verify_sums(path)  # says more
             raise UserError(f"{path} is damaged ({error}). Delete it and run the workflow again.") from error
 
 
@@ -227,6 +227,16 @@ def linked_files(file: h5py.File) -> list[Path]:
     virtual = [item for item in file.values() if isinstance(item, h5py.Dataset) and item.is_virtual]
     names = {source.file_name: None for item in virtual for source in item.virtual_sources()}
     return [Path(file.filename).parent / name for name in names]
+
+
+def _verify_sums(path: Path) -> None:
+    """Compares a file, and all files that it reads, with their sums."""
+    verify_sum(path)
+    parts: list[Path] = []
+    with contextlib.suppress(OSError, KeyError, RuntimeError), h5py.File(path, "r") as file:
+        parts = linked_files(file)
+    for part in parts:
+        _verify_sums(part)
 
 
 def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:

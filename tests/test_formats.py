@@ -1,0 +1,10 @@
+"""docs/formats.md says what the files hold."""
+
+from support import ROOT
+
+from ffkv.formats import with_tables
+
+
+def test_the_tables_of_datasets_are_current():
+    page = (ROOT / "docs/formats.md").read_text()
+    assert page == with_tables(page), "run `ffkv formats`"
