@@ -76,7 +76,8 @@ def encode(
         long_sentences: "windows" cuts longer sentences into windows of `max_tokens` tokens; "drop" leaves them out.
         deduplicate: True if sentences with the same ids are stored once.
     """
-    encoded, seen = Encoded(), {} if deduplicate else None
+    encoded = Encoded()
+    seen: dict[bytes, int] | None = {} if deduplicate else None
     sentences = _split_documents(documents, encoded, splitter, pretokenized, long_sentences)
     for batch in _batches(sentences):
         texts = [text for _, text in batch]

@@ -3,13 +3,16 @@
 Whatever bytes a file contains, the result is its texts or a `UserError` that names the file and the place.
 """
 
+from __future__ import annotations
+
 import csv
 import gzip
-import io
 import json
 import zlib
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterator
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -57,7 +60,7 @@ def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
                 # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
                 if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
                     plain.read(len(BOM_UTF8))
-                stream = io.TextIOWrapper(plain, "utf-8", errors="replace", newline="" if kind == "csv" else None)
+                stream = TextIOWrapper(plain, "utf-8", errors="replace", newline="" if kind == "csv" else None)
                 yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)
     except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz
         raise _unreadable(path, getattr(error, "strerror", None) or error) from error
@@ -79,13 +82,13 @@ def _no_text(path: str, place: str, field: str, value: object) -> UserError:
     )
 
 
-def _open(path: str) -> BinaryIO:
+def _open(path: str) -> BufferedReader | gzip.GzipFile:
     return gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
 
 
-def _checked(path: str, file: BinaryIO) -> BinaryIO:
+def _checked(path: str, file: BufferedReader | gzip.GzipFile) -> BufferedReader[Any]:
     """The file, still at its beginning. Refused if its beginning shows that it is not UTF-8 text."""
-    buffered = io.BufferedReader(file, SAMPLE_BYTES) if isinstance(file, gzip.GzipFile) else file
+    buffered: BufferedReader[Any] = BufferedReader(file, SAMPLE_BYTES) if isinstance(file, gzip.GzipFile) else file
     sample = buffered.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
     for beginning, what in FOREIGN.items():
         if sample.startswith(beginning):
@@ -216,13 +219,13 @@ def _parsed(path: str, data: bytes, line: int) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the field {shown(twice)} occurs twice")
     return row
 
 
-def _parquet(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
+def _parquet(path: str, file: Any, field: str) -> Iterator[str | None]:
     import shutil
     import tempfile
 

@@ -153,4 +153,4 @@ def _without_shared_words(pool: Pool, left: np.ndarray, right: np.ndarray) -> tu
     right_vectors = pool.space.vectors(right_words - right_words.multiply(shared))
     cosine = np.einsum("pd,pd->p", left_vectors, right_vectors)
     change = cosine - np.einsum("pd,pd->p", pool.vectors[left], pool.vectors[right])
-    return change, ~(left_vectors.any(axis=1) & right_vectors.any(axis=1))
+    return change, np.logical_not(left_vectors.any(axis=1) & right_vectors.any(axis=1))

@@ -1,7 +1,7 @@
 """The features that can recur in the trigger examples of a key: first and last words, sequences of words, word classes."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -63,7 +63,7 @@ FUNCTION_WORDS = {
 }
 CLASS_OF_WORD = {word: name for name, listed in FUNCTION_WORDS.items() for word in listed.split()}
 # A word belongs to the first class whose form it has.
-CLASS_OF_FORM = {
+CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
     "a year": re.compile(r"(1[0-9]|20)\d\d").fullmatch,
     "a number": re.compile(r"[-+]?\d[\d.,:@%–]*").fullmatch,
     "punctuation": re.compile(r"[^\w\s<]+").fullmatch,

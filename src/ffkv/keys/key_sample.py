@@ -1,6 +1,6 @@
 """Samples: which keys are analysed, in which prefixes, and the random prefixes that are compared with them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -112,7 +112,7 @@ def locate_prefixes(corpus: Corpus, numbers: np.ndarray) -> tuple[np.ndarray, np
     return sentences, numbers - starts[sentences] + 1
 
 
-def prefix_words(corpus: Corpus, sentences: Sequence[int], positions: Sequence[int]) -> list[list[str]]:
+def prefix_words(corpus: Corpus, sentences: Iterable[int], positions: Iterable[int]) -> list[list[str]]:
     """The words of each prefix [prefix][word]."""
     return [
         words(corpus.prefix_text(sentence, position), corpus.pretokenized)

@@ -65,7 +65,7 @@ def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, ex
     for exact_of_key in np.split(exact, starts)[1:]:
         order, half = np.argsort(-exact_of_key, kind="stable"), len(exact_of_key) // 2
         first_stays.append(order[0] == 0)
-        stays += np.count_nonzero(order[:half] < half)
+        stays += int(np.count_nonzero(order[:half] < half))
         halves += half
     return {
         "layer": layer,

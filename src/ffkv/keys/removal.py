@@ -48,8 +48,9 @@ def relative_changes(
     positions = choose_positions(lengths, generator)
     whole = np.flatnonzero(lengths >= 2)
     prefix, removed = np.nonzero(positions >= 0)
-    rows = [prefixes[index] for index in whole]
-    rows += [np.delete(prefixes[index], position) for index, position in zip(prefix, positions[prefix, removed])]
+    rows = [prefixes[index] for index in whole.tolist()]
+    removals = zip(prefix.tolist(), positions[prefix, removed].tolist(), strict=True)
+    rows += [np.delete(prefixes[index], position) for index, position in removals]
     front = np.asarray(bos, np.int32)
     with_bos = [np.concatenate([front, ids]) for ids in rows]
     computed = coefficients(with_bos, memories[np.concatenate([whole, prefix])])
