@@ -18,11 +18,11 @@ from ffkv.activations.contest import Contest
 from ffkv.activations.statistics import Statistics
 from ffkv.keys.features import shallow_evidence
 from ffkv.model.discover.probe_texts import PASSAGES
-from ffkv.model.head import head as reading
+from ffkv.model.head import topk as reading
 from ffkv.model.head.head import CACHED_BYTES, CHUNK_BYTES
 from ffkv.plan.shape import Shape
 from ffkv.process.runtime import choose_device
-from ffkv.values import projections
+from ffkv.values import step as values_step
 
 # What jobs import, and in which stages: each holds what stands before it in its line.
 STAGES = (
@@ -187,7 +187,7 @@ def _logits(vocabulary: int, device: str) -> dict[str, float]:
     logits, tokens = torch.randn(rows, vocabulary, device=device), torch.zeros(rows, dtype=torch.long, device=device)
     wanted = {
         "read": lambda: reading.highest(logits),
-        "kept": lambda: projections.kept(logits, 50, tokens),
+        "kept": lambda: values_step.describe_logits(logits, 50, tokens),
         "normalized": lambda: reading.log_probability(logits, tokens),
     }
     return {kind: logits.numel() / seconds_of(work, device) for kind, work in wanted.items()}

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 from ffkv.corpus.document import Document
-from ffkv.corpus.sources import read
-from ffkv.corpus.text_files import LONGEST
+from ffkv.corpus.sources import read_documents
+from ffkv.corpus.text_files import MAX_CHARACTERS as LONGEST
 from ffkv.errors import UserError
 from ffkv.settings import Corpus
 
@@ -41,7 +41,7 @@ def sample_files(paths: list[Path], corpus: Corpus) -> tuple[list[Document], flo
     Returns:
         The documents, and how much more there is in all.
     Raises:
-        UserError: see `ffkv.corpus.sources.read`; or a large file of JSON that is one list.
+        UserError: see `ffkv.corpus.sources.read_documents`; or a large file of JSON that is one list.
     """
     chosen = [paths[index * len(paths) // FILES] for index in range(FILES)] if len(paths) > FILES else paths
     total = sum(path.stat().st_size for path in paths)
@@ -64,7 +64,7 @@ def sample_files(paths: list[Path], corpus: Corpus) -> tuple[list[Document], flo
 def _named(corpus: Corpus, path: Path, piece: Path) -> Iterator[Document]:
     """The piece's documents; what is wrong with it is said of the file."""
     try:
-        yield from read(corpus, "train")
+        yield from read_documents(corpus, "train")
     except UserError as error:
         raise UserError(str(error).replace(str(piece), str(path))) from error
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from ffkv.errors import UserError
 from ffkv.model.checkpoint.read import check_checkpoint, load_form
 from ffkv.model.discover.find import block_of, candidates_of
-from ffkv.model.experts.record import form_of, shape_of
+from ffkv.model.experts.record import layout_of, shape_of
 from ffkv.settings import EMBEDDED, Settings
 
 # How configs call the number of experts that a token is sent to, and the activation function.
@@ -95,7 +95,7 @@ def shape_of_model(model: nn.Module, second_matrix: str = "") -> Shape:
     }
     outside = sum(p.numel() for name, p in model.named_parameters() if name not in inside)
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    banks = [name for name in writes if form_of(modules[name]) is not None]
+    banks = [name for name in writes if layout_of(modules[name]) is not None]
     embedding = model.get_output_embeddings()
     gated = any(_is_gated(modules, name, size) for name, (_, size) in writes.items())
     return Shape(
@@ -154,7 +154,7 @@ def _context(config) -> int | None:
 
 def _memories(module: nn.Module, width: int) -> int:
     """d_m of a second matrix or a bank of experts; 0 for a matrix that does not write vectors of the residual stream."""
-    if form_of(module) is not None:
+    if layout_of(module) is not None:
         return math.prod(shape_of(module))
     rows, columns = module.weight.shape if isinstance(module, nn.Linear) else reversed(module.weight.shape)
     return columns if rows == width else 0
@@ -162,9 +162,9 @@ def _memories(module: nn.Module, width: int) -> int:
 
 def _is_gated(modules: dict[str, nn.Module], name: str, size: int) -> bool:
     """Whether a write is fed by two first matrices, or by one of double width."""
-    form = form_of(modules[name])
+    form = layout_of(modules[name])
     if form is not None:
-        return form.gated(modules[name])
+        return form.gated
     parent = name.rpartition(".")[0]
     beside = [part for path, part in modules.items() if path.rpartition(".")[0] == parent and path != name]
     shapes = [tuple(part.weight.shape) for part in beside if getattr(getattr(part, "weight", None), "ndim", 0) == 2]

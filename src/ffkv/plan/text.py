@@ -4,17 +4,14 @@ import functools
 import json
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids, encode
-from ffkv.corpus.sources import find_files, held_out
-from ffkv.corpus.sources import read as read_documents
+from ffkv.corpus.sources import find_files, read_documents, select_split
 from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.model.checkpoint.read import load_tokenizer
@@ -89,7 +86,7 @@ def text_of_run(run: str, settings: Settings, shape: Shape, given: dict[str, int
     longest = max(context - len(bos_ids(tokenizer, settings.corpus.bos)), 2)
     for split in missing:
         if settings.corpus.dataset == EMBEDDED:
-            mine = list(_split(documents, settings.corpus, split))
+            mine = list(select_split(documents, settings.corpus, split))
             counted, factor = thinned(mine)
             total = float(len(mine))
         else:
@@ -224,11 +221,6 @@ def _embedded_documents() -> list[Document]:
     return list(documents())
 
 
-def _split(documents: Iterable[Document], corpus: Corpus, split: str) -> Iterable[Document]:
-    mine = (found for found in documents if held_out(found.name, corpus.validation_share) == (split == "validation"))
-    return islice(mine, corpus.limit or None)
-
-
 def _tokenizer(run: str, settings: Settings, documents: list[Document]):
     """The run's tokenizer; that of an embedded model that is still to be trained is learnt here, as its training does."""
     if settings.model.checkpoint != EMBEDDED:
@@ -240,5 +232,5 @@ def _tokenizer(run: str, settings: Settings, documents: list[Document]):
     from ffkv.embedded.tokenizer import train_tokenizer
 
     corpus = settings.corpus if settings.corpus.dataset == EMBEDDED else Corpus()
-    paragraphs = (part for found in _split(documents, corpus, "train") for part in found.text.splitlines())
+    paragraphs = (part for found in select_split(documents, corpus, "train") for part in found.text.splitlines())
     return train_tokenizer(paragraphs, settings.embedded.vocabulary, settings.embedded.context)

@@ -1,0 +1,288 @@
+"""One description per dataset: a dataclass says which datasets a file has, and writer, reader, sizes and docs follow from it.
+
+@dataclass(frozen=True)
+class Lengths:
+    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about="first row of each layer")
+    norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
+
+with hdf5.create(path, "lengths", attributes) as file:
+    write(file, Lengths(offsets, norms))
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ffkv.files import hdf5
+from ffkv.files.lazy import Pieces, Texts
+
+KEY = "dataset"  # where a field's metadata holds its description
+BOUNDARY = "_boundary"  # a dimension x_boundary has one entry more than the dimension x
+LAYER_OFFSET = "first row of each layer; memory i of layer l is row layer_offset[l] + i"
+CHECKSUM_BYTES = 4  # of fletcher32, per chunk
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a dataset holds.
+
+    Attributes:
+        name: name in the file.
+        dimensions: a name for each axis.
+        dtype: NumPy's name of the element type.
+        unit: "1" for a plain number, "token", "nat", ...
+        about: one phrase that says what a value means.
+        chunks: the longest chunk along some dimensions: a number, or the name of a size. Other dimensions are not cut.
+            Empty: about 1 MiB of leading rows per chunk.
+        optional: whether a file may lack it.
+        lazy: whether readers leave it in the file and read it piece by piece.
+    """
+
+    name: str
+    dimensions: tuple[str, ...]
+    dtype: str
+    unit: str
+    about: str
+    chunks: Mapping[str, int | str]
+    optional: bool = False
+    lazy: bool = False
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The length of each axis, from the length of each dimension."""
+        return tuple(_length(dimension, sizes) for dimension in self.dimensions)
+
+    def chunk(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of a chunk, from the length of each dimension."""
+        shape = self.shape(sizes)
+        if not self.chunks:
+            return hdf5.leading_rows(shape, np.dtype(self.dtype).itemsize)
+        limits = [self.chunks.get(dimension, length) for dimension, length in zip(self.dimensions, shape, strict=True)]
+        numbers = [sizes[limit] if isinstance(limit, str) else limit for limit in limits]
+        return tuple(max(1, min(length, number)) for length, number in zip(shape, numbers, strict=True))
+
+    def stored_bytes(self, sizes: Mapping[str, int]) -> int:
+        """Bytes on disk: whole chunks, each with its checksum."""
+        shape, chunk = self.shape(sizes), self.chunk(sizes)
+        if 0 in shape:
+            return 0
+        chunks = int(np.prod([-(-length // part) for length, part in zip(shape, chunk, strict=True)], dtype=np.int64))
+        return chunks * (int(np.prod(chunk, dtype=np.int64)) * np.dtype(self.dtype).itemsize + CHECKSUM_BYTES)
+
+
+@dataclass(frozen=True)
+class TextDatasets:
+    """What a list of texts holds: two datasets, the texts as one run of UTF-8 bytes and the offsets between them.
+
+    Attributes:
+        data: the bytes, dataset `name`.
+        offsets: where each text starts, dataset `name_offset`.
+    """
+
+    data: Dataset
+    offsets: Dataset
+
+
+@dataclass(frozen=True)
+class Group:
+    """Datasets in a group of their own, which has the name of the field.
+
+    Attributes:
+        record: the dataclass that describes them.
+        about: what precedes each description in the file.
+    """
+
+    record: type
+    about: str
+
+
+def dataset(
+    dimensions: str,
+    dtype: str,
+    *,
+    unit: str,
+    about: str,
+    name: str = "",
+    chunks: Mapping[str, int | str] | None = None,
+    optional: bool = False,
+    lazy: bool = False,
+) -> Any:
+    """A field of a dataclass that is stored as a dataset.
+
+    Args:
+        dimensions: the names of the axes, with blanks between them.
+        dtype: NumPy's name of the element type.
+        unit: "1" for a plain number.
+        about: one phrase that says what a value means.
+        name: name in the file, if it is not that of the field.
+        chunks: see `Dataset`.
+        optional: whether a file may lack it; the field is then None.
+        lazy: whether `read` leaves it in the file (`Pieces`).
+    """
+    return _field(Dataset(name, tuple(dimensions.split()), dtype, unit, about, chunks or {}, optional, lazy), optional)
+
+
+def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> Any:
+    """A field of a dataclass that is stored as a dataset and has the same values in each file of a kind."""
+    description = Dataset("", tuple(dimensions.split()), str(values.dtype), unit, about, {})
+    return dataclasses.field(default_factory=lambda: values, metadata={KEY: description}, kw_only=True)
+
+
+def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False) -> Any:
+    """A field of a dataclass that holds texts: `Texts`, or any sequence of str when it is written.
+
+    Args:
+        dimension: what each text belongs to.
+        about: one phrase that says what the texts are.
+        name: name in the file, if it is not that of the field.
+        lazy: whether `read` leaves the texts in the file.
+    """
+    data = Dataset(name, ("{}_byte",), "uint8", "byte", f"{about}, as UTF-8", {}, lazy=lazy)
+    start = f"where each {dimension}'s part of `{{}}` starts"
+    return _field(TextDatasets(data, Dataset(name, (dimension + BOUNDARY,), "int64", "byte", start, {}, lazy=lazy)))
+
+
+def group(record: type, *, about: str) -> Any:
+    """A field of a dataclass that holds another described dataclass; None if the file lacks the group."""
+    return _field(Group(record, about), optional=True)
+
+
+def _field(description: Dataset | TextDatasets | Group, optional: bool = False) -> Any:
+    if optional:
+        return dataclasses.field(default=None, metadata={KEY: description}, kw_only=True)
+    return dataclasses.field(metadata={KEY: description})
+
+
+def described(record: Any) -> dict[str, Dataset | TextDatasets | Group]:
+    """The description of each stored field of a dataclass (or of an object of it), by the field's name."""
+    fields = [field for field in dataclasses.fields(record) if KEY in field.metadata]
+    return {field.name: _named(field.metadata[KEY], field.name) for field in fields}
+
+
+def _named(description: Dataset | TextDatasets | Group, field: str) -> Dataset | TextDatasets | Group:
+    if isinstance(description, Dataset):
+        return replace(description, name=description.name or field)
+    if isinstance(description, TextDatasets):
+        name = description.data.name or field
+        about = description.offsets.about.format(name)
+        data = replace(description.data, name=name, dimensions=(f"{name}_byte",))
+        return TextDatasets(data, replace(description.offsets, name=f"{name}_offset", about=about))
+    return description
+
+
+def datasets_of(record: Any, without: Sequence[str] = ()) -> dict[str, list[Dataset]]:
+    """The datasets behind each stored field of a dataclass; those of a group are called `group/name`.
+
+    Args:
+        record: the dataclass, or an object of it.
+        without: fields to leave out.
+    """
+    datasets: dict[str, list[Dataset]] = {}
+    for field, description in described(record).items():
+        if isinstance(description, Dataset):
+            datasets[field] = [description]
+        elif isinstance(description, TextDatasets):
+            datasets[field] = [description.data, description.offsets]
+        else:
+            own = [part for parts in datasets_of(description.record).values() for part in parts]
+            datasets[field] = [
+                replace(part, name=f"{field}/{part.name}", about=f"{description.about}: {part.about}") for part in own
+            ]
+    return {field: parts for field, parts in datasets.items() if field not in without}
+
+
+def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] = ()) -> int:
+    """Bytes that the datasets of a file take on disk: whole chunks and their checksums, without the file's metadata.
+
+    Args:
+        record: the described dataclass.
+        sizes: the length of each dimension, and the sizes that chunks name. x_boundary is x + 1 where it is not named.
+        without: fields that the file lacks.
+    """
+    return sum(part.stored_bytes(sizes) for parts in datasets_of(record, without).values() for part in parts)
+
+
+def allocate(file: h5py.File, record: type, sizes: Mapping[str, int], without: Sequence[str] = ()) -> None:
+    """Makes the datasets of a file, to be filled piece by piece.
+
+    Args:
+        file: a file that is being written (`hdf5.create`).
+        record: the described dataclass.
+        sizes: as for `stored_bytes`.
+        without: fields to leave out.
+    """
+    for parts in datasets_of(record, without).values():
+        for part in parts:
+            shape, chunk = part.shape(sizes), part.chunk(sizes)
+            hdf5.allocate(file, part.name, shape, part.dtype, part.dimensions, part.unit, part.about, chunk)
+
+
+def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None) -> None:
+    """Writes every stored field of a record. Optional fields that are None are left out.
+
+    Args:
+        file: a file that is being written (`hdf5.create`).
+        record: an object of a described dataclass.
+        sizes: the sizes that chunks name.
+    Raises:
+        TypeError: a value would lose digits in the described type, or axes of one name differ in length.
+    """
+    for field, parts in datasets_of(record).items():
+        for part, values in zip(parts, _arrays(getattr(record, field), described(record)[field]), strict=False):
+            array = np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)
+            lengths = dict(zip(part.dimensions, array.shape, strict=True))
+            chunk = part.chunk({**(sizes or {}), **lengths})
+            hdf5.put(file, part.name, array, part.dimensions, part.unit, part.about, chunk)
+
+
+def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any]:
+    """The values of the datasets behind a field; none if the field is None."""
+    if value is None:
+        return []
+    if isinstance(description, Group):
+        return [getattr(value, field) for field in described(value)]
+    if isinstance(description, Dataset):
+        return [value]
+    encoded = [text.encode("utf-8") for text in value]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    return [np.frombuffer(b"".join(encoded), np.uint8), offsets]
+
+
+def read(file: h5py.File, record: type, **others: Any) -> Any:
+    """Reads what `write` wrote.
+
+    Args:
+        file: an open file (`hdf5.open`), or a group of it.
+        record: the described dataclass.
+        others: values of the fields that are not stored as datasets.
+    Returns:
+        An object of `record`. Its lazy fields keep the file open as long as one of them lives.
+    """
+    descriptions = described(record)
+    lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)
+    kept_open = h5py.File(file.file.filename, "r") if lazy else file
+    return record(
+        **{field: _read_field(file, kept_open, field, part) for field, part in descriptions.items()}, **others
+    )
+
+
+def _read_field(
+    file: h5py.Group, kept_open: h5py.Group, field: str, description: Dataset | TextDatasets | Group
+) -> Any:
+    if isinstance(description, Group):
+        return read(file[field], description.record) if field in file else None
+    if isinstance(description, TextDatasets):
+        parts = (description.data, description.offsets)
+        return Texts(*(_read_field(file, kept_open, field, part) for part in parts))
+    if description.optional and description.name not in file:
+        return None
+    return Pieces(kept_open, description.name) if description.lazy else file[description.name][...]
+
+
+def _length(dimension: str, sizes: Mapping[str, int]) -> int:
+    if dimension not in sizes and dimension.endswith(BOUNDARY):
+        return sizes[dimension.removesuffix(BOUNDARY)] + 1
+    return sizes[dimension]

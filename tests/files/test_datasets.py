@@ -1,0 +1,114 @@
+"""A dataclass describes a file: what it writes comes back, and takes the room that it says."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from ffkv.files import datasets, hdf5
+from ffkv.files.datasets import dataset, group, texts
+from ffkv.files.lazy import Pieces, Texts
+
+
+@dataclass(frozen=True)
+class Side:
+    count: np.ndarray = dataset("row", "int32", unit="row", about="how many")
+
+
+@dataclass(frozen=True)
+class Things(Side):
+    score: np.ndarray = dataset("row rank", "float32", unit="nat", about="scores", chunks={"row": 7})
+    starts: np.ndarray = dataset("row_boundary", "int64", unit="row", about="starts", name="row_offset", lazy=True)
+    names: Texts = texts("row", about="the rows' names", name="name")
+    notes: Texts = texts("note", about="remarks", lazy=True)
+    attributes: dict[str, Any]
+    extra: np.ndarray | None = dataset("row", "bool", unit="1", about="rarely there", optional=True)
+    negative: Side | None = group(Side, about="negative side")
+
+
+NOTES = ["", "ä", "b"]
+
+
+def things(rows: int, **more) -> Things:
+    return Things(
+        count=np.arange(rows),
+        score=np.arange(rows * 3.0).reshape(rows, 3),
+        starts=np.arange(rows + 1),
+        names=[f"row {row}" for row in range(rows)],
+        notes=NOTES,
+        attributes={},
+        **more,
+    )
+
+
+def write(path, record):
+    with hdf5.create(path, "things", {}) as file:
+        datasets.write(file, record)
+    return path
+
+
+def read(path):
+    with hdf5.open(path, "things") as file:
+        return datasets.read(file, Things, attributes=dict(file.attrs))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 20])
+@pytest.mark.parametrize("more", [{}, {"extra": True, "negative": True}])
+def test_a_record_comes_back_as_it_was(tmp_path, rows, more):
+    values = {"extra": np.arange(rows) % 2 == 0, "negative": Side(np.arange(rows) * 2)}
+    written = things(rows, **{name: values[name] for name in more})
+    back = read(write(tmp_path / "a.h5", written))
+    for name in ("count", "score", "starts"):
+        np.testing.assert_array_equal(np.asarray(getattr(back, name)), getattr(written, name))
+    assert (back.count.dtype, back.score.dtype) == (np.int32, np.float32)
+    assert (list(back.names), list(back.notes)) == (written.names, NOTES)
+    assert isinstance(back.starts, Pieces)
+    assert back.attributes["kind"] == "things"
+    if more:
+        np.testing.assert_array_equal(back.extra, values["extra"])
+        np.testing.assert_array_equal(back.negative.count, values["negative"].count)
+    else:
+        assert (back.extra, back.negative) == (None, None)
+
+
+def test_each_dataset_says_what_it_is(tmp_path):
+    path = write(tmp_path / "a.h5", things(20, negative=Side(np.arange(20))))
+    with hdf5.open(path, "things") as file:
+        assert dict(file["score"].attrs)["description"] == "scores"
+        assert file["score"].attrs["unit"] == "nat"
+        assert file["score"].chunks == (7, 3)
+        assert file["negative/count"].attrs["description"] == "negative side: how many"
+        assert file["name_offset"].attrs["description"] == "where each row's part of `name` starts"
+
+
+def test_values_that_would_lose_digits_are_refused(tmp_path):
+    with pytest.raises(TypeError):
+        write(tmp_path / "a.h5", Side(np.array([1.5])))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 6, 7, 8, 300_000])
+def test_the_bytes_on_disk_are_those_foretold(tmp_path, rows):
+    record = things(rows, negative=Side(np.arange(rows)))
+    path = write(tmp_path / "a.h5", record)
+    sizes = {"row": rows, "rank": 3, "note": 3, "notes_byte": 3, "name_byte": sum(map(len, record.names))}
+    stored = 0
+
+    def add(name, item):
+        nonlocal stored
+        stored += item.id.get_storage_size() if isinstance(item, h5py.Dataset) else 0
+
+    with hdf5.open(path, "things") as file:
+        file.visititems(add)
+    assert datasets.stored_bytes(Things, sizes, without=["extra"]) == stored
+    without = datasets.stored_bytes(Things, sizes, without=["extra", "negative"])
+    assert without < stored or rows == 0
+
+
+def test_room_is_filled_piece_by_piece(tmp_path):
+    with hdf5.create(tmp_path / "a.h5", "side", {}) as file:
+        datasets.allocate(file, Side, {"row": 5})
+        file["count"][:3], file["count"][3:] = 1, 2
+    with hdf5.open(tmp_path / "a.h5", "side") as file:
+        assert datasets.read(file, Side).count.tolist() == [1, 1, 1, 2, 2]
