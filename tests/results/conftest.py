@@ -10,7 +10,7 @@ from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.files import hdf5, tables
-from ffkv.model.anatomy import Anatomy, Layer, Write, write_anatomy
+from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.results.run import Run, open
 from ffkv.settings import Settings
@@ -49,7 +49,7 @@ class Tokenizer:
 
 def anatomy(memories: list[int]) -> Anatomy:
     layers = [
-        Layer(n, f"h.{n}", [Write(f"h.{n}.v", [f"h.{n}.k"], "gated", count, f"h.{n}.g")], signed=True)
+        Layer(n, f"h.{n}", [SecondMatrix(f"h.{n}.v", [f"h.{n}.k"], "gated", count, f"h.{n}.g")], signed=True)
         for n, count in enumerate(memories)
     ]
     return Anatomy(

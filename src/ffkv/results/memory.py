@@ -2,6 +2,7 @@
 
 import functools
 
+import h5py
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
@@ -172,7 +173,7 @@ class Memory:
             }
         )
 
-    def _projection_row(self, layers, memories) -> int:
+    def _projection_row(self, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
         """The memory's row in the file of its layer group: files hold the group's memories in order."""
         group = self._files.layer_groups[self._files.layer_group(self.layer)]
         row = self._row - self._files.anatomy.layer_offset[group.start]
