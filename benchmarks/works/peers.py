@@ -25,8 +25,9 @@ from transformers import GPT2LMHeadModel
 from benchmarks import inputs
 from benchmarks.inputs import GPT2, SMALL, Shape
 from benchmarks.measure import ROOT, Arm, Row, cpu_ratio
-from ffkv.activations.batches import batches, blocks, pad, padding
+from ffkv.activations.batches import blocks, padding
 from ffkv.activations.triggers import find_triggers
+from ffkv.batching import batches, pad
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.checkpoint.load import load
 from ffkv.process.runtime import configure, torch_with

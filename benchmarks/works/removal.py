@@ -9,8 +9,8 @@ import torch
 from benchmarks import inputs
 from benchmarks.inputs import GPT2, Shape
 from benchmarks.measure import Arm, Row, cpu_ratio
-from ffkv.activations.batches import batches, pad
 from ffkv.activations.last_token import last_coefficients
+from ffkv.batching import batches, pad
 from ffkv.keys.removal import relative_changes
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.process.runtime import configure, torch_with

@@ -9,7 +9,8 @@ from benchmarks import inputs
 from benchmarks.inputs import GPT2, Shape
 from benchmarks.measure import Arm, Row, Sample
 from benchmarks.works import triggers
-from ffkv.activations.batches import batches, blocks
+from ffkv.activations.batches import blocks
+from ffkv.batching import batches
 from ffkv.settings import Activations, Triggers
 
 TINY = Shape(1, 16, 32, 500)

@@ -10,9 +10,10 @@ import torch
 from benchmarks import inputs
 from benchmarks.inputs import GPT2, SMALL, Shape
 from benchmarks.measure import Arm, Row, cpu_ratio
-from ffkv.activations.batches import batches, blocks, pad
+from ffkv.activations.batches import blocks
 from ffkv.activations.trigger_file import Triggers
 from ffkv.activations.triggers import find_triggers
+from ffkv.batching import batches, pad
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.checkpoint.load import load
 from ffkv.process.runtime import configure, torch_with

@@ -18,7 +18,7 @@ def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
     """
     groups: list[np.ndarray] = []
     group: list[int] = []
-    for row in np.argsort(lengths, kind="stable"):
+    for row in np.argsort(lengths, kind="stable").tolist():
         if group and (len(group) + 1) * lengths[row] > batch_tokens:
             groups.append(np.asarray(group))
             group = []

@@ -5,14 +5,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.activations.batches import CACHE, batches, blocks, in_cache, pad, padding
+from ffkv.activations.batches import CACHE, blocks, in_cache, padding
+from ffkv.batching import batches, pad
+from ffkv.parts import Part
 
 
 @given(st.integers(0, 100), st.integers(1, 30), st.integers(1, 12))
 def test_the_shards_share_the_same_blocks_out(total, size, shards):
     whole = blocks(total, size)
     assert [index for block in whole for index in block] == list(range(total))
-    assert [block for shard in range(shards) for block in blocks(total, size, shard, shards)] == whole
+    assert [block for shard in range(shards) for block in blocks(total, size, Part(shard, shards))] == whole
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 120))
@@ -38,6 +40,7 @@ def test_rows_of_similar_length_stand_together():
 
 def test_padding_is_on_the_right():
     rows = [np.array([3, 4]), np.array([5])]
-    assert pad(rows, "cpu").tolist() == [[3, 4], [5, 0]]
+    assert pad(rows).tolist() == [[3, 4], [5, 0]]
+    assert pad(rows, value=-100).tolist() == [[3, 4], [5, -100]]
     assert padding(np.array([2, 1]), "cpu").tolist() == [3]
     assert padding(np.array([2, 2]), "cpu") is None

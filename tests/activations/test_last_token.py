@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.activations.last_token import at_last_position, covers
+from ffkv.activations.last_token import for_each_last_token, rows_to_run
 from ffkv.model.checkpoint.load import load
 
 rows = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5).map(np.array), max_size=20)
@@ -14,7 +14,7 @@ rows = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5).map(np.array
 
 @given(rows)
 def test_as_few_rows_are_run_as_no_other_one_begins_with(rows):
-    longest, within = covers(rows)
+    longest, within = rows_to_run(rows)
     plain = [tuple(row.tolist()) for row in rows]
     needed = {row for row in plain if not any(other != row and other[: len(row)] == row for other in plain)}
     assert sorted(plain[number] for number in longest) == sorted(needed)
@@ -35,10 +35,10 @@ def test_rows_are_read_as_if_each_were_run_alone(proven, kind):
     def take(numbers, layer, quantity, values, into=together, first=0):
         into.update({(first + number, layer.index, quantity): value for number, value in zip(numbers.tolist(), values)})
 
-    at_last_position(loaded, loaded.anatomy.layers, "xmyo", rows, 100, take)
+    for_each_last_token(loaded, loaded.anatomy.layers, "xmyo", rows, 100, take)
     assert sum(tokens) == 12 + 8 + 8 + 4 + 4  # three rows, padded to one length
     for number, row in enumerate(rows):
-        at_last_position(
+        for_each_last_token(
             loaded,
             loaded.anatomy.layers,
             "xmyo",

@@ -4,8 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffkv.activations.merge import merge_triggers
-from ffkv.activations.trigger_file import HISTOGRAM_EDGES, NEGATIVE, Negative, Triggers
+from ffkv.activations.merge import combine_triggers
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES, Negative, TriggerExamples, Triggers
+from ffkv.files.datasets import datasets_of
 
 entries = st.tuples(
     st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0]),
@@ -52,10 +53,10 @@ def triggers(found, t: int, signed: bool) -> Triggers:
 def test_shards_of_any_kind_in_any_order_merge_into_the_whole(found, t, signed, data):
     shards = data.draw(st.integers(1, 4))
     parts = [[entry for entry in found if entry[1] % shards == shard] for shard in range(shards)]
-    merged = merge_triggers([triggers(part, t, signed) for part in data.draw(st.permutations(parts))])
+    merged = combine_triggers([triggers(part, t, signed) for part in data.draw(st.permutations(parts))])
     whole = triggers(found, t, signed)
     for one, other in [(merged, whole), *([(merged.negative, whole.negative)] if signed else [])]:
-        for name in set(NEGATIVE) - {"minimum"}:
+        for name in datasets_of(TriggerExamples):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name, strict=True)
     assert (merged.prefixes, merged.total, merged.maximum) == (whole.prefixes, whole.total, whole.maximum)
     assert (merged.negative is not None) == signed

@@ -16,7 +16,7 @@ from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.discover.prove import observe
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.predictions import predictions
-from ffkv.model.values_file import values
+from ffkv.model.value_vectors import values
 
 
 def run(command, *arguments):

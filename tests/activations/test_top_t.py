@@ -1,87 +1,67 @@
-"""The running top t against sorting everything."""
+"""The contests of both signs against sorting everything, for any cut into batches and shards."""
+
+from unittest import mock
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffkv.activations import top_t
+from ffkv.activations import packing, top_t
+from ffkv.activations.top_t import TopT
 
-# Few different values, so that ties are common; negative ones and zeros must never enter.
-coefficients = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0, 1.5, 1e-30, 3e38]), min_size=1, max_size=40)
-
-
-def brute_force(values: np.ndarray, t: int) -> list[tuple[float, int]]:
-    """Positive values of one key with their places: descending, equal ones by place."""
-    return sorted(
-        ((float(value), place) for place, value in enumerate(values) if value > 0), key=lambda pair: (-pair[0], pair[1])
-    )[:t]
+# Few different values, so that ties are common; many zeros, so that some keys have few of a sign or none.
+coefficients = st.sampled_from([-3e38, -1.5, -1.0, -0.5, -1e-30, -0.0, 0.0, 0.0, 1e-30, 0.5, 1.0, 1.5, 3e38])
+sentences = st.lists(st.lists(st.tuples(coefficients, st.booleans()), min_size=1, max_size=5), min_size=1, max_size=12)
 
 
-@given(st.lists(coefficients, min_size=1, max_size=4), st.integers(1, 6), st.data())
-@settings(max_examples=200, deadline=None)
-def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys, t, data):
-    places = max(map(len, keys))
-    table = np.full((len(keys), places), -1.0, np.float32)
-    for key, values in enumerate(keys):
-        table[key, : len(values)] = values
-    order = data.draw(st.permutations(range(places)))
-    shards = [top_t.start(len(keys), t, "cpu") for _ in range(data.draw(st.integers(1, 3)))]
+def brute_force(corpus, sign: int, t: int, one_prefix: bool) -> list[tuple[float, int, bool]]:
+    """Size, place and gate of the t coefficients of a sign that are furthest from zero; equal ones by place."""
+    found, place = [], 0
+    for sentence in corpus:
+        own = [(sign * value, place + j, gate) for j, (value, gate) in enumerate(sentence) if sign * value > 0]
+        own.sort(key=lambda entry: (-entry[0], entry[1]))
+        found += own[:1] if one_prefix else own
+        place += len(sentence)
+    return sorted(found, key=lambda entry: (-entry[0], entry[1]))[:t]
+
+
+def enter(shard: TopT, corpus, numbers: list[int], sign: int, gated: bool) -> None:
+    """One batch: the sentences of these numbers, padded with 0."""
+    starts = np.cumsum([0, *map(len, corpus)])
+    longest = max(len(corpus[number]) for number in numbers)
+    m, gate = torch.zeros(len(numbers), longest, 1), torch.ones(len(numbers), longest, 1, dtype=torch.bool)
+    for row, number in enumerate(numbers):
+        for token, (value, positive) in enumerate(corpus[number]):
+            m[row, token, 0], gate[row, token, 0] = value, positive
+    extremes = m.amax(1) if sign > 0 else m.amin(1)
+    shard.enter(m, extremes, gate if gated else None, torch.from_numpy(starts[numbers]))
+
+
+@given(sentences, st.integers(1, 6), st.sampled_from([1, -1]), st.booleans(), st.booleans(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_batches_and_shards_in_any_order_give_the_sorted_top_of_each_sign(corpus, t, sign, one_prefix, gated, data):
+    # Both ways to enter, and insertion at once or together.
+    dense, waiting = data.draw(st.sampled_from([(0.0, 32), (2.0, 1), (2.0, 32), (0.3, 2)]))
+    with mock.patch.multiple(top_t, DENSE_SHARE=dense, PENDING_PER_KEY=waiting):
+        whole = compete(corpus, t, sign, one_prefix, gated, data)
+    size, place, gate = (part[0].tolist() for part in packing.unpack(whole))
+    expected = brute_force(corpus, sign, t, one_prefix)
+    found = list(zip(size, place, gate, strict=True))
+    assert found[: len(expected)] == [(np.float32(v), p, gated and positive) for v, p, positive in expected]
+    assert found[len(expected) :] == [(0.0, -1, False)] * (t - len(expected))
+
+
+def compete(corpus, t: int, sign: int, one_prefix: bool, gated: bool, data) -> torch.Tensor:
+    """The top t of one key, found by several contests in batches of any size."""
+    shards = [TopT(1, t, sign, one_prefix, "cpu") for _ in range(data.draw(st.integers(1, 3)))]
+    order = list(data.draw(st.permutations(range(len(corpus)))))
     while order:
         size = data.draw(st.integers(1, len(order)))
-        batch, order = torch.tensor(order[:size]), order[size:]
-        state = shards[data.draw(st.integers(0, len(shards) - 1))]
-        values = torch.from_numpy(table)[:, batch]
-        hit, column = (values > top_t.floor(state)[:, None]).nonzero(as_tuple=True)
-        top_t.insert(state, hit, top_t.pack(values[hit, column], batch[column]))
-    whole = shards[0]
-    for other in shards[1:]:
-        for key, packed in enumerate(other):
-            top_t.insert(whole, torch.full((t,), key), packed)
-    found, place, _ = top_t.unpack(whole)
-    for key in range(len(keys)):
-        expected = brute_force(table[key], t)
-        assert [(value, p) for value, p in zip(found[key].tolist(), place[key].tolist(), strict=True) if p >= 0] == [
-            (np.float32(v), p) for v, p in expected
-        ]
-        assert found[key, len(expected) :].tolist() == [0.0] * (t - len(expected))
-
-
-@given(st.floats(2**-126, 2.0**127, width=32), st.integers(0, 2**31 - 1), st.booleans())
-def test_packing_loses_nothing(value, place, gate):
-    packed = top_t.pack(torch.tensor([value], dtype=torch.float32), torch.tensor([place]), torch.tensor([gate]))
-    coefficient, back, positive = top_t.unpack(packed)
-    assert coefficient.item() == np.float32(value)
-    assert back.item() == place
-    assert positive.item() is gate
-    assert packed.item() > top_t.NOTHING
-
-
-@given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 2**31 - 1), st.booleans()), max_size=9))
-def test_the_order_of_packed_triggers_is_that_of_coefficients_then_places_whatever_the_gate(triggers):
-    values, places, gates = zip(*triggers, strict=True) if triggers else ((), (), ())
-    packed = top_t.pack(torch.tensor(values), torch.tensor(places, dtype=torch.int64), torch.tensor(gates).bool())
-    for one, first in enumerate(triggers):
-        for other, second in enumerate(triggers):
-            if first[:2] != second[:2]:
-                assert (packed[one] > packed[other]) == ((-first[0], first[1]) < (-second[0], second[1]))
-
-
-def test_an_equal_coefficient_from_an_earlier_place_wins():
-    state = top_t.start(1, 1, "cpu")
-    for place in (7, 3, 5):
-        value = torch.tensor([1.0])
-        top_t.insert(state, torch.tensor([0]), top_t.pack(value, torch.tensor([place])))
-    assert top_t.unpack(state)[1].item() == 3
-
-
-def test_nothing_to_insert_changes_nothing():
-    state = top_t.start(2, 3, "cpu")
-    top_t.insert(state, torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
-    assert (state == top_t.NOTHING).all()
-
-
-@given(st.integers(0, 5), st.integers(1, 9), st.integers(0, 6), st.integers(0, 2**32))
-def test_the_highest_are_what_torch_finds(rows, t, more, seed):
-    packed = torch.randint(0, 5, (rows, t + more), generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(top_t.highest(packed, t), packed.topk(t).values)
+        enter(shards[data.draw(st.integers(0, len(shards) - 1))], corpus, order[:size], sign, gated)
+        order = order[size:]
+    whole = packing.start(1, t, "cpu")
+    for shard in shards:
+        shard.settle()
+        packing.insert(whole, torch.zeros(t, dtype=torch.long), shard.best[0])
+    return whole

@@ -9,23 +9,25 @@ import pytest
 import torch
 from support import WORDS, random_sentences
 
-from ffkv.activations.merge import merge_triggers
+from ffkv.activations.merge import combine_triggers
 from ffkv.activations.statistics import Statistics
 from ffkv.activations.trigger_file import (
-    DESCRIPTIONS,
     FIXED_POINT,
     HISTOGRAM_EDGES,
     HISTOGRAM_EVERY,
-    NEGATIVE,
+    Negative,
+    Triggers,
     read_triggers,
     write_triggers,
 )
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
+from ffkv.files.datasets import datasets_of
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.discover.prove import observe
+from ffkv.parts import Part
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 
@@ -163,17 +165,17 @@ def test_any_number_of_shards_gives_the_same_bytes(proven, write_corpus, tmp_pat
     corpus = read_corpus(write_corpus(random_sentences(2, 60), load_tokenizer(proven(kind)), 60))
     settings, activations = Settings(per_key=7), Activations(batch_tokens=64, block_sentences=9)
     whole = find_triggers(loaded, corpus, settings, activations)
-    parts = [find_triggers(loaded, corpus, settings, activations, shard, shards) for shard in range(shards)]
-    merged = merge_triggers(parts[::-1])  # in whatever order
+    parts = [find_triggers(loaded, corpus, settings, activations, Part(shard, shards)) for shard in range(shards)]
+    merged = combine_triggers(parts[::-1])  # in whatever order
     assert merged.prefixes == whole.prefixes
     same(merged, whole)
 
 
 def same(one, other):
     """The same bytes in every dataset, of both signs."""
-    for name in DESCRIPTIONS:
+    for name in set(datasets_of(Triggers)) - {"negative"}:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name, strict=True)
-    for name in NEGATIVE if one.negative or other.negative else ():
+    for name in datasets_of(Negative) if one.negative or other.negative else ():
         pair = getattr(one.negative, name), getattr(other.negative, name)
         np.testing.assert_array_equal(*pair, err_msg=f"negative {name}", strict=True)
 
@@ -183,7 +185,7 @@ def test_shards_of_different_settings_are_refused(loaded_detector, detector, wri
     found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
     shards = [replace(found, attributes={"settings": kept}) for kept in ("one", "another")]
     with pytest.raises(UserError, match="different settings"):
-        merge_triggers(shards)
+        combine_triggers(shards)
 
 
 def test_negative_coefficients_are_kept_only_where_there_are_any_and_they_are_asked_for(proven, write_corpus):

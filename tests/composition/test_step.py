@@ -105,6 +105,14 @@ def test_prefixes_of_another_model_or_corpus_are_refused(run, tmp_path, detector
         measure_composition(run[0], tmp_path / "x.h5", *run[2:], device="cpu")
 
 
+def test_a_table_of_another_model_is_refused(run, tmp_path):
+    table = measure_composition(*run, device="cpu")
+    table.attrs["model_hash"] = "0" * 16
+    tables.write(table, tmp_path / "t.parquet")
+    with pytest.raises(UserError, match=r"t\.parquet belongs to another model"):
+        summarize_composition([tmp_path / "t.parquet"], run[0])
+
+
 def test_the_commands_write_a_table_by_prefix_and_the_tables_of_the_figures(run, tmp_path):
     model, prefixes, projections, corpus = run
     folder = tmp_path / "composition"

@@ -14,7 +14,7 @@ from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.discover.scaling import find_scaling, proportion
 from ffkv.model.tap.assemble import token_weights
 from ffkv.model.tap.tap import tap
-from ffkv.model.values_file import values
+from ffkv.model.value_vectors import values
 
 numbers = st.floats(0.1, 10) | st.floats(-10, -0.1)
 

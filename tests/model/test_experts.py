@@ -11,7 +11,7 @@ from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
 from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.tap.tap import tap
-from ffkv.model.values_file import values
+from ffkv.model.value_vectors import values
 
 
 def ids(seed: int, sentences: int = 2, tokens: int = 9) -> torch.Tensor:
@@ -189,5 +189,5 @@ def test_banks_tell_no_sign_of_a_gate_whose_activation_is_always_positive():
         config = copy.deepcopy(CONFIGS["mixtral"])
         config.hidden_act = activation
         model = random_model(config)
-        for layer in prove(model, ids(1), ids(2)).head_spec.layers:
+        for layer in prove_layers(model, ids(1), ids(2)).head_spec.layers:
             assert (layer.kind, layer.gated) == ("4 experts, gated", told)

@@ -24,7 +24,9 @@ def run(detector, write_corpus, tmp_path):
     """Model, prefixes that end with a, b, c, d, e and p, the table by prefix, and the corpus."""
     corpus = write_corpus([f"{word} p" for word in "abcdep"], load_tokenizer(detector), 17)
     corpus_hash = read_corpus(corpus).attributes["corpus_hash"]
-    prefixes = write_prefixes(tmp_path / "prefixes.h5", read_anatomy(detector), "abcdep", corpus_hash=corpus_hash)
+    prefixes = write_prefixes(
+        tmp_path / "prefixes.h5", read_anatomy(detector), "abcdep", corpus_hash=corpus_hash, sample_hash="1" * 16
+    )
     tables.write(measure_refinement(detector, prefixes, "cpu"), tmp_path / "0.parquet")
     return detector, prefixes, tmp_path / "0.parquet", corpus
 
@@ -80,9 +82,10 @@ def test_another_corpus_or_other_prefixes_are_refused(run, tmp_path):
     other = write_prefixes(tmp_path / "x.h5", read_anatomy(run[0]), "abcdep", corpus_hash="0" * 16)
     with pytest.raises(UserError, match=r"corpus\.h5 belongs to another corpus"):
         summarize_refinement([run[2]], run[0], other, run[3])
-    fewer = write_prefixes(tmp_path / "fewer.h5", read_anatomy(run[0]), "abc")
-    with pytest.raises(UserError, match=r"BY_PREFIX has 12 rows, but .*fewer\.h5 has 3 prefixes in 2 layers"):
-        summarize_refinement([run[2]], run[0], fewer, run[3])
+    sample = {**tables.read(run[2]).attrs, "sample_hash": "0" * 16}
+    other = write_prefixes(tmp_path / "sample.h5", read_anatomy(run[0]), "abc", **sample)
+    with pytest.raises(UserError, match=r"0\.parquet belongs to another sample"):
+        summarize_refinement([run[2]], run[0], other, run[3])
 
 
 def test_the_commands_write_a_table_by_prefix_and_the_tables_of_the_figures(run, tmp_path):

@@ -9,8 +9,9 @@ import pandas as pd
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
-from ffkv.files import hdf5, tables
+from ffkv.files import datasets, hdf5, tables
 from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
+from ffkv.model.checkpoint.vocabulary import Vocabulary
 from ffkv.values.projections import Projections, write_projections
 
 HOSTILE = [
@@ -76,7 +77,7 @@ def write_model(folder: Path, layers: int, signed: bool, gated: bool) -> None:
     )
     write_anatomy(folder / "model", anatomy)
     with hdf5.create(folder / "model" / "vocabulary.h5", "vocabulary", identities()) as file:
-        hdf5.put_texts(file, "token", VOCABULARY, "vocabulary", "text of each token")
+        datasets.write(file, Vocabulary(VOCABULARY))
     steps = np.repeat(np.arange(0, 1501, 100), 2)
     loss = 3 + 5 * np.exp(-steps / 300) + np.tile([0, 0.1], len(steps) // 2)
     curves = {"step": steps, "tokens": steps * 2048, "split": ["train", "validation"] * (len(steps) // 2)}

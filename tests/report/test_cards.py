@@ -6,7 +6,7 @@ from ffkv.activations.trigger_file import HISTOGRAM_EDGES, read_triggers
 from ffkv.report import cards
 from ffkv.report.text import MINUS
 from ffkv.results.run import open
-from ffkv.results.text import ending, number, percent, token, visible
+from ffkv.results.text import number, percent
 
 
 @pytest.fixture(scope="module")
@@ -42,31 +42,30 @@ def test_a_dead_key_has_no_card(run, triggers):
     assert len(chosen) == (triggers.count > 0).sum()
 
 
-def test_a_trigger_shows_its_text_with_the_last_token_apart(run, made, triggers):
+def test_a_card_shows_the_strongest_trigger_examples(run, made, triggers):
     corpus = run.corpus("train")
     card = made[0]
     row = triggers.layer_offset[card.memory.layer] + card.memory.memory
     assert len(card.triggers) == run.settings.report.card_triggers
-    for rank, line in enumerate(card.triggers):
+    for rank, line in enumerate(card.triggers.itertuples()):
         sentence, position = triggers.sentence[row, rank], triggers.position[row, rank]
         start, end = corpus.character(sentence, position - 1), corpus.character(sentence, position)
-        assert line.before == ending(corpus.texts[sentence][:start], cards.MAX_PREFIX_CHARACTERS)
-        assert line.last == visible(corpus.texts[sentence][start:end])
+        assert (line.text, line.last_token) == (corpus.texts[sentence][:end], corpus.texts[sentence][start:end])
         assert line.position == position
 
 
 def test_triggers_name_the_patterns_that_they_have(made):
     for card in made:
-        for rank, line in enumerate(card.triggers):
-            assert line.patterns == [pattern.number for pattern in card.patterns if rank in pattern.ranks]
-        assert any(line.patterns for line in card.triggers)
-        prefixes = [pattern.prefixes for pattern in card.patterns]
-        assert prefixes == sorted(prefixes, reverse=True)
+        assert card.patterns["number"].tolist() == list(range(1, len(card.patterns) + 1))
+        for line in card.triggers.itertuples():
+            assert line.patterns == [each.number for each in card.patterns.itertuples() if line.rank in each.ranks]
+        assert any(card.triggers["patterns"])
+        assert card.patterns["prefixes"].is_monotonic_decreasing
 
 
 def test_a_card_has_predictions_and_what_they_are_worth(made):
     assert all(len(card.top) == cards.PREDICTIONS_PER_CARD for card in made)
-    assert [prediction.percent for prediction in made[0].top[:2]] == ["30\u00a0%", "15\u00a0%"]
+    assert made[0].top["probability"].head(2).tolist() == pytest.approx([0.3, 0.15])
     assert "follows 3 of 12" in made[0].verdict
 
 
@@ -85,23 +84,21 @@ def test_negative_triggers_stand_apart_with_the_bottom_of_the_value(run, made, t
     for card in made:
         row = triggers.layer_offset[card.memory.layer] + card.memory.memory
         assert len(card.negative) == min(triggers.negative.count[row], run.settings.report.card_triggers)
-        for rank, line in enumerate(card.negative):
-            coefficient = triggers.negative.coefficient[row, rank]
+        for rank, line in enumerate(card.negative.itertuples()):
             sentence, position = triggers.negative.sentence[row, rank], triggers.negative.position[row, rank]
-            assert coefficient < 0
-            assert line.coefficient == f"{MINUS}{number(-coefficient)}"
+            assert line.coefficient == triggers.negative.coefficient[row, rank] < 0
             start, end = corpus.character(sentence, position - 1), corpus.character(sentence, position)
-            assert line.last == visible(corpus.texts[sentence][start:end])
-            assert line.following == token(vocabulary[corpus.ids(sentence)[position]])
-            assert (line.patterns, line.gate, line.up) == ([], "", "")
+            assert line.last_token == corpus.texts[sentence][start:end]
+            assert line.next_token == vocabulary[corpus.ids(sentence)[position]]
+        assert "patterns" not in card.negative
         assert not card.gated
         assert len(card.bottom) == cards.PREDICTIONS_PER_CARD
-        assert card.bottom[0] != card.top[0]
+        assert card.bottom["token"][0] != card.top["token"][0]
     told = "The bottom token does not follow the most negative trigger example."
     verdicts = {card.memory.memory: card.bottom_verdict for card in made}
     assert (verdicts[4], verdicts[6]) == (told, told.replace("does not follow", "follows"))
     none = pd.Series({"negative_trigger_examples": 0, "negative_agrees": False})
-    assert cards.bottom_verdict(none) == "The key has no negative trigger example."
+    assert cards.describe_bottom(none) == "The key has no negative trigger example."
 
 
 def test_statistics_tell_how_often_and_how_far_a_key_is_negative(run, made, triggers):
@@ -117,11 +114,9 @@ def test_a_gated_memory_tells_the_signs_of_its_gate_and_of_the_other_factor(writ
     for card in made:
         assert card.gated
         for sign, lines in ((1, card.triggers), (-1, card.negative)):
-            for line in lines:
-                gate, up = (1 if each == "+" else -1 for each in (line.gate, line.up))
-                assert {line.gate, line.up} <= {"+", "\N{MINUS SIGN}"}
-                assert gate * up == sign
-                seen.add((gate, up))
+            for line in lines.itertuples():
+                assert line.gate * line.up == sign
+                seen.add((line.gate, line.up))
     assert len(seen) == 4
 
 

@@ -139,7 +139,7 @@ def test_layers_count_from_0_but_on_the_papers_own_axis(run):
                 assert ("counted from 1" in axes.get_xlabel()) is of_paper
                 assert axes.get_xlim()[0] == pytest.approx(0.4 if of_paper else -0.6)
             for above in axes.child_axes:
-                assert "counted from 1" in above.get_xlabel()
+                assert "the paper's layers 1 to 16" in above.get_xlabel()
 
 
 def test_a_model_of_the_papers_depth_shares_its_axis(change):

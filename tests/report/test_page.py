@@ -9,8 +9,11 @@ from html.parser import HTMLParser
 import pytest
 from click.testing import CliRunner
 
+from ffkv.report.cards import make_cards
 from ffkv.report.commands import report
 from ffkv.report.registry import FIGURES, load_figure
+from ffkv.report.text import MINUS, signed
+from ffkv.results.text import ending, token, visible
 
 VOID = {"meta", "br", "rect", "use", "path"}
 
@@ -164,6 +167,19 @@ def test_cards_show_both_signs_apart(page):
     assert page.text.count("A negative coefficient promotes the bottom of the value.") == cards
     assert len([each for each in page.attributes("table") if each.get("class") == "triggers"]) == 2 * cards
     assert "gate and up. Their signs" not in page.text
+
+
+def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output, run):
+    card, text = make_cards(run)[0], output.read_text()
+    for line in card.triggers.itertuples():
+        before, next_token = line.text.removesuffix(line.last_token), line.next_token
+        assert (
+            f'{ending(before, 240)}<mark>{visible(line.last_token)}</mark> → <span class="token">{token(next_token)}</span>'
+            in text
+        )
+    for line in card.negative.itertuples():
+        assert f'<td class="number">{signed(line.coefficient)}</td>' in text
+        assert signed(line.coefficient).startswith(MINUS)
 
 
 @pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])

@@ -1,6 +1,7 @@
 """The public names of ffkv: imported when they are used, known to type checkers, described in docs/api.md."""
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,40 @@ def test_settings_are_sections_of_ffkv_settings():
 def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'triggers_of'"):
         _ = ffkv.triggers_of
+
+
+@pytest.fixture
+def write_api():
+    """The script docs/write_api.py, as a module."""
+    spec = importlib.util.spec_from_file_location("write_api", ROOT / "docs/write_api.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_the_api_is_current(write_api):
+    assert (ROOT / "docs/api.md").read_text() == write_api.page(), "run `python docs/write_api.py`"
+
+
+def test_docstrings_become_lists(write_api):
+    def example(path: "Path", *, fast: "bool | None" = None) -> "dict[str, Path]":
+        """Does something.
+
+        More of it.
+
+        Args:
+            path: the file; a long
+                line.
+            fast, slow: how.
+        Returns:
+            The thing:
+            all of it.
+        """
+
+    assert write_api._signature(example, "ffkv.example") == (
+        "```python\nffkv.example(path: Path, *, fast: bool | None=None) -> dict[str, Path]\n```\n"
+    )
+    assert write_api._markdown(example) == (
+        "Does something.\n\nMore of it.\n\n**Args**\n\n- `path`: the file; a long\n  line.\n- `fast, slow`: how.\n\n"
+        "**Returns**\n\nThe thing:\nall of it.\n"
+    )

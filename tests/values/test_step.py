@@ -62,7 +62,8 @@ def test_projections_against_a_second_computation(proven, kind, projection):
 @pytest.fixture
 def run(worked, detector, tmp_path):
     """The inputs of `project_values`: model, values and triggers."""
-    write_triggers(tmp_path / "triggers.h5", worked.triggers)
+    identity = {**read_anatomy(detector).identity, "corpus_hash": worked.corpus.attributes["corpus_hash"]}
+    write_triggers(tmp_path / "triggers.h5", replace(worked.triggers, attributes=identity))
     return detector, worked.values_file, tmp_path / "triggers.h5"
 
 
@@ -98,9 +99,13 @@ def test_triggers_of_another_model_are_refused(run, worked, tmp_path):
         summarize_values([tmp_path / "0.parquet"], run[0], tmp_path / "other.h5", worked.corpus_file)
 
 
-def test_tables_that_are_not_all_memories_of_the_model_are_refused(run, worked, tmp_path):
-    tables.write(worked.table.iloc[:-1], tmp_path / "0.parquet")
-    with pytest.raises(UserError, match=r"BY_MEMORY has 7 memories, but the model in .* has 8"):
+@pytest.mark.parametrize("what", ["model", "tokenizer", "corpus"])
+def test_a_table_of_another_model_or_corpus_is_refused(run, worked, tmp_path, what):
+    _, table = project_values(*run, device="cpu")
+    assert {"model_hash", "tokenizer_hash", "corpus_hash"} <= set(table.attrs)
+    table.attrs[f"{what}_hash"] = "0" * 16
+    tables.write(table, tmp_path / "0.parquet")
+    with pytest.raises(UserError, match=rf"0\.parquet belongs to another {what}"):
         summarize_values([tmp_path / "0.parquet"], run[0], run[2], worked.corpus_file)
 
 

@@ -1,6 +1,7 @@
-"""`ffkv triggers`, `merge-triggers`, `prefixes` and `merge-prefixes`."""
+"""`ffkv triggers`, `merge-triggers`, `sampled-prefixes` and `merge-sampled-prefixes`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,7 +17,7 @@ SAVE_EVERY = click.option(
     type=click.FloatRange(0),
     default=60.0,
     show_default=True,
-    help="Seconds between two savings of an unfinished shard, which the same command goes on from.",
+    help="Seconds between two savings of an unfinished shard. The same command continues from the last one.",
 )
 SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 
@@ -40,40 +41,23 @@ def triggers(
     threads: int,
     save_every: float,
     output: Path,
-    batch_tokens: int,
-    block_sentences: int,
-    **values,
+    **options: Any,
 ) -> None:
     """Find the trigger examples of every key in one shard of the corpus."""
-    from dataclasses import replace
-
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv.activations.resume import Saved, beside, forget, identity
+    from ffkv.activations.resume import discard_progress, progress_path
+    from ffkv.activations.step import find_triggers
     from ffkv.activations.trigger_file import write_triggers
-    from ffkv.activations.triggers import find_triggers
-    from ffkv.corpus.corpus_file import read_corpus
-    from ffkv.model.checkpoint.load import load
+    from ffkv.parts import Part
 
-    settings, batching = (
-        section(Triggers, **values),
-        section(Activations, batch_tokens=batch_tokens, block_sentences=block_sentences),
-    )
-    loaded = load(model_folder, device)
-    corpus = read_corpus(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
-    attributes = {
-        **loaded.anatomy.identity,
-        "corpus_hash": corpus.attributes["corpus_hash"],
-        "settings": settings.model_dump(),
-        "activations": batching.model_dump(),
-        "shard": shard,
-        "shards": shards,
-    }
-    saved = Saved(beside(output), identity(attributes, loaded.device), save_every)
-    found = find_triggers(loaded, corpus, settings, batching, shard, shards, saved)
-    write_triggers(output, replace(found, attributes=attributes))
-    forget(output)
+    settings, batching = _settings(Triggers, options)
+    part = Part(shard, shards)
+    saved = progress_path(output)
+    found = find_triggers(model_folder, corpus_file, settings, batching, device, part, saved, save_every)
+    write_triggers(output, found)
+    discard_progress(output)
 
 
 @click.command()
@@ -81,19 +65,10 @@ def triggers(
 @OUTPUT
 def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
     """Merge the trigger examples of SHARDS."""
-    from dataclasses import replace
-
     from ffkv.activations import merge
-    from ffkv.activations.trigger_file import read_triggers, write_triggers
+    from ffkv.activations.trigger_file import write_triggers
 
-    merged, parts = None, []
-    for shard in shards:  # one at a time: all together would fill the memory
-        found = read_triggers(shard, merged and merged.attributes)
-        parts.append((found.attributes.get("shard"), found.attributes.get("shards")))
-        merged = merge.merge_triggers([merged, found]) if merged else found
-    merge.check_shards(parts)
-    whole = {name: value for name, value in merged.attributes.items() if name not in ("shard", "shards")}
-    write_triggers(output, replace(merged, attributes=whole))
+    write_triggers(output, merge.merge_triggers(shards))
 
 
 @click.command()
@@ -106,7 +81,7 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
 @part_options("shard")
 @threads_option
 @OUTPUT
-def prefixes(
+def sampled_prefixes(
     model_folder: Path,
     corpus_file: Path,
     shard: int,
@@ -115,43 +90,31 @@ def prefixes(
     seed: int,
     threads: int,
     output: Path,
-    batch_tokens: int,
-    block_sentences: int,
-    **values,
+    **options: Any,
 ) -> None:
-    """Store r, x, y, o and m of one shard of the sampled prefixes."""
+    """Store y, o and m of one shard of the sampled prefixes."""
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv.activations.prefix_sample import sample_prefixes
-    from ffkv.activations.sampled_states import write_prefixes
-    from ffkv.corpus.corpus_file import read_corpus
-    from ffkv.model.checkpoint.load import load
+    from ffkv.activations.step import sample_prefixes
+    from ffkv.parts import Part
 
-    settings, batching = (
-        section(Prefixes, **values),
-        section(Activations, batch_tokens=batch_tokens, block_sentences=block_sentences),
-    )
-    loaded = load(model_folder, device)
-    corpus = read_corpus(corpus_file, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
-    sample = sample_prefixes(corpus.lengths, settings.count, settings.sample, seed)
-    attributes = {
-        **loaded.anatomy.identity,
-        "corpus_hash": corpus.attributes["corpus_hash"],
-        "settings": settings.model_dump(),
-        "activations": batching.model_dump(),
-        "seed": seed,
-    }
-    write_prefixes(output, loaded, corpus, sample, batching, shard, shards, attributes)
+    settings, batching = _settings(Prefixes, options)
+    sample_prefixes(model_folder, corpus_file, output, settings, batching, seed, device, Part(shard, shards))
 
 
 @click.command()
 @SHARDS
 @MODEL
 @OUTPUT
-def merge_prefixes(shards: tuple[Path, ...], model_folder: Path, output: Path) -> None:
-    """Put the prefixes of SHARDS one behind the other."""
+def merge_sampled_prefixes(shards: tuple[Path, ...], model_folder: Path, output: Path) -> None:
+    """Make one sample of the sampled prefixes of SHARDS. The new file reads those of SHARDS, which must stay."""
     from ffkv.activations import merge
-    from ffkv.model.anatomy import read_anatomy
 
-    merge.merge_prefixes(output, shards, read_anatomy(model_folder))
+    merge.merge_sampled_prefixes(shards, model_folder, output)
+
+
+def _settings(model: type, options: dict[str, Any]) -> tuple[Any, Activations]:
+    """The settings of a command, and how its sentences are cut into batches, from its options."""
+    batching = {name: options.pop(name) for name in Activations.model_fields}
+    return section(model, **options), section(Activations, **batching)

@@ -1,25 +1,46 @@
-"""The files of all shards, put together. No model is needed for that, and no torch."""
+"""Merges the files of all shards. This needs no model and no torch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ffkv.activations.prefix_file import allocate, copy
-from ffkv.activations.trigger_file import EXAMPLES, TriggerExamples, Triggers
+from ffkv.activations.prefix_file import KIND, write_linked
+from ffkv.activations.trigger_file import Negative, TriggerExamples, Triggers, read_triggers
 from ffkv.errors import UserError
 from ffkv.files import hdf5
-from ffkv.model.anatomy import Anatomy
+from ffkv.files.datasets import datasets_of
+from ffkv.model.anatomy import read_anatomy
 
 
-def check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
-    """Refuses shards that do not make a whole.
+def merge_triggers(shards: Sequence[Path | str]) -> Triggers:
+    """Merges the trigger examples of all shards.
+
+    Args:
+        shards: their files, in any order.
+    Raises:
+        UserError: a shard is missing or there twice, or they do not belong together.
+    """
+    merged = read_triggers(shards[0])
+    numbers = [(merged.attributes.get("shard"), merged.attributes.get("shards"))]
+    for path in shards[1:]:  # one at a time: all together would fill the memory
+        shard = read_triggers(path, merged.attributes)
+        numbers.append((shard.attributes.get("shard"), shard.attributes.get("shards")))
+        merged = combine_triggers([merged, shard])
+    _check_shards(numbers)
+    attributes = {name: value for name, value in merged.attributes.items() if name not in ("shard", "shards")}
+    return replace(merged, attributes=attributes)
+
+
+def _check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
+    """Refuses shards that are not complete.
 
     Args:
         shards: number of each shard, and of how many.
     Raises:
-        UserError: one is missing or there twice, or a file is none.
+        UserError: a shard is missing or there twice, or a file is not a shard.
     """
     wanted = [(number, shards[0][1]) for number in range(shards[0][1] or 0)]
     if sorted(shards, key=str) != sorted(wanted, key=str):
@@ -27,67 +48,70 @@ def check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
         raise UserError(f"The shards do not make a whole ({given}; they count from 0): give every shard once.")
 
 
-def merge_triggers(shards: Sequence[Triggers]) -> Triggers:
-    """The triggers of the whole corpus from those of its shards, in whatever order and grouping.
+def combine_triggers(shards: Sequence[Triggers]) -> Triggers:
+    """Combines the triggers of shards, in whatever order and grouping.
 
-    Order within a key: the coefficient furthest from zero, then sentence, then position.
+    Order within a key: the coefficient furthest from zero first, then by sentence, then by position.
 
+    Args:
+        shards: triggers of parts of one corpus.
+    Returns:
+        The triggers of all parts together, with the attributes of the first.
     Raises:
         UserError: the shards were made with different settings.
     """
     first = shards[0]
     if any(shard.attributes.get("settings") != first.attributes.get("settings") for shard in shards):
         raise UserError("The shards of triggers were made with different settings: make them all again with the same.")
-    negative = first.negative and replace(
-        first.negative,
-        **_merge_examples([shard.negative for shard in shards]),
-        minimum=np.min([shard.negative.minimum for shard in shards], 0),
-    )
-    return replace(
-        first,
+    negative = None
+    if sides := [shard.negative for shard in shards if shard.negative is not None]:
+        negative = Negative(**_merge_examples(sides), minimum=np.min([side.minimum for side in sides], 0))
+    return Triggers(
         **_merge_examples(shards),
-        total=sum(shard.total for shard in shards),
-        histogram=sum(shard.histogram for shard in shards),
+        layer_offset=first.layer_offset,
+        total=np.sum([shard.total for shard in shards], 0),
         maximum=np.max([shard.maximum for shard in shards], 0),
+        histogram=np.sum([shard.histogram for shard in shards], 0),
         prefixes=sum(shard.prefixes for shard in shards),
+        attributes=first.attributes,
         negative=negative,
     )
 
 
 def _merge_examples(shards: Sequence[TriggerExamples]) -> dict[str, np.ndarray]:
+    """The fields of `TriggerExamples`."""
     per_key = shards[0].coefficient.shape[1]
-    together = {
-        name: np.concatenate([getattr(shard, name) for shard in shards], 1)
-        for name, (dimensions, *_) in EXAMPLES.items()
-        if "rank" in dimensions
-    }
+    ranked = [name for name, (part,) in datasets_of(TriggerExamples).items() if "rank" in part.dimensions]
+    together = {name: np.concatenate([getattr(shard, name) for shard in shards], 1) for name in ranked}
     order = np.lexsort((together["position"], together["sentence"], -np.abs(together["coefficient"])), axis=1)
     return {
         **{name: np.take_along_axis(values, order[:, :per_key], 1) for name, values in together.items()},
         "count": np.minimum(sum(shard.count for shard in shards), per_key).astype(np.int32),
-        "fires": sum(shard.fires for shard in shards),
+        "fires": np.sum([shard.fires for shard in shards], 0),
     }
 
 
-def merge_prefixes(path: Path, shards: Sequence[Path], anatomy: Anatomy) -> None:
-    """Puts the shards' prefixes one behind the other.
+def merge_sampled_prefixes(shards: Sequence[Path | str], model: Path | str, output: Path | str) -> None:
+    """Writes the file of the whole sample. It reads the shards' files, which must stay.
 
+    Args:
+        shards: the shards' files, in order.
+        model: the model's folder, `results/<run>/model`.
+        output: the file of the whole sample.
     Raises:
-        UserError: the shards are not parts of one sample.
+        UserError: the shards are not the parts of one sample of this model.
     """
-    with hdf5.open(shards[0], "prefixes", anatomy.identity) as first:
-        attributes = {name: first.attrs[name] for name in first.attrs if name not in ("format", "kind", "versions")}
-    with hdf5.create(path, "prefixes", attributes) as file:
-        allocate(file, anatomy, int(attributes["sampled"]))
-        start, total = 0, int(attributes["sampled"])
-        for shard in shards:
-            with hdf5.open(shard, "prefixes", attributes) as source:
-                count = len(source["sentence"])
-                if start + count <= total:
-                    copy(source, file, slice(start, start + count))
-                start += count
-        place = file["sentence"][...].astype(np.int64) * 2**31 + file["position"][...]
-        if start != total or (np.diff(place) <= 0).any():  # a sample is in order, none twice
-            raise UserError(
-                f"The shards hold {start:,} prefixes of {total:,}, or not in order: give every shard once, from the first to the last."
-            )
+    with hdf5.open(shards[0], KIND, read_anatomy(Path(model)).identity) as first:
+        attributes: dict[str, Any] = {name: first.attrs[name] for name in first.attrs if name not in hdf5.OWN}
+    sentences, positions = [], []
+    for shard in shards:
+        with hdf5.open(shard, KIND, attributes) as file:
+            sentences.append(file["sentence"][...].astype(np.int64))
+            positions.append(file["position"][...])
+    place = np.concatenate(sentences) * 2**31 + np.concatenate(positions)
+    if len(place) != attributes["sampled"] or (np.diff(place) <= 0).any():  # a sample is in order, without repetition
+        raise UserError(
+            f"The shards hold {len(place):,} prefixes of {int(attributes['sampled']):,}, or not in order:"
+            " give every shard once, from the first to the last."
+        )
+    write_linked(output, [Path(shard) for shard in shards], attributes)

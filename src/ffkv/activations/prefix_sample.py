@@ -1,18 +1,19 @@
-"""Which prefixes are looked at in the validation split (paper section 5)."""
+"""Draws the sample of prefixes of the validation split (paper section 5)."""
 
 import numpy as np
 
 
-def sample_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws proper prefixes (1 <= position < length), none twice.
 
     Args:
         lengths: tokens of each sentence [sentence].
-        count: how many; all there are where there are fewer.
-        how: "sentence": a random sentence, then a random position of it; sentences repeat only when each has been drawn
-            (paper's code). "prefix": uniform over all prefixes (paper's text).
+        count: how many prefixes; if there are fewer, all are taken.
+        how: "sentence": a random sentence, then a random position in it; a sentence is drawn again only after each has
+            been drawn (the authors' code). "prefix": uniform over all prefixes (the paper's text).
+        seed: seed of the random numbers.
     Returns:
-        Sentence and position of each prefix, by sentence and position [prefix].
+        Sentence and position of each prefix, sorted by sentence and position [prefix].
     """
     generator = np.random.default_rng(seed)
     sentence = np.repeat(np.arange(len(lengths)), lengths - 1)
@@ -20,7 +21,7 @@ def sample_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tup
     position = np.arange(len(sentence)) - starts[sentence] + 1
     order = generator.permutation(len(sentence))
     if how == "sentence":
-        # A shuffled order of prefixes is one of positions within each sentence; the n-th of each sentence makes round n.
+        # Shuffled prefixes are shuffled positions within each sentence. Round n consists of the n-th of each sentence.
         shuffled = order[np.argsort(sentence[order], kind="stable")]
         rounds = np.arange(len(sentence)) - starts[sentence[shuffled]]
         turn = generator.permutation(len(lengths))[sentence[shuffled]]

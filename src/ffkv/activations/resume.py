@@ -1,7 +1,6 @@
-"""Going on inside a shard: what a long pass has done is saved beside its output, as `.<name>.progress`."""
+"""Continuing an interrupted shard: the state of a long pass is saved beside its output, as `.<name>.progress`."""
 
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +10,17 @@ from typing import Any
 
 import click
 import h5py
+import numpy as np
 import torch
 from torch import Tensor
 
-import ffkv
-from ffkv.activations.trigger_state import State, settle
+from ffkv.activations.pass_state import PassState
+from ffkv.dependencies import code_hash
 from ffkv.errors import UserError
-from ffkv.files import hdf5
+from ffkv.files import datasets, hdf5
 from ffkv.files.atomic import PROGRESS, remove
 from ffkv.files.checksums import sum_path
+from ffkv.files.datasets import dataset
 from ffkv.process.signals import stop, stoppable
 
 LARGEST_SHARE = 0.05  # of the time that saving may take
@@ -28,11 +29,30 @@ COUNTS = ("batches", "tokens", "prefixes")
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedState:
+    """What a progress file holds: the state of an unfinished trigger pass, the layers one behind the other."""
+
+    highest: np.ndarray = dataset("memory rank", "int64", unit="1", about="packed triggers of positive coefficients")
+    fires: np.ndarray = dataset("memory", "int64", unit="prefix", about="number of positive coefficients")
+    fires_negative: np.ndarray = dataset("memory", "int64", unit="prefix", about="number of negative coefficients")
+    total: np.ndarray = dataset("memory", "int64", unit="2^-20", about="sum of the coefficient, in fixed point")
+    finite: np.ndarray = dataset("memory", "bool", unit="1", about="whether every coefficient was finite")
+    maximum: np.ndarray = dataset("memory", "float32", unit="1", about="largest coefficient")
+    minimum: np.ndarray = dataset("memory", "float32", unit="1", about="smallest coefficient")
+    histogram: np.ndarray = dataset("memory bin", "int64", unit="prefix", about="number of prefixes by coefficient")
+    lowest: np.ndarray | None = dataset(
+        "memory rank", "int64", unit="1", about="packed triggers of negative coefficients", optional=True
+    )
+
+
+@dataclass(frozen=True)
+class ProgressFile:
     """Where a pass saves its state.
 
-    path: the file. identity: all that its numbers follow from; a state of another identity is not taken up.
-    every: seconds between two savings.
+    Attributes:
+        path: the file.
+        identity: all that the pass's numbers follow from; a state of another identity is not continued.
+        every: seconds between two savings.
     """
 
     path: Path
@@ -40,87 +60,88 @@ class Saved:
     every: float
 
 
-def beside(output: Path) -> Path:
-    """Where the progress towards a file is saved."""
+def progress_path(output: Path) -> Path:
+    """The progress file of an output."""
     return output.with_name(f".{output.name}{PROGRESS}")
 
 
-def forget(output: Path) -> None:
-    """Removes what was saved on the way to a file that is now complete."""
-    remove(beside(output))
-    remove(sum_path(beside(output)))
+def discard_progress(output: Path) -> None:
+    """Removes the progress file of an output that is now complete."""
+    remove(progress_path(output))
+    remove(sum_path(progress_path(output)))
 
 
-def identity(attributes: dict[str, Any], device: str) -> dict[str, Any]:
-    """All that the numbers of a pass follow from: what its output says of itself, the device, the code of ffkv and of its libraries."""
-    code = hashlib.sha256()
-    for path in sorted(Path(ffkv.__file__).parent.rglob("*.py")):
-        code.update(path.read_bytes())
-    return {**attributes, "device": device, "versions": hdf5.versions(), "code": code.hexdigest()[:16]}
+def identity(rule: str, attributes: dict[str, Any], device: str) -> dict[str, Any]:
+    """All that the numbers of a pass follow from.
+
+    Args:
+        rule: which rule; the code that its numbers depend on is part of the identity (`ffkv.dependencies`).
+        attributes: what the output says of itself: model, corpus, settings.
+        device: the torch device.
+    """
+    return {**attributes, "device": device, "versions": hdf5.versions(), "code": code_hash(rule)}
 
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
-    """Whether what is saved in an open file is of an identity; as JSON writes it, so that a tuple is a list.
+    """Whether an open file was saved with an identity. Both are compared as JSON, so that a tuple equals a list.
 
     Raises:
-        KeyError: the file names none.
+        KeyError: the file has no identity.
     """
     return json.loads(file.attrs["identity"]) == json.loads(json.dumps(expected))
 
 
 @contextlib.contextmanager
-def going_on(saved: Saved | None, state: State) -> Iterator[Callable[[], None]]:
-    """Brings a state to where an earlier process left it.
+def resuming(progress_file: ProgressFile | None, state: PassState) -> Iterator[Callable[[], None]]:
+    """Brings a state to the point that an earlier process has saved.
 
     Yields:
-        What is to be called between two batches: it saves the state from time to time. After SIGTERM or Ctrl-C it saves
-        it and ends the process.
+        `save_if_due`, to be called between two batches: it saves the state from time to time. After SIGTERM or Ctrl-C it
+        saves it and ends the process.
     """
-    if saved is None:
+    if progress_file is None:
         yield lambda: None
         return
-    load(saved, state)
-    last, pause = time.monotonic(), saved.every
+    load(progress_file, state)
+    last, pause = time.monotonic(), progress_file.every
     with stoppable() as stopped:
 
-        def keep() -> None:
+        def save_if_due() -> None:
             nonlocal last, pause
             if not stopped() and time.monotonic() < last + pause:
                 return
             begin = time.monotonic()
-            save(saved, state)
+            save(progress_file, state)
             last = time.monotonic()
-            pause = max(saved.every, (last - begin) / LARGEST_SHARE)
+            pause = max(progress_file.every, (last - begin) / LARGEST_SHARE)
             if stopped():
                 stop(stopped(), f"{state.tokens:,} tokens are done and saved")
 
-        yield keep
+        yield save_if_due
 
 
-def save(saved: Saved, state: State) -> None:
-    """Writes a state.
+def save(progress_file: ProgressFile, state: PassState) -> None:
+    """Saves a state.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
-    settle(state)
+    state.settle()
     counts = {name: getattr(state, name) for name in COUNTS}
-    with hdf5.create(saved.path, "progress", {"identity": saved.identity, **counts}) as file:
-        for name, tensors in _tensors(state).items():
-            values = torch.cat(tensors).cpu().numpy()
-            dimensions = ["memory", f"{name}_column"][: values.ndim]
-            hdf5.put(file, name, values, dimensions, "1", "state of an unfinished pass")
+    saved = SavedState(**{name: torch.cat(tensors).cpu().numpy() for name, tensors in _tensors(state).items()})
+    with hdf5.create(progress_file.path, "progress", {"identity": progress_file.identity, **counts}) as file:
+        datasets.write(file, saved)
 
 
-def load(saved: Saved, state: State) -> None:
-    """Takes up what `save` wrote, in place; says so. Without it, or where it is of no use, the state stays as it is."""
-    if not saved.path.exists():
+def load(progress_file: ProgressFile, state: PassState) -> None:
+    """Fills a state in place with what `save` wrote. If there is nothing that can be used, it says why and changes nothing."""
+    if not progress_file.path.exists():
         return
     try:
-        with hdf5.open(saved.path, "progress") as file:
-            if not has_identity(file, saved.identity):
+        with hdf5.open(progress_file.path, "progress") as file:
+            if not has_identity(file, progress_file.identity):
                 click.echo(
-                    "ffkv: what was saved belongs to other settings or code; starting from the beginning.", err=True
+                    "ffkv: the saved progress belongs to other settings or code; starting from the beginning.", err=True
                 )
                 return
             _fill(file, state)
@@ -130,20 +151,20 @@ def load(saved: Saved, state: State) -> None:
     click.echo(f"ffkv: going on after {state.tokens:,} tokens that are done.", err=True)
 
 
-def _fill(file: h5py.File, state: State) -> None:
-    # Read whole before anything is changed: a damaged dataset must not leave half a state.
-    read = {name: torch.from_numpy(file[name][...]) for name in _tensors(state)}
+def _fill(file: h5py.File, state: PassState) -> None:
+    saved = datasets.read(file, SavedState)  # read whole first: a damaged dataset must not leave half a state
     for name, tensors in _tensors(state).items():
-        for tensor, part in zip(tensors, read[name].split([len(tensor) for tensor in tensors]), strict=True):
+        parts = torch.from_numpy(getattr(saved, name)).split([len(tensor) for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part)
-    settle(state)
+    state.settle()
     for name in COUNTS:
         setattr(state, name, int(file.attrs[name]))
 
 
-def _tensors(state: State) -> dict[str, list[Tensor]]:
-    """All that a state consists of, by layer."""
-    contests = {"highest": state.highest} | ({"lowest": state.lowest} if state.lowest else {})
-    return {name: [contest.best for contest in layers] for name, layers in contests.items()} | {
+def _tensors(state: PassState) -> dict[str, list[Tensor]]:
+    """Every tensor of a state, by field of `SavedState` and by layer."""
+    tops = {"highest": state.highest} | ({"lowest": state.lowest} if state.lowest else {})
+    return {name: [top.best for top in layers] for name, layers in tops.items()} | {
         name: [getattr(layer, name) for layer in state.statistics] for name in STATISTICS
     }

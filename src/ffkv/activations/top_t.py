@@ -1,72 +1,88 @@
-"""The running top t of every key.
+"""The running top t of a layer's keys, of one sign of the coefficients."""
 
-A trigger is one 64-bit integer: above, the bits of its positive float32 coefficient, which sort as the number does; below
-them the complement of its place in the corpus; last, one bit for the sign of its gate. Places differ, so that the bit of the
-gate decides nothing. The t largest integers are then the t highest coefficients, equal ones by sentence and position: the
-result does not depend on the order in which prefixes are seen, and merging is inserting one state into the other. The lowest
-coefficients are the highest of -m.
-"""
-
-import numpy as np
 import torch
 from torch import Tensor
 
-PLACES = 2**31  # how many places in a corpus the lower half can tell apart, beside the bit of the gate
-NOTHING = 0  # where there is no trigger
+from ffkv.activations import packing
+from ffkv.activations.batches import in_cache
+
+# Candidates per key, on average, that are inserted together: an insertion reads the whole top t of many keys.
+PENDING_PER_KEY = 32
+DENSE_SHARE = 0.15  # share of candidates above which it is quicker to look at all sentences than at each candidate
 
 
-def start(keys: int, t: int, device: str) -> Tensor:
-    """An empty state [key, t]."""
-    return torch.full((keys, t), NOTHING, dtype=torch.int64, device=device)
+class TopT:
+    """The t highest coefficients of each key of one layer (`sign` 1), or the t lowest (`sign` -1).
 
-
-def pack(coefficients: Tensor, places: Tensor, gates: Tensor | int = 0) -> Tensor:
-    """One integer a candidate, of any common shape.
-
-    Args:
-        coefficients: positive float32. places: from 0 to below 2^31. gates: whether the gate is positive.
+    Attributes:
+        best: the packed triggers so far, see `packing`; complete after `settle` [key, t].
+        floor: what a coefficient must exceed, its sign apart [key].
     """
-    bits = coefficients.contiguous().view(torch.int32).to(torch.int64)
-    return (bits << 32) | ((PLACES - 1 - places) << 1) | gates
 
+    def __init__(self, keys: int, t: int, sign: int, one_prefix_per_sentence: bool, device: str):
+        """Starts with no trigger."""
+        self._sign, self._one_prefix = sign, one_prefix_per_sentence
+        self.best = packing.start(keys, t, device)
+        self.floor = packing.floor(self.best)
+        # Allocated once: small tensors that stay would keep the memory between freed large ones from being used again.
+        self._pending_keys = torch.zeros(PENDING_PER_KEY * keys, dtype=torch.int32, device=device)
+        self._pending = torch.zeros(PENDING_PER_KEY * keys, dtype=torch.int64, device=device)
+        self._count = 0
 
-def unpack(best: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Coefficients (float32), places (int64) and gates (bool) of packed triggers; 0, -1 and False where there is none."""
-    coefficients = (best >> 32).to(torch.int32).view(torch.float32)
-    places = PLACES - 1 - ((best >> 1) & (PLACES - 1))
-    return coefficients, torch.where(best == NOTHING, -1, places), (best & 1).bool()
+    def enter(self, m: Tensor, peaks: Tensor, gate: Tensor | None, places: Tensor) -> None:
+        """Lets the prefixes of a batch compete.
 
+        Args:
+            m: coefficients, 0 in the padding [sentence, token, key].
+            peaks: each sentence's largest coefficient, or its smallest if `sign` is -1 [sentence, key].
+            gate: whether the gate is positive, of the shape of m; None if the layer has no gates.
+            places: place in the corpus of each sentence's first prefix; the next prefixes follow it [sentence].
+        """
+        candidates = self._candidates(peaks if self._one_prefix else m)
+        if self._one_prefix and candidates.sum() > DENSE_SHARE * candidates.numel():
+            return self._enter_all(m, peaks, candidates, gate, places)
+        if self._one_prefix:
+            rows, keys = candidates.nonzero(as_tuple=True)
+            values, tokens = (self._sign * m[rows, :, keys]).max(1)
+        else:
+            rows, tokens, keys = candidates.nonzero(as_tuple=True)
+            values = self._sign * m[rows, tokens, keys]
+        gates = 0 if gate is None else gate[rows, tokens, keys]
+        self._add(keys, packing.pack(values, places[rows] + tokens, gates))
 
-def floor(best: Tensor) -> Tensor:
-    """What a coefficient must exceed to have a chance against each key's t-th best [key]."""
-    lowest = unpack(best[:, -1])[0]
-    # One step below: an equal coefficient from an earlier place still wins.
-    return torch.where(lowest > 0, torch.nextafter(lowest, torch.zeros_like(lowest)), lowest)
+    def _enter_all(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
+        """As `enter`, but looks at every sentence: quicker while many of them are candidates."""
+        remaining = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
+        from_end = torch.empty_like(peaks)  # tokens from the peak, the first of equal ones, to the end
+        for rows in in_cache(m):
+            at_peak = m.new_empty(m[rows].shape)
+            torch.eq(m[rows], peaks[rows, None], out=at_peak)
+            torch.amax(at_peak.mul_(remaining), 1, out=from_end[rows])
+        # If the peak is NaN, no token equals it; such a sentence is never a candidate.
+        tokens = (m.shape[1] - from_end.long()).clamp_(max=m.shape[1] - 1)
+        gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
+        triggers = packing.pack(self._sign * peaks, places[:, None] + tokens, gates)
+        triggers = torch.where(candidates, triggers, packing.NOTHING).T
+        self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
+        self.floor = packing.floor(self.best)
 
+    def _add(self, keys: Tensor, triggers: Tensor) -> None:
+        """Keeps candidates until there are enough of them to insert."""
+        if self._count + len(keys) > len(self._pending_keys):
+            self.settle()
+        if len(keys) > len(self._pending_keys):
+            packing.insert(self.best, keys, triggers)
+            self.floor = packing.floor(self.best)
+            return
+        place = slice(self._count, self._count + len(keys))
+        self._pending_keys[place], self._pending[place] = keys, triggers
+        self._count = place.stop
 
-def highest(packed: Tensor, t: int) -> Tensor:
-    """The t highest of each row, descending [key, t]."""
-    if packed.device.type != "cpu":
-        return packed.topk(t).values
-    # NumPy sorts with vector instructions: six times as fast as a partial sort without them.
-    return torch.from_numpy(np.sort(packed.numpy(), axis=1)[:, -t:]).flip(1)
+    def settle(self) -> None:
+        """Inserts the pending candidates and recomputes the floor from `best`."""
+        packing.insert(self.best, self._pending_keys[: self._count].long(), self._pending[: self._count])
+        self._count = 0
+        self.floor = packing.floor(self.best)
 
-
-def insert(best: Tensor, keys: Tensor, packed: Tensor) -> None:
-    """Merges candidates into the state, in place.
-
-    Args:
-        best: the state [key, t], each row descending.
-        keys: which key each candidate is for [candidate], in any order. packed: the candidates [candidate].
-    """
-    if not len(keys):
-        return
-    order = keys.argsort(stable=True)
-    hit, counts = torch.unique_consecutive(keys[order], return_counts=True)
-    rows = torch.repeat_interleave(torch.arange(len(hit), device=best.device), counts)
-    columns = torch.arange(len(keys), device=best.device) - (counts.cumsum(0) - counts)[rows]
-    t = best.shape[1]
-    contest = best.new_full((len(hit), t + int(counts.max())), NOTHING)
-    contest[:, :t] = best[hit]
-    contest[rows, t + columns] = packed[order]
-    best[hit] = highest(contest, t)
+    def _candidates(self, coefficients: Tensor) -> Tensor:
+        return coefficients > self.floor if self._sign > 0 else coefficients < -self.floor

@@ -1,12 +1,14 @@
 """`triggers.h5`: trigger examples and statistics of every key."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ffkv.files import hdf5
+from ffkv.files import datasets, hdf5
+from ffkv.files.datasets import LAYER_OFFSET, constant, dataset, group
 
 NONE = -1  # no sentence, no token
 # Floating-point sums depend on their order, and so on the shards; sums of integers do not.
@@ -18,23 +20,30 @@ HISTOGRAM_EVERY = 8  # the histogram looks at every eighth sentence: it costs mo
 
 @dataclass(frozen=True)
 class TriggerExamples:
-    """The trigger examples of every key, of one sign of its coefficient; the furthest from zero first.
+    """The trigger examples of every key, of one sign of its coefficient."""
 
-    coefficient: memory coefficients, 0 where there is no trigger [memory, rank].
-    sentence, position: the trigger prefix, -1 and 0 where there is none [memory, rank].
-    next_token: the token that follows it in the corpus, -1 where there is none [memory, rank].
-    gate: sign of the gate, 1 or -1; 0 where the memory has none, or where there is no trigger [memory, rank].
-    count: how many triggers there are [memory].
-    fires: on how many prefixes the coefficient has this sign [memory].
-    """
-
-    coefficient: np.ndarray
-    sentence: np.ndarray
-    position: np.ndarray
-    next_token: np.ndarray
-    gate: np.ndarray
-    count: np.ndarray
-    fires: np.ndarray
+    coefficient: np.ndarray = dataset(
+        "memory rank", "float32", unit="1", about="memory coefficient, furthest from 0 first; 0 if there is no trigger"
+    )
+    sentence: np.ndarray = dataset(
+        "memory rank", "int32", unit="sentence", about="sentence of the trigger prefix; -1 if there is none"
+    )
+    position: np.ndarray = dataset(
+        "memory rank", "int32", unit="token", about="length of the trigger prefix, BOS not counted; 0 if there is none"
+    )
+    next_token: np.ndarray = dataset(
+        "memory rank", "int32", unit="token", about="id of the token that follows the prefix; -1 if there is none"
+    )
+    gate: np.ndarray = dataset(
+        "memory rank",
+        "int8",
+        unit="1",
+        about="sign of the memory's gate: 1 or -1; 0 if it has none, or if there is no trigger",
+    )
+    count: np.ndarray = dataset("memory", "int32", unit="prefix", about="number of triggers")
+    fires: np.ndarray = dataset(
+        "memory", "int64", unit="prefix", about="number of prefixes whose coefficient has the triggers' sign"
+    )
 
     @property
     def up(self) -> np.ndarray:
@@ -44,31 +53,41 @@ class TriggerExamples:
 
 @dataclass(frozen=True)
 class Negative(TriggerExamples):
-    """What is kept of negative coefficients. minimum: the smallest, 0 where none is negative [memory]."""
+    """The trigger examples of negative coefficients."""
 
-    minimum: np.ndarray
+    minimum: np.ndarray = dataset("memory", "float32", unit="1", about="smallest coefficient; 0 if none is negative")
 
 
 @dataclass(frozen=True)
 class Triggers(TriggerExamples):
-    """Trigger examples (of positive coefficients) and statistics of every key. Memory (l, i) is row `layer_offset[l] + i`.
+    """Trigger examples (of positive coefficients) and statistics of every key.
 
-    layer_offset: first row of each layer [layer + 1].
-    total: sum of the coefficient over all prefixes, in fixed point (units of 2^-20) [memory].
-    maximum: its largest value, 0 where none is positive [memory].
-    histogram: on how many prefixes it falls into each bin of `HISTOGRAM_EDGES` [memory, bin].
-    prefixes: number of prefixes that were looked at.
-    attributes: what the file says of itself.
-    negative: the other sign; None where the model has no negative coefficients, or where they were not asked for.
+    Attributes:
+        prefixes: number of prefixes that were looked at.
+        attributes: what the file says of itself.
     """
 
-    layer_offset: np.ndarray
-    total: np.ndarray
-    maximum: np.ndarray
-    histogram: np.ndarray
+    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about=LAYER_OFFSET)
+    total: np.ndarray = dataset(
+        "memory", "int64", unit="2^-20", about="sum of the coefficient over all prefixes, in fixed point"
+    )
+    maximum: np.ndarray = dataset("memory", "float32", unit="1", about="largest coefficient; 0 if none is positive")
+    histogram: np.ndarray = dataset(
+        "memory bin",
+        "int64",
+        unit="prefix",
+        about="number of prefixes by coefficient, of every eighth sentence; edges in dataset `histogram_edge`",
+    )
     prefixes: int
     attributes: dict[str, Any]
-    negative: Negative | None = None
+    histogram_edge: np.ndarray = constant(
+        HISTOGRAM_EDGES,
+        "bin_boundary",
+        unit="1",
+        about="bin b holds histogram_edge[b] <= coefficient < histogram_edge[b + 1]; the bin that starts at 0 holds"
+        " positive ones, zeros are in the one below",
+    )
+    negative: Negative | None = group(Negative, about="negative side")
 
     @property
     def layers(self) -> int:
@@ -85,67 +104,20 @@ class Triggers(TriggerExamples):
         return slice(int(self.layer_offset[layer]), int(self.layer_offset[layer + 1]))
 
 
-EXAMPLES = {
-    "coefficient": (["memory", "rank"], "1", "memory coefficient, furthest from 0 first; 0 where there is no trigger"),
-    "sentence": (["memory", "rank"], "sentence", "sentence of the trigger prefix; -1 where there is none"),
-    "position": (["memory", "rank"], "token", "length of the trigger prefix, BOS not counted"),
-    "next_token": (["memory", "rank"], "token", "id of the token that follows the prefix; -1 where there is none"),
-    "gate": (
-        ["memory", "rank"],
-        "1",
-        "sign of the memory's gate: 1 or -1; 0 where it has none, or there is no trigger",
-    ),
-    "count": (["memory"], "prefix", "number of triggers"),
-    "fires": (["memory"], "prefix", "number of prefixes whose coefficient has the triggers' sign"),
-}
-DESCRIPTIONS = {
-    **EXAMPLES,
-    "total": (["memory"], "2^-20", "sum of the coefficient over all prefixes, in fixed point"),
-    "maximum": (["memory"], "1", "largest coefficient; 0 where none is positive"),
-    "histogram": (["memory", "bin"], "prefix", "number of prefixes by coefficient; edges in dataset `histogram_edge`"),
-}
-NEGATIVE = {**EXAMPLES, "minimum": (["memory"], "1", "smallest coefficient; 0 where none is negative")}
-
-
-def write_triggers(path: Path, triggers: Triggers) -> None:
+def write_triggers(path: Path | str, triggers: Triggers) -> None:
     """Writes `triggers.h5`, or a shard of it."""
     with hdf5.create(path, "triggers", {**triggers.attributes, "prefixes": triggers.prefixes}) as file:
-        hdf5.put(
-            file,
-            "layer_offset",
-            triggers.layer_offset,
-            ["layer_boundary"],
-            "memory",
-            "first row of each layer; memory i of layer l is row layer_offset[l] + i",
-        )
-        hdf5.put(
-            file,
-            "histogram_edge",
-            HISTOGRAM_EDGES,
-            ["bin_boundary"],
-            "1",
-            "bin b holds histogram_edge[b] <= coefficient < histogram_edge[b + 1]; the bin that starts at 0 holds positive ones, zeros are in the one below",
-        )
-        for name, (dimensions, unit, description) in DESCRIPTIONS.items():
-            hdf5.put(file, name, getattr(triggers, name), dimensions, unit, description)
-        if triggers.negative:
-            for name, (dimensions, unit, description) in NEGATIVE.items():
-                values = getattr(triggers.negative, name)
-                hdf5.put(file, f"negative/{name}", values, dimensions, unit, f"negative side: {description}")
+        datasets.write(file, triggers)
 
 
-def read_triggers(path: Path, belongs_to: dict[str, Any] | None = None) -> Triggers:
+def read_triggers(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Triggers:
     """Reads `triggers.h5`, or a shard of it.
 
+    Args:
+        path: the file.
+        belongs_to: attributes whose identities the file must share, see `hdf5.open`.
     Raises:
         UserError: see `hdf5.open`.
     """
     with hdf5.open(path, "triggers", belongs_to) as file:
-        side = file.get("negative")
-        return Triggers(
-            layer_offset=file["layer_offset"][...],
-            prefixes=int(file.attrs["prefixes"]),
-            attributes=dict(file.attrs),
-            negative=None if side is None else Negative(**{name: side[name][...] for name in NEGATIVE}),
-            **{name: file[name][...] for name in DESCRIPTIONS},
-        )
+        return datasets.read(file, Triggers, prefixes=int(file.attrs["prefixes"]), attributes=dict(file.attrs))

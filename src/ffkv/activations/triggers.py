@@ -1,137 +1,115 @@
 """Trigger examples of every key (paper section 3.1): one pass over the corpus, nothing stored but the top t."""
 
-import itertools
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from ffkv.activations import top_t
-from ffkv.activations.batches import batches, blocks, in_cache, pad, padding
-from ffkv.activations.resume import Saved, going_on
-from ffkv.activations.trigger_file import HISTOGRAM_EVERY, Triggers
-from ffkv.activations.trigger_state import State, begin, triggers_of
+from ffkv.activations import packing
+from ffkv.activations.batches import Batch, describe, rows_of
+from ffkv.activations.pass_state import start, triggers_of
+from ffkv.activations.resume import ProgressFile, resuming
+from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.tap.tap import tap
+from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as TriggerSettings
+
+OnCoefficients = Callable[[Layer, Tensor, Tensor | None], None]
 
 
 def find_triggers(
     loaded: LoadedModel,
     corpus: Corpus,
     settings: TriggerSettings,
-    activations: Activations,
-    shard: int = 0,
-    shards: int = 1,
-    saved: Saved | None = None,
+    batching: Activations,
+    shard: Part = WHOLE,
+    progress_file: ProgressFile | None = None,
 ) -> Triggers:
     """The top t prefixes of every key, and its statistics, over one shard of a corpus.
 
-    Every proper prefix of every sentence competes (j >= 1 tokens after BOS, the whole sentence left out: nothing follows
-    it), with its coefficient m_i at its last token. One forward pass of a sentence gives all of its prefixes. Layers whose
-    coefficients can be negative have the most negative ones kept apart, by the same rules.
+    Every proper prefix of every sentence competes: its first j >= 1 tokens after BOS, without the whole sentence, which
+    no token follows. It competes with its coefficient m_i at its last token. One forward pass of a sentence gives the
+    coefficients of all its prefixes. If a layer's coefficients can be negative, the lowest ones are kept apart by the
+    same rules.
 
     Args:
-        saved: where the state is saved from time to time, and taken up again; the result is the same. None: nowhere.
+        loaded: the proven model.
+        corpus: the train split.
+        settings: which prefixes compete, and how many are kept per key.
+        batching: how sentences are cut into batches.
+        shard: which part of the corpus.
+        progress_file: where the state is saved from time to time and continued from; the result is the same.
     Raises:
-        UserError: the empty prefix is asked for where there is no BOS; the corpus has more than 2^31 prefixes;
+        UserError: the empty prefix is to compete, but there is no BOS; the corpus has more than 2^31 prefixes; or
             coefficients overflow.
     """
-    layers, device = loaded.anatomy.layers, loaded.device
-    _check(corpus, settings)
-    state = begin(layers, settings, device)
-    bos, empty = len(corpus.bos), int(settings.include_empty_prefix)
-    batch: dict[str, Tensor | None] = {}
-    work = blocks(len(corpus), activations.block_sentences, shard, shards)
-    lengths = corpus.lengths
-    total = sum(int(lengths[_slice(block)].sum()) for block in work)
+    check(corpus, settings)
+    state = start(loaded.anatomy.layers, settings, loaded.device)
+    rows = list(rows_of(corpus, batching, shard))
+    total = sum(int(corpus.lengths[sentences].sum()) for sentences in rows)
     with (
-        going_on(saved, state) as keep,
-        tap(loaded.model, layers, "gm", _taker(state, batch, slice(bos - empty, None))) as run,
+        resuming(progress_file, state) as save_if_due,
+        coefficients(loaded) as run,
         progress(total, "tokens", "triggers", state.tokens) as bar,
     ):
-        pieces = (
-            rows + block.start
-            for block in work
-            for rows in batches(lengths[_slice(block)] - 1 + bos, activations.batch_tokens)
-        )
-        for sentences in itertools.islice(pieces, state.batches, None):
-            _describe(batch, corpus, sentences, empty, device)
-            run(pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences.tolist()], device))
-            tokens = int(lengths[sentences].sum())
-            state.batches += 1
-            state.tokens += tokens
-            state.prefixes += tokens - len(sentences) * (1 - empty)
-            bar.update(tokens)
-            keep()
+        for sentences in rows[state.batches :]:
+            batch = describe(corpus, sentences, settings.include_empty_prefix, loaded.device)
+            run(batch, partial(state.add, batch))
+            state.count(batch)
+            bar.update(batch.tokens)
+            save_if_due()
     return triggers_of(state, corpus, loaded)
 
 
-def _check(corpus: Corpus, settings: TriggerSettings) -> None:
+def check(corpus: Corpus, settings: TriggerSettings) -> None:
+    """Refuses a corpus whose triggers cannot be found.
+
+    Raises:
+        UserError: see `find_triggers`.
+    """
     if settings.include_empty_prefix and not len(corpus.bos):
         raise UserError(
             "triggers.include_empty_prefix needs a BOS token in front of sentences: set corpus.bos to 'always'."
         )
-    if len(corpus.tokens) + len(corpus) >= top_t.PLACES:
+    if len(corpus.tokens) + len(corpus) >= packing.PLACES:
         raise UserError(
             f"The corpus has {len(corpus.tokens):,} tokens; at most 2^31 can be told apart. Set corpus.limit."
         )
 
 
-def _taker(state: State, batch: dict[str, Tensor | None], counted: slice) -> Callable[[Layer, str, Tensor], None]:
-    """What takes the gates and coefficients of a layer, as the model computes them.
+@contextlib.contextmanager
+def coefficients(loaded: LoadedModel) -> Iterator[Callable[[Batch, OnCoefficients], None]]:
+    """Yields `run(batch, on_coefficients)`: one forward pass of a batch.
 
-    Args:
-        batch: see `_describe`. counted: the positions whose prefixes compete.
+    It calls `on_coefficients(layer, m, gate)` for each layer as soon as the model has computed it: m in float32, 0 in
+    the padding [sentence, token, key]; gate tells whether the gate is positive, and is None if the layer has no gates.
     """
+    batch: Batch
+    on_coefficients: OnCoefficients
+    gate: Tensor | None = None
 
-    def take(layer: Layer, quantity: str, tensor: Tensor) -> None:
+    def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        nonlocal gate
         if quantity == "g":  # comes before the layer's m
-            batch["gate"] = tensor[:, counted]
+            gate = tensor
             return
-        gate, statistics = batch.pop("gate", None), state.statistics[layer.index]
-        if batch["padding"] is not None:
-            tensor.view(-1, tensor.shape[-1])[batch["padding"]] = 0  # silent padding: no real token sees it
-        m, two_sided = tensor.float(), bool(state.lowest) and layer.signed
-        competes = batch["competes"].view(m.shape[:2])
-        peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))
-        for rows in in_cache(m):
-            part, ends = m[rows].flatten(0, 1), competes[rows].flatten()
-            statistics.add(part, ends, torch.amax(m[rows, counted], 1, out=peaks[rows]))
-            if two_sided:
-                statistics.add_negative(part, ends, torch.amin(m[rows, counted], 1, out=troughs[rows]))
-        if len(batch["counted"]):
-            statistics.add_histogram(m.flatten(0, 1)[batch["counted"]])
-        state.highest[layer.index].enter(m[:, counted], peaks, gate, batch["place"])
-        if two_sided:
-            state.lowest[layer.index].enter(m[:, counted], troughs, gate, batch["place"])
+        if batch.padding is not None:
+            tensor.view(-1, tensor.shape[-1])[batch.padding] = 0  # no real token sees what follows it
+        layer_gate, gate = gate, None
+        on_coefficients(layer, tensor.float(), layer_gate)
 
-    return take
+    with tap(loaded.model, loaded.anatomy.layers, "gm", on_tensor) as forward:
 
+        def run(next_batch: Batch, receiver: OnCoefficients) -> None:
+            nonlocal batch, on_coefficients
+            batch, on_coefficients = next_batch, receiver
+            forward(batch.ids)
 
-def _slice(block: range) -> slice:
-    return slice(block.start, block.stop)
-
-
-def _describe(batch: dict[str, Tensor | None], corpus: Corpus, sentences: np.ndarray, empty: int, device: str) -> None:
-    """What `take` must know of a batch.
-
-    padding: flat positions of the padding. place: place in the corpus of each sentence's first prefix; there the empty
-    prefix of a sentence stands before its other prefixes, whether it competes or not. competes: 1.0 where a prefix ends that
-    competes, 0.0 elsewhere, flat. counted: flat positions of the prefixes that the histogram looks at.
-    """
-    lengths = corpus.lengths[sentences] - 1 + len(corpus.bos)
-    token = np.arange(lengths.max())[None]
-    competes = (token >= len(corpus.bos) - empty) & (token < lengths[:, None])
-    batch["padding"] = padding(lengths, device)
-    batch["place"] = torch.from_numpy(corpus.offsets[sentences] + sentences + 1 - empty).to(device)
-    batch["competes"] = torch.from_numpy(competes.reshape(-1).astype(np.float32)).to(device)
-    batch["counted"] = torch.from_numpy(np.flatnonzero(competes & (sentences % HISTOGRAM_EVERY == 0)[:, None])).to(
-        device
-    )
+        yield run

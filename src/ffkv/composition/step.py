@@ -72,13 +72,15 @@ def measure_composition(
         hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file,
         progress(len(layers), "layers", "composition") as bar,
     ):
-        split = read_corpus(Path(corpus), dict(file.attrs))
+        attributes = dict(file.attrs)
+        split = read_corpus(Path(corpus), attributes)
         described = describe_prefixes(split, file["sentence"][...], file["position"][...])
         for layer in layers:
             measured = measure_layer(head, read_layer(file, layer, "ym"), values, layer, settings.mass)
             by_layer.append(pd.concat([described.assign(layer=layer), measured], axis=1)[COLUMNS])
             bar.update()
-    return pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
+    table = pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
+    return tables.identify(table, attributes)
 
 
 def _read_values_of(layers: range, path: Path, anatomy: Anatomy) -> Projections:
@@ -121,10 +123,10 @@ def summarize_composition(
     Returns:
         The tables by the stem of their file.
     Raises:
-        UserError: a file is missing or damaged; a layer is missing or repeated.
+        UserError: a file is missing or damaged, or belongs to another model; a layer is missing or repeated.
     """
     anatomy = read_anatomy(Path(model))
-    table = tables.read_all(by_prefix)
+    table = tables.read_all(by_prefix, anatomy.identity)
     tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "BY_PREFIX")
     memories = {layer.index: layer.memories for layer in anatomy.layers}
     return {

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,36 +11,47 @@ from typing import Any
 import numpy as np
 
 from ffkv.corpus.encode import Encoded, flatten
-from ffkv.files import hdf5
+from ffkv.files import datasets, hdf5
+from ffkv.files.datasets import dataset
 from ffkv.files.lazy import Pieces, Texts
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The sentences of a split, as they stand in its file: read piece by piece, so that memory does not grow with the text.
+    """The sentences of a split. They are read piece by piece, so that memory does not grow with the text.
 
-    tokens: ids of all sentences, one behind the other [token]. BOS is not among them.
-    token_end: end (exclusive) of each token's characters in its sentence's text [token].
-    offsets: where each sentence's tokens start [sentence + 1].
-    document: which document each sentence is from [sentence].
-    multiplicity: how many identical sentences it stands for [sentence].
-    texts: the sentences' text; document_names: the documents' names.
-    bos: ids in front of every sentence when the model reads it.
-    pretokenized: whether words are what stands between blanks.
-    unigram: how often each id occurs, duplicates counted [vocabulary].
-    attributes: what the file says of itself (identities, counts).
+    Attributes:
+        bos: ids in front of every sentence when the model reads it.
+        pretokenized: whether words are separated by blanks.
+        attributes: what the file says of itself (identities, counts).
     """
 
-    tokens: Pieces
-    token_end: Pieces
-    offsets: np.ndarray
-    document: Pieces
-    multiplicity: Pieces
-    texts: Texts
-    document_names: Texts
+    tokens: Pieces = dataset(
+        "token", "int32", unit="token", about="ids of all sentences, one behind the other, without BOS", lazy=True
+    )
+    token_end: Pieces = dataset(
+        "token", "int32", unit="character", about="end (exclusive) of each token in its sentence's text", lazy=True
+    )
+    offsets: np.ndarray = dataset(
+        "sentence_boundary",
+        "int64",
+        unit="token",
+        about="where each sentence starts in `tokens`",
+        name="sentence_offset",
+    )
+    document: Pieces = dataset(
+        "sentence", "int32", unit="document", about="which document a sentence is from", lazy=True
+    )
+    multiplicity: Pieces = dataset(
+        "sentence", "int32", unit="sentence", about="how many identical sentences it stands for", lazy=True
+    )
+    unigram: np.ndarray = dataset(
+        "vocabulary", "int64", unit="token", about="how often each id occurs, duplicates counted"
+    )
+    texts: Texts = datasets.texts("sentence", about="the sentences", name="text", lazy=True)
+    document_names: Texts = datasets.texts("document", about="the documents' names", name="document_name", lazy=True)
     bos: list[int]
     pretokenized: bool
-    unigram: np.ndarray
     attributes: dict[str, Any]
 
     def __len__(self) -> int:
@@ -87,51 +99,33 @@ def write_corpus(
         "bos": bos,
         "pretokenized": pretokenized,
     }
+    corpus = Corpus(
+        tokens=tokens,
+        token_end=ends,
+        offsets=offsets,
+        document=np.asarray(encoded.document, np.int32),
+        multiplicity=multiplicity,
+        unigram=unigram,
+        texts=encoded.text,
+        document_names=encoded.names,
+        bos=bos,
+        pretokenized=pretokenized,
+        attributes=attributes,
+    )
     with hdf5.create(path, "corpus", attributes) as file:
-        hdf5.put(file, "tokens", tokens, ["token"], "token", "ids of all sentences, one behind the other, without BOS")
-        hdf5.put(
-            file, "token_end", ends, ["token"], "character", "end (exclusive) of each token in its sentence's text"
-        )
-        hdf5.put(
-            file, "sentence_offset", offsets, ["sentence_boundary"], "token", "where each sentence starts in `tokens`"
-        )
-        hdf5.put(
-            file,
-            "document",
-            np.asarray(encoded.document, np.int32),
-            ["sentence"],
-            "document",
-            "which document a sentence is from",
-        )
-        hdf5.put(
-            file, "multiplicity", multiplicity, ["sentence"], "sentence", "how many identical sentences it stands for"
-        )
-        hdf5.put(file, "unigram", unigram, ["vocabulary"], "token", "how often each id occurs, duplicates counted")
-        hdf5.put_texts(file, "text", encoded.text, "sentence", "the sentences")
-        hdf5.put_texts(file, "document_name", encoded.names, "document", "the documents' names")
+        datasets.write(file, corpus)
 
 
-def read_corpus(path: Path, belongs_to: dict[str, Any] | None = None) -> Corpus:
+def read_corpus(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Corpus:
     """Reads `corpus/<split>.h5`.
 
+    Args:
+        path: the file.
+        belongs_to: attributes whose identities the file must share, see `hdf5.open`.
     Raises:
         UserError: see `hdf5.open`.
     """
     with hdf5.open(path, "corpus", belongs_to) as file:
-        attributes, offsets, unigram = dict(file.attrs), file["sentence_offset"][...], file["unigram"][...]
-        texts = ["text", "text_offset", "document_name", "document_name_offset"]
-        found = hdf5.pieces(path, "tokens", "token_end", "document", "multiplicity", *texts)
-    tokens, token_end, document, multiplicity, text, text_offset, name, name_offset = found
-    return Corpus(
-        tokens=tokens,
-        token_end=token_end,
-        offsets=offsets,
-        document=document,
-        multiplicity=multiplicity,
-        texts=Texts(text, text_offset),
-        document_names=Texts(name, name_offset),
-        bos=json.loads(attributes["bos"]),
-        pretokenized=bool(attributes["pretokenized"]),
-        unigram=unigram,
-        attributes=attributes,
-    )
+        attributes = dict(file.attrs)
+        bos, pretokenized = json.loads(attributes["bos"]), bool(attributes["pretokenized"])
+        return datasets.read(file, Corpus, bos=bos, pretokenized=pretokenized, attributes=attributes)

@@ -1,4 +1,4 @@
-"""SHA-256 sums of what a step wrote, beside it as `.<name>.sha256`: the format of the `sha256sum` command, a line a file."""
+"""SHA-256 sums of each output, beside it as `.<name>.sha256`: the format of the `sha256sum` command, one line per file."""
 
 import functools
 import hashlib
@@ -7,9 +7,11 @@ from pathlib import Path
 
 from ffkv.errors import UserError
 
+BLOCKS = ".blocks"  # folder `<name>.blocks`: files that `<name>.h5` reads from
+
 
 def sum_path(output: Path) -> Path:
-    """Where the sums of a file, or of all files of a folder, stand."""
+    """The file with the sums of a file, or of all files of a folder."""
     return output.with_name(f".{output.name}.sha256")
 
 
@@ -19,13 +21,13 @@ def is_sum(path: Path) -> bool:
 
 
 def sums(place: Path, name: str) -> str:
-    """What stands in the sums of the file or folder at `place`, which is, or will be, called `name`."""
+    """The sums of the file or folder at `place`, which is, or will be, called `name`."""
     entries = sorted(entry for entry in place.rglob("*") if entry.is_file()) if place.is_dir() else [place]
     return "".join(f"{_digest(entry)}  {Path(name, entry.relative_to(place))}\n" for entry in entries)
 
 
 def output_of(path: Path) -> Path:
-    """What one step wrote as a whole: the file itself, or the folder above it that has sums."""
+    """The output that was written as a whole: the file itself, or the folder above it that has sums."""
     try:
         folders = [folder for folder in path.parents if folder.name and sum_path(folder).exists()]
         return path if not path.name or sum_path(path).exists() or not folders else folders[0]
@@ -33,12 +35,26 @@ def output_of(path: Path) -> Path:
         return path
 
 
+def target_of(path: Path) -> Path:
+    """The output that a user deletes and Snakemake makes again if `path` is damaged.
+
+    It is `output_of(path)`; for a block, the file that reads it.
+    """
+    return path.parent.with_suffix(".h5") if path.parent.suffix == BLOCKS else output_of(path)
+
+
+def block_folder(path: Path) -> Path:
+    """The folder of the files that `path` reads from."""
+    return path.with_suffix(BLOCKS)
+
+
 def verify_sum(path: Path) -> None:
-    """Compares a file, or all files of a folder, with the sums. Without sums it passes: it is not ours, or its writer was
-    killed at the last moment.
+    """Compares a file, or all files of a folder, with their sums.
+
+    A file without sums passes: ffkv did not write it, or its writer was killed at the last moment.
 
     Raises:
-        UserError: a file is not what was written, or is missing; or it, or the sums, cannot be read.
+        UserError: a file is damaged or missing; or a file, or the sums, cannot be read.
     """
     output = output_of(path)
     if not output.name:  # "." and "/": nobody wrote these as one
@@ -53,10 +69,11 @@ def verify_sum(path: Path) -> None:
         written, _, name = line.partition("  ")
         file = output.with_name(name) if name == output.name else output.parent / name
         if path in (file, *file.parents) and _digest_now(file) != written:
+            target = target_of(output)
             raise UserError(
-                f"{file} is not what ffkv wrote: it was damaged or changed since. Delete {'it' if file == output else output}"
-                f" and make it again: `snakemake {shlex.quote(str(output))}`, with the options of your run"
-                f" (or, if the change is yours, delete {sum_path(output)})."
+                f"{file} is not what ffkv wrote: it was damaged or changed since. Delete"
+                f" {'it' if file == target else target} and make it again: `snakemake {shlex.quote(str(target))}`, with"
+                f" the options of your run (or, if the change is yours, delete {sum_path(output)})."
             )
 
 

@@ -22,6 +22,7 @@ from ffkv.files.lazy import Pieces, Texts
 
 KEY = "dataset"  # where a field's metadata holds its description
 BOUNDARY = "_boundary"  # a dimension x_boundary has one entry more than the dimension x
+LAYER_OFFSET = "first row of each layer; memory i of layer l is row layer_offset[l] + i"
 CHECKSUM_BYTES = 4  # of fletcher32, per chunk
 
 
@@ -124,6 +125,12 @@ def dataset(
     return _field(Dataset(name, tuple(dimensions.split()), dtype, unit, about, chunks or {}, optional, lazy), optional)
 
 
+def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> Any:
+    """A field of a dataclass that is stored as a dataset and has the same values in each file of a kind."""
+    description = Dataset("", tuple(dimensions.split()), str(values.dtype), unit, about, {})
+    return dataclasses.field(default_factory=lambda: values, metadata={KEY: description}, kw_only=True)
+
+
 def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False) -> Any:
     """A field of a dataclass that holds texts: `Texts`, or any sequence of str when it is written.
 
@@ -209,27 +216,26 @@ def allocate(file: h5py.File, record: type, sizes: Mapping[str, int], without: S
     """
     for parts in datasets_of(record, without).values():
         for part in parts:
-            _allocate(file, part, sizes)
+            shape, chunk = part.shape(sizes), part.chunk(sizes)
+            hdf5.allocate(file, part.name, shape, part.dtype, part.dimensions, part.unit, part.about, chunk)
 
 
-def _allocate(file: h5py.File, part: Dataset, sizes: Mapping[str, int]) -> h5py.Dataset:
-    shape, chunk = part.shape(sizes), part.chunk(sizes)
-    return hdf5.allocate(file, part.name, shape, part.dtype, part.dimensions, part.unit, part.about, chunk)
-
-
-def write(file: h5py.File, record: Any) -> None:
+def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None) -> None:
     """Writes every stored field of a record. Optional fields that are None are left out.
 
     Args:
         file: a file that is being written (`hdf5.create`).
         record: an object of a described dataclass.
+        sizes: the sizes that chunks name.
     Raises:
         TypeError: a value would lose digits in the described type, or axes of one name differ in length.
     """
     for field, parts in datasets_of(record).items():
         for part, values in zip(parts, _arrays(getattr(record, field), described(record)[field]), strict=False):
             array = np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)
-            _allocate(file, part, dict(zip(part.dimensions, array.shape, strict=True)))[...] = array
+            lengths = dict(zip(part.dimensions, array.shape, strict=True))
+            chunk = part.chunk({**(sizes or {}), **lengths})
+            hdf5.put(file, part.name, array, part.dimensions, part.unit, part.about, chunk)
 
 
 def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any]:

@@ -1,11 +1,15 @@
 """HDF5 files with named dimensions, units and provenance. The only code that opens HDF5.
 
-Every dataset has its dimensions as dimension scales, a `description` and a `unit`, and fletcher32 checksums. Every file
+Every dataset has its dimensions as dimension scales, a `description`, a `unit` and fletcher32 checksums. Every file
 says what it is (`format`, `kind`), what made it (`settings`, `versions`) and what it belongs to (`model_hash`,
-`tokenizer_hash`, `corpus_hash`, ...). Readers name what they expect and are refused by name where it differs.
+`tokenizer_hash`, `corpus_hash`, ...). A reader names what it expects, and any other file is refused.
+
+A reader reads only what it needs, and still no damaged byte becomes a number: HDF5 keeps a checksum of each chunk and of
+its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes.
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import platform
@@ -20,46 +24,56 @@ import numpy as np
 import ffkv
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
-from ffkv.files.checksums import verify_sum
-from ffkv.files.lazy import Pieces, Texts
+from ffkv.files.checksums import target_of, verify_sum
 from ffkv.process.signals import end_if_told, uninterrupted
 
-FORMAT = 2  # 1 had no gates, no bottoms of values, no factors
+FORMAT = (
+    3  # 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor
+)
 IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
+OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
 
 
 @contextlib.contextmanager
 def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterator[h5py.File]:
-    """A new file under a temporary name, renamed to `path` when the block ends well.
+    """A new file under a temporary name. It is renamed to `path` if the `with` statement ends well.
 
     Args:
-        path: where the complete file will stand.
-        kind: what the file is ("triggers", "prefixes", ...); readers ask for it.
-        attributes: provenance; dictionaries and lists are stored as JSON.
+        path: name of the complete file.
+        kind: what the file holds ("triggers", "values", ...); readers ask for it.
+        attributes: provenance; dictionaries and lists are stored as JSON. Those named in `OWN` are replaced.
+    Raises:
+        UserError: the file cannot be written.
     """
     with atomic(path) as temporary, _Target(temporary, "w+") as target:
         with h5py.File(target, "w", libver="v110") as file:
-            own = {"format": FORMAT, "kind": kind, "versions": versions()}
-            for name, value in {**attributes, **own}.items():
+            for name, value in {**attributes, "format": FORMAT, "kind": kind, "versions": versions()}.items():
                 plain = not isinstance(value, dict | list | tuple)
                 file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
+            file.attrs["checksum"] = _checksum(file.attrs)
             yield file
         end_if_told()
         if target.failure:
             raise target.failure
 
 
-class _Target(io.FileIO):
-    """The file that HDF5 writes into. It keeps the first failure (a full disk) to itself, to be raised at the end.
+def _checksum(attributes: Mapping[str, Any]) -> str:
+    """A hash over all attributes but itself."""
+    lines = sorted(f"{name}={attributes[name]}" for name in attributes if name != "checksum")
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
-    HDF5 writes much of its data when it closes a dataset or a file. A failure there, or a signal's exception, is lost: h5py cannot raise it, the
-    file looks complete, and the library crashes when the process ends.
+
+class _Target(io.FileIO):
+    """The file that HDF5 writes into. It remembers the first write error, for example a full disk, and `create` raises it.
+
+    HDF5 writes much of its data when it closes a dataset or a file. h5py cannot raise an error, or a signal's exception,
+    that occurs there: the file would look complete, and the library would crash when the process ends.
     """
 
     failure: OSError | None = None
 
     @uninterrupted
-    def write(self, data: memoryview) -> int:
+    def write(self, data: Any) -> int:
         """Writes all of `data`; nothing more once a write has failed."""
         rest = memoryview(data).cast("B")
         try:
@@ -88,7 +102,7 @@ def put(
     description: str,
     chunks: Sequence[int] | None = None,
 ) -> None:
-    """Writes one quantity whole. See `allocate`."""
+    """Writes one dataset whole. See `allocate`."""
     values = np.asarray(values)
     allocate(file, name, values.shape, values.dtype, dimensions, unit, description, chunks)[...] = values
 
@@ -103,23 +117,32 @@ def allocate(
     description: str,
     chunks: Sequence[int] | None = None,
 ) -> h5py.Dataset:
-    """Room for one quantity, to be filled piece by piece.
+    """Makes one dataset, to be filled piece by piece.
 
     Args:
+        file: a file that is being written.
+        name: name of the dataset.
+        shape: length of each axis.
+        dtype: element type.
         dimensions: a name for each axis; axes of one name in one file have one length.
         unit: "1" for a plain number, "token", "nat", ...
-        chunks: the piece that is read at a time; by default about 1 MiB of leading rows.
+        description: what a value means.
+        chunks: the shape of what is read at a time; None for about 1 MiB of leading rows.
     """
     chunks = tuple(chunks) if chunks else leading_rows(shape, np.dtype(dtype).itemsize)
     whole = 0 not in shape
     dataset = file.create_dataset(name, shape, dtype, chunks=chunks if whole else None, fletcher32=whole)
+    _describe(file, dataset, dimensions, unit, description)
+    return dataset
+
+
+def _describe(file: h5py.File, dataset: h5py.Dataset, dimensions: Sequence[str], unit: str, description: str) -> None:
     dataset.attrs["unit"], dataset.attrs["description"] = unit, description
     for axis, dimension in enumerate(dimensions):
-        scale = file.require_dataset(f"dimension/{dimension}", (shape[axis],), "u1")
+        scale = file.require_dataset(f"dimension/{dimension}", (dataset.shape[axis],), "u1")
         if not scale.is_scale:
             scale.make_scale(dimension)
         dataset.dims[axis].attach_scale(scale)
-    return dataset
 
 
 def leading_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -128,39 +151,106 @@ def leading_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return (max(1, min(shape[0], 2**20 // row)), *shape[1:])
 
 
-@contextlib.contextmanager
-def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
-    """Opens a file for reading.
+def link(
+    file: h5py.File,
+    name: str,
+    sources: Sequence[h5py.Dataset],
+    names: Sequence[str],
+    dimensions: Sequence[str],
+    axis: int,
+    unit: str,
+    description: str,
+) -> None:
+    """A dataset that reads those of other files, one behind the other, and stores nothing itself (an HDF5 virtual dataset).
+
+    HDF5 gives -1 or NaN for what it does not find; `open` makes sure that every source is there.
 
     Args:
-        kind: what the file must be; None for any.
-        belongs_to: attributes of another file; the identities (model, tokenizer, corpus hash) that both have must agree.
+        file: a file that is being written.
+        name: name of the dataset, here and in the sources.
+        sources: the datasets, in order.
+        names: the files that they are in, as paths from the folder of `file`.
+        dimensions: a name for each axis.
+        axis: the axis along which they are put together.
+        unit: see `allocate`.
+        description: see `allocate`.
+    """
+    shape, start = list(sources[0].shape), 0
+    shape[axis] = sum(source.shape[axis] for source in sources)
+    layout = h5py.VirtualLayout(tuple(shape), sources[0].dtype)
+    for source, source_file in zip(sources, names, strict=True):
+        stop = start + source.shape[axis]
+        place = tuple(slice(start, stop) if at == axis else slice(None) for at in range(len(shape)))
+        if stop > start:
+            layout[place] = h5py.VirtualSource(source_file, name, source.shape, source.dtype)
+        start = stop
+    nothing = np.nan if sources[0].dtype.kind == "f" else -1
+    _describe(file, file.create_virtual_dataset(name, layout, nothing), dimensions, unit, description)
+
+
+@contextlib.contextmanager
+def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
+    """Opens a file for reading. Nothing is read but its attributes; what is read later is compared with its checksum.
+
+    Args:
+        path: the file.
+        kind: what the file must hold; None for anything.
+        belongs_to: attributes of another file; the identities (hashes of model, tokenizer, corpus) that both have must agree.
     Raises:
-        UserError: no such file, not whole, of another kind or format, or of another model, tokenizer or corpus; or a
-            read inside the block meets damaged data.
+        UserError: the file does not exist, is not whole, is of another kind or format, or belongs to another model,
+            tokenizer or corpus; a file that it reads from does; or a read inside the `with` statement meets damaged data.
     """
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: run the step that makes it first.")
-    verify_sum(path)
     try:
         file = h5py.File(path, "r")
     except (OSError, RuntimeError) as error:
+        verify_sum(path)  # says more
         raise UserError(f"{path} is not a whole HDF5 file ({error}). Delete it and run the workflow again.") from error
+    parts: list[Path] = []
     with file:
         try:
             _check(path, file.attrs, kind, belongs_to or {})
+            parts = linked_files(file)
+            for part in parts:
+                _check_part(path, part, file.attrs)
             yield file
-        except (OSError, KeyError) as error:  # what h5py raises where bytes were changed
+        except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
+            for damaged in (path, *parts):
+                verify_sum(damaged)  # says more
             raise UserError(f"{path} is damaged ({error}). Delete it and run the workflow again.") from error
 
 
-def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> None:
-    """Reads every dataset of a file, a chunk at a time, so that each checksum is compared.
+def linked_files(file: h5py.File) -> list[Path]:
+    """The files that the virtual datasets of a file read, without those that these read in turn."""
+    virtual = [item for item in file.values() if isinstance(item, h5py.Dataset) and item.is_virtual]
+    names = {source.file_name: None for item in virtual for source in item.virtual_sources()}
+    return [Path(file.filename).parent / name for name in names]
 
+
+def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:
+    if not part.exists():
+        remedy = f"Delete {target_of(path)} and run the workflow again."
+        raise UserError(f"{path} reads {part}, which does not exist: it was deleted or moved. {remedy}")
+    with open(part, attributes["kind"], attributes) as file:
+        for item in file.values():  # HDF5 gives no error for a linked dataset whose description is damaged
+            if isinstance(item, h5py.Dataset):
+                item.shape  # noqa: B018
+
+
+def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> None:
+    """Compares a file with its sum, and reads every dataset of it, one chunk at a time, so that each checksum is compared.
+
+    Files that its datasets only link to are opened, not read.
+
+    Args:
+        path: the file.
+        belongs_to: see `open`.
     Raises:
-        UserError: as `open`, of whatever kind the file is.
+        UserError: as `open`.
     """
+    verify_sum(Path(path))
     with open(path, None, belongs_to) as file:
 
         def read(name: str, item: Any) -> None:
@@ -177,6 +267,8 @@ def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Non
 def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:
     if attributes.get("format") != FORMAT or "kind" not in attributes:
         raise UserError(f"{path} is not of this ffkv's file format {FORMAT}. Delete it and run the workflow again.")
+    if attributes.get("checksum") != _checksum(attributes):
+        raise OSError("its attributes do not fit their checksum")
     if kind is not None and attributes["kind"] != kind:
         raise UserError(f"{path} holds {attributes['kind']}, not {kind}: check the order of the arguments.")
     check_identities(path, attributes, belongs_to)
@@ -196,39 +288,13 @@ def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
             what = name.removesuffix("_hash")
             raise UserError(
-                f"{path} belongs to another {what} ({attributes[name]}, expected {belongs_to[name]}). Make it again with this {what}."
+                f"{path} belongs to another {what} ({attributes[name]}, expected {belongs_to[name]})."
+                f" Make it again with this {what}."
             )
 
 
-def put_texts(file: h5py.File, name: str, texts: Sequence[str], dimension: str, description: str) -> None:
-    """Writes texts as one run of UTF-8 bytes and the offsets between them (datasets `name` and `name_offset`)."""
-    encoded = [text.encode("utf-8") for text in texts]
-    offsets = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum([len(text) for text in encoded], out=offsets[1:])
-    put(file, name, np.frombuffer(b"".join(encoded), np.uint8), [f"{name}_byte"], "byte", f"{description}, as UTF-8")
-    put(
-        file,
-        f"{name}_offset",
-        offsets,
-        [f"{dimension}_boundary"],
-        "byte",
-        f"where each {dimension}'s part of `{name}` starts",
-    )
-
-
-def texts(file: h5py.File, name: str) -> Texts:
-    """The texts that `put_texts` wrote, in memory."""
-    return Texts(file[name][...], file[f"{name}_offset"][...])
-
-
-def pieces(path: Path | str, *names: str) -> list[Pieces]:
-    """Datasets of one axis, left in a file that `open` has found right. The file stays open as long as one of them lives."""
-    file = h5py.File(path, "r")
-    return [Pieces(file, name) for name in names]
-
-
 def versions() -> dict[str, str]:
-    """What a file was made with."""
+    """The versions of ffkv, Python and the libraries that numbers depend on."""
     return {
         "ffkv": ffkv.__version__,
         "python": platform.python_version(),

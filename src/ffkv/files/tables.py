@@ -12,7 +12,7 @@ from pyarrow import csv
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.checksums import verify_sum
-from ffkv.files.hdf5 import check_identities
+from ffkv.files.hdf5 import IDENTITIES, check_identities
 
 
 def write(frame: pd.DataFrame, path: Path | str) -> None:
@@ -49,6 +49,19 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
         raise UserError(f"{path} does not exist: run the step that makes it first.") from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as a table ({error}). Delete it and run the workflow again.") from error
+
+
+def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame:
+    """Notes in a table's `attrs` what it belongs to. Parquet files keep that.
+
+    Args:
+        frame: the table. It is changed.
+        attributes: attributes of the file that the table was computed from.
+    Returns:
+        The same table.
+    """
+    frame.attrs = {name: attributes[name] for name in IDENTITIES if name in attributes}
+    return frame
 
 
 def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], option: str) -> None:

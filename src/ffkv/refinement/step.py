@@ -9,7 +9,6 @@ import pandas as pd
 
 from ffkv.activations.prefix_file import PrefixLayer, read_layer
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
@@ -50,13 +49,15 @@ def measure_refinement(
         hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file,
         progress(len(layers), "layers", "refinement") as bar,
     ):
+        attributes = dict(file.attrs)
         final = predict_final(head, file, len(anatomy.layers) - 1)
         number = np.arange(len(final), dtype=np.int32)
         for layer in layers:
             measured = measure_layer(head, read_layer(file, layer, "ryo"), final, layer)
             by_layer.append(measured.assign(layer=layer, prefix=number)[COLUMNS])
             bar.update()
-    return pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
+    table = pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
+    return tables.identify(table, attributes)
 
 
 def predict_final(head: Head, file: h5py.File, last: int) -> np.ndarray:
@@ -127,20 +128,17 @@ def summarize_refinement(
     Returns:
         The tables by the stem of their file.
     Raises:
-        UserError: a file is missing or damaged, or belongs to another model or corpus; a layer is missing or repeated.
+        UserError: a file is missing or damaged, or belongs to another model, corpus or sample of prefixes; a layer is
+            missing or repeated.
     """
     anatomy = read_anatomy(Path(model))
     last = len(anatomy.layers) - 1
-    table = tables.read_all(by_prefix)
-    tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "BY_PREFIX")
     with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
-        split = read_corpus(Path(corpus), dict(file.attrs))
+        attributes = dict(file.attrs)
         sentence, position = file["sentence"][...], file["position"][...]
-    if len(table) != len(sentence) * len(anatomy.layers):
-        raise UserError(
-            f"BY_PREFIX has {len(table)} rows, but {prefixes} has {len(sentence)} prefixes in {len(anatomy.layers)}"
-            " layers: give the tables of these prefixes."
-        )
+    split = read_corpus(Path(corpus), attributes)
+    table = tables.read_all(by_prefix, attributes)
+    tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "BY_PREFIX")
     changes = sample_changes(table[table["layer"] == last], settings.changes, seed)
     tokens, embedding = read_vocabulary(Path(model)), stored_output_embedding(Path(model))
     return {

@@ -6,120 +6,62 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv.report.text import MINUS, signed
+from ffkv.report.text import signed
 from ffkv.results.memory import Memory
 from ffkv.results.run import Run
-from ffkv.results.text import ending, number, percent, token, visible
+from ffkv.results.text import number, percent
 
-MAX_PREFIX_CHARACTERS = 240  # of a longer prefix a card shows the end
 PATTERNS_PER_CARD = 6
 PREDICTIONS_PER_CARD = 10
-SIGNS = {1: "+", -1: MINUS}
-
-
-@dataclass(frozen=True)
-class Trigger:
-    """A trigger example as the page shows it.
-
-    Attributes:
-        coefficient: the memory coefficient.
-        gate, up: signs of the two factors of a gated memory's coefficient; "" for other memories.
-        position: length of the prefix in tokens.
-        before: the text before the last token.
-        last: the last token.
-        following: the next token in the corpus.
-        patterns: numbers of the card's patterns that the example has.
-    """
-
-    coefficient: str
-    gate: str
-    up: str
-    position: int
-    before: Markup
-    last: Markup
-    following: Markup
-    patterns: list[int]
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A pattern of a key as the page shows it.
-
-    Attributes:
-        number: its number on the card, from 1.
-        family: "shallow" or "semantic".
-        text: the pattern in words.
-        prefixes: number of examined trigger examples that have it.
-        examined: number of examined trigger examples.
-        chance: number of examined trigger examples that would have it by chance.
-        ranks: ranks of the trigger examples that have it, from 0.
-    """
-
-    number: int
-    family: str
-    text: Markup
-    prefixes: int
-    examined: int
-    chance: str
-    ranks: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A token that a value predicts, as the page shows it.
-
-    Attributes:
-        token: the token.
-        percent: its probability as text.
-        probability: its probability.
-    """
-
-    token: Markup
-    percent: str
-    probability: float
 
 
 @dataclass(frozen=True)
 class Card:
-    """A memory as the page shows it.
+    """What the page shows of a memory.
 
     Attributes:
         memory: the memory.
-        statistics: sentences on how often and how strongly the key fires.
-        triggers: the strongest trigger examples.
-        negative: the trigger examples of the most negative coefficients; None where the run does not keep them.
-        patterns: the most frequent patterns.
-        top: tokens with the highest logits of the value.
-        bottom: tokens with the lowest logits of the value.
+        examined: number of trigger examples in which patterns were sought.
+        patterns: the most frequent patterns, as in `Memory.patterns`; also number (from 1) and by_chance (number of the
+            examined trigger examples that would have the pattern by chance).
+        triggers: the strongest trigger examples, as in `Memory.triggers`; also patterns (numbers of those that it has).
+        negative: the same for the most negative coefficients, without patterns; None where the run does not keep them.
+        top: tokens with the highest logits of the value, as in `Memory.promotes`.
+        bottom: tokens with the lowest logits of the value, as in `Memory.demotes`.
     """
 
     memory: Memory
-    statistics: list[str]
-    triggers: list[Trigger]
-    negative: list[Trigger] | None
-    patterns: list[Pattern]
-    top: list[Prediction]
-    bottom: list[Prediction]
+    examined: int
+    patterns: pd.DataFrame
+    triggers: pd.DataFrame
+    negative: pd.DataFrame | None
+    top: pd.DataFrame
+    bottom: pd.DataFrame
 
     @property
     def gated(self) -> bool:
         """Whether the memory has a gate, so that the signs of its two factors are known."""
-        return any(trigger.gate for trigger in [*self.triggers, *(self.negative or [])])
+        return "gate" in self.triggers
+
+    @property
+    def statistics(self) -> list[str]:
+        """How often and how strongly the key fires."""
+        return describe_statistics(self.memory.statistics)
 
     @property
     def histogram(self) -> Markup:
-        """The small histogram of the coefficient."""
+        """A small histogram of the coefficient."""
         return draw_histogram(self.memory.histogram)
 
     @property
     def verdict(self) -> str:
         """Whether the prediction of the value fits the trigger examples."""
-        return top_verdict(self.memory.statistics)
+        return describe_top(self.memory.statistics)
 
     @property
     def bottom_verdict(self) -> str:
         """Whether the bottom of the value fits the negative trigger examples."""
-        return bottom_verdict(self.memory.statistics)
+        return describe_bottom(self.memory.statistics)
 
 
 def make_cards(run: Run) -> list[Card]:
@@ -135,17 +77,22 @@ def make_card(run: Run, memory: Memory) -> Card:
     """The card of one memory."""
     # Patterns are sought in one trigger example per sentence.
     examined = min(run.settings.keys.pattern_triggers, memory.triggers["sentence"].nunique())
-    patterns = pattern_lines(memory.patterns.head(PATTERNS_PER_CARD), examined)
-    shown, predictions = run.settings.report.card_triggers, min(PREDICTIONS_PER_CARD, run.settings.values.top_tokens)
-    negative = "negative_rate" in memory.statistics
+    patterns = memory.patterns.head(PATTERNS_PER_CARD)
+    patterns = patterns.assign(number=np.arange(1, len(patterns) + 1), by_chance=patterns["chance"] * examined)
+    triggers = memory.triggers.head(run.settings.report.card_triggers)
+    numbers = [
+        [pattern.number for pattern in patterns.itertuples() if rank in pattern.ranks] for rank in triggers["rank"]
+    ]
+    negative = memory.negative_triggers.head(run.settings.report.card_triggers)
+    predictions = min(PREDICTIONS_PER_CARD, run.settings.values.top_tokens)
     return Card(
         memory=memory,
-        statistics=statistics(memory.statistics),
-        triggers=trigger_lines(memory.triggers.head(shown), patterns),
-        negative=trigger_lines(memory.negative_triggers.head(shown), []) if negative else None,
+        examined=examined,
         patterns=patterns,
-        top=prediction_lines(memory.promotes(predictions)),
-        bottom=prediction_lines(memory.demotes(predictions)),
+        triggers=triggers.assign(patterns=numbers),
+        negative=negative if "negative_rate" in memory.statistics else None,
+        top=memory.promotes(predictions),
+        bottom=memory.demotes(predictions),
     )
 
 
@@ -179,45 +126,7 @@ def choose(patterns: pd.DataFrame, memories: pd.DataFrame, count: int) -> list[t
     return chosen
 
 
-def pattern_lines(patterns: pd.DataFrame, examined: int) -> list[Pattern]:
-    """The patterns of a card, numbered from 1. `examined`: number of trigger examples in which they were sought."""
-    return [
-        Pattern(
-            number=place,
-            family=row.family,
-            text=visible(row.label),
-            prefixes=row.prefixes,
-            examined=examined,
-            chance="under 0.1" if row.chance * examined < 0.1 else f"{row.chance * examined:.1f}",
-            ranks=frozenset(row.ranks),
-        )
-        for place, row in enumerate(patterns.itertuples(), 1)
-    ]
-
-
-def trigger_lines(examples: pd.DataFrame, patterns: list[Pattern]) -> list[Trigger]:
-    """The trigger examples of a card, with the numbers of the patterns that each of them has."""
-    return [
-        Trigger(
-            coefficient=signed(row.coefficient),
-            gate=SIGNS.get(getattr(row, "gate", 0), ""),
-            up=SIGNS.get(getattr(row, "up", 0), ""),
-            position=row.position,
-            before=ending(row.text.removesuffix(row.last_token), MAX_PREFIX_CHARACTERS),
-            last=visible(row.last_token),
-            following=token(row.next_token),
-            patterns=[pattern.number for pattern in patterns if row.rank in pattern.ranks],
-        )
-        for row in examples.itertuples()
-    ]
-
-
-def prediction_lines(tokens: pd.DataFrame) -> list[Prediction]:
-    """The tokens at one end of a value."""
-    return [Prediction(token(row.token), percent(row.probability), row.probability) for row in tokens.itertuples()]
-
-
-def statistics(key: pd.Series) -> list[str]:
+def describe_statistics(key: pd.Series) -> list[str]:
     """Says how often and how strongly a key fires, and how often and how strongly its coefficient is negative."""
     sentences = [
         f"fires on {percent(key['firing_rate'])} of prefixes",
@@ -256,7 +165,7 @@ def draw_histogram(bins: pd.DataFrame) -> Markup:
     )
 
 
-def top_verdict(memory: pd.Series) -> str:
+def describe_top(memory: pd.Series) -> str:
     """Says whether the top token of a value follows its key's trigger examples."""
     if not memory["trigger_examples"]:
         return "The key has no trigger example."
@@ -267,7 +176,7 @@ def top_verdict(memory: pd.Series) -> str:
     )
 
 
-def bottom_verdict(memory: pd.Series) -> str:
+def describe_bottom(memory: pd.Series) -> str:
     """Says whether the bottom token of a value follows its key's most negative trigger example."""
     if not memory["negative_trigger_examples"]:
         return "The key has no negative trigger example."

@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 PAPER_LAYERS = 16
-PAPER_AXIS = "the paper's layer, of 16, counted from 1"
 PAPER_COLOUR = "0.45"
 PALE = "0.9"
 MARKERS = "osDvP^"
@@ -125,7 +124,7 @@ def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "
     if layers != PAPER_LAYERS and not axes.child_axes:
         above = axes.secondary_xaxis("top", functions=(_to_paper(ratio), _from_paper(ratio)))
         above.set_ticks([1, 4, 7, 10, 13, 16])
-        above.set_xlabel(f"{PAPER_AXIS}, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
+        above.set_xlabel("the paper's layers 1 to 16, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
         above.tick_params(colors=PAPER_COLOUR, labelsize="small")
         above.spines["top"].set_color("0.85")
 

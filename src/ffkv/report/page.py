@@ -9,8 +9,9 @@ from ffkv.report.cards import make_cards
 from ffkv.report.facts import facts
 from ffkv.report.sections import Exhibit, arrange, of_section
 from ffkv.report.summary import summary
+from ffkv.report.text import MINUS, signed
 from ffkv.results.run import Run
-from ffkv.results.text import visible
+from ffkv.results.text import ending, percent, token, visible
 
 
 def render(run: Run, exhibits: dict[str, Exhibit]) -> str:
@@ -31,7 +32,7 @@ def render(run: Run, exhibits: dict[str, Exhibit]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["visible"] = visible
+    environment.filters |= {"visible": visible, "token": token, "ending": ending, "percent": percent, "signed": signed}
     return environment.get_template("page.html").render(
         run=run,
         sections=arrange(run, exhibits),
@@ -39,6 +40,7 @@ def render(run: Run, exhibits: dict[str, Exhibit]) -> str:
         facts=facts(run),
         summary=summary(run),
         cards=make_cards(run),
+        signs={1: "+", -1: MINUS, 0: ""},
         style=Markup(files("ffkv.report").joinpath("style.css").read_text()),
         settings=run.settings.model_dump_json(indent=2).splitlines(),
     )

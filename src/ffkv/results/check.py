@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.atomic import PARTIAL, PROGRESS, is_written
-from ffkv.files.checksums import is_sum, output_of, sum_path, verify_sum
+from ffkv.files.checksums import is_sum, output_of, sum_path, target_of, verify_sum
 from ffkv.model.anatomy import read_anatomy
 from ffkv.results.run_files import SPLIT_OF
 
@@ -51,7 +51,7 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
                 problems[path] = Problem(path, "is unfinished: its step was killed", unfinished=True)
         elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
             read += path.is_file()
-            output, reason = output_of(path), _reason(path, folder)
+            output, reason = target_of(path), _reason(path, folder)
             if reason:
                 problems.setdefault(output, Problem(output, reason))
     if not read and not problems:

@@ -62,11 +62,16 @@ class Memory:
     def triggers(self) -> pd.DataFrame:
         """The trigger examples, the highest coefficient first, one row per example.
 
-        rank (from 0), coefficient, text (of the prefix), last_token (the last token of the text), next_token (the token
-        that follows it in the corpus), position (length of the prefix in tokens, without BOS), sentence (number in the
-        train split, from 0), document (name of its document). Of a gated memory also gate and up: the signs of the
-        coefficient's two factors, 1 or -1; 0 where they are not known.
-
+        Columns:
+            rank: place in this table, from 0.
+            coefficient: memory coefficient at the last token of the prefix.
+            text: text of the prefix.
+            last_token: the last token of the text.
+            next_token: the token that follows the prefix in the corpus.
+            position: length of the prefix in tokens, without BOS.
+            sentence: number of the sentence in the train split, from 0.
+            document: name of the sentence's document.
+            gate, up: only in a gated layer: the signs of the coefficient's two factors, 1 or -1; 0 if they are unknown.
         Raises:
             UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
         """
@@ -74,9 +79,10 @@ class Memory:
 
     @functools.cached_property
     def negative_triggers(self) -> pd.DataFrame:
-        """The prefixes with the most negative coefficients, the most negative first; columns as of `triggers`.
+        """The prefixes with the most negative coefficients, the most negative first, one row per prefix.
 
-        No rows where coefficients are never negative, or where the run does not keep negative ones.
+        The columns are those of `triggers`. There are no rows if coefficients are never negative, or if the run does
+        not keep negative coefficients.
 
         Raises:
             UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
@@ -113,24 +119,34 @@ class Memory:
         return examples.assign(gate=gate, up=np.sign(columns["coefficient"]).astype(np.int8) * gate)
 
     def promotes(self, count: int = 10) -> pd.DataFrame:
-        """The tokens of the highest logits of the value by itself: what a positive coefficient promotes.
+        """The tokens with the highest logits of the value alone. A positive coefficient promotes them.
 
         Args:
             count: number of tokens.
         Returns:
-            One row per token, the highest logit first: token (its text), id, log_probability (nats), probability.
+            One row per token, the highest logit first.
+        Columns:
+            token: text of the token.
+            id: id of the token.
+            log_probability: its log-probability, nats.
+            probability: its probability.
         Raises:
             UserError: the run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
         """
         return self._predictions("top", count)
 
     def demotes(self, count: int = 10) -> pd.DataFrame:
-        """The tokens of the lowest logits of the value by itself: what a negative coefficient promotes.
+        """The tokens with the lowest logits of the value alone. A negative coefficient promotes them.
 
         Args:
             count: number of tokens.
         Returns:
-            One row per token, the lowest logit first: token (its text), id, log_probability (nats), probability.
+            One row per token, the lowest logit first.
+        Columns:
+            token: text of the token.
+            id: id of the token.
+            log_probability: its log-probability, nats.
+            probability: its probability.
         Raises:
             UserError: the run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
         """
@@ -171,11 +187,18 @@ class Memory:
     def patterns(self) -> pd.DataFrame:
         """The patterns in the trigger examples, those in the most examples first, one row per pattern.
 
-        pattern (its number, from 0), kind (such as "last word"), family ("shallow" or "semantic"), label (the pattern in
-        words), prefixes (number of trigger examples that have it), chance (probability that a random prefix has it),
-        p_value, q_value (share of false patterns among those at least as significant in the layer), ranks (of the
-        trigger examples that have it). No rows for a memory that is not among the sampled keys, or has no pattern.
+        There are no rows if the memory is not among the sampled keys, or if its trigger examples have no pattern.
 
+        Columns:
+            pattern: number of the pattern, from 0.
+            kind: kind of the pattern, such as "last word".
+            family: "shallow" or "semantic".
+            label: the pattern in words.
+            prefixes: number of trigger examples that have it.
+            chance: probability that a random prefix has it.
+            p_value: probability of so many or more prefixes by chance.
+            q_value: share of false patterns among those of the layer that are at least as significant.
+            ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
         Raises:
             UserError: the file is missing or damaged.
         """
@@ -185,7 +208,7 @@ class Memory:
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
-        """Numbers about the memory, by name: the columns of `Run.memories` but for layer, memory and name.
+        """Numbers about the memory, by name. The names are the columns of `Run.memories`.
 
         Raises:
             UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
@@ -200,9 +223,12 @@ class Memory:
     def histogram(self) -> pd.DataFrame:
         """How often the coefficient falls into each bin, over the prefixes of every eighth sentence.
 
-        One row per bin: low (included), high (excluded), prefixes (number of prefixes). The first bin holds all
-        coefficients that are not positive.
+        There is one row per bin. The first bin holds all coefficients that are not positive.
 
+        Columns:
+            low: lowest coefficient in the bin.
+            high: end of the bin; not in it.
+            prefixes: number of prefixes.
         Raises:
             UserError: the file is missing, damaged, or of another model, tokenizer or corpus.
         """

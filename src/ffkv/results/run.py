@@ -76,10 +76,14 @@ class Run(RunFiles):
     def layers(self) -> pd.DataFrame:
         """The layers, one row per layer.
 
-        layer (from 0), memories (number of memories), kind (how the layer is built), gated, signed (whether coefficients
-        can be negative), dead (memories without a trigger example), agreement (share of the memories whose value's top
-        token follows the strongest trigger example, as in figure 4; NaN where all memories are dead).
-
+        Columns:
+            layer: the layer, from 0.
+            memories: number of memories.
+            kind: how the layer is built, such as "plain" or "gated".
+            gated: whether coefficients are products of a gate and another factor.
+            signed: whether coefficients can be negative.
+            dead: number of memories without a trigger example.
+            agreement: share of the other memories whose top token follows the strongest trigger example (figure 4).
         Raises:
             UserError: a table that is needed is missing.
         """
@@ -127,8 +131,13 @@ class Run(RunFiles):
         """How much time and memory each rule of the workflow took.
 
         Returns:
-            One row per rule: rule, jobs (number of jobs), seconds (of all jobs together), longest (seconds of the
-            longest job), memory (highest peak, MiB). No rows where Snakemake wrote no benchmark files.
+            One row per rule; no rows if Snakemake wrote no benchmark files.
+        Columns:
+            rule: the rule.
+            jobs: number of jobs.
+            seconds: time of all jobs together.
+            longest: time of the longest job, seconds.
+            memory: highest peak of a job, MiB.
         """
         return read_benchmarks(self.folder / "benchmarks", self.settings)
 
@@ -170,22 +179,43 @@ class Run(RunFiles):
 
         Args:
             promotes: only memories that keep this token among the top tokens of their value. Blanks at the two ends do
-                not count: "church" finds " church" too. Adds promoted_token, promoted_rank (from 0) and
-                promoted_probability.
-            text: only memories with a trigger example whose text contains this, to the letter. Adds examples_with_text
-                (number of such examples) and coefficient_with_text (their highest coefficient).
-            sort: the column to sort by, the largest value first; equal values stay in the order of the memories. By
+                not count: "church" finds " church" too.
+            text: only memories with a trigger example whose text contains this, to the letter.
+            sort: the column to sort by. The largest value comes first; equal values keep the order of the memories. By
                 default "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by
                 `text`, else the order of the memories.
             minimum: only memories whose value in the sorted column is at least this.
         Returns:
-            One row per memory: layer, memory (both from 0), name ("L3.17"); of the key firing_rate (share of the
-            prefixes with a positive coefficient), mean_coefficient, maximum_coefficient, trigger_examples; of the value
-            norm, top_token, top_probability, tied, bottom_token, next_token (after the strongest trigger example), rank
-            (of next_token in the value's prediction, from 0), agrees (whether top_token is next_token), matching
-            (trigger examples that top_token follows), first_match (the first of them, from 0); where negative
-            coefficients are kept also negative_rate, minimum_coefficient, negative_trigger_examples,
-            negative_next_token, negative_agrees. You may change it.
+            One row per memory. You may change the table.
+        Columns:
+            layer: the layer, from 0.
+            memory: the memory in its layer, from 0.
+            name: both in one word: "L3.17".
+            firing_rate: share of the prefixes on which the coefficient is positive.
+            mean_coefficient: mean over all prefixes.
+            maximum_coefficient: highest coefficient; 0 if none is positive.
+            trigger_examples: number of trigger examples that are kept.
+            negative_rate: share of the prefixes on which the coefficient is negative. This column and all others about
+                negative coefficients exist only if the run keeps negative coefficients.
+            minimum_coefficient: lowest coefficient; 0 if none is negative.
+            negative_trigger_examples: number of negative trigger examples that are kept.
+            norm: length of the value.
+            top_token: the token with the highest logit of the value alone.
+            top_probability: its probability.
+            tied: whether several tokens share the highest logit.
+            bottom_token: the token with the lowest logit.
+            next_token: the token that follows the strongest trigger example; "" if there is none.
+            rank: number of tokens with a higher logit than next_token; -1 if there is none.
+            agrees: whether top_token is next_token.
+            matching: number of trigger examples that top_token follows.
+            first_match: the first of them, from 0; -1 if there is none.
+            negative_next_token: the token that follows the most negative trigger example.
+            negative_agrees: whether bottom_token is negative_next_token.
+            promoted_token: for a search by `promotes`: the token that was found.
+            promoted_rank: its place among the top tokens, from 0.
+            promoted_probability: its probability.
+            examples_with_text: for a search by `text`: number of trigger examples that contain the text.
+            coefficient_with_text: their highest coefficient.
         Raises:
             UserError: the model has no such token; there is no such column; `minimum` without a sorted column; or a file
                 is missing, damaged, or of another model, tokenizer or corpus.

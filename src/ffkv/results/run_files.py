@@ -58,8 +58,8 @@ class RunFiles:
     def corpora(self) -> dict[str, dict[str, Any]]:
         """Facts about the corpus of each split ("train", "validation").
 
-        counts (of documents and sentences that were read or left out), settings (of the section `corpus`), tokens,
-        sentences, corpus_hash.
+        A dictionary per split: `counts` (of the documents and sentences that were read or left out), `settings` (the
+        section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`.
 
         Raises:
             UserError: a corpus is missing, damaged, or of another tokenizer.

@@ -274,6 +274,10 @@ class Prefixes(Section):
             "does. `prefix`: draw from all prefixes with equal probability."
         ),
     )
+    keep: list[Literal["x", "factor"]] = Field(
+        [],
+        description="Further states to store: `x`, the FF input; `factor`, the factor of a norm after the layer. No step reads them.",
+    )
 
 
 class Keys(Section):

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from ffkv.activations.trigger_file import NONE, Triggers
+from ffkv.activations.trigger_file import NONE, Negative, Triggers
 from ffkv.values.projections import Projections
 
 
@@ -67,8 +67,15 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
         }
     )
     if triggers.negative:
-        w = triggers.negative.next_token[rows, 0]
-        table["negative_triggers"] = triggers.negative.count[rows]
-        table["negative_next_token"] = w
-        table["negative_agrees"] = w == projections.bottom
+        table = table.assign(**_compare_negative(projections, triggers.negative, rows))
     return table.astype({"matching": np.int32, "first_match": np.int32})
+
+
+def _compare_negative(projections: Projections, negative: Negative, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns about negative trigger examples, of these rows."""
+    w = negative.next_token[rows, 0]
+    return {
+        "negative_triggers": negative.count[rows],
+        "negative_next_token": w,
+        "negative_agrees": w == projections.bottom,
+    }

@@ -1,74 +1,59 @@
-"""`values/projections/<group>.h5`: the tokens that each value promotes and demotes (paper section 4)."""
+"""What each value predicts by itself: p_i = softmax of its projection onto the vocabulary (paper section 4)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ffkv.files import hdf5
+from ffkv.files import datasets, hdf5
+from ffkv.files.datasets import dataset
 
 
 @dataclass(frozen=True)
 class Projections:
-    """Top and bottom tokens of the values of some layers, one row per memory.
+    """Top and bottom tokens of the values of some layers, one row per memory. Bottom tokens: what negative coefficients promote.
 
     Attributes:
-        layer: layer of the memory, from 0 [row].
-        memory: number of the memory in its layer, from 0 [row].
-        top: top(v_i), the id of the highest logit; the lowest id if several share it [row].
-        tied: whether several ids share the highest logit [row].
-        top_token: ids of the highest logits, descending [row, rank].
-        top_log_probability: log-probabilities of these ids, in nat [row, rank].
-        bottom: the id of the lowest logit; the lowest id if several share it [row].
-        bottom_token: ids of the lowest logits, ascending; a negative coefficient promotes them [row, rank].
-        bottom_log_probability: log-probabilities of these ids, in nat [row, rank].
-        norm: length of v_i [row].
-        attributes: the identity of the model, and `projection`: the setting `values.projection`.
+        attributes: what the file says of itself.
     """
 
-    layer: np.ndarray
-    memory: np.ndarray
-    top: np.ndarray
-    tied: np.ndarray
-    top_token: np.ndarray
-    top_log_probability: np.ndarray
-    bottom: np.ndarray
-    bottom_token: np.ndarray
-    bottom_log_probability: np.ndarray
-    norm: np.ndarray
+    layer: np.ndarray = dataset("memory", "int32", unit="layer", about="layer of the memory, from 0")
+    memory: np.ndarray = dataset("memory", "int32", unit="memory", about="number of the memory in its layer, from 0")
+    top: np.ndarray = dataset("memory", "int32", unit="token", about="id of the highest logit, the lowest id of equals")
+    tied: np.ndarray = dataset("memory", "bool", unit="1", about="whether several ids share the highest logit")
+    top_token: np.ndarray = dataset("memory rank", "int32", unit="token", about="ids of the highest logits, descending")
+    top_log_probability: np.ndarray = dataset(
+        "memory rank", "float32", unit="nat", about="log-probabilities of `top_token`"
+    )
+    bottom: np.ndarray = dataset(
+        "memory", "int32", unit="token", about="id of the lowest logit, the lowest id of equals"
+    )
+    bottom_token: np.ndarray = dataset(
+        "memory rank", "int32", unit="token", about="ids of the lowest logits, ascending"
+    )
+    bottom_log_probability: np.ndarray = dataset(
+        "memory rank", "float32", unit="nat", about="log-probabilities of `bottom_token`"
+    )
+    norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
     attributes: dict[str, Any]
-
-
-DESCRIPTIONS = {
-    "layer": (["memory"], "layer", "layer of the memory, from 0"),
-    "memory": (["memory"], "memory", "number of the memory in its layer, from 0"),
-    "top": (["memory"], "token", "id of the highest logit, the lowest id of equals"),
-    "tied": (["memory"], "1", "whether several ids share the highest logit"),
-    "top_token": (["memory", "rank"], "token", "ids of the highest logits, descending"),
-    "top_log_probability": (["memory", "rank"], "nat", "their log-probabilities"),
-    "bottom": (["memory"], "token", "id of the lowest logit, the lowest id of equals"),
-    "bottom_token": (["memory", "rank"], "token", "ids of the lowest logits, ascending"),
-    "bottom_log_probability": (["memory", "rank"], "nat", "their log-probabilities"),
-    "norm": (["memory"], "1", "length of the value"),
-}
 
 
 def write_projections(path: Path | str, projections: Projections) -> None:
     """Writes `values/projections/<group>.h5`."""
     with hdf5.create(path, "projections", projections.attributes) as file:
-        for name, (dimensions, unit, description) in DESCRIPTIONS.items():
-            hdf5.put(file, name, getattr(projections, name), dimensions, unit, description)
+        datasets.write(file, projections)
 
 
-def read_projections(path: Path | str, belongs_to: dict[str, Any] | None = None) -> Projections:
+def read_projections(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Projections:
     """Reads `values/projections/<group>.h5`.
 
     Args:
         path: the file.
-        belongs_to: identities that the file must have, for example `Anatomy.identity`.
+        belongs_to: attributes whose identities the file must share, see `hdf5.open`.
     Raises:
         UserError: see `hdf5.open`.
     """
     with hdf5.open(path, "projections", belongs_to) as file:
-        return Projections(**{name: file[name][...] for name in DESCRIPTIONS}, attributes=dict(file.attrs))
+        return datasets.read(file, Projections, attributes=dict(file.attrs))

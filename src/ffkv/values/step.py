@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ffkv.activations.trigger_file import NONE, read_triggers
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
 from ffkv.files import tables
 from ffkv.model import values_file
 from ffkv.model.anatomy import read_anatomy
@@ -59,7 +58,8 @@ def project_values(
     head = load_head(Path(model), device, settings.projection)
     projections, ranks = project(head, stored, settings.top_tokens, w)
     attributes = {**anatomy.identity, "projection": settings.projection}
-    return replace(projections, attributes=attributes), compare(projections, ranks, examples)
+    table = tables.identify(compare(projections, ranks, examples), examples.attributes)
+    return replace(projections, attributes=attributes), table
 
 
 def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -> tuple[Projections, np.ndarray]:
@@ -147,13 +147,8 @@ def summarize_values(
     anatomy = read_anatomy(Path(model))
     examples = read_triggers(Path(triggers), anatomy.identity)
     train = read_corpus(Path(corpus), examples.attributes)
-    table = tables.read_all(by_memory)
+    table = tables.read_all(by_memory, examples.attributes)
     tables.check_layers(table, ["layer", "memory"], set(range(len(anatomy.layers))), "BY_MEMORY")
-    if len(table) != anatomy.layer_offset[-1]:
-        raise UserError(
-            f"BY_MEMORY has {len(table)} memories, but the model in {model} has {anatomy.layer_offset[-1]}:"
-            " give the tables of this model."
-        )
     predictive = summaries.select_predictive(table, settings.predictive)
     per_key = examples.coefficient.shape[1]
     return {

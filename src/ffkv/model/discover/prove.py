@@ -18,7 +18,7 @@ from ffkv.model.identities import IDENTITIES
 from ffkv.model.tap.hooks import AfterHook, after, forward, known_state, relative_error
 from ffkv.model.tap.quantities import Quantity
 from ffkv.model.tap.tap import tap
-from ffkv.model.values_file import in_residual, values
+from ffkv.model.value_vectors import in_residual, values
 
 REMEDY = "Use model.dtype float32."
 PROVEN_QUANTITIES = "mbsyo"

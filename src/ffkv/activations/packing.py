@@ -1,0 +1,75 @@
+"""Triggers packed into integers, so that the running top t of every key is a sort.
+
+A trigger is one 64-bit integer. Its upper half holds the bits of its positive float32 coefficient, which sort as the
+number does. Below them is the complement of its place in the corpus, and the last bit holds the sign of its gate. No two
+places are equal, so the bit of the gate never decides. The t largest integers are then the t highest coefficients, equal
+ones by sentence and position: the result does not depend on the order in which prefixes are seen, and one state is merged
+into another by inserting it. The lowest coefficients are the highest of -m.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PLACES = 2**31  # places in a corpus that 31 bits can tell apart
+NOTHING = 0  # no trigger
+
+
+def start(keys: int, t: int, device: str) -> Tensor:
+    """An empty state [key, t]."""
+    return torch.full((keys, t), NOTHING, dtype=torch.int64, device=device)
+
+
+def pack(coefficients: Tensor, places: Tensor, gates: Tensor | int = 0) -> Tensor:
+    """One integer per candidate.
+
+    Args:
+        coefficients: positive, float32, of any shape.
+        places: from 0 to below 2^31, of the same shape.
+        gates: whether the gate is positive, of the same shape.
+    """
+    bits = coefficients.contiguous().view(torch.int32).to(torch.int64)
+    return (bits << 32) | ((PLACES - 1 - places) << 1) | gates
+
+
+def unpack(best: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Coefficients (float32), places (int64) and gates (bool) of packed triggers; 0, -1 and False for no trigger."""
+    coefficients = (best >> 32).to(torch.int32).view(torch.float32)
+    places = PLACES - 1 - ((best >> 1) & (PLACES - 1))
+    return coefficients, torch.where(best == NOTHING, -1, places), (best & 1).bool()
+
+
+def floor(best: Tensor) -> Tensor:
+    """What a coefficient must exceed to compete with each key's t-th best [key]."""
+    lowest = unpack(best[:, -1])[0]
+    # One step below: an equal coefficient from an earlier place still wins.
+    return torch.where(lowest > 0, torch.nextafter(lowest, torch.zeros_like(lowest)), lowest)
+
+
+def highest(packed: Tensor, t: int) -> Tensor:
+    """The t highest of each row, descending [key, t]."""
+    if packed.device.type != "cpu":
+        return packed.topk(t).values
+    # NumPy sorts with vector instructions: six times as fast as a partial sort without them.
+    return torch.from_numpy(np.sort(packed.numpy(), axis=1)[:, -t:]).flip(1)
+
+
+def insert(best: Tensor, keys: Tensor, packed: Tensor) -> None:
+    """Merges candidates into the state, in place.
+
+    Args:
+        best: the state, each row descending [key, t].
+        keys: the key that each candidate is for, in any order [candidate].
+        packed: the candidates [candidate].
+    """
+    if not len(keys):
+        return
+    order = keys.argsort(stable=True)
+    hit, counts = torch.unique_consecutive(keys[order], return_counts=True)
+    rows = torch.repeat_interleave(torch.arange(len(hit), device=best.device), counts)
+    columns = torch.arange(len(keys), device=best.device) - (counts.cumsum(0) - counts)[rows]
+    t = best.shape[1]
+    together = best.new_full((len(hit), t + int(counts.max())), NOTHING)
+    together[:, :t] = best[hit]
+    together[rows, t + columns] = packed[order]
+    best[hit] = highest(together, t)

@@ -1,0 +1,152 @@
+"""The state of a trigger pass: what it has found so far, and how that becomes `Triggers`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ffkv.activations import packing
+from ffkv.activations.batches import Batch, in_cache
+from ffkv.activations.statistics import Statistics
+from ffkv.activations.top_t import TopT
+from ffkv.activations.trigger_file import NONE, Negative, Triggers
+from ffkv.corpus.corpus_file import Corpus
+from ffkv.errors import UserError
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.settings import Triggers as TriggerSettings
+
+
+@dataclass
+class PassState:
+    """The state of a trigger pass.
+
+    Attributes:
+        highest: the top t of positive coefficients [layer].
+        lowest: the top t of negative coefficients [layer]; empty if they are not kept.
+        statistics: the statistics [layer].
+        batches: number of batches of the shard that have been seen.
+        tokens: number of their tokens.
+        prefixes: number of their competing prefixes.
+    """
+
+    highest: list[TopT]
+    lowest: list[TopT]
+    statistics: list[Statistics]
+    batches: int = 0
+    tokens: int = 0
+    prefixes: int = 0
+
+    def add(self, batch: Batch, layer: Layer, m: Tensor, gate: Tensor | None) -> None:
+        """Adds the coefficients of one layer on one batch.
+
+        Args:
+            batch: the batch.
+            layer: the layer.
+            m: coefficients, 0 in the padding [sentence, token, key].
+            gate: whether the gate is positive, of the shape of m; None if the layer has no gates.
+        """
+        statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
+        peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))
+        for rows in in_cache(m):
+            coefficients, competes = m[rows].flatten(0, 1), batch.competes[rows].flatten()
+            statistics.add(coefficients, competes, torch.amax(m[rows, batch.competing], 1, out=peaks[rows]))
+            if two_sided:
+                lowest = torch.amin(m[rows, batch.competing], 1, out=troughs[rows])
+                statistics.add_negative(coefficients, competes, lowest)
+        if len(batch.in_histogram):
+            statistics.add_histogram(m.flatten(0, 1)[batch.in_histogram])
+        gate = None if gate is None else gate[:, batch.competing]
+        self.highest[layer.index].enter(m[:, batch.competing], peaks, gate, batch.place)
+        if two_sided:
+            self.lowest[layer.index].enter(m[:, batch.competing], troughs, gate, batch.place)
+
+    def count(self, batch: Batch) -> None:
+        """Notes that every layer of a batch has been added."""
+        self.batches += 1
+        self.tokens += batch.tokens
+        self.prefixes += batch.prefixes
+
+    def settle(self) -> None:
+        """Inserts all pending candidates."""
+        for top in [*self.highest, *self.lowest]:
+            top.settle()
+
+
+def start(layers: Sequence[Layer], settings: TriggerSettings, device: str) -> PassState:
+    """The state before any batch."""
+
+    def tops(sign: int) -> list[TopT]:
+        one_prefix = settings.one_prefix_per_sentence
+        return [TopT(layer.memories, settings.per_key, sign, one_prefix, device) for layer in layers]
+
+    negative = settings.negative and any(layer.signed for layer in layers)
+    statistics = [Statistics(layer.memories, device) for layer in layers]
+    return PassState(tops(1), tops(-1) if negative else [], statistics)
+
+
+def triggers_of(state: PassState, corpus: Corpus, loaded: LoadedModel) -> Triggers:
+    """The triggers and statistics of a finished pass.
+
+    Raises:
+        UserError: coefficients overflowed.
+    """
+    state.settle()
+    counted = {
+        name: torch.cat([getattr(layer, name) for layer in state.statistics]).cpu().numpy()
+        for name in ("fires", "fires_negative", "total", "maximum", "minimum", "histogram")
+    }
+    if not all(bool(layer.finite.all()) for layer in state.statistics):
+        raise UserError(
+            f"Memory coefficients of {loaded.anatomy.checkpoint} are not finite: the model overflows in"
+            f" {loaded.anatomy.dtype}. Use model.dtype float32."
+        )
+    fires_negative, minimum = counted.pop("fires_negative"), counted.pop("minimum")
+    gated = _gated(loaded.anatomy.layers)
+    negative = None
+    if state.lowest:
+        negative = Negative(**_examples(corpus, state.lowest, -1, gated), fires=fires_negative, minimum=minimum)
+    return Triggers(
+        layer_offset=np.asarray(loaded.anatomy.layer_offset),
+        prefixes=state.prefixes,
+        attributes={},
+        negative=negative,
+        **_examples(corpus, state.highest, 1, gated),
+        **counted,
+    )
+
+
+def _gated(layers: Sequence[Layer]) -> np.ndarray:
+    """Whether each memory has a gate [memory]."""
+    matrices = [matrix for layer in layers for matrix in layer.second_matrices]
+    return np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])
+
+
+def _examples(corpus: Corpus, tops: list[TopT], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
+    """The fields of `TriggerExamples`, all but `fires`."""
+    starts = corpus.offsets[:-1] + np.arange(len(corpus))  # place of each sentence's empty prefix
+    ends = np.cumsum([len(top.best) for top in tops])[:-1]
+    # A layer at a time: unpacked triggers are several times as large as packed ones.
+    layers = [
+        _layer_examples(corpus, starts, top, sign, own) for top, own in zip(tops, np.split(gated, ends), strict=True)
+    ]
+    return {name: np.concatenate([layer[name] for layer in layers]) for name in layers[0]}
+
+
+def _layer_examples(
+    corpus: Corpus, starts: np.ndarray, top: TopT, sign: int, gated: np.ndarray
+) -> dict[str, np.ndarray]:
+    size, place, gate = (tensor.cpu().numpy() for tensor in packing.unpack(top.best))
+    exists = place >= 0
+    sentence = np.searchsorted(starts, np.where(exists, place, 0), side="right") - 1
+    position = np.where(exists, place - starts[sentence], 0)
+    return {
+        "coefficient": np.where(exists, sign * size, size),
+        "sentence": np.where(exists, sentence, NONE).astype(np.int32),
+        "position": position.astype(np.int32),
+        "next_token": np.where(exists, corpus.next_token(sentence, position), NONE).astype(np.int32),
+        "gate": np.where(exists & gated[:, None], np.where(gate, 1, -1), 0).astype(np.int8),
+        "count": exists.sum(1).astype(np.int32),
+    }

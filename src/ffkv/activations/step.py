@@ -1,0 +1,108 @@
+"""The passes over the corpus as functions on files: trigger examples, and activations of sampled prefixes."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ffkv.activations import triggers
+from ffkv.activations.merge import merge_sampled_prefixes, merge_triggers
+from ffkv.activations.prefix_sample import draw_prefixes
+from ffkv.activations.resume import ProgressFile, identity
+from ffkv.activations.states import write_shard
+from ffkv.activations.trigger_file import Triggers
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.parts import WHOLE, Part
+from ffkv.settings import Activations, Prefixes, Section
+from ffkv.settings import Triggers as TriggerSettings
+
+# The merges are in a module of their own, which needs no torch.
+__all__ = ["find_triggers", "merge_sampled_prefixes", "merge_triggers", "sample_prefixes"]
+
+
+@torch.no_grad()
+def find_triggers(
+    model: Path | str,
+    corpus: Path | str,
+    settings: TriggerSettings = TriggerSettings(),
+    batching: Activations = Activations(),
+    device: str = "auto",
+    shard: Part = WHOLE,
+    progress_file: Path | str | None = None,
+    save_every: float = 60.0,
+) -> Triggers:
+    """Finds the trigger examples of every key (paper section 3.1).
+
+    Args:
+        model: the model's folder, `results/<run>/model`.
+        corpus: the train split, `corpus/train.h5`.
+        settings: which prefixes compete, and how many are kept per key.
+        batching: how sentences are cut into batches.
+        device: the setting `model.device`.
+        shard: which part of the corpus.
+        progress_file: where the state is saved from time to time; if it is there, the pass continues from it.
+        save_every: seconds between two savings.
+    Raises:
+        UserError: the model and the corpus do not belong together; or see `triggers.find_triggers`.
+    """
+    loaded, split = _load(model, corpus, device)
+    attributes = {**_attributes(loaded, split, settings, batching), "shard": shard.index, "shards": shard.count}
+    saved = None
+    if progress_file is not None:
+        saved = ProgressFile(Path(progress_file), identity("triggers", attributes, loaded.device), save_every)
+    shard_triggers = triggers.find_triggers(loaded, split, settings, batching, shard, saved)
+    return replace(shard_triggers, attributes=attributes)
+
+
+@torch.no_grad()
+def sample_prefixes(
+    model: Path | str,
+    corpus: Path | str,
+    output: Path | str,
+    settings: Prefixes = Prefixes(),
+    batching: Activations = Activations(),
+    seed: int = 0,
+    device: str = "auto",
+    shard: Part = WHOLE,
+) -> None:
+    """Writes y, o and m of one shard of the sampled prefixes.
+
+    Args:
+        model: the model's folder, `results/<run>/model`.
+        corpus: the validation split, `corpus/validation.h5`.
+        output: the file; its states are in the folder `<name>.blocks` beside it, which must stay.
+        settings: how many prefixes are drawn, how, and which further states are stored.
+        batching: how prefixes are cut into batches.
+        seed: seed of the sample.
+        device: the setting `model.device`.
+        shard: which part of the sample.
+    Raises:
+        UserError: the model and the corpus do not belong together, states overflow, or a file cannot be written.
+    """
+    loaded, split = _load(model, corpus, device)
+    sample = draw_prefixes(split.lengths, settings.count, settings.sample, seed)
+    attributes = {
+        **_attributes(loaded, split, settings, batching),
+        "seed": seed,
+        "sample_hash": hashlib.sha256(np.stack(sample).tobytes()).hexdigest()[:16],
+        "sampled": len(sample[0]),
+    }
+    write_shard(Path(output), loaded, split, sample, settings.keep, batching, shard, attributes)
+
+
+def _load(model: Path | str, corpus: Path | str, device: str) -> tuple[LoadedModel, Corpus]:
+    loaded = load(Path(model), device)
+    return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
+
+
+def _attributes(loaded: LoadedModel, corpus: Corpus, settings: Section, batching: Activations) -> dict[str, Any]:
+    return {
+        **loaded.anatomy.identity,
+        "corpus_hash": corpus.attributes["corpus_hash"],
+        "settings": settings.model_dump(),
+        "activations": batching.model_dump(),
+    }

@@ -1,0 +1,88 @@
+"""The values v_i of a layer, as they act in the residual stream."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ffkv.model.anatomy import Layer, SecondMatrix
+from ffkv.model.experts.record import expert_values, layout_of
+from ffkv.model.tap.assemble import norm_gain, scale_of
+
+UNIT_VECTORS = 1024  # per call of a second matrix
+
+
+def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
+    """The values v_i and the bias b of a layer, so that y = sum_i m_i v_i + b.
+
+    Asks the second matrix itself, with unit vectors and with zero. This needs no knowledge of its layout (Linear, Conv1D)
+    or of adapters around it. If a norm follows the layer, these are the values with the constant gain of the norm. Each
+    token multiplies them with a factor of its own (`ffkv.model.tap.tap`).
+
+    Returns:
+        Values [memory, d] and bias [d], float32. The bias is None if it depends on the token: experts with biases, or a
+        second matrix with a bias and a weight per token.
+    """
+    parts = [_written(model.get_submodule(matrix.module), matrix) for matrix in layer.second_matrices]
+    v = in_residual(model, layer, torch.cat([v for v, _ in parts]), directions=True)
+    biases = [bias for _, bias in parts if bias is not None]
+    constant = len(biases) == len(parts) and not any(
+        matrix.per_token_weight and bool(bias.any()) for matrix, bias in zip(layer.second_matrices, biases, strict=True)
+    )
+    b = in_residual(model, layer, sum(biases[1:], biases[0])[None])[0].float().cpu() if constant else None
+    return v.float().cpu(), b
+
+
+def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: bool = False) -> Tensor:
+    """Maps vectors from the sum of the second matrices to the residual stream, without the factor of a token.
+
+    Args:
+        model: the model.
+        layer: the layer whose norm or linear map follows the sum, if it has one.
+        vectors: vectors at the sum [n, d].
+        directions: the vectors are differences of such sums, so nothing constant is added to them.
+    Returns:
+        Vectors in the residual stream [n, d].
+    """
+    if layer.output_kind not in ("norm", "linear"):
+        return vectors
+    output_module, vectors = in_float32(model.get_submodule(layer.output_module)), vectors.float()
+    if layer.output_kind == "norm":
+        return layer.output_scale * norm_gain(output_module, vectors) * vectors
+    with torch.no_grad():
+        constant = output_module(torch.zeros_like(vectors[:1])) if directions else 0
+        return layer.output_scale * (output_module(vectors) - constant)
+
+
+def in_float32(module: nn.Module) -> nn.Module:
+    """The module, or a float32 copy of it, so that differences of its outputs keep their digits."""
+    dtypes = {parameter.dtype for parameter in module.parameters()}
+    return module if dtypes <= {torch.float32, torch.float64} else copy.deepcopy(module).float()
+
+
+def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | None]:
+    """Scaled values [memory, d] and bias [d] of one second matrix; None for a bias that depends on the token."""
+    bias: Tensor | None
+    if (layout := layout_of(module)) is not None:
+        with torch.no_grad():
+            v, constant = expert_values(module).float(), layout.bank_bias()
+        depends_on_token = layout.expert_bias(0) is not None or layout.passes_on
+        bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant
+    else:
+        module = in_float32(module)
+        weight = module.weight
+        with torch.no_grad():
+            for_zero = module(weight.new_zeros(1, matrix.memories))
+            v = torch.cat([module(units) - for_zero for units in _unit_vectors(matrix.memories, weight)])
+        bias = for_zero[0]
+    scale = scale_of(matrix, v)
+    return scale * v, None if bias is None else scale * bias
+
+
+def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:
+    for start in range(0, size, UNIT_VECTORS):
+        stop = min(start + UNIT_VECTORS, size)
+        units = like.new_zeros(stop - start, size)
+        units[torch.arange(stop - start), torch.arange(start, stop)] = 1
+        yield units

@@ -1,0 +1,87 @@
+"""The running top t against sorting everything."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffkv.activations import packing
+
+# Few different values, so that ties are common; negative ones and zeros must never enter.
+coefficients = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0, 1.5, 1e-30, 3e38]), min_size=1, max_size=40)
+
+
+def brute_force(values: np.ndarray, t: int) -> list[tuple[float, int]]:
+    """Positive values of one key with their places: descending, equal ones by place."""
+    return sorted(
+        ((float(value), place) for place, value in enumerate(values) if value > 0), key=lambda pair: (-pair[0], pair[1])
+    )[:t]
+
+
+@given(st.lists(coefficients, min_size=1, max_size=4), st.integers(1, 6), st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys, t, data):
+    places = max(map(len, keys))
+    table = np.full((len(keys), places), -1.0, np.float32)
+    for key, values in enumerate(keys):
+        table[key, : len(values)] = values
+    order = data.draw(st.permutations(range(places)))
+    shards = [packing.start(len(keys), t, "cpu") for _ in range(data.draw(st.integers(1, 3)))]
+    while order:
+        size = data.draw(st.integers(1, len(order)))
+        batch, order = torch.tensor(order[:size]), order[size:]
+        state = shards[data.draw(st.integers(0, len(shards) - 1))]
+        values = torch.from_numpy(table)[:, batch]
+        hit, column = (values > packing.floor(state)[:, None]).nonzero(as_tuple=True)
+        packing.insert(state, hit, packing.pack(values[hit, column], batch[column]))
+    whole = shards[0]
+    for other in shards[1:]:
+        for key, packed in enumerate(other):
+            packing.insert(whole, torch.full((t,), key), packed)
+    found, place, _ = packing.unpack(whole)
+    for key in range(len(keys)):
+        expected = brute_force(table[key], t)
+        assert [(value, p) for value, p in zip(found[key].tolist(), place[key].tolist(), strict=True) if p >= 0] == [
+            (np.float32(v), p) for v, p in expected
+        ]
+        assert found[key, len(expected) :].tolist() == [0.0] * (t - len(expected))
+
+
+@given(st.floats(2**-126, 2.0**127, width=32), st.integers(0, 2**31 - 1), st.booleans())
+def test_packing_loses_nothing(value, place, gate):
+    packed = packing.pack(torch.tensor([value], dtype=torch.float32), torch.tensor([place]), torch.tensor([gate]))
+    coefficient, back, positive = packing.unpack(packed)
+    assert coefficient.item() == np.float32(value)
+    assert back.item() == place
+    assert positive.item() is gate
+    assert packed.item() > packing.NOTHING
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 2**31 - 1), st.booleans()), max_size=9))
+def test_the_order_of_packed_triggers_is_that_of_coefficients_then_places_whatever_the_gate(triggers):
+    values, places, gates = zip(*triggers, strict=True) if triggers else ((), (), ())
+    packed = packing.pack(torch.tensor(values), torch.tensor(places, dtype=torch.int64), torch.tensor(gates).bool())
+    for one, first in enumerate(triggers):
+        for other, second in enumerate(triggers):
+            if first[:2] != second[:2]:
+                assert (packed[one] > packed[other]) == ((-first[0], first[1]) < (-second[0], second[1]))
+
+
+def test_an_equal_coefficient_from_an_earlier_place_wins():
+    state = packing.start(1, 1, "cpu")
+    for place in (7, 3, 5):
+        value = torch.tensor([1.0])
+        packing.insert(state, torch.tensor([0]), packing.pack(value, torch.tensor([place])))
+    assert packing.unpack(state)[1].item() == 3
+
+
+def test_nothing_to_insert_changes_nothing():
+    state = packing.start(2, 3, "cpu")
+    packing.insert(state, torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+    assert (state == packing.NOTHING).all()
+
+
+@given(st.integers(0, 5), st.integers(1, 9), st.integers(0, 6), st.integers(0, 2**32))
+def test_the_highest_are_what_torch_finds(rows, t, more, seed):
+    packed = torch.randint(0, 5, (rows, t + more), generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(packing.highest(packed, t), packed.topk(t).values)
