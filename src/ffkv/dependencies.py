@@ -19,6 +19,7 @@ PASS = (
     "activations/step.py",
     "activations/top_t.py",
     "activations/trigger_file.py",
+    "batching.py",
     "corpus/corpus_file.py",
     "corpus/document.py",
     "corpus/encode.py",
@@ -42,7 +43,7 @@ MODEL = ("fairseq", "model")
 # Rule: paths below src/ffkv. A folder means every module in it. Only the expensive rules name single modules of a room that
 # an earlier rule depends on as a whole: a change there repeats the earlier rule and, with it, all rules that read its files.
 NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
-    "train": ("embedded", "corpus"),
+    "train": ("batching.py", "corpus", "embedded"),
     "model": MODEL,
     "corpus": ("corpus", *MODEL),
     "triggers": ("activations/triggers.py", *PASS),
@@ -60,6 +61,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "activations/batches.py",
         "activations/last_token.py",
         "activations/trigger_file.py",
+        "batching.py",
         "corpus",
         "keys",
         *MODEL,
@@ -68,6 +70,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "activations/batches.py",
         "activations/last_token.py",
         "activations/trigger_file.py",
+        "batching.py",
         "corpus",
         "keys",
         *MODEL,

@@ -91,11 +91,12 @@ def _option(model: type[Section], name: str) -> Callable:
         flag += "/" + flag_of(f"no_{name}")
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     kind: Any = click.Choice(choices) if choices else str if many else field.annotation
+    limits: Any = Annotated[field.annotation, field]
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         value = list(value) if many else value
         try:
-            TypeAdapter(Annotated[field.annotation, field]).validate_python(value)
+            TypeAdapter(limits).validate_python(value)
         except ValidationError as error:
             raise click.BadParameter(refusal(error.errors()[0])) from error
         return value
