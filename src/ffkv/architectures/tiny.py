@@ -60,7 +60,7 @@ def tiny_model(model_type: str, seed: int = 0, settings: dict[str, Any] | None =
 def _make_visible(parameter: nn.Parameter) -> None:
     """Biases of zero, norms and gates of one and faint matrices would hide what is wrong with a decomposition."""
     if parameter.ndim < 2:
-        parameter += 0.1 * torch.randn_like(parameter)
+        parameter.add_(0.1 * torch.randn_like(parameter))
     elif parameter.std() < FAINT:
         parameter.normal_(std=VISIBLE)
 

@@ -35,7 +35,7 @@ def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
     constant = len(biases) == len(parts) and not any(
         write.per_token_weight and bool(bias.any()) for write, bias in zip(layer.second_matrices, biases, strict=True)
     )
-    b = in_residual(model, layer, sum(biases)[None])[0].float().cpu() if constant else None
+    b = in_residual(model, layer, torch.as_tensor(sum(biases))[None])[0].float().cpu() if constant else None
     return v.float().cpu(), b
 
 
@@ -70,7 +70,7 @@ def _written(module: nn.Module, write: SecondMatrix) -> tuple[Tensor, Tensor | N
         bias = None if beside else v.new_zeros(v.shape[1]) if constant is None else constant
     else:
         module = in_float32(module)
-        like = module.weight
+        like: Any = module.weight
         with torch.no_grad():
             bias = module(like.new_zeros(1, write.memories))
             v = torch.cat([module(units) - bias for units in _unit_vectors(write.memories, like)])

@@ -65,6 +65,6 @@ class Head:
         embedding = self._source.output_embedding
         if embedding is None or tuple(embedding.shape) != (self.vocabulary, width):
             raise UserError(
-                "This model has no single matrix from its residual stream to the vocabulary: set values.projection to 'head'."
+                "This model has no single matrix from its residual stream to the vocabulary: use values.projection 'head'."
             )
         return embedding.detach().float()
