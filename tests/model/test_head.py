@@ -1,6 +1,8 @@
 """The head: readings of logits against their definitions, and the detector's head worked out by hand."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,11 +12,13 @@ from hypothesis import strategies as st
 from support import WORDS, prove_into
 
 from ffkv.errors import UserError
+from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.vocabulary import read_vocabulary, token_texts
 from ffkv.model.head import head as head_module
 from ffkv.model.head import topk
-from ffkv.model.head.head_file import HEAD_FILE, load_head, stored_output_embedding
+from ffkv.model.head.head import Head
+from ffkv.model.head.head_file import HEAD_FILE, load_head, read_head, stored_output_embedding
 from ffkv.model.head.predictions import predictions
 
 
@@ -144,3 +148,22 @@ def test_ids_beyond_the_tokenizer_are_named_by_number(detector):
 def test_the_heads_file_has_the_same_bytes_every_time(checkpoints, proven, tmp_path):
     again = prove_into(tmp_path, checkpoints("gpt2"))
     assert (again / HEAD_FILE).read_bytes() == (proven("gpt2") / HEAD_FILE).read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt", "gpt-neox"])
+def test_a_head_of_plain_modules_gives_the_bits_of_the_models_own_head(proven, kind):
+    anatomy, vectors = read_anatomy(proven(kind)), torch.randn(50, 16, generator=torch.Generator().manual_seed(1))
+    own = Head(read_head(proven(kind), anatomy.head_spec), anatomy.vocabulary, "cpu")
+    assert [module.kind for module in anatomy.head_chain] == ["LayerNorm", "Linear"]
+    assert torch.equal(load_head(proven(kind), "cpu").logits(vectors, 0), own.logits(vectors, 0))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "opt-post-norm"])
+def test_any_other_head_is_the_models_own(proven, kind):
+    """A norm of the model's own code, a soft cap, blocks that end with a norm."""
+    assert read_anatomy(proven(kind)).head_chain == []
+
+
+def test_a_head_of_plain_modules_imports_no_modeling_code(proven):
+    code = f"import sys; from ffkv.model.head.head_file import load_head; load_head({str(proven('gpt2'))!r}, 'cpu')"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'transformers' not in sys.modules"], check=True)

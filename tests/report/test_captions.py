@@ -93,7 +93,10 @@ def test_negative_coefficients_that_are_not_kept_are_said_not_to_be(change):
 
 
 def with_experts(run, count):
-    layers = [replace(layer, second_matrices=[replace(layer.second_matrices[0], experts=count)]) for layer in run.anatomy.layers]
+    layers = [
+        replace(layer, second_matrices=[replace(layer.second_matrices[0], experts=count)])
+        for layer in run.anatomy.layers
+    ]
     return replace(run.anatomy, layers=layers, errors={"experts": 0.0, **run.anatomy.errors})
 
 

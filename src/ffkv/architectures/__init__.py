@@ -1,1 +1,1 @@
-"""Which architectures can be read: tiny models of every causal language model type of transformers, each put to the proof."""
+"""Which architectures ffkv can read: the proof on a tiny model of every causal language model type of transformers."""

@@ -5,12 +5,16 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import ffkv
 from ffkv.errors import UserError
 from ffkv.options import WRITABLE
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # In a clone; an installed package has no docs.
 TABLE = Path(ffkv.__file__).parents[2] / "docs" / "architectures.csv"
@@ -21,14 +25,19 @@ TABLE = Path(ffkv.__file__).parents[2] / "docs" / "architectures.csv"
 @click.option(
     "--prove",
     is_flag=True,
-    help="Prove anew, on a tiny random model of each type, instead of showing docs/architectures.csv.",
+    help="Prove a tiny random model of each type now, instead of showing docs/architectures.csv.",
 )
-@click.option("--output", type=WRITABLE, help="Also write the table here, as CSV.")
-@click.option("--processes", type=click.IntRange(1), show_default="one a core", help="Processes that prove at once.")
+@click.option("--output", type=WRITABLE, help="File to write the table to, as CSV.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    show_default="one per core",
+    help="Number of processes that prove at the same time.",
+)
 def models(model_types: tuple[str, ...], prove: bool, output: Path | None, processes: int | None) -> None:
-    """Show which model types can be read: all of them, or the named ones.
+    """Show which model types ffkv can read: all types, or the named ones.
 
-    A MODEL_TYPE is what a checkpoint's config.json calls `model_type`.
+    A MODEL_TYPE is the value of `model_type` in a checkpoint's config.json.
     """
     from ffkv.files.tables import write
 
@@ -38,22 +47,20 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
     click.echo(_aligned(rows.to_dict("records")))
 
 
-def _stored(model_types: tuple[str, ...]):
-    """The rows of the table that is checked in."""
+def _stored(model_types: tuple[str, ...]) -> "pd.DataFrame":
+    """The rows of docs/architectures.csv."""
     from ffkv.architectures.coverage import COLUMNS
     from ffkv.files.tables import read
 
     if not TABLE.exists():
-        raise UserError(
-            f"{TABLE} does not exist: it comes with a clone of ffkv. `ffkv models --prove` makes the table."
-        )
+        raise UserError(f"{TABLE} does not exist: only a clone of ffkv has it. `ffkv models --prove` makes the table.")
     stored = read(TABLE, texts=COLUMNS)
     _check(model_types, list(stored["model_type"]))
     return stored[stored["model_type"].isin(model_types)] if model_types else stored
 
 
-def _proven(model_types: tuple[str, ...], processes: int | None):
-    """The rows of a table made now."""
+def _proven(model_types: tuple[str, ...], processes: int | None) -> "pd.DataFrame":
+    """The rows of a table that is proven now."""
     from ffkv.architectures.coverage import cores, rows, table
     from ffkv.architectures.tiny import types
     from ffkv.process.progress import progress
@@ -78,7 +85,7 @@ def _check(model_types: tuple[str, ...], known: list[str]) -> None:
 
 
 def _aligned(rows: list[dict[str, str]]) -> str:
-    """The table for a person: what is proven with its kind and error, what is not with the reason."""
+    """The table as text: proven types with kind and error, the others with the reason."""
     lines = [("model type", "proven", "error", "kind of feed-forward layer, or why not")]
     lines += [(row["model_type"], row["proven"], row["largest_error"], row["kind"] or row["reason"]) for row in rows]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
@@ -90,5 +97,5 @@ def _aligned(rows: list[dict[str, str]]) -> str:
 
 
 def line_width() -> int:
-    """The terminal's width; in a file each row is one line."""
+    """Width of the terminal; unlimited in a file, where each row is one line."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize

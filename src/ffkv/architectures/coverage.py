@@ -1,12 +1,13 @@
-"""The coverage table: which causal language model types of transformers can be read as memories, one row each.
+"""The coverage table: one row per causal language model type of transformers says whether ffkv can read it as memories.
 
-A tiny model of the type goes through the same proof as a real checkpoint. The proof decides; nothing is looked up.
+A tiny model of the type goes through the same proof as a real checkpoint. The proof alone decides.
 """
 
 import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import pandas as pd
 
@@ -17,10 +18,14 @@ SENTENCES, TOKENS = 2, 12
 
 @dataclass(frozen=True)
 class Row:
-    """One model type.
+    """One model type. Fields that do not apply are empty.
 
-    proven: "yes" or "no". kind: how its feed-forward layers are built, several kinds with | between. largest_error: of all identities of the proof,
-    relative, to one digit. reason: why it is not proven. What does not apply is empty.
+    Attributes:
+        model_type: as a checkpoint's config.json names it.
+        proven: "yes" or "no".
+        kind: how its feed-forward layers are built; several kinds with | between.
+        largest_error: largest relative error of all identities of the proof, to one digit.
+        reason: why it is not proven.
     """
 
     model_type: str
@@ -34,24 +39,24 @@ COLUMNS = [field.name for field in fields(Row)]
 
 
 def table(rows: list[Row]) -> pd.DataFrame:
-    """The rows as a table, in the order that they came in."""
+    """The rows as a table, in their order."""
     return pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
 
 
 def rows(model_types: list[str], processes: int) -> Iterator[Row]:
-    """The rows of model types, in their order, as they come. The number of processes changes no row."""
+    """Yields the rows of model types, in their order. The number of processes changes no row."""
     context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of torch, but not their locks
     with context.Pool(min(processes, len(model_types)), initializer=_start) as pool:
         yield from pool.imap(row, model_types)
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start() -> None:
-    """One thread a process, and no word from transformers about the odd sizes of tiny models."""
+    """Sets one thread per process, and silences transformers about the odd sizes of tiny models."""
     from ffkv.process.runtime import configure, torch_with
 
     configure(1)
@@ -67,13 +72,13 @@ def row(model_type: str) -> Row:
 
     try:
         model = tiny_model(model_type)
-    except Exception as error:  # whatever the type's own code asks for
+    except Exception as error:  # the type's own code may raise anything
         return Row(model_type, "no", reason=f"not built: {_named(error)}")
     return proof(model_type, model)
 
 
-def proof(model_type: str, model) -> Row:
-    """The row of a model in memory: calibrated on one pair of random sentences, proven on another."""
+def proof(model_type: str, model: Any) -> Row:
+    """The row of a model in memory. It is calibrated on one pair of random sentences and proven on another."""
     from ffkv.model.step import prove_in_memory
 
     try:
@@ -86,7 +91,7 @@ def proof(model_type: str, model) -> Row:
     return Row(model_type, "yes", kind=" | ".join(kinds), largest_error=f"{max(errors.values()):.0e}")
 
 
-def _sentences() -> tuple:
+def _sentences() -> tuple[Any, ...]:
     """Two pairs of sentences [2, 12] of ids from the middle of the vocabulary, away from special tokens."""
     import torch
 

@@ -1,8 +1,8 @@
 """Tiny, randomly initialised models of every causal language model type that transformers knows.
 
-A type's own default config is taken, and every field whose name says that it is a size is made small (`sizes.toml`); what
-names do not settle is in `exceptions.toml`. So a type that comes with a new release needs an entry only where its config
-asks for something unusual.
+The default config of the type is made small: every field whose name is that of a size gets a small value (`sizes.toml`).
+Fields that need another value are in `exceptions.toml`. So a type of a new release needs an entry only if its config asks
+for something unusual.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ VARIANTS = tomllib.loads((DATA / "variants.toml").read_text(encoding="utf-8"))
 
 VOCABULARY = SIZES["vocab_size"]
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-# Fields that are unset by default because the class works them out from the full-sized ones.
+# Fields that are unset by default because the class computes them from other sizes.
 UNSET = {"num_key_value_heads", "head_dim", "intermediate_size"}
 VISIBLE = 0.15  # standard deviation of matrices that would start smaller than `FAINT`
 FAINT = 0.03
@@ -41,9 +41,11 @@ def types() -> list[str]:
 def tiny_model(model_type: str, seed: int = 0, settings: dict[str, Any] | None = None) -> nn.Module:
     """A tiny model in float32, ready to run, with weights of visible size everywhere.
 
-    The same arguments give the same weights; torch's own random state stays as it was.
+    The same arguments give the same weights. Torch's own random state does not change.
 
     Args:
+        model_type: as `types` names it.
+        seed: of the weights.
         settings: config fields that differ from the tiny config of the type.
     """
     config = tiny_config(model_type, settings)
@@ -58,9 +60,9 @@ def tiny_model(model_type: str, seed: int = 0, settings: dict[str, Any] | None =
 
 @torch.no_grad()
 def _make_visible(parameter: nn.Parameter) -> None:
-    """Biases of zero, norms and gates of one and faint matrices would hide what is wrong with a decomposition."""
+    """Zero biases, norms and gates of 1 and faint matrices would hide a wrong decomposition."""
     if parameter.ndim < 2:
-        parameter += 0.1 * torch.randn_like(parameter)
+        parameter.add_(0.1 * torch.randn_like(parameter))
     elif parameter.std() < FAINT:
         parameter.normal_(std=VISIBLE)
 
@@ -71,7 +73,7 @@ def tiny_config(model_type: str, settings: dict[str, Any] | None = None) -> PreT
 
 
 def _shrunk(config: type[PreTrainedConfig], settings: dict[str, Any]) -> dict[str, Any]:
-    """What a config class is to be called with for a tiny model."""
+    """The arguments of a config class for a tiny model."""
     default = vars(config())  # not by attribute: some fields then insist on being asked of a single layer
     fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
     sizes = [name for name in fields if name in SIZES and _is_size(name, default.get(name, SIZES[name]))]
@@ -108,12 +110,12 @@ def _merged(small: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_size(name: str, default: Any) -> bool:
-    """Whether a field is to be made small: not where the type leaves it unset, switches with it or gives a list."""
+    """Whether a field is a size to be made small: not if its default is unset, a switch or a list."""
     return name in UNSET if default is None else not isinstance(default, bool | list | tuple)
 
 
 def _is_beyond(name: str, default: Any) -> bool:
-    """Whether a field is the id of a token that the tiny vocabulary does not have."""
+    """Whether a field is the id of a token outside the tiny vocabulary."""
     is_token = name.endswith(("token_id", "token_index"))
     return is_token and (isinstance(default, list) or (isinstance(default, int) and default >= VOCABULARY))
 

@@ -1,4 +1,4 @@
-"""What the `args` of a fairseq checkpoint say about its model. Whatever would need another model is refused by name."""
+"""Reads the `args` of a fairseq checkpoint. Arguments that ask for another form of model are refused by name."""
 
 import re
 from argparse import Namespace
@@ -6,7 +6,7 @@ from typing import Any
 
 from ffkv.errors import UserError
 
-# What fairseq calls an activation, and what transformers calls the same formula (its own "gelu_fast" is another).
+# fairseq's names of activation functions, and transformers' names of the same formulas (its own "gelu_fast" differs).
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -15,14 +15,14 @@ ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Arguments that change what is computed, the value that can be read, and what it means.
+# Arguments that change the computation, the value that ffkv can read, and its meaning.
 REQUIRED = {
     "adaptive_input": (True, "word embeddings in bands"),
     "decoder_normalize_before": (True, "norms in front of attention and of the feed-forward layer"),
     "decoder_learned_pos": (False, "sinusoidal positions"),
     "no_token_positional_embeddings": (False, "sinusoidal positions"),
     "layernorm_embedding": (False, "no norm behind the embeddings"),
-    "character_embeddings": (False, "one embedding a word"),
+    "character_embeddings": (False, "one embedding per word"),
     "share_decoder_input_output_embed": (False, "an adaptive softmax"),
     "decoder_layers_to_keep": (None, "every layer of the checkpoint"),
     "quant_noise_scalar": (0, "weights that are not quantized"),
@@ -37,7 +37,7 @@ def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
     """The fields of a `FairseqConfig`, from the args of a checkpoint and the size of its dictionary.
 
     Raises:
-        UserError: an argument that asks for a model of another form, or that makes no sense; names it and its value.
+        UserError: an argument asks for a model of another form or is no valid value; names the argument and its value.
     """
     given = vars(args)
     for name, (wanted, meaning) in REQUIRED.items():
@@ -91,9 +91,9 @@ def _context(given: dict[str, Any]) -> int:
 
 
 def _bands(given: dict[str, Any], which: str, vocabulary: int) -> list[list[int]]:
-    """Where each band of the vocabulary ends (exclusive), and how wide its vectors are: d / factor^band."""
+    """The end (exclusive) of each band of the vocabulary, and the width of its vectors, d / factor^band."""
     cutoffs, factor = given.get(f"{which}_cutoff"), given.get(f"{which}_factor", 4)
-    numbers = re.findall(r"[^\s,()\[\]]+", cutoffs) if isinstance(cutoffs, str) else cutoffs
+    numbers: Any = re.findall(r"[^\s,()\[\]]+", cutoffs) if isinstance(cutoffs, str) else cutoffs
     try:
         ends = [int(number) for number in numbers]
     except (TypeError, ValueError):

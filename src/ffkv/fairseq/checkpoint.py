@@ -4,10 +4,11 @@ import argparse
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.errors import UserError
 from ffkv.fairseq import dictionary
@@ -15,18 +16,18 @@ from ffkv.fairseq.arguments import read_arguments
 from ffkv.fairseq.state import fill, upgrade
 from ffkv.settings import Model
 
-FILE = "model.pt"
+MODEL_FILE = "model.pt"
 
 
 def is_fairseq(checkpoint: Path | str) -> bool:
-    """Whether a checkpoint is a folder of fairseq's, if perhaps an incomplete one."""
+    """Whether a checkpoint is a folder of fairseq, perhaps an incomplete one."""
     folder = Path(checkpoint)
-    names = (FILE, dictionary.FILE)
+    names = (MODEL_FILE, dictionary.DICTIONARY_FILE)
     return not (folder / "config.json").exists() and any((folder / name).is_file() for name in names)
 
 
-def load_tokenizer(folder: Path | str):
-    """The tokenizer of a fairseq checkpoint.
+def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerFast:
+    """Loads the tokenizer of a fairseq checkpoint.
 
     Raises:
         UserError: see `read_dictionary`.
@@ -34,11 +35,12 @@ def load_tokenizer(folder: Path | str):
     return dictionary.dictionary_tokenizer(dictionary.read_dictionary(Path(folder)))
 
 
-def load_model(settings: Model, with_weights: bool = True) -> nn.Module:
-    """The model of a fairseq checkpoint, on the CPU. Weights of the wanted type are not copied.
+def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:
+    """Loads the model of a fairseq checkpoint, on the CPU. Weights that have the wanted type already are not copied.
 
     Args:
-        with_weights: False leaves it on torch's meta device: its form alone.
+        settings: of the checkpoint.
+        with_weights: False leaves the model on torch's meta device, without weights.
     Raises:
         UserError: a file is missing, damaged or needs code to be read; the model has another form; weights are missing, left
             over or of another shape; the dictionary is that of another model; model code is to be trusted.
@@ -49,7 +51,7 @@ def load_model(settings: Model, with_weights: bool = True) -> nn.Module:
     folder, dtype = Path(settings.checkpoint), settings.dtype
     if settings.trust_remote_code:
         raise UserError(f"{folder} is a fairseq checkpoint and brings no code: set model.trust_remote_code to false.")
-    path, words = folder / FILE, dictionary.read_dictionary(folder)
+    path, words = folder / MODEL_FILE, dictionary.read_dictionary(folder)
     args, state = read_checkpoint(path)
     try:
         _check_dictionary(words, state)
@@ -59,7 +61,7 @@ def load_model(settings: Model, with_weights: bool = True) -> nn.Module:
             raise UserError(f"args.decoder_layers is {args.decoder_layers}, but it holds no tensor of {last}*.")
         config = FairseqConfig(**upgrade(state, settings_of_model))
         with torch.device("meta"):
-            model = FairseqForCausalLM(config)
+            model: Any = FairseqForCausalLM(config)
         wanted = None if dtype == "auto" else getattr(torch, dtype)
         if not with_weights:
             return model.to(wanted or next(iter(state.values())).dtype)
@@ -72,10 +74,10 @@ def load_model(settings: Model, with_weights: bool = True) -> nn.Module:
 
 
 def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
-    """The args and the state dict in a checkpoint file, by torch's weights-only loader.
+    """Reads the args and the state dict of a checkpoint file with torch's weights-only loader.
 
     Raises:
-        UserError: no such file, a damaged one, one that is no checkpoint, or one that needs a class to be read.
+        UserError: the file does not exist, is damaged, is no checkpoint, or needs a class to be read.
     """
     if not path.is_file():
         raise UserError(f"There is no {path}: a fairseq checkpoint is a folder with model.pt and dict.txt.")
@@ -98,7 +100,7 @@ def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
     return args, state
 
 
-def _is_state(state: Any) -> bool:
+def _is_state(state: Any) -> TypeGuard[dict[str, Tensor]]:
     return isinstance(state, dict) and all(
         isinstance(name, str) and isinstance(tensor, Tensor) and tensor.layout == torch.strided
         for name, tensor in state.items()
@@ -110,5 +112,5 @@ def _check_dictionary(words: list[str], state: dict[str, Tensor]) -> None:
     rows = sum(len(tensor) for name, tensor in state.items() if embeddings.fullmatch(name))
     if rows and rows != len(words):
         raise UserError(
-            f"it embeds {rows} words, but {dictionary.FILE} beside it has {len(words)} (its lines and 4 special words): it belongs to another model."
+            f"it embeds {rows} words, but {dictionary.DICTIONARY_FILE} beside it has {len(words)} (its lines and 4 special words): it belongs to another model."
         )

@@ -1,13 +1,21 @@
-"""The form of a fairseq language model, in the words of transformers."""
+"""The config of a fairseq language model, in the form of transformers."""
+
+from typing import Any
 
 from transformers import PreTrainedConfig
 
+# Tuples, not lists: the hash of a model with these bands depends on it.
+PAPER_BANDS: Any = ((20_000, 1024), (60_000, 256), (267_744, 64))
+
 
 class FairseqConfig(PreTrainedConfig):
-    """What `ffkv.fairseq.modeling` needs to know.
+    """What `ffkv.fairseq.modeling` needs to know; the defaults are those of the paper's model.
 
-    input_bands, output_bands: of each band of the vocabulary, where it ends (exclusive) and how wide its vectors are.
-    tie_words: the softmax has the words' input embeddings; tie_projections: and the projections of all bands but the first.
+    Attributes:
+        input_bands: for each band of the vocabulary, its end (exclusive) and the width of its vectors.
+        output_bands: likewise for the softmax.
+        tie_words: the softmax uses the input embeddings of the words.
+        tie_projections: the softmax uses the input projections of all bands but the first.
     """
 
     model_type = "fairseq_adaptive_lm"
@@ -21,8 +29,8 @@ class FairseqConfig(PreTrainedConfig):
     activation_function: str = "relu"
     scale_embedding: bool = True
     final_norm: bool = False
-    input_bands: list[list[int]] = ((20_000, 1024), (60_000, 256), (267_744, 64))
-    output_bands: list[list[int]] = ((20_000, 1024), (60_000, 256), (267_744, 64))
+    input_bands: list[list[int]] = PAPER_BANDS
+    output_bands: list[list[int]] = PAPER_BANDS
     tie_words: bool = True
     tie_projections: bool = True
     pad_token_id: int | None = 1

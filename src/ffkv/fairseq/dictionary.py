@@ -1,10 +1,14 @@
-"""fairseq's dictionary: `dict.txt`, a line `word count` for every word, as a tokenizer that splits on blanks."""
+"""fairseq's dictionary, `dict.txt`, as a tokenizer that splits on blanks. Each line is `word count`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ffkv.errors import UserError
 
-FILE = "dict.txt"
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+DICTIONARY_FILE = "dict.txt"
 BOS, PAD, EOS, UNKNOWN = SPECIAL = (
     "<s>",
     "<pad>",
@@ -14,12 +18,12 @@ BOS, PAD, EOS, UNKNOWN = SPECIAL = (
 
 
 def read_dictionary(folder: Path) -> list[str]:
-    """The word of every id: the four special ones, then a word a line.
+    """Reads the word of every id: the four special ones, then one word per line.
 
     Raises:
-        UserError: there is no dictionary, it is no UTF-8, or a line is not `word count`, or a word occurs twice.
+        UserError: there is no dictionary, it is not UTF-8, a line is not `word count`, or a word occurs twice.
     """
-    path = Path(folder) / FILE
+    path = Path(folder) / DICTIONARY_FILE
     try:
         lines = path.read_text(encoding="utf-8").split(
             "\n"
@@ -40,10 +44,10 @@ def read_dictionary(folder: Path) -> list[str]:
     return words
 
 
-def dictionary_tokenizer(words: list[str]):
-    """A fast tokenizer of transformers: words stand between blanks, unknown ones are `<unk>`, `</s>` is put in front.
+def dictionary_tokenizer(words: list[str]) -> "PreTrainedTokenizerFast":
+    """Makes a fast tokenizer of transformers: blanks separate words, unknown words are `<unk>`, `</s>` comes first.
 
-    Special tokens are words like others: they count where they stand between blanks, and split no word that holds them.
+    Special tokens are words like others: blanks separate them, and they split no word that contains them.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast

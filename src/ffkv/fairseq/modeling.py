@@ -7,7 +7,7 @@
     h'  = r + y                     the block output
 
 The head is the whole adaptive softmax: the logits of this model are log-probabilities, in the order of the ids. There is
-no matrix that they are a product with. For reading only: forward passes are made without gradients.
+no matrix that they are a product with. The model is for reading only: forward passes have no gradients.
 """
 
 import math
@@ -21,7 +21,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from ffkv.fairseq.adaptive import AdaptiveInput, AdaptiveSoftmax
 from ffkv.fairseq.configuration import FairseqConfig
 
-FIRST_POSITION = 2  # fairseq counts on from the padding's id, 1
+FIRST_POSITION = 2  # fairseq counts positions from the padding's id, 1, on
 
 
 class Attention(nn.Module):
@@ -31,8 +31,10 @@ class Attention(nn.Module):
         """Makes the four projections, with biases."""
         super().__init__()
         self.heads = config.num_attention_heads
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            setattr(self, name, nn.Linear(config.hidden_size, config.hidden_size))
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, states: Tensor) -> Tensor:
         """Attention output [sentence, token, d]."""
@@ -96,7 +98,7 @@ class Decoder(nn.Module):
 
 
 class FairseqForCausalLM(PreTrainedModel):
-    """The model. Sentences may be padded on the right without a mask: no token sees what stands right of it."""
+    """The language model. Sentences may be padded on the right without a mask, because no token sees later tokens."""
 
     config_class = FairseqConfig
     _supports_sdpa = True

@@ -1,7 +1,7 @@
 """The anatomy of a model's feed-forward layers. The proof finds it once; later steps read it from `model/anatomy.json`."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,6 +110,21 @@ class Layer:
         raise IndexError(memory)
 
 
+@dataclass(frozen=True)
+class HeadModule:
+    """A plain torch module of a head that is a chain of such modules, see `ffkv.model.head.chain`.
+
+    Attributes:
+        name: the module's name.
+        kind: "LayerNorm" or "Linear".
+        eps: of a LayerNorm.
+    """
+
+    name: str
+    kind: str
+    eps: float
+
+
 class HeadSpec(NamedTuple):
     """What `ffkv.model.head` must know of a model to keep its head without its blocks.
 
@@ -148,6 +163,7 @@ class Anatomy:
         layers: the feed-forward layers.
         errors: largest relative error of each identity of the proof that applies, see `ffkv.model.identities`.
         versions: versions of ffkv and of the libraries that made the proof.
+        head_chain: the modules of a head that is a chain of plain modules, in order; [] for any other head.
     """
 
     checkpoint: str
@@ -167,6 +183,7 @@ class Anatomy:
     layers: list[Layer]
     errors: dict[str, float]
     versions: dict[str, str]
+    head_chain: list[HeadModule] = field(default_factory=list)
 
     @property
     def head_spec(self) -> HeadSpec:
@@ -204,7 +221,8 @@ def read_anatomy(folder: Path | str) -> Anatomy:
     verify_sum(path)
     try:
         stored = json.loads(path.read_text())
-        return Anatomy(**{**stored, "layers": [_layer(layer) for layer in stored["layers"]]})
+        layers = [_layer(layer) for layer in stored["layers"]]
+        return Anatomy(**{**stored, "layers": layers, "head_chain": [HeadModule(**m) for m in stored["head_chain"]]})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} cannot be read ({error}). Run `ffkv model` first, or again.") from error
 

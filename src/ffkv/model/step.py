@@ -19,6 +19,7 @@ from ffkv.model.checkpoint.read import load_checkpoint, load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.probe_texts import context_of, passages
 from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
+from ffkv.model.head.chain import find_chain
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, read_head, write_head
 from ffkv.model.identities import IDENTITIES
@@ -58,13 +59,14 @@ class ProvenModel:
         folder = Path(folder)
         if values_file is not None:
             write_values(Path(values_file), self.model, self.anatomy)
-        write_anatomy(folder, self.anatomy)
         self.tokenizer.save_pretrained(folder)
         write_vocabulary(folder, self.tokenizer, self.anatomy)
-        write_head(folder, self.model, self.decomposition.head_spec)
-        with _naming(self.anatomy.checkpoint, self.model):
+        emptied = write_head(folder, self.model, self.decomposition.head_spec)
+        anatomy = replace(self.anatomy, head_chain=find_chain(emptied, self.anatomy.width))
+        write_anatomy(folder, anatomy)
+        with _naming(anatomy.checkpoint, self.model):
             error = prove_head(load_head(folder, "cpu"), self.decomposition)
-        anatomy = replace(self.anatomy, errors={**self.anatomy.errors, "head": error})
+        anatomy = replace(anatomy, errors={**anatomy.errors, "head": error})
         write_anatomy(folder, anatomy)
         return anatomy
 

@@ -1,7 +1,8 @@
-"""The model that was proven, in memory again."""
+"""Loads a proven model again."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,33 +17,34 @@ from ffkv.settings import Model
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in evaluation mode on its device, with its proven anatomy."""
+    """A proven model.
+
+    Attributes:
+        model: in evaluation mode, on its device.
+        anatomy: what was proven.
+        device: the torch device.
+    """
 
     model: torch.nn.Module
     anatomy: Anatomy
     device: str
 
 
-def load(model_folder: Path, device: str = "auto") -> LoadedModel:
-    """The model that the model stage has proven, loaded from its checkpoint again.
+def load(model_folder: Path | str, device: str = "auto") -> LoadedModel:
+    """Loads the model of a model folder from its checkpoint. Its banks of experts keep records.
 
     Args:
         model_folder: `results/<run>/model`.
         device: as the setting `model.device`.
     Raises:
-        UserError: the checkpoint is gone, or its weights are no longer those that were proven.
+        UserError: the checkpoint is gone, or its weights or its config have changed since the proof.
     """
     anatomy = read_anatomy(model_folder)
-    settings = Model(
-        checkpoint=anatomy.checkpoint,
-        revision=anatomy.revision,
-        dtype=anatomy.dtype,
-        trust_remote_code=anatomy.trust_remote_code,
-    )
-    model = load_checkpoint(settings)
+    names = ("checkpoint", "revision", "dtype", "trust_remote_code")
+    model: Any = load_checkpoint(Model.model_validate({name: getattr(anatomy, name) for name in names}))
     if weights_hash(model) != anatomy.model_hash:
         raise UserError(
-            f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model stage again."
+            f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model step again."
         )
     record_experts(model)
     device = choose_device(device)

@@ -34,7 +34,8 @@ def load_checkpoint(settings: Model) -> PreTrainedModel:
             raise UserError(
                 f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {parameter.dtype}: the file is damaged, the training diverged, or the type is too small for them."
             )
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _from_transformers(settings: Model) -> PreTrainedModel:
@@ -190,7 +191,7 @@ def load_tokenizer(
 
     logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # as above
         raise UserError(f"The tokenizer of {source} cannot be loaded: {_short(error, source)}") from error
     if not tokenizer.is_fast:

@@ -95,6 +95,7 @@ def positive_gates(bank: nn.Module) -> Tensor:
     call, (experts, units) = _last_calls[bank], shape_of(bank)
     positive = torch.zeros(len(call.written), experts * units, dtype=torch.bool, device=call.written.device)
     for expert, tokens, _, gates in call.experts:
+        assert gates is not None, "a bank without gates"
         positive[tokens, expert * units : (expert + 1) * units] = gates
     return positive
 
@@ -130,7 +131,7 @@ def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
             continue
         if expert >= experts:
             if layout.passes_on:
-                bias.index_add_(0, tokens, (x * weight).to(bias.dtype))
+                bias.index_add_(0, tokens, (x if weight is None else x * weight).to(bias.dtype))
             continue
         m, positive = layout.coefficients(expert, x)
         weight = None if weight is None else weight.to(m.dtype)

@@ -40,6 +40,17 @@ class EmptiedModel:
                 forward = self._pass_vectors if path == spec.last_block else self._pass_input
                 block.forward = forward  # type: ignore[method-assign]  # this is what emptying means
 
+    @property
+    def reads_through_norms(self) -> bool:
+        """Whether vectors of some layers are read through the last norm of their block."""
+        return any(layer.post_norm for layer in self._spec.layers)
+
+    @property
+    def output_embedding(self) -> Tensor | None:
+        """E [vocabulary, width of its input]; None if there is no single matrix."""
+        embedding = self.model.get_output_embeddings()
+        return None if embedding is None else embedding.weight
+
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""
         states = vectors[:, None]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ffkv.errors import UserError
+from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
 
 CHUNK_BYTES = 2**26  # of logits that are computed at a time: bounds the memory whatever the vocabulary
@@ -20,10 +21,10 @@ class Head:
         dtype: type of the head's weights.
     """
 
-    def __init__(self, emptied: EmptiedModel, vocabulary: int, device: str, projection: str = "head"):
-        """Moves an emptied model to a device. `projection` is the setting `values.projection`."""
-        self._emptied, self._device, self._projection = emptied, device, projection
-        self._model = emptied.model.to(device)
+    def __init__(self, source: EmptiedModel | ModuleChain, vocabulary: int, device: str, projection: str = "head"):
+        """Moves what reads vectors out to a device. `projection` is the setting `values.projection`."""
+        self._source, self._device, self._projection = source, device, projection
+        self._model = source.model.to(device)
         self.vocabulary = vocabulary
         self.dtype = next(parameter.dtype for parameter in self._model.parameters() if parameter.is_floating_point())
 
@@ -57,13 +58,13 @@ class Head:
         if self._projection == "unembedding":
             return vectors @ self._output_embedding(vectors.shape[1]).T
         with torch.no_grad():
-            return self._emptied.read_out(vectors.to(self.dtype), layer).float()
+            return self._source.read_out(vectors.to(self.dtype), layer).float()
 
     def _output_embedding(self, width: int) -> Tensor:
         """E [vocabulary, d] in float32."""
-        embedding = self._model.get_output_embeddings()
-        if embedding is None or tuple(embedding.weight.shape) != (self.vocabulary, width):
+        embedding = self._source.output_embedding
+        if embedding is None or tuple(embedding.shape) != (self.vocabulary, width):
             raise UserError(
-                "This model has no single matrix from its residual stream to the vocabulary: set values.projection to 'head'."
+                "This model has no single matrix from its residual stream to the vocabulary: use values.projection 'head'."
             )
-        return embedding.weight.detach().float()
+        return embedding.detach().float()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
 from ffkv.model.anatomy import HeadSpec, read_anatomy
+from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
 from ffkv.model.head.head import Head
 from ffkv.process.runtime import choose_device
@@ -27,9 +28,10 @@ EMBEDDING = "output embedding"  # an entry of the names that is no tensor of the
 FAIRSEQ = "FairseqForCausalLM"
 
 
-def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> None:
+def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> EmptiedModel:
     """Empties the model and writes its tensors and its config into a folder."""
-    emptied: Any = EmptiedModel(model, spec).model
+    emptied_model = EmptiedModel(model, spec)
+    emptied = emptied_model.model
     stored_names: dict[int, str] = {}
     names: dict[str, str] = {}
     tensors: dict[str, Tensor] = {}
@@ -43,6 +45,7 @@ def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> None:
     names[EMBEDDING] = stored_names.get(id(embedding.weight), "") if embedding is not None else ""
     save_file(tensors, folder / HEAD_FILE, metadata={NAMES: json.dumps(names, sort_keys=True)})
     emptied.config.save_pretrained(folder)
+    return emptied_model
 
 
 def load_head(model_folder: Path | str, device: str = "auto", projection: str = "head") -> Head:
@@ -55,10 +58,15 @@ def load_head(model_folder: Path | str, device: str = "auto", projection: str = 
     Raises:
         UserError: the model step has not been run, or its files are damaged.
     """
-    anatomy = read_anatomy(model_folder)
-    source = anatomy.checkpoint if anatomy.trust_remote_code else ""
-    emptied = read_head(Path(model_folder), anatomy.head_spec, source, anatomy.revision)
-    return Head(emptied, anatomy.vocabulary, choose_device(device), projection)
+    anatomy, folder = read_anatomy(model_folder), Path(model_folder)
+    reader: EmptiedModel | ModuleChain
+    if anatomy.head_chain:
+        tensors, names = _read(folder)
+        reader = ModuleChain(anatomy.head_chain, {name: tensors[stored] for name, stored in names.items()})
+    else:
+        source = anatomy.checkpoint if anatomy.trust_remote_code else ""
+        reader = read_head(folder, anatomy.head_spec, source, anatomy.revision)
+    return Head(reader, anatomy.vocabulary, choose_device(device), projection)
 
 
 def read_head(folder: Path, spec: HeadSpec, source: str = "", revision: str = "main") -> EmptiedModel:
@@ -72,23 +80,39 @@ def read_head(folder: Path, spec: HeadSpec, source: str = "", revision: str = "m
     Raises:
         UserError: the folder holds no readable head.
     """
+    tensors, names = _read(folder)
+    dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+    try:
+        with torch.device("meta"):
+            model = _build(folder, spec.architecture, dtype, source, revision)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unreadable(folder, error) from error
+    emptied = EmptiedModel(model, spec)
+    _fill(model, tensors, names)
+    model.eval()
+    return emptied
+
+
+def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a head, and for each tensor name of the model the tensor's name in the file.
+
+    Raises:
+        UserError: the folder holds no readable head.
+    """
     verify_sum(folder)
     path = folder / HEAD_FILE
     if not path.exists():
         raise UserError(f"{path} does not exist: run `ffkv model` again.")
     try:
-        tensors = load_file(path)
         with safe_open(path, "pt") as file:
             names = {name: stored for name, stored in _names(file).items() if name != EMBEDDING}
-        dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
-        with torch.device("meta"):
-            model = _build(folder, spec.architecture, dtype, source, revision)
+        return load_file(path), names
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise UserError(f"The files in {folder} cannot be read ({error}). Run `ffkv model` again.") from error
-    emptied = EmptiedModel(model, spec)
-    _fill(model, tensors, names)
-    model.eval()
-    return emptied
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: Exception) -> UserError:
+    return UserError(f"The files in {folder} cannot be read ({error}). Run `ffkv model` again.")
 
 
 def _build(folder: Path, architecture: str, dtype: torch.dtype, source: str, revision: str) -> Any:
