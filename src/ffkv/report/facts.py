@@ -143,7 +143,7 @@ def _definitions_of_methods(settings: Settings) -> Terms:
 
 def proof(run: Run) -> Terms:
     """How exactly the model fulfils the identities on which the analysis rests. Those that do not apply are left out."""
-    has_experts = any(matrix.experts for layer in run.anatomy.layers for matrix in layer.writes)
+    has_experts = any(matrix.experts for layer in run.anatomy.layers for matrix in layer.second_matrices)
     return [
         (IDENTITIES[name].meaning, f"largest relative error {error:.2g}")
         for name, error in run.anatomy.errors.items()

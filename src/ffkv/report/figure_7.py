@@ -60,7 +60,7 @@ def caption(run: Run) -> Caption:
             f" With this model's activation, {activation}, hardly any coefficient is exactly zero, so that small positive "
             "ones count as active too."
         )
-    if any(write.experts for layer in layers for write in layer.writes):
+    if any(matrix.experts for layer in layers for matrix in layer.second_matrices):
         text += (
             " The coefficients of an expert are zero for a prefix that is not sent to it: its memories are not active."
         )
