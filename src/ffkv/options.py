@@ -1,8 +1,6 @@
-"""Options of the subcommands, and how the rules of the workflow pass settings as options.
+"""Options of the subcommands. Options that are settings take their default, limits and help from the settings."""
 
-Options that are settings take their default, limits and help from the settings, so that these are written once.
-"""
-
+import functools
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,29 +9,30 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import click
 from pydantic import TypeAdapter, ValidationError
 
-from ffkv.settings import Section, Settings
+from ffkv.parts import Part
+from ffkv.settings import Model, Section, Settings
 from ffkv.settings.messages import refusal
 
 READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 WRITABLE = click.Path(path_type=Path)
 
+
+def _input(flag: str, about: str) -> Callable:
+    return click.option(flag, f"{flag[2:]}_file", type=READABLE, required=True, help=about)
+
+
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The folder model/ of the run.")
-VALUES = click.option("--values", "values_file", type=READABLE, required=True, help="The run's values.h5.")
-TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="The run's triggers.h5.")
-PREFIXES = click.option(
-    "--prefixes", "prefixes_file", type=READABLE, required=True, help="The run's sampled_prefixes.h5."
-)
-CORPUS = click.option(
-    "--corpus", "corpus_file", type=READABLE, required=True, help="A split of the corpus, corpus/<split>.h5."
-)
-PROJECTIONS = click.option(
-    "--projections",
-    "projections_file",
-    type=READABLE,
-    required=True,
-    help="The projections of this layer group, values/projections/<group>.h5.",
-)
+VALUES = _input("--values", "The run's values.h5.")
+TRIGGERS = _input("--triggers", "The run's triggers.h5.")
+PREFIXES = _input("--prefixes", "The run's sampled_prefixes.h5.")
+CORPUS = _input("--corpus", "A split of the corpus, corpus/<split>.h5.")
+PROJECTIONS = _input("--projections", "The projections of this layer group, values/projections/<group>.h5.")
+
+
+def output_option(about: str, flag: str = "--output") -> Callable:
+    """Adds an option that names a file or a folder to write."""
+    return click.option(flag, type=WRITABLE, required=True, help=about)
 
 
 def flag_of(name: str) -> str:
@@ -42,15 +41,11 @@ def flag_of(name: str) -> str:
 
 
 def command_line(settings: dict[str, Any], *names: str) -> str:
-    """Settings as options of a command, quoted for the shell.
+    """Settings as options of a command, quoted for the shell, such as `--per-key 50 --device auto`.
 
     Args:
         settings: all settings of a run, as nested dictionaries.
-        names: sections such as `triggers`, single settings such as `model/device`, or settings of the top level such
-            as `seed`.
-    Returns:
-        The options in this order, for example `--per-key 50 --one-prefix-per-sentence --device auto`. A list repeats
-        its option for each of its items.
+        names: sections such as `triggers`, settings such as `model/device`, or settings of the top level such as `seed`.
     Raises:
         KeyError: there is no such setting.
     """
@@ -64,7 +59,7 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
 
 
 def _words(name: str, value: Any) -> Iterator[str]:
-    """One setting as words of a command line."""
+    """One setting as words of a command line. A list repeats its option for each of its items."""
     if isinstance(value, bool):
         yield flag_of(name) if value else flag_of(f"no_{name}")
         return
@@ -155,3 +150,19 @@ def part_options(name: str) -> Callable:
         )(command)
 
     return decorate
+
+
+def measures_layers(command: Callable) -> Callable:
+    """Adds `--device`, `--layer-group`, `--layer-groups` and `--threads`, and limits torch to these threads.
+
+    The command gets `device` and `layer_group`, which is a `Part`.
+    """
+
+    @functools.wraps(command)
+    def with_torch(layer_group: int, layer_groups: int, threads: int, **options: Any) -> None:
+        from ffkv.process.runtime import torch_with
+
+        torch_with(threads)
+        command(layer_group=Part(layer_group, layer_groups), **options)
+
+    return setting(Model, "device")(part_options("layer_group")(threads_option(with_torch)))

@@ -111,7 +111,7 @@ def test_bins_of_one_probability_or_of_no_key(worked):
 
 def test_the_table_of_predictive_values_shows_a_trigger_that_matches(worked, detector):
     predictive, tokens = summaries.select_predictive(worked.table, 5), read_vocabulary(detector)
-    table = summaries.describe_predictive(predictive, worked.triggers, worked.corpus, tokens, per_key=4)
+    table = summaries.describe_predictive(predictive, worked.triggers, worked.corpus, tokens)
     shown = table.set_index(["layer", "memory"])
     assert shown.loc[(1, 1), ["token", "prefix", "next_token", "precision"]].tolist() == ["f", "p d", "f", 0.25]
     assert shown.loc[(0, 2), ["token", "prefix", "next_token"]].tolist() == ["c", "p c", "c"]
@@ -122,5 +122,5 @@ def test_the_table_of_predictive_values_shows_a_trigger_that_matches(worked, det
 
 def test_a_dead_key_among_the_predictive_values_has_no_trigger_to_show(worked, detector):
     dead = worked.table[worked.table["triggers"] == 0]
-    table = summaries.describe_predictive(dead, worked.triggers, worked.corpus, read_vocabulary(detector), per_key=4)
+    table = summaries.describe_predictive(dead, worked.triggers, worked.corpus, read_vocabulary(detector))
     assert table[["prefix", "next_token"]].to_numpy().tolist() == [["", ""]] * 2

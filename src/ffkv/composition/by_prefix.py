@@ -21,13 +21,8 @@ def describe_memories(
         norm: length of v_i [memory].
         mass: share of the summed contribution that the effective memories carry.
     Returns:
-        One row per prefix, with these columns:
-
-        - active: number of memories with m_i > 0
-        - share: share of memories with m_i > 0
-        - agreeing: number of active memories with top(v_i) = top(y)
-        - agreeing_all: number of memories with top(v_i) = top(y)
-        - effective, participation: see `count_effective`
+        One row per prefix: active and share (number and share of memories with m_i > 0); agreeing and agreeing_all (number
+        of active memories, and of all memories, with top(v_i) = top(y)); effective, participation (see `count_effective`).
     """
     active, agrees = m > 0, top_v[None] == top_y[:, None]
     effective, participation = count_effective(m, norm, mass)
@@ -46,10 +41,8 @@ def describe_memories(
 def count_effective(m: np.ndarray, norm: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:
     """Counts the memories that matter on each prefix, by the size of their contributions c_i = |m_i| ‖v_i‖.
 
-    Args:
-        m: memory coefficients [prefix, memory].
-        norm: length of v_i [memory].
-        mass: share of the sum of c_i that the effective memories carry.
+    Args: see `describe_memories`.
+
     Returns:
         The effective number: the smallest number of memories that carry `mass` of the sum of c_i, int32 [prefix].
         The participation (sum c)² / sum c², which is the number of memories if all contribute alike [prefix].
@@ -71,18 +64,14 @@ def count_effective(m: np.ndarray, norm: np.ndarray, mass: float) -> tuple[np.nd
 
 
 def describe_prefixes(corpus: Corpus, sentence: np.ndarray, position: np.ndarray) -> pd.DataFrame:
-    """Describes sampled prefixes by their words. Words are not tokens.
+    """Describes sampled prefixes of the validation split by their words. Words are not tokens.
 
     Args:
-        corpus: the validation split.
         sentence: sentence of each prefix [prefix].
         position: number of tokens of each prefix, BOS not counted [prefix].
     Returns:
-        One row per prefix, with these columns:
-
-        - prefix: its number, from 0
-        - words: number of its words, an unfinished last word included
-        - target_is_stop_word: whether the next token lies in a stop word
+        One row per prefix: prefix (its number, from 0); words (number of its words, an unfinished last word included);
+        target_is_stop_word (whether the next token lies in a stop word).
     """
     counts, stops = [], []
     for s, p in zip(sentence.tolist(), position.tolist(), strict=True):

@@ -4,19 +4,9 @@ from pathlib import Path
 
 import click
 
-from ffkv.options import (
-    CORPUS,
-    MODEL,
-    PREFIXES,
-    PROJECTIONS,
-    READABLE,
-    WRITABLE,
-    part_options,
-    setting,
-    threads_option,
-)
+from ffkv.options import CORPUS, MODEL, PREFIXES, PROJECTIONS, READABLE, measures_layers, output_option, setting
 from ffkv.parts import Part
-from ffkv.settings import Composition, Model
+from ffkv.settings import Composition
 
 
 @click.group()
@@ -30,10 +20,8 @@ def composition() -> None:
 @PROJECTIONS
 @CORPUS
 @setting(Composition, "mass")
-@setting(Model, "device")
-@part_options("layer_group")
-@threads_option
-@click.option("--output", type=WRITABLE, required=True, help="Table to write, composition/by_prefix/<group>.parquet.")
+@measures_layers
+@output_option("Table to write, composition/by_prefix/<group>.parquet.")
 def measure(
     model_folder: Path,
     prefixes_file: Path,
@@ -41,36 +29,28 @@ def measure(
     corpus_file: Path,
     mass: float,
     device: str,
-    layer_group: int,
-    layer_groups: int,
-    threads: int,
+    layer_group: Part,
     output: Path,
 ) -> None:
     """Measure on each sampled prefix how the memories of a layer group compose.
 
     The projections are those of the same layer group. The corpus is the validation split.
     """
-    from ffkv.process.runtime import torch_with
-
-    torch_with(threads)
     from ffkv.composition.step import measure_composition
     from ffkv.files import tables
 
-    group, settings = Part(layer_group, layer_groups), Composition(mass=mass)
-    by_prefix = measure_composition(model_folder, prefixes_file, projections_file, corpus_file, settings, device, group)
-    tables.write(by_prefix, output)
+    files = (model_folder, prefixes_file, projections_file, corpus_file)
+    tables.write(measure_composition(*files, Composition(mass=mass), device, layer_group), output)
 
 
 @composition.command()
 @click.argument("by_prefix", nargs=-1, required=True, type=READABLE)
 @MODEL
 @setting(Composition, "short_prefix")
-@click.option("--output", type=WRITABLE, required=True, help="Folder to write into, composition/.")
+@output_option("Folder to write into, composition/.")
 def summarize(by_prefix: tuple[Path, ...], model_folder: Path, short_prefix: int, output: Path) -> None:
     """Summarize the tables BY_PREFIX of all layer groups into the tables of figures 7 and 8."""
     from ffkv.composition.step import summarize_composition
     from ffkv.files import tables
 
-    summaries = summarize_composition(by_prefix, model_folder, Composition(short_prefix=short_prefix))
-    for name, table in summaries.items():
-        tables.write(table, output / f"{name}.csv")
+    tables.write_all(summarize_composition(by_prefix, model_folder, Composition(short_prefix=short_prefix)), output)

@@ -1,24 +1,23 @@
-"""The steps of the room `composition`: measure the memories on each sampled prefix, summarize them over prefixes."""
+"""Measures the memories on each sampled prefix, and summarizes them over prefixes."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
-from ffkv.activations.prefix_file import PrefixLayer, read_layer
+from ffkv.activations.prefix_file import read_layer
 from ffkv.composition import summaries
 from ffkv.composition.by_prefix import describe_memories, describe_prefixes
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
-from ffkv.model.anatomy import Anatomy, read_anatomy
-from ffkv.model.head.head import Head
+from ffkv.model.anatomy import read_anatomy
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.predictions import predictions
 from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.settings import Composition
-from ffkv.values.projections import Projections, read_projections
+from ffkv.values.projections import read_projections
 
 DEFAULTS = Composition()
 COLUMNS = [
@@ -32,7 +31,7 @@ COLUMNS = [
     "participation",
     "target_is_stop_word",
     "words",
-]
+]  # in order
 
 
 def measure_composition(
@@ -65,7 +64,12 @@ def measure_composition(
     """
     anatomy = read_anatomy(Path(model))
     layers = layer_group.of(len(anatomy.layers))
-    values = _read_values_of(layers, Path(projections), anatomy)
+    values = read_projections(projections, anatomy.identity)
+    stored = sorted(set(values.layer.tolist()))
+    if stored != list(layers):
+        raise UserError(
+            f"{projections} has layers {stored}, not layers {list(layers)}: give the file of the same layer group."
+        )
     head = load_head(Path(model), device, str(values.attributes["projection"]))
     by_layer = []
     with (
@@ -76,39 +80,13 @@ def measure_composition(
         split = read_corpus(Path(corpus), attributes)
         described = describe_prefixes(split, file["sentence"][...], file["position"][...])
         for layer in layers:
-            measured = measure_layer(head, read_layer(file, layer, "ym"), values, layer, settings.mass)
-            by_layer.append(pd.concat([described.assign(layer=layer), measured], axis=1)[COLUMNS])
+            states, of_layer = read_layer(file, layer, "ym"), values.layer == layer
+            top_y = predictions(head, states.y, layer).ids
+            memories = describe_memories(states.m, values.top[of_layer], top_y, values.norm[of_layer], settings.mass)
+            by_layer.append(pd.concat([described.assign(layer=layer), memories], axis=1)[COLUMNS])
             bar.update()
     table = pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
     return tables.identify(table, attributes)
-
-
-def _read_values_of(layers: range, path: Path, anatomy: Anatomy) -> Projections:
-    """The projections of these layers; refuses a file with other layers."""
-    projections = read_projections(path, anatomy.identity)
-    stored = sorted(set(projections.layer.tolist()))
-    if stored != list(layers):
-        raise UserError(
-            f"{path} has layers {stored}, not layers {list(layers)}: give the file of the same layer group."
-        )
-    return projections
-
-
-def measure_layer(head: Head, states: PrefixLayer, values: Projections, layer: int, mass: float) -> pd.DataFrame:
-    """Measures one layer.
-
-    Args:
-        head: the head of the model.
-        states: y and m of the sampled prefixes.
-        values: projections of the layer's values; may hold other layers too.
-        layer: number of the layer, from 0.
-        mass: as in `describe_memories`.
-    Returns:
-        The columns of `describe_memories`.
-    """
-    of_layer = values.layer == layer
-    top_y = predictions(head, states.y, layer).ids
-    return describe_memories(states.m, values.top[of_layer], top_y, values.norm[of_layer], mass)
 
 
 def summarize_composition(

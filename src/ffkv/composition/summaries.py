@@ -1,4 +1,7 @@
-"""Summaries of figures 7 and 8: how many memories compose a layer's output, and whether one of them predicts it."""
+"""Summaries of figures 7 and 8: how many memories compose a layer's output, and whether one of them predicts it.
+
+`table` has one row per layer and prefix, see `ffkv.composition.step.measure_composition`.
+"""
 
 from collections.abc import Mapping
 
@@ -11,13 +14,7 @@ READINGS = {"active": "agreeing", "all": "agreeing_all"}  # reading of "no memor
 
 
 def summarize_active(table: pd.DataFrame) -> pd.DataFrame:
-    """Share of active memories, as one box per layer (figure 7).
-
-    Args:
-        table: by prefix, all layers.
-    Returns:
-        One row per layer: see `ffkv.intervals.boxes`.
-    """
+    """Share of active memories (figure 7): one row per layer, see `ffkv.intervals.boxes`."""
     return boxes(table, "share", "prefixes")
 
 
@@ -25,32 +22,20 @@ def summarize_effective(table: pd.DataFrame, memories: Mapping[int, int]) -> pd.
     """Effective number of memories, as quartiles over prefixes (figure 7).
 
     Args:
-        table: by prefix, all layers.
         memories: d_m of each layer.
     Returns:
         One row per layer: layer, memories, effective_q1, effective_median, effective_q3, participation_median.
     """
-    rows = []
-    for layer, prefixes in table.groupby("layer"):
-        q1, median, q3 = prefixes["effective"].quantile([0.25, 0.5, 0.75])
-        rows.append(
-            {
-                "layer": layer,
-                "memories": memories[layer],
-                "effective_q1": q1,
-                "effective_median": median,
-                "effective_q3": q3,
-                "participation_median": prefixes["participation"].median(),
-            }
-        )
-    return pd.DataFrame(rows)
+    layers = table.groupby("layer")
+    summary = pd.DataFrame({"memories": pd.Series(memories)}).rename_axis("layer").loc[list(layers.groups)]
+    for name, share in {"q1": 0.25, "median": 0.5, "q3": 0.75}.items():
+        summary[f"effective_{name}"] = layers["effective"].quantile(share)
+    return summary.assign(participation_median=layers["participation"].median()).reset_index()
 
 
 def summarize_no_agreement(table: pd.DataFrame) -> pd.DataFrame:
     """Share of prefixes on which no memory predicts the same token as its layer (figure 8).
 
-    Args:
-        table: by prefix, all layers.
     Returns:
         One row per reading and layer: layer, reading, prefixes, no_agreement (number of such prefixes), share, low, high
         (Wilson interval). Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has it.
@@ -67,7 +52,6 @@ def summarize_cases(table: pd.DataFrame, short_prefix: int) -> pd.DataFrame:
     """Describes the prefixes on which an active memory agrees with its layer (figure 8).
 
     Args:
-        table: by prefix, all layers.
         short_prefix: a prefix with fewer words is short.
     Returns:
         One row for all layers (layer -1) and one per layer: layer; cases (prefixes with agreement); stop_word and short
@@ -79,16 +63,7 @@ def summarize_cases(table: pd.DataFrame, short_prefix: int) -> pd.DataFrame:
     for layer, prefixes in [(-1, table), *table.groupby("layer")]:
         cases = prefixes[prefixes["agreeing"] > 0]
         stop, short, n = int(cases["target_is_stop_word"].sum()), int(cases["short"].sum()), len(cases)
-        rows.append(
-            {
-                "layer": layer,
-                "cases": n,
-                "stop_word": stop,
-                "stop_word_share": stop / n if n else np.nan,
-                "short": short,
-                "short_share": short / n if n else np.nan,
-                "base_stop_word_share": prefixes["target_is_stop_word"].mean(),
-                "base_short_share": prefixes["short"].mean(),
-            }
-        )
-    return pd.DataFrame(rows)
+        of_cases = (stop, stop / n, short, short / n) if n else (0, np.nan, 0, np.nan)
+        rows.append((layer, n, *of_cases, prefixes["target_is_stop_word"].mean(), prefixes["short"].mean()))
+    columns = "layer cases stop_word stop_word_share short short_share base_stop_word_share base_short_share"
+    return pd.DataFrame(rows, columns=columns.split())

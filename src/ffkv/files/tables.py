@@ -24,6 +24,12 @@ def write(frame: pd.DataFrame, path: Path | str) -> None:
             frame.to_csv(temporary, index=False, float_format="%.10g", quoting=_quoting(frame))
 
 
+def write_all(frames: Mapping[str, pd.DataFrame], folder: Path) -> None:
+    """Writes each table as `<name>.csv`."""
+    for name, frame in frames.items():
+        write(frame, folder / f"{name}.csv")
+
+
 def _quoting(frame: pd.DataFrame) -> int:
     """Quotes where they are needed; around every text where one has a carriage return, which pandas would not quote."""
     returns = any(isinstance(value, str) and "\r" in value for name in frame.columns for value in frame[name])

@@ -10,7 +10,8 @@ from ffkv.options import (
     MODEL,
     READABLE,
     TRIGGERS,
-    WRITABLE,
+    measures_layers,
+    output_option,
     part_options,
     seed_option,
     setting,
@@ -32,10 +33,8 @@ def keys() -> None:
 @seed_option
 @part_options("layer_group")
 @threads_option
-@click.option("--output-patterns", type=WRITABLE, required=True, help="Table to write, keys/patterns/<group>.parquet.")
-@click.option(
-    "--output-by-prefix", type=WRITABLE, required=True, help="Table to write, keys/by_prefix/<group>.parquet."
-)
+@output_option("Table to write, keys/patterns/<group>.parquet.", "--output-patterns")
+@output_option("Table to write, keys/by_prefix/<group>.parquet.", "--output-by-prefix")
 def patterns(
     triggers_file: Path,
     corpus_file: Path,
@@ -62,35 +61,27 @@ def patterns(
 @TRIGGERS
 @CORPUS
 @setting(Keys, "per_layer", "removal_triggers")
-@setting(Model, "device")
 @setting(Activations, "batch_tokens")
 @seed_option
-@part_options("layer_group")
-@threads_option
-@click.option("--output", type=WRITABLE, required=True, help="Table to write, keys/removal/<group>.parquet.")
+@measures_layers
+@output_option("Table to write, keys/removal/<group>.parquet.")
 def removal(
     model_folder: Path,
     triggers_file: Path,
     corpus_file: Path,
-    device: str,
     batch_tokens: int,
     seed: int,
-    layer_group: int,
-    layer_groups: int,
-    threads: int,
+    device: str,
+    layer_group: Part,
     output: Path,
     **options: Any,
 ) -> None:
     """Remove the first, the last or a random token from trigger examples, and measure how coefficients change."""
-    from ffkv.process.runtime import torch_with
-
-    torch_with(threads)
     from ffkv.files import tables
     from ffkv.keys.step import remove_tokens
 
-    settings, group = section(Keys, **options), Part(layer_group, layer_groups)
-    table = remove_tokens(model_folder, triggers_file, corpus_file, settings, batch_tokens, device, seed, group)
-    tables.write(table, output)
+    files, settings = (model_folder, triggers_file, corpus_file), section(Keys, **options)
+    tables.write(remove_tokens(*files, settings, batch_tokens, device, seed, layer_group), output)
 
 
 @keys.command()
@@ -102,7 +93,7 @@ def removal(
 @setting(Activations, "batch_tokens")
 @seed_option
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="Table to write, keys/precision.csv.")
+@output_option("Table to write, keys/precision.csv.")
 def precision(
     model_folder: Path,
     triggers_file: Path,
@@ -121,24 +112,23 @@ def precision(
     from ffkv.files import tables
     from ffkv.keys.step import measure_precision
 
-    settings = section(Keys, **options)
-    table = measure_precision(model_folder, triggers_file, corpus_file, settings, batch_tokens, device, seed)
-    tables.write(table, output)
+    files, settings = (model_folder, triggers_file, corpus_file), section(Keys, **options)
+    tables.write(measure_precision(*files, settings, batch_tokens, device, seed), output)
+
+
+def _tables_option(flag: str) -> Any:
+    name = flag.strip("-").replace("-", "_")
+    about = f"Table keys/{name}/<group>.parquet; repeat it."
+    return click.option(flag, type=READABLE, multiple=True, required=True, help=about)
 
 
 @keys.command()
 @TRIGGERS
-@click.option(
-    "--patterns", type=READABLE, multiple=True, required=True, help="Table keys/patterns/<group>.parquet; repeat it."
-)
-@click.option(
-    "--by-prefix", type=READABLE, multiple=True, required=True, help="Table keys/by_prefix/<group>.parquet; repeat it."
-)
-@click.option(
-    "--removal", type=READABLE, multiple=True, required=True, help="Table keys/removal/<group>.parquet; repeat it."
-)
+@_tables_option("--patterns")
+@_tables_option("--by-prefix")
+@_tables_option("--removal")
 @seed_option
-@click.option("--output", type=WRITABLE, required=True, help="Folder to write into, keys/.")
+@output_option("Folder to write into, keys/.")
 def summarize(
     triggers_file: Path,
     patterns: tuple[Path, ...],
@@ -154,5 +144,4 @@ def summarize(
     from ffkv.files import tables
     from ffkv.keys.step import summarize_keys
 
-    for name, table in summarize_keys(triggers_file, patterns, by_prefix, removal, seed).items():
-        tables.write(table, output / f"{name}.csv")
+    tables.write_all(summarize_keys(triggers_file, patterns, by_prefix, removal, seed), output)

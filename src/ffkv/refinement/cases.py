@@ -14,10 +14,8 @@ def classify(top_r: np.ndarray, top_y: np.ndarray, top_o: np.ndarray) -> np.ndar
     - composition: all three differ
     - other: top(r) = top(y), not top(o); possible with a final norm or an adaptive softmax, not with a linear head
 
-    Args:
-        top_r: predictions of the residual [prefix].
-        top_y: predictions of the FF output [prefix].
-        top_o: predictions of the block output [prefix].
+    Args: the predictions of residual, FF output and block output [prefix].
+
     Returns:
         One of `CASES` per prefix [prefix].
     """

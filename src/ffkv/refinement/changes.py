@@ -11,12 +11,11 @@ RANDOM_PAIRS = 10_000  # pairs of tokens from which the percentile of a cosine i
 
 
 def sample_changes(last: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:
-    """Samples prefixes whose prediction the last layer changes: top(o^L) differs from top(r^L).
+    """Samples rows of the last layer whose prediction changes: top(o^L) differs from top(r^L).
 
     Args:
-        last: by prefix, the last layer.
+        last: one row per prefix.
         count: largest number of prefixes.
-        seed: seed of the sample.
     Returns:
         Rows of the table, in its order.
     """

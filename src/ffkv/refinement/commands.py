@@ -4,19 +4,9 @@ from pathlib import Path
 
 import click
 
-from ffkv.options import (
-    CORPUS,
-    MODEL,
-    PREFIXES,
-    READABLE,
-    WRITABLE,
-    part_options,
-    seed_option,
-    setting,
-    threads_option,
-)
+from ffkv.options import CORPUS, MODEL, PREFIXES, READABLE, measures_layers, output_option, seed_option, setting
 from ffkv.parts import Part
-from ffkv.settings import Model, Refinement
+from ffkv.settings import Refinement
 
 
 @click.group()
@@ -27,28 +17,14 @@ def refinement() -> None:
 @refinement.command()
 @MODEL
 @PREFIXES
-@setting(Model, "device")
-@part_options("layer_group")
-@threads_option
-@click.option("--output", type=WRITABLE, required=True, help="Table to write, refinement/by_prefix/<group>.parquet.")
-def measure(
-    model_folder: Path,
-    prefixes_file: Path,
-    device: str,
-    layer_group: int,
-    layer_groups: int,
-    threads: int,
-    output: Path,
-) -> None:
+@measures_layers
+@output_option("Table to write, refinement/by_prefix/<group>.parquet.")
+def measure(model_folder: Path, prefixes_file: Path, device: str, layer_group: Part, output: Path) -> None:
     """Read the predictions of residual, FF output and block output on each sampled prefix in a layer group."""
-    from ffkv.process.runtime import torch_with
-
-    torch_with(threads)
     from ffkv.files import tables
     from ffkv.refinement.step import measure_refinement
 
-    by_prefix = measure_refinement(model_folder, prefixes_file, device, Part(layer_group, layer_groups))
-    tables.write(by_prefix, output)
+    tables.write(measure_refinement(model_folder, prefixes_file, device, layer_group), output)
 
 
 @refinement.command()
@@ -58,7 +34,7 @@ def measure(
 @CORPUS
 @setting(Refinement, "changes")
 @seed_option
-@click.option("--output", type=WRITABLE, required=True, help="Folder to write into, refinement/.")
+@output_option("Folder to write into, refinement/.")
 def summarize(
     by_prefix: tuple[Path, ...],
     model_folder: Path,
@@ -75,7 +51,5 @@ def summarize(
     from ffkv.files import tables
     from ffkv.refinement.step import summarize_refinement
 
-    settings = Refinement(changes=changes)
-    summaries = summarize_refinement(by_prefix, model_folder, prefixes_file, corpus_file, settings, seed)
-    for name, table in summaries.items():
-        tables.write(table, output / f"{name}.csv")
+    files, settings = (model_folder, prefixes_file, corpus_file), Refinement(changes=changes)
+    tables.write_all(summarize_refinement(by_prefix, *files, settings, seed), output)

@@ -1,4 +1,4 @@
-"""The steps of the room `refinement`: read the predictions of each layer, summarize how they are refined."""
+"""Reads the predictions of each layer, and summarizes how they are refined."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -53,23 +53,15 @@ def measure_refinement(
         final = predict_final(head, file, len(anatomy.layers) - 1)
         number = np.arange(len(final), dtype=np.int32)
         for layer in layers:
-            measured = measure_layer(head, read_layer(file, layer, "ryo"), final, layer)
-            by_layer.append(measured.assign(layer=layer, prefix=number)[COLUMNS])
+            predicted = measure_layer(head, read_layer(file, layer, "ryo"), final, layer)
+            by_layer.append(predicted.assign(layer=layer, prefix=number)[COLUMNS])
             bar.update()
     table = pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
     return tables.identify(table, attributes)
 
 
 def predict_final(head: Head, file: h5py.File, last: int) -> np.ndarray:
-    """Reads the model's final predictions.
-
-    Args:
-        head: the head of the model.
-        file: the sampled prefixes, open.
-        last: number of the last layer, from 0.
-    Returns:
-        Token ids [prefix]. The head reads o of the last layer, or `end` if the model's output comes from a later block.
-    """
+    """The model's final predictions, token ids [prefix]: the head reads `end`, or o of the `last` layer if there is no `end`."""
     if "end" in file:
         return predictions(head, file["end"][...], None).ids
     return predictions(head, read_layer(file, last, "o").o, last).ids
@@ -79,18 +71,11 @@ def measure_layer(head: Head, states: PrefixLayer, final: np.ndarray, layer: int
     """Reads the predictions of one layer.
 
     Args:
-        head: the head of the model.
         states: r, y and o of the sampled prefixes.
         final: the model's final prediction [prefix].
-        layer: number of the layer, from 0.
     Returns:
-        One row per prefix, with these columns:
-
-        - top_residual, top_ffn, top_output: predictions of r, y and o
-        - final: the model's final prediction
-        - probability: the probability that r gives to the final prediction
-        - case: see `classify`
-        - tied: how many of the three predictions share their highest logit with another token
+        One row per prefix: top_residual, top_ffn, top_output (predictions of r, y and o); final; probability (that r gives
+        to `final`); case (see `classify`); tied (how many of the three predictions share their highest logit).
     """
     r = predictions(head, states.r, layer, final)
     y = predictions(head, states.y, layer)

@@ -1,4 +1,7 @@
-"""Summaries of figures 9 to 11: when the residual holds the final prediction, and which part of a layer decides."""
+"""Summaries of figures 9 to 11: when the residual holds the final prediction, and which part of a layer decides.
+
+`table` has one row per layer and prefix, see `ffkv.refinement.step.measure_refinement`.
+"""
 
 import pandas as pd
 
@@ -9,8 +12,6 @@ from ffkv.refinement.cases import CASES
 def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:
     """Share of prefixes whose residual predicts the model's final prediction (figure 9).
 
-    Args:
-        table: by prefix, all layers.
     Returns:
         One row per layer: layer, prefixes, matching, share, low, high (Wilson interval).
     """
@@ -18,21 +19,13 @@ def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize_final_probability(table: pd.DataFrame) -> pd.DataFrame:
-    """Probability that the residual gives to the final prediction, as one box per layer (figure 10).
-
-    Args:
-        table: by prefix, all layers.
-    Returns:
-        One row per layer: see `ffkv.intervals.boxes`.
-    """
+    """Probability that the residual gives to the final prediction (figure 10): one row per layer, see `ffkv.intervals.boxes`."""
     return boxes(table, "probability", "prefixes")
 
 
 def summarize_breakdown(table: pd.DataFrame) -> pd.DataFrame:
     """Share of each case by layer (figure 11).
 
-    Args:
-        table: by prefix, all layers.
     Returns:
         One row per layer and case: layer, case, prefixes (number with this case), share, low, high (Wilson interval).
     """

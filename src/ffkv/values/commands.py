@@ -1,24 +1,13 @@
 """`ffkv values`: `project`, `summarize`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
-from ffkv.options import (
-    CORPUS,
-    MODEL,
-    READABLE,
-    TRIGGERS,
-    VALUES,
-    WRITABLE,
-    part_options,
-    seed_option,
-    setting,
-    threads_option,
-)
+from ffkv.options import CORPUS, MODEL, READABLE, TRIGGERS, VALUES, measures_layers, output_option, seed_option, setting
 from ffkv.parts import Part
-from ffkv.settings import Model, Values
+from ffkv.settings import Values, section
 
 
 @click.group()
@@ -31,39 +20,26 @@ def values() -> None:
 @VALUES
 @TRIGGERS
 @setting(Values, "projection", "top_tokens")
-@setting(Model, "device")
-@part_options("layer_group")
-@threads_option
-@click.option(
-    "--output-projections", type=WRITABLE, required=True, help="File to write, values/projections/<group>.h5."
-)
-@click.option(
-    "--output-by-memory", type=WRITABLE, required=True, help="Table to write, values/by_memory/<group>.parquet."
-)
+@measures_layers
+@output_option("File to write, values/projections/<group>.h5.", "--output-projections")
+@output_option("Table to write, values/by_memory/<group>.parquet.", "--output-by-memory")
 def project(
     model_folder: Path,
     values_file: Path,
     triggers_file: Path,
-    projection: Literal["head", "unembedding"],
-    top_tokens: int,
     device: str,
-    layer_group: int,
-    layer_groups: int,
-    threads: int,
+    layer_group: Part,
     output_projections: Path,
     output_by_memory: Path,
+    **options: Any,
 ) -> None:
     """Project the values of a layer group onto the vocabulary and compare them with their keys' trigger examples."""
-    from ffkv.process.runtime import torch_with
-
-    torch_with(threads)
     from ffkv.files import tables
     from ffkv.values.projections import write_projections
     from ffkv.values.step import project_values
 
-    settings = Values(projection=projection, top_tokens=top_tokens)
-    group = Part(layer_group, layer_groups)
-    projections, by_memory = project_values(model_folder, values_file, triggers_file, settings, device, group)
+    files, settings = (model_folder, values_file, triggers_file), section(Values, **options)
+    projections, by_memory = project_values(*files, settings, device, layer_group)
     write_projections(output_projections, projections)
     tables.write(by_memory, output_by_memory)
 
@@ -75,16 +51,15 @@ def project(
 @CORPUS
 @setting(Values, "predictive", "bins")
 @seed_option
-@click.option("--output", type=WRITABLE, required=True, help="Folder to write into, values/.")
+@output_option("Folder to write into, values/.")
 def summarize(
     by_memory: tuple[Path, ...],
     model_folder: Path,
     triggers_file: Path,
     corpus_file: Path,
-    predictive: int,
-    bins: int,
     seed: int,
     output: Path,
+    **options: Any,
 ) -> None:
     """Summarize the tables BY_MEMORY of all layer groups into the tables of figures 4 to 6 and of table 2.
 
@@ -93,7 +68,5 @@ def summarize(
     from ffkv.files import tables
     from ffkv.values.step import summarize_values
 
-    settings = Values(predictive=predictive, bins=bins)
-    summaries = summarize_values(by_memory, model_folder, triggers_file, corpus_file, settings, seed)
-    for name, table in summaries.items():
-        tables.write(table, output / f"{name}.csv")
+    files, settings = (model_folder, triggers_file, corpus_file), section(Values, **options)
+    tables.write_all(summarize_values(by_memory, *files, settings, seed), output)

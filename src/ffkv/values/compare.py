@@ -3,19 +3,16 @@
 import numpy as np
 import pandas as pd
 
-from ffkv.activations.trigger_file import NONE, Negative, Triggers
+from ffkv.activations.trigger_file import NONE, Triggers
 from ffkv.values.projections import Projections
 
 
 def first_next_tokens(layer: np.ndarray, memory: np.ndarray, triggers: Triggers) -> np.ndarray:
-    """Looks up w_i, the token that follows the first trigger example of each key.
+    """w_i, the token that follows the first trigger example of each key [row]; -1 if the key has none.
 
     Args:
         layer: layer of each memory [row].
         memory: number of each memory in its layer [row].
-        triggers: trigger examples of all keys.
-    Returns:
-        Token ids [row]; -1 if the key has no trigger example.
     """
     return triggers.next_token[triggers.layer_offset[layer] + memory, 0]
 
@@ -26,7 +23,6 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
     Args:
         projections: of the values of some layers.
         ranks: rank of w_i in the projection of v_i [row]; -1 if the key has no trigger example.
-        triggers: trigger examples of all keys.
     Returns:
         One row per memory, with these columns:
 
@@ -39,12 +35,8 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
         - agrees: whether top(v_i) = w_i
         - matching: number of trigger examples that top(v_i) follows
         - first_match: rank of the first of these trigger examples; -1 if there is none
-
-        If the file of triggers has negative coefficients, also:
-
-        - negative_triggers: number of negative trigger examples
-        - negative_next_token: the token that follows the first of them; -1 if there is none
-        - negative_agrees: whether this token is the bottom token of v_i, which a negative coefficient promotes
+        - negative_triggers, negative_next_token, negative_agrees: only if there are negative coefficients: the number of
+          negative trigger examples, the token after the first (-1 if there is none), and whether it is bottom_token
     """
     rows = triggers.layer_offset[projections.layer] + projections.memory
     next_tokens = triggers.next_token[rows]
@@ -67,15 +59,7 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
         }
     )
     if triggers.negative:
-        table = table.assign(**_compare_negative(projections, triggers.negative, rows))
+        table["negative_triggers"] = triggers.negative.count[rows]
+        table["negative_next_token"] = triggers.negative.next_token[rows, 0]
+        table["negative_agrees"] = table["negative_next_token"] == table["bottom_token"]
     return table.astype({"matching": np.int32, "first_match": np.int32})
-
-
-def _compare_negative(projections: Projections, negative: Negative, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The columns about negative trigger examples, of these rows."""
-    w = negative.next_token[rows, 0]
-    return {
-        "negative_triggers": negative.count[rows],
-        "negative_next_token": w,
-        "negative_agrees": w == projections.bottom,
-    }

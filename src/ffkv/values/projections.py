@@ -11,12 +11,12 @@ from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import dataset
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Projections:
-    """Top and bottom tokens of the values of some layers, one row per memory. Bottom tokens: what negative coefficients promote.
+    """Top and bottom tokens of the values of some layers, one row per memory. Negative coefficients promote the bottom ones.
 
     Attributes:
-        attributes: what the file says of itself.
+        attributes: the attributes of the file.
     """
 
     layer: np.ndarray = dataset("memory", "int32", unit="layer", about="layer of the memory, from 0")
@@ -47,13 +47,6 @@ def write_projections(path: Path | str, projections: Projections) -> None:
 
 
 def read_projections(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Projections:
-    """Reads `values/projections/<group>.h5`.
-
-    Args:
-        path: the file.
-        belongs_to: attributes whose identities the file must share, see `hdf5.open`.
-    Raises:
-        UserError: see `hdf5.open`.
-    """
+    """Reads `values/projections/<group>.h5`. Arguments and errors: see `hdf5.open`."""
     with hdf5.open(path, "projections", belongs_to) as file:
         return datasets.read(file, Projections, attributes=dict(file.attrs))

@@ -1,4 +1,4 @@
-"""The steps of the room `values`: project values onto the vocabulary, summarize their agreement with the triggers."""
+"""Projects values onto the vocabulary, and summarizes their agreement with the triggers."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -66,7 +66,6 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
     """Projects values onto the vocabulary: p_i = softmax(head(v_i)) (paper section 4). Reports its progress.
 
     Args:
-        head: the head of the model.
         values: the values of some layers.
         count: number of highest tokens, and of lowest tokens, to keep per value.
         w: the token that follows the first trigger example of each key [row]; -1 if there is none.
@@ -95,18 +94,16 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
                     arrays[name][rows[chunk]] = result.cpu().numpy()
                 bar.update(chunk.stop - chunk.start)
     ranks = np.where(w == NONE, np.int32(-1), arrays.pop("rank"))
-    return Projections(values.layer, values.memory, norm=values.norm, attributes={}, **arrays), ranks
+    return Projections(layer=values.layer, memory=values.memory, norm=values.norm, attributes={}, **arrays), ranks
 
 
 def describe_logits(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Tensor]:
-    """Reads from logits what `Projections` stores, and the rank of one token per row.
+    """The fields of `Projections` that depend on logits, and the rank of one token per row.
 
     Args:
         logits: of some values [row, vocabulary].
         count: number of highest tokens, and of lowest tokens, to keep per row.
         tokens: the token to rank [row].
-    Returns:
-        The fields of `Projections` that depend on logits, and `rank`: the number of strictly greater logits [row].
     """
     top, bottom = highest(logits, count), lowest(logits, count)
     log_probability = logits.log_softmax(-1)
@@ -150,13 +147,11 @@ def summarize_values(
     table = tables.read_all(by_memory, examples.attributes)
     tables.check_layers(table, ["layer", "memory"], set(range(len(anatomy.layers))), "BY_MEMORY")
     predictive = summaries.select_predictive(table, settings.predictive)
-    per_key = examples.coefficient.shape[1]
+    tokens = read_vocabulary(Path(model))
     return {
         "figure_4_agreement": summaries.summarize_agreement(table, train.unigram, seed),
         "figure_5_rank": summaries.summarize_rank(table),
         "figure_6_top_probability": summaries.summarize_top_probability(table, settings.bins),
-        "table_2_predictive_values": summaries.describe_predictive(
-            predictive, examples, train, read_vocabulary(Path(model)), per_key
-        ),
+        "table_2_predictive_values": summaries.describe_predictive(predictive, examples, train, tokens),
         "table_2_predictive_layers": summaries.count_predictive(predictive, len(anatomy.layers)),
     }

@@ -1,4 +1,7 @@
-"""Summaries of figures 4 to 6 and of table 2: do values predict the tokens that follow their keys' trigger examples?"""
+"""Summaries of figures 4 to 6 and of table 2: do values predict the tokens that follow their keys' trigger examples?
+
+`table` is the result of `ffkv.values.compare.compare` for all layers. Keys without a trigger example do not count.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,7 +35,7 @@ class Agreement(NamedTuple):
 def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFrame:
     """Agreement rate by layer, top(v_i) = w_i, beside its baselines (figure 4).
 
-    Keys without a trigger example do not count. The column `source` names the rate:
+    The column `source` names the rate:
 
     - trigger: the rate itself, with a Wilson interval
     - permuted: baseline; keys and values of the same layer are paired at random: the exact expectation, and the middle
@@ -43,7 +46,6 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
       table has negative trigger examples
 
     Args:
-        table: of `compare`, all layers.
         unigram: number of occurrences of each id in the corpus [vocabulary].
         seed: seed of the permutations.
     Returns:
@@ -55,18 +57,13 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
     for layer, memories in table.groupby("layer"):
         keys = memories[memories["triggers"] > 0]
         sources = _agreements(keys, frequency, seed + int(layer))
-        rows += [_row(layer, source, memories, keys, agreement) for source, agreement in sources.items()]
+        counts = (len(keys), len(memories) - len(keys))
+        rows += [(layer, source, agreeing, *counts, *rate) for source, (agreeing, *rate) in sources.items()]
         if "negative_triggers" in memories:
             keys = memories[memories["negative_triggers"] > 0]
-            rows.append(_row(layer, "negative", memories, keys, count_agreeing(keys["negative_agrees"])))
-    return pd.DataFrame(rows)
-
-
-def _row(layer: int, source: str, memories: pd.DataFrame, keys: pd.DataFrame, agreement: Agreement) -> dict:
-    """One row of figure 4."""
-    agreeing, rate, low, high = agreement
-    counts = {"agreeing": agreeing, "keys": len(keys), "dead": len(memories) - len(keys)}
-    return {"layer": layer, "source": source, **counts, "rate": rate, "low": low, "high": high}
+            agreeing, *rate = count_agreeing(keys["negative_agrees"])
+            rows.append((layer, "negative", agreeing, len(keys), len(memories) - len(keys), *rate))
+    return pd.DataFrame(rows, columns=["layer", "source", "agreeing", "keys", "dead", "rate", "low", "high"])
 
 
 def _agreements(keys: pd.DataFrame, frequency: np.ndarray, seed: int) -> dict[str, Agreement]:
@@ -75,31 +72,20 @@ def _agreements(keys: pd.DataFrame, frequency: np.ndarray, seed: int) -> dict[st
     if len(keys):
         top, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
         agreements["permuted"] = permute(top, w, seed)
-        agreements["unigram"] = _constant(frequency[top].mean(), len(keys))
-        agreements["uniform"] = _constant(1 / len(frequency), len(keys))
+        for source, rate in (("unigram", frequency[top].mean()), ("uniform", 1 / len(frequency))):
+            agreements[source] = Agreement(rate * len(keys), rate, rate, rate)  # known exactly
     return agreements
 
 
-def _constant(rate: float, keys: int) -> Agreement:
-    """A baseline that is known exactly."""
-    return Agreement(rate * keys, rate, rate, rate)
-
-
 def count_agreeing(agrees: pd.Series) -> Agreement:
-    """Counts the keys that agree.
-
-    Args:
-        agrees: whether each key agrees [key].
-    Returns:
-        Their number and rate with a Wilson interval; a rate of NaN if there is no key.
-    """
+    """Counts the keys that agree [key]: their number and rate with a Wilson interval; a rate of NaN if there is no key."""
     agreeing, keys = int(agrees.sum()), len(agrees)
     low, high = wilson(agreeing, keys)
     return Agreement(agreeing, agreeing / keys if keys else np.nan, float(low), float(high))
 
 
 def permute(top: np.ndarray, w: np.ndarray, seed: int) -> Agreement:
-    """Agreement of values with the next tokens of randomly permuted keys.
+    """Agreement of values with the next tokens of randomly permuted keys: the expectation, and the middle 95 % of draws.
 
     Every value meets every key in one of n permutations. The expected number of agreements is therefore the sum over
     tokens of (number of values that predict it) times (number of keys that it follows), divided by n.
@@ -107,9 +93,6 @@ def permute(top: np.ndarray, w: np.ndarray, seed: int) -> Agreement:
     Args:
         top: top(v_i) [key].
         w: w_i [key].
-        seed: seed of the permutations.
-    Returns:
-        The expectation, and the middle 95 % of 1,000 permutations.
     """
     n = len(top)
     tokens = np.union1d(top, w)
@@ -122,22 +105,13 @@ def permute(top: np.ndarray, w: np.ndarray, seed: int) -> Agreement:
 
 
 def summarize_rank(table: pd.DataFrame) -> pd.DataFrame:
-    """Rank of the next token in the value's projection, as one box per layer (figure 5). 0 is best.
-
-    Args:
-        table: of `compare`, all layers. Keys without a trigger example do not count.
-    Returns:
-        One row per layer: see `ffkv.intervals.boxes`.
-    """
+    """Rank of the next token in the value's projection (figure 5), 0 is best: one row per layer, see `ffkv.intervals.boxes`."""
     return boxes(table[table["triggers"] > 0], "rank", "keys")
 
 
 def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
-    """Agreement rate by the value's top probability (figure 6).
+    """Agreement rate by the value's top probability (figure 6), in `bins` bins of equal width over all layers.
 
-    Args:
-        table: of `compare`, all layers. Keys without a trigger example do not count.
-        bins: number of bins of equal width, over all layers.
     Returns:
         One row per bin: low, high (its edges), values, agreeing, rate, rate_low, rate_high (Wilson interval). No row if
         no key has a trigger example.
@@ -164,14 +138,7 @@ def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
 
 
 def select_predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Selects the values with the highest top probability over all layers (table 2).
-
-    Args:
-        table: of `compare`, all layers.
-        count: number of values.
-    Returns:
-        Rows of the table by descending probability; equal probabilities by layer and memory.
-    """
+    """The `count` values with the highest top probability (table 2); equal probabilities by layer and memory."""
     columns, ascending = ["top_probability", "layer", "memory"], [False, True, True]
     return table.sort_values(columns, ascending=ascending, kind="stable").head(count)
 
@@ -179,9 +146,6 @@ def select_predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
 def count_predictive(predictive: pd.DataFrame, layers: int) -> pd.DataFrame:
     """Counts the most predictive values by layer.
 
-    Args:
-        predictive: of `select_predictive`.
-        layers: number of layers.
     Returns:
         One row per layer: layer; values; matching (values whose prediction follows at least one of their triggers).
     """
@@ -192,42 +156,28 @@ def count_predictive(predictive: pd.DataFrame, layers: int) -> pd.DataFrame:
 
 
 def describe_predictive(
-    predictive: pd.DataFrame, triggers: Triggers, corpus: Corpus, tokens: Sequence[str], per_key: int
+    predictive: pd.DataFrame, triggers: Triggers, corpus: Corpus, tokens: Sequence[str]
 ) -> pd.DataFrame:
     """Describes each of the most predictive values with one trigger example (table 2).
 
-    The trigger example is the first one that the prediction follows; the first one of all if there is none.
+    The trigger example is the first one that the prediction follows; the first one of all if there is none. The precision
+    at t divides by t even if a key has fewer trigger examples.
 
-    Args:
-        predictive: of `select_predictive`.
-        triggers: trigger examples of all keys.
-        corpus: the train split.
-        tokens: text of each id [vocabulary].
-        per_key: t. The precision at t divides by t even if a key has fewer trigger examples.
     Returns:
         One row per value: layer, memory, norm, top_token, token (its text), top_probability, triggers, matching,
         precision, prefix (text of the trigger example), next_token (text); both texts are empty for a dead key.
     """
-    rows = []
+    texts, next_tokens = [], []
     for value in predictive.itertuples():
         key, rank = triggers.layer_offset[value.layer] + value.memory, max(value.first_match, 0)
-        prefix = next_token = ""
-        if triggers.count[key] > 0:
-            prefix = corpus.prefix_text(triggers.sentence[key, rank], triggers.position[key, rank])
-            next_token = tokens[triggers.next_token[key, rank]]
-        rows.append(
-            {
-                "layer": value.layer,
-                "memory": value.memory,
-                "norm": value.norm,
-                "top_token": value.top_token,
-                "token": tokens[value.top_token],
-                "top_probability": value.top_probability,
-                "triggers": value.triggers,
-                "matching": value.matching,
-                "precision": value.matching / per_key,
-                "prefix": prefix,
-                "next_token": next_token,
-            }
-        )
-    return pd.DataFrame(rows)
+        alive = triggers.count[key] > 0
+        texts.append(corpus.prefix_text(triggers.sentence[key, rank], triggers.position[key, rank]) if alive else "")
+        next_tokens.append(tokens[triggers.next_token[key, rank]] if alive else "")
+    table = predictive.assign(
+        token=[tokens[token] for token in predictive["top_token"]],
+        precision=predictive["matching"] / triggers.coefficient.shape[1],
+        prefix=texts,
+        next_token=next_tokens,
+    )
+    columns = "layer memory norm top_token token top_probability triggers matching precision prefix next_token"
+    return table[columns.split()].reset_index(drop=True)
