@@ -127,7 +127,7 @@ def test_values_are_projected_by_the_whole_softmax(run, checkpoint):
 
 
 def test_ranks_cover_the_vocabulary(run):
-    table = tables.read(run[0] / "memories.parquet")
+    table = tables.read(run[0] / "by_memory.parquet")
     assert len(table) == MEMORIES and table["layer"].eq(15).all()
     ranks = table["rank"][table["rank"] >= 0]
     assert len(ranks) > 0.9 * MEMORIES and ranks.min() >= 0 and ranks.max() < VOCABULARY
@@ -135,5 +135,5 @@ def test_ranks_cover_the_vocabulary(run):
 
 def test_memory_stays_in_bounds(run):
     """Of a workstation, however large the vocabulary: the head works in chunks."""
-    for step, limit in {"values measure": 3, "model": 4, "triggers": 4, "prefixes": 4}.items():
+    for step, limit in {"values project": 3, "model": 4, "triggers": 4, "sampled-prefixes": 4}.items():
         assert run[1][step].peak < limit * GIB, step

@@ -73,13 +73,14 @@ class AdaptiveSoftmax(nn.Module):
         words, classes = nn.Linear(d, sizes[0], bias=False), nn.Linear(d, len(bands) - 1, bias=False)
         self.head: Any = nn.ModuleDict({"word_proj": words, "class_proj": classes})
         # fairseq drops out between the two matrices of a tail; the gap keeps its names.
-        self.tail: Any = nn.ModuleList(
+        self.tail = nn.ModuleList(
             nn.Sequential(Projection(d, width), nn.Identity(), nn.Linear(width, size, bias=False))
             for size, (_, width) in zip(sizes[1:], bands[1:])
         )
         if config.tie_words:
             words.weight = tied.embeddings[0][0].weight
-            for tail, (embedding, projection) in zip(self.tail, tied.embeddings[1:]):
+            tails: list[Any] = list(self.tail)
+            for tail, (embedding, projection) in zip(tails, tied.embeddings[1:]):
                 tail[2].weight = embedding.weight
                 if config.tie_projections:
                     tail[0].weight = projection.weight
