@@ -73,7 +73,7 @@ class AdaptiveSoftmax(nn.Module):
         words, classes = nn.Linear(d, sizes[0], bias=False), nn.Linear(d, len(bands) - 1, bias=False)
         self.head: Any = nn.ModuleDict({"word_proj": words, "class_proj": classes})
         # fairseq drops out between the two matrices of a tail; the gap keeps its names.
-        self.tail = nn.ModuleList(
+        self.tail: Any = nn.ModuleList(
             nn.Sequential(Projection(d, width), nn.Identity(), nn.Linear(width, size, bias=False))
             for size, (_, width) in zip(sizes[1:], bands[1:])
         )
