@@ -17,7 +17,7 @@ from ffkv.model.values_file import Values
 from ffkv.process.progress import progress
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Projections:
     """Top and bottom tokens of the values of some layers, one row per memory. Bottom tokens: what negative coefficients promote.
 
@@ -76,7 +76,7 @@ def project(head: Head, memories: Values, count: int, w: np.ndarray) -> tuple[Pr
                     whole[name][rows[part]] = values.cpu().numpy()
                 bar.update(part.stop - part.start)
     ranks = np.where(w == NONE, np.int32(-1), whole.pop("rank"))
-    return Projections(memories.layer, memories.memory, norm=memories.norm, attributes={}, **whole), ranks
+    return Projections(layer=memories.layer, memory=memories.memory, norm=memories.norm, attributes={}, **whole), ranks
 
 
 def kept(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Tensor]:
