@@ -1,188 +1,208 @@
-"""Costs on a machine: how long, how much at a time, what is done already, what will not do."""
+"""What a run will take: the trial's costs, multiplied by how much more there is to do."""
 
-import math
+import heapq
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffkv.plan.machine import Machine
-from ffkv.plan.work import Cost
-from ffkv.settings import Settings
+import psutil
 
-# What each rule waits for, and what it makes (below results/<run>/; a test compares both with the workflow).
-AFTER = {
-    "train": (),
-    "model": ("train",),
-    "corpus (train)": ("model",),
-    "corpus (validation)": ("model",),
-    "triggers": ("corpus (train)",),
-    "merge_triggers": ("triggers",),
-    "prefixes": ("corpus (validation)",),
-    "merge_prefixes": ("prefixes",),
-    "key_patterns": ("merge_triggers",),
-    "key_removal": ("merge_triggers",),
-    "key_precision": ("merge_triggers",),
-    "keys": ("key_patterns", "key_removal"),
-    "measure_values": ("merge_triggers",),
-    "values": ("measure_values",),
-    "measure_composition": ("merge_prefixes",),
-    "composition": ("measure_composition",),
-    "measure_refinement": ("merge_prefixes",),
-    "refinement": ("measure_refinement",),
-    "write_settings": (),
-    "report": ("keys", "key_precision", "values", "composition", "refinement", "write_settings"),
-}
-MAKES = {
-    "train": ("checkpoint",),
-    "model": ("model", "memories.h5"),
-    "corpus (train)": ("corpus/train.h5",),
-    "corpus (validation)": ("corpus/validation.h5",),
-    "triggers": ("triggers/{shard}.h5",),
-    "merge_triggers": ("triggers.h5",),
-    "prefixes": ("prefixes/{shard}.h5",),
-    "merge_prefixes": ("prefixes.h5",),
-    "key_patterns": ("keys/patterns/{group}.parquet", "keys/prefixes/{group}.parquet"),
-    "key_removal": ("keys/removal/{group}.parquet",),
-    "key_precision": ("keys/precision.csv",),
-    "keys": ("keys/categories.csv", "keys/patterns.csv", "keys/removal.csv", "keys/activity.csv"),
-    "measure_values": ("values/projections/{group}.h5", "values/memories/{group}.parquet"),
-    "values": ("values/agreement.csv", "values/rank.csv", "values/probability.csv", "values/predictive.csv"),
-    "measure_composition": ("composition/prefixes/{group}.parquet",),
-    "composition": ("composition/active.csv", "composition/agreement.csv", "composition/cases.csv"),
-    "measure_refinement": ("refinement/prefixes/{group}.parquet",),
-    "refinement": ("refinement/residual.csv", "refinement/probability.csv", "refinement/changes.csv"),
-    "write_settings": ("settings.json",),
-    "report": ("../../reports/{run}/index.html",),
-}
+from ffkv.plan.amounts import READ_RATE, RULES, Amounts, Rule
+from ffkv.plan.jobs import Job
+from ffkv.plan.trial import Measured, Trial
+
+CHARTED = "Lower prefixes.count or triggers.per_key, or free some disk space."
 
 
 @dataclass(frozen=True)
 class Row:
-    """A rule on a machine. seconds: from its first job's start to its last one's end, alone on the cores. memory: bytes of
-    one job. done: whether all that it makes is there."""
+    """What a rule of a run will take.
 
-    cost: Cost
+    Attributes:
+        rule: name of the rule.
+        run: name of the run.
+        jobs: number of its jobs.
+        todo: number of those that are not done.
+        threads: threads per job.
+        tokens: tokens that the model reads in all jobs; 0 if it does not run.
+        written: bytes of the outputs of all jobs that are not done.
+        memory: bytes of one job at its peak.
+        job_seconds: seconds of one job.
+        seconds: seconds of the jobs that are not done, with nothing else on the cores.
+    """
+
+    rule: str
+    run: str
+    jobs: int
+    todo: int
+    threads: int
+    tokens: float
+    written: float
+    memory: float
     job_seconds: float
     seconds: float
-    memory: float
-    at_once: int
-    done: bool
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to do."""
+        return not self.todo
 
 
-def outlook(run: str, settings: Settings, costs: list[Cost], machine: Machine) -> list[Row]:
-    """The rules of a run on a machine."""
-    return [_row(run, settings, cost, machine) for cost in costs]
-
-
-def _row(run: str, settings: Settings, cost: Cost, machine: Machine) -> Row:
-    seconds = job_seconds(cost, machine)
-    at_once = min(cost.jobs, max(1, machine.cores // threads(cost, machine)))
-    memory = cost.memory + (machine.libraries[cost.libraries].memory if cost.libraries else 0)
-    return Row(
-        cost, seconds, seconds * math.ceil(cost.jobs / at_once), memory, at_once, is_done(run, settings, cost.rule)
-    )
-
-
-def threads(cost: Cost, machine: Machine) -> int:
-    """Threads that a job gets: what its rule asks for, or all cores."""
-    return min(cost.threads, machine.cores)
-
-
-def job_seconds(cost: Cost, machine: Machine) -> float:
-    """Seconds of one job: its start, and its part of each kind of work."""
-    start = machine.libraries[cost.libraries].seconds if cost.libraries else 0.0
-    used = threads(cost, machine)
-    return start + sum(amount / machine.rate(kind, used) for kind, amount in cost.work.items()) / cost.jobs
-
-
-def is_done(run: str, settings: Settings, rule: str) -> bool:
-    """Whether the files that a rule makes exist. Whether they are up to date, Snakemake says."""
-    folder = Path("results") / run
-    shards, groups = range(settings.shards), range(settings.layer_groups)
-    paths = [
-        folder / made.format(run=run, shard=shard, group=group)
-        for made in MAKES[rule]
-        for shard in (shards if "{shard}" in made else [0])
-        for group in (groups if "{group}" in made else [0])
-    ]
-    return all(path.exists() for path in paths)
-
-
-def total_seconds(rows: dict[str, list[Row]], cores: int, of: Machine) -> float:
-    """Seconds of all runs together: the longest chain of rules that wait for one another, or all jobs spread over the
-    cores, whichever is longer.
+def predict(
+    amounts: Amounts,
+    trial: Trial | None,
+    jobs: list[Job],
+    cores: int,
+    libraries: dict[str, tuple[float, float]],
+    vocabulary_seconds: float,
+) -> list[Row]:
+    """The rules of a run, in the order of the workflow.
 
     Args:
-        rows: by run; what is done takes no time.
+        amounts: how much there is to do.
+        trial: a trial run; None if nothing is left to do.
+        jobs: the jobs of the run.
+        cores: cores that the run may use.
+        libraries: seconds and bytes that libraries take, see `trial.import_libraries`.
+        vocabulary_seconds: see `text.Text`.
     """
-    chains, area = [], 0.0
-    for found in rows.values():
-        ends: dict[str, float] = {}
-        for row in found:
-            own = 0.0 if row.done else row.seconds
-            ends[row.cost.rule] = own + max((ends.get(before, 0.0) for before in AFTER[row.cost.rule]), default=0.0)
-            area += 0.0 if row.done else row.job_seconds * row.cost.jobs * threads(row.cost, of) / cores
-        chains += ends.values()
-    return max(*chains, area)
-
-
-def disk_peak(rows: list[Row]) -> float:
-    """Most bytes that a run still takes at a time: all that is to stay; or what jobs keep beside their own files while
-    these are written, with all that need not wait for them."""
-    todo = [row for row in rows if not row.done]
-    peaks = [
-        row.at_once * row.cost.beside
-        + sum(other.cost.written for other in todo if not waits(other.cost.rule, row.cost.rule))
-        for row in todo
-    ]
-    return max([sum(row.cost.written for row in todo), *peaks])
-
-
-def waits(rule: str, other: str) -> bool:
-    """Whether a rule begins only after another has ended."""
-    return any(before == other or waits(before, other) for before in AFTER[rule])
-
-
-def warnings(rows: dict[str, list[Row]], disk: float, memory: float, folder: Path) -> list[str]:
-    """What will not do: files that the disk has no room for, jobs that the memory has none for.
-
-    Args:
-        disk, memory: bytes that are left.
-        folder: where results go, for the message.
-    """
-    found = []
-    needed = sum(disk_peak(each) for each in rows.values())
-    if needed > disk:
-        found.append(
-            f"The disk will not do: what is still to be written takes up to {in_bytes(needed)}, and {folder} has {in_bytes(disk)} left. "
-            "Free some, or lower prefixes.count, triggers.per_key or shards."
+    rules: dict[str, list[Job]] = {}
+    for job in jobs:
+        rules.setdefault(job.rule, []).append(job)
+    order = [*RULES, *sorted(rules.keys() - RULES.keys())]
+    rows = []
+    for name in sorted(rules, key=order.index):
+        todo = [job for job in rules[name] if not job.done]
+        rule, threads = RULES.get(name, Rule()), rules[name][0].threads
+        measured = trial.jobs.get(name, []) if trial else []
+        start, base = libraries[rule.libraries] if measured else (0.0, 0.0)
+        seconds = memory = written = 0.0
+        if trial and measured:
+            count = len(rules[name])
+            seconds = start + _seconds(rule, measured, trial.amounts, amounts, count)
+            seconds += _text_seconds(name, amounts, count, vocabulary_seconds)
+            growth = rule.memory(amounts) - rule.memory(trial.amounts)
+            memory = max(base, base + max(one.memory for one in measured) + growth)
+            written = _written(rule, measured, trial.amounts, amounts) * len(todo) / count
+        at_once = max(1, min(cores // max(threads, 1), max(len(todo), 1)))
+        tokens = _tokens(name, amounts)
+        total = seconds * -(-len(todo) // at_once)
+        rows.append(
+            Row(name, jobs[0].run, len(rules[name]), len(todo), threads, tokens, written, memory, seconds, total)
         )
-    for run, each in rows.items():
-        for row in each:
-            if row.done:
-                continue
-            if row.memory > memory:
-                found.append(
-                    f"The memory will not do: a job of {row.cost.rule} ({run}) takes {in_bytes(row.memory)}, and {in_bytes(memory)} are left. {_remedy(row.cost.rule)}"
-                )
-            elif row.memory * row.at_once > memory:
-                found.append(
-                    f"The memory will not do for {row.at_once} jobs of {row.cost.rule} ({run}) side by side: one takes {in_bytes(row.memory)}, and "
-                    f"{in_bytes(memory)} are left. Run snakemake with --resources mem_mb or fewer --cores."
-                )
-    return found
+    return rows
 
 
-REMEDIES = {
-    "merge_triggers": "It holds the triggers of all keys: lower triggers.per_key.",
-    "corpus (train)": "It holds the whole split: set corpus.limit.",
-    "prefixes": "It holds a block of prefixes: lower activations.block_sentences.",
-    "measure_values": "It holds the values of a group of layers: raise layer_groups.",
-    "measure_composition": "It holds the values of a group of layers: raise layer_groups.",
-}
+def _seconds(rule: Rule, measured: list[Measured], small: Amounts, amounts: Amounts, jobs: int) -> float:
+    """Seconds of one job without its start: a constant part, and work in proportion to its amount."""
+    least = min(one.seconds for one in measured)
+    work = sum(one.seconds - least if one.counted is None else one.counted for one in measured)
+    if len(measured) == 1 and measured[0].counted is None and rule.work(small):
+        work, least = least, 0.0
+    fixed = max(one.seconds - (one.counted or 0.0) for one in measured) if measured[0].counted is not None else least
+    if rule.repeats(small):
+        fixed *= max(1.0, rule.repeats(amounts) / rule.repeats(small))
+    loading = max(rule.loads(amounts) - rule.loads(small), 0.0) / READ_RATE
+    growth = rule.work(amounts) / rule.work(small) / jobs if rule.work(small) else 1.0
+    return fixed + loading + work * growth
 
 
-def _remedy(rule: str) -> str:
-    return REMEDIES.get(rule, "Use a machine with more, or a smaller model.dtype where weights are the most of it.")
+def _text_seconds(rule: str, amounts: Amounts, jobs: int, vocabulary_seconds: float) -> float:
+    """Seconds of one job that splits and tokenizes text."""
+    seconds = amounts.train.seconds + amounts.validation.seconds
+    return vocabulary_seconds + seconds if rule == "train" else seconds / jobs if rule == "corpus" else 0.0
+
+
+def _written(rule: Rule, measured: list[Measured], small: Amounts, amounts: Amounts) -> float:
+    """Bytes of all outputs: those of the described datasets, and the rest as in the trial."""
+    rest = max(sum(one.written for one in measured) - rule.disk(small), 0.0)
+    if rule.rows(small):
+        rest *= rule.rows(amounts) / rule.rows(small)
+    return rule.disk(amounts) + rest
+
+
+def _tokens(rule: str, amounts: Amounts) -> float:
+    """Tokens that the model reads in all jobs of a rule."""
+    embedded = amounts.settings.embedded
+    return {"train": float(embedded.steps * embedded.batch_tokens), "triggers": amounts.train.tokens}.get(rule, 0.0)
+
+
+def total_seconds(jobs: list[Job], rows: list[Row], cores: int) -> float:
+    """Seconds until the last job ends: jobs start in their order as soon as their inputs and cores are there."""
+    seconds = {(row.run, row.rule): row.job_seconds for row in rows}
+    waiting = [job for job in jobs if not job.done]
+    missing = {path for job in waiting for path in job.outputs}
+    running: list[tuple[float, int, Job]] = []
+    now, free = 0.0, cores
+    while waiting or running:
+        for job in [job for job in waiting if missing.isdisjoint(job.inputs)]:
+            if (threads := min(job.threads, cores)) <= free:
+                free -= threads
+                waiting.remove(job)
+                heapq.heappush(running, (now + seconds[job.run, job.rule], id(job), job))
+        if not running:
+            break
+        now, _, job = heapq.heappop(running)
+        free += min(job.threads, cores)
+        missing -= set(job.outputs)
+    return now
+
+
+def find_warnings(rows: list[Row], cores: int, disk: float, memory: float, folder: Path) -> list[str]:
+    """Says where the disk or the memory does not suffice.
+
+    Args:
+        cores: cores that the run may use.
+        disk: free bytes of the disk of the results.
+        memory: bytes of memory that are free.
+        folder: where results are written, for the message.
+    """
+    messages = []
+    needed = sum(row.written for row in rows)
+    if needed > disk:
+        messages.append(
+            f"Not enough disk space: the remaining files need up to {in_bytes(needed)}, "
+            f"but only {in_bytes(disk)} is free in {folder}/. {CHARTED}"
+        )
+    for row in rows:
+        at_once = max(1, min(cores // row.threads, row.todo))
+        if row.todo and row.memory > memory:
+            messages.append(
+                f"Not enough memory: a job of {row.rule} ({row.run}) needs {in_bytes(row.memory)}, "
+                f"but only {in_bytes(memory)} is free. Use a machine with more memory, more layer_groups, or a smaller model."
+            )
+        elif row.todo and row.memory * at_once > memory:
+            messages.append(
+                f"Not enough memory for {at_once} jobs of {row.rule} ({row.run}) at the same time: each needs "
+                f"{in_bytes(row.memory)}, but only {in_bytes(memory)} is free. Run snakemake with fewer --cores."
+            )
+    return messages
+
+
+def free_disk(folder: Path) -> float:
+    """Free bytes of the disk that a folder is on, or will be on."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return float(shutil.disk_usage(folder).free)
+
+
+def free_memory(groups: Path = Path("/sys/fs/cgroup")) -> float:
+    """Bytes of memory that this process may use: the free memory, or the rest below the limit of its control group.
+
+    Args:
+        groups: where control groups of version 2 or 1 are mounted.
+    """
+    free = float(psutil.virtual_memory().available)
+    version_1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat")
+    for limit, used, details in (("memory.max", "memory.current", "memory.stat"), version_1):
+        try:
+            allowed, taken = float((groups / limit).read_text()), float((groups / used).read_text())
+            lines = dict(line.split() for line in (groups / details).read_text().splitlines())
+        except (OSError, ValueError):  # no such version, or "max": no limit
+            continue
+        free = min(free, allowed - taken + float(lines.get("inactive_file", 0)))  # cached files can be dropped
+    return max(free, 0.0)
 
 
 def in_bytes(size: float) -> str:

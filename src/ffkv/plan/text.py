@@ -1,244 +1,233 @@
-"""What a plan must know of a corpus: tokens, sentences and prefixes of each split, counted, read, estimated or given."""
+"""The size of a corpus: tokens, sentences and prefixes of each split, from its files, its first documents, or the hub."""
 
-import functools
-import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import psutil
 
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import bos_ids, encode
-from ffkv.corpus.sources import find_files, held_out
-from ffkv.corpus.sources import read as read_documents
+from ffkv.corpus.encode import Encoded, bos_ids, encode
+from ffkv.corpus.sources import find_files, read
+from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.model.checkpoint.read import load_tokenizer
-from ffkv.plan.sample import BUDGET, sample_files, thinned
-from ffkv.plan.shape import Shape
+from ffkv.model.discover.probe_texts import context_of
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
 
 SPLITS = ("train", "validation")
-GROUPS = 16  # that a sample is cut into, to see how much they differ
-# What is assumed where only a number of tokens is known: WikiText's, near enough for prose.
-TOKENS_A_SENTENCE, BYTES_A_TOKEN, SENTENCES_A_DOCUMENT = 25.0, 4.5, 10.0
-SPREAD = 1.5  # mean of the squared length of sentences, over their squared mean length
-SECONDS_A_BYTE = 7e-6  # of splitting and tokenizing, where there is no sample to time it on
-OWN_CONTEXT = 2048  # tokens, where neither config nor tokenizer says; as `ffkv model` has it
+READ_BYTES = 2**21  # of text that is read, to see how many bytes of its files it takes
+SAMPLE_BYTES = 2**18  # of text that is split and tokenized
 
 
 @dataclass(frozen=True)
 class Split:
-    """The text of a split, as it will stand in its file.
+    """The size of a split.
 
-    tokens, sentences, documents: how many. size: bytes of the sentences' text. square: mean of the sentences' squared
-    lengths, in tokens. seconds: of one thread, to read, split and tokenize it. source: how all this is known.
-    error: relative, at 95 %, as far as a sample tells; None where nothing was sampled.
+    Attributes:
+        tokens: number of tokens, without BOS.
+        sentences: number of sentences.
+        documents: number of documents.
+        text_bytes: bytes of text.
+        seconds: CPU seconds to read, split and tokenize it.
+        source: how the plan knows.
     """
 
     tokens: float
     sentences: float
     documents: float
-    size: float
-    square: float
+    text_bytes: float
     seconds: float
     source: str
-    error: float | None = None
-
-    @property
-    def length(self) -> float:
-        """Mean tokens of a sentence."""
-        return self.tokens / max(self.sentences, 1)
 
     @property
     def prefixes(self) -> float:
-        """Prefixes that are neither empty nor a whole sentence."""
+        """Number of prefixes that are neither empty nor a whole sentence."""
         return max(self.tokens - self.sentences, 0)
 
-    @property
-    def prefix_length(self) -> float:
-        """Mean tokens of such a prefix: of n tokens there are 1 to n - 1, so that long sentences have more of them."""
-        return (self.square - self.length) / (2 * max(self.length - 1, 1))
+    def times(self, factor: float, source: str) -> "Split":
+        """A split with so many times as much text."""
+        return Split(*(factor * getattr(self, name) for name in list(self.__annotations__)[:-1]), source)
 
 
-def text_of_run(run: str, settings: Settings, shape: Shape, given: dict[str, int]) -> dict[str, Split]:
-    """Both splits of a run.
+@dataclass(frozen=True)
+class Text:
+    """What the plan knows of a run's corpus.
 
-    What already stands in `results/<run>/corpus/` by the same settings is read; else a given number of tokens is
-    taken; else documents are counted, all or a sample.
+    Attributes:
+        train: size of the train split.
+        validation: size of the validation split.
+        sentences: some sentences of the corpus.
+        vocabulary_seconds: CPU seconds to read the embedded corpus and to learn the vocabulary of the embedded model;
+            0 if the run's tokenizer exists.
+    """
+
+    train: Split
+    validation: Split
+    sentences: tuple[str, ...]
+    vocabulary_seconds: float = 0.0
+
+
+def measure_text(settings: Settings, model: Any, written: dict[str, Path], tokens: dict[str, int]) -> Text:
+    """Counts or estimates both splits of a run.
 
     Args:
-        given: number of tokens by split, for what cannot be known from here.
+        settings: the settings of the run.
+        model: its model, with or without weights; says how long a sentence may be.
+        written: corpus files by split that are up to date.
+        tokens: numbers of tokens by split, from the command line.
     Raises:
-        UserError: no such file, data set or tokenizer; or a hub data set whose size is not known.
+        UserError: the corpus or the tokenizer cannot be read, or the hub does not tell the size of its data set.
     """
-    found = {split: _made(run, split, settings.corpus) for split in SPLITS}
-    found |= {split: from_tokens(tokens) for split, tokens in given.items() if found[split] is None}
-    missing = [split for split in SPLITS if found[split] is None]
-    if not missing:
-        return found
-    if settings.corpus.dataset not in (EMBEDDED, "files"):
-        return found | {split: _from_hub(settings.corpus, split) for split in missing}
-    documents = _embedded_documents() if EMBEDDED in (settings.corpus.dataset, settings.model.checkpoint) else []
-    tokenizer = _tokenizer(run, settings, documents)
-    context = shape.context or (tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else OWN_CONTEXT)
-    longest = max(context - len(bos_ids(tokenizer, settings.corpus.bos)), 2)
-    for split in missing:
-        if settings.corpus.dataset == EMBEDDED:
-            mine = list(_split(documents, settings.corpus, split))
-            counted, factor = thinned(mine)
-            total = float(len(mine))
-        else:
-            counted, factor, total = _from_files(settings.corpus, split)
-        found[split] = estimate(counted, factor, total, tokenizer, longest, settings.corpus)
-    return found
+    corpus, start = settings.corpus, time.process_time()
+    hub = corpus.dataset not in (EMBEDDED, "files")
+    sample = {split: _first_documents(Corpus() if hub else corpus, split) for split in _splits_to_read(corpus)}
+    checkpoint = Path(settings.model.checkpoint)
+    if settings.model.checkpoint == EMBEDDED:
+        documents = sample["train"][0] if corpus.dataset == EMBEDDED else list(read(Corpus(), "train"))
+        paragraphs = (paragraph for document in documents for paragraph in document.text.splitlines())
+        tokenizer = train_tokenizer(paragraphs, settings.embedded.vocabulary, settings.embedded.context)
+    else:
+        tokenizer = load_tokenizer(checkpoint, settings.model.revision, settings.model.trust_remote_code)
+    vocabulary_seconds = time.process_time() - start if settings.model.checkpoint == EMBEDDED else 0.0
+    longest = max(context_of(model, tokenizer) - len(bos_ids(tokenizer, corpus.bos)), 2)
+    splits, sentences = {}, []
+    for split, (documents, share, seconds) in sample.items():
+        encoded, measured = _encode_some(documents, tokenizer, longest, corpus)
+        sentences += encoded.text
+        splits[split] = replace(measured, seconds=measured.seconds + seconds).times(
+            1 / share, "counted" if share == 1 and measured.source == "counted" else "estimated"
+        )
+    if "validation" not in splits:
+        splits["validation"] = _held_out(splits["train"], sample["train"][2] / sample["train"][1], corpus)
+    for split in SPLITS:
+        if split in written:
+            splits[split] = replace(read_size(written[split]), seconds=splits[split].seconds)
+        elif split in tokens:
+            splits[split] = splits[split].times(tokens[split] / splits[split].tokens, "given tokens")
+        elif hub:
+            size = _hub_bytes(corpus, split)
+            splits[split] = splits[split].times(size / splits[split].text_bytes, "size that the hub tells")
+    return Text(splits["train"], splits["validation"], tuple(sentences), vocabulary_seconds)
 
 
-def from_tokens(tokens: int) -> Split:
-    """A split of which only the number of tokens is known: sentences of a usual length."""
-    size, sentences = tokens * BYTES_A_TOKEN, tokens / TOKENS_A_SENTENCE
-    square = SPREAD * TOKENS_A_SENTENCE**2
-    return Split(
-        tokens, sentences, sentences / SENTENCES_A_DOCUMENT, size, square, size * SECONDS_A_BYTE, "given tokens"
-    )
+def _splits_to_read(corpus: Corpus) -> tuple[str, ...]:
+    """The splits whose documents are read: where both come from the same documents, validation follows from train."""
+    return SPLITS if corpus.validation and corpus.dataset == "files" else ("train",)
 
 
-def estimate(documents: list[Document], factor: float, total: float, tokenizer, longest: int, corpus: Corpus) -> Split:
-    """A split from documents that are some or all of it.
+def _held_out(train: Split, reading: float, corpus: Corpus) -> Split:
+    """The validation split, from a train split of the same documents.
 
     Args:
-        factor: what their text is to be multiplied with to make that of the split; 1 where they are all.
-        total: number of documents of the split.
-        longest: most tokens of a sentence.
+        reading: CPU seconds to read the documents of the train split; both splits read all documents up to their limit.
     """
-    encode(
-        [Document("", "A word.")], tokenizer, longest, corpus.splitter, corpus.pretokenized, "windows", False
-    )  # wakes
+    factor, again = 1.0, 1.0
+    if not corpus.validation:
+        share = min(max(corpus.validation_share, 1e-6), 1 - 1e-6)
+        factor = share / (1 - share)
+        if corpus.limit and train.documents >= corpus.limit:
+            factor, again = 1.0, 1 / factor
+    return replace(train.times(factor, "estimated"), seconds=factor * (train.seconds - reading) + again * reading)
+
+
+def _first_documents(corpus: Corpus, split: str) -> tuple[list[Document], float, float]:
+    """The first documents of a split, the share of it that they are, and the CPU seconds to read them."""
+    documents, size, start = [], 0, time.process_time()
+    source = read(corpus, split)
+    for document in source:
+        documents.append(document)
+        size += len(document.text.encode("utf-8", "replace")) + 1
+        if size > READ_BYTES and corpus.dataset == "files":
+            break
+    else:
+        return documents, 1.0, time.process_time() - start
+    share = _share_read(find_files(corpus_sources(corpus, split)[0]), documents[-1].name, size)
+    if corpus.limit:
+        share = max(share, len(documents) / corpus.limit)
+    return documents, min(share, 1.0), time.process_time() - start
+
+
+def _share_read(paths: list[str], last: str, size: int) -> float:
+    """Share of the bytes of some files that has been read.
+
+    Args:
+        last: name of the last document, "<path>:<number>".
+        size: bytes of text that have been read.
+    """
+    path, _, number = last.rpartition(":")
+    sizes = [Path(each).stat().st_size for each in paths]
+    before = sum(sizes[: paths.index(path)])
+    if path.lower().endswith(".parquet"):
+        from pyarrow import parquet
+
+        inside = sizes[paths.index(path)] * (int(number) + 1) / parquet.read_metadata(path).num_rows
+    else:
+        opened = (file for file in psutil.Process().open_files() if Path(file.path) == Path(path).resolve())
+        inside = next((file.position for file in opened if getattr(file, "position", 0) > 0), size)
+    return (before + inside) / sum(sizes)
+
+
+def _encode_some(documents: list[Document], tokenizer: Any, longest: int, corpus: Corpus) -> tuple[Encoded, Split]:
+    """The sentences of the first documents, and the size of all, as far as these tell."""
+    sizes = [len(document.text.encode("utf-8", "replace")) + 1 for document in documents]
+    some = list(_until(documents, sizes, SAMPLE_BYTES))
+    rest = (corpus.splitter, corpus.pretokenized, corpus.long_sentences, corpus.deduplicate)
+    encode([Document("", "A first word.")], tokenizer, longest, *rest)  # what is loaded at the first call is no rate
     start = time.process_time()
-    encoded = encode(
-        documents, tokenizer, longest, corpus.splitter, corpus.pretokenized, corpus.long_sentences, corpus.deduplicate
-    )
+    encoded = encode(some, tokenizer, longest, *rest)
     seconds = time.process_time() - start
-    lengths = np.array([len(ids) for ids in encoded.ids] or [0], float)
-    texts = sum(len(text.encode()) for text in encoded.text)
-    sampled = factor != 1
-    return Split(
-        tokens=float(lengths.sum() * factor),
-        sentences=len(encoded.ids) * factor,
-        documents=total,
-        size=texts * factor,
-        square=float((lengths**2).mean()),
-        seconds=seconds * factor,
-        source=f"estimated from {len(documents):,} documents" if sampled else "counted",
-        error=_error(documents, lengths, encoded.document) if sampled else None,
-    )
+    tokens = float(sum(map(len, encoded.ids)))
+    size = float(sum(sizes[: len(some)]))
+    if not tokens:
+        raise UserError("The first documents of the corpus have no sentence of two tokens: check the corpus settings.")
+    counted = Split(tokens, len(encoded.ids), len(some), size, seconds, "counted")
+    return encoded, counted if len(some) == len(documents) else counted.times(sum(sizes) / size, "estimated")
 
 
-def _error(documents: list[Document], lengths: np.ndarray, document: list[int]) -> float:
-    """Twice the relative standard error of tokens a byte, from parts of a sample that follow one another."""
-    groups = min(GROUPS, len(documents))
-    if groups < 2:
-        return math.inf
-    group = np.arange(len(documents)) * groups // len(documents)
-    sizes = np.bincount(group, weights=[len(found.text.encode("utf-8", "replace")) + 1 for found in documents])
-    tokens = np.bincount(group[np.asarray(document, int)], weights=lengths[: len(document)], minlength=groups)
-    rates = tokens / sizes
-    return float(2 * rates.std(ddof=1) / math.sqrt(groups) / max(rates.mean(), 1e-9))
+def _until(documents: list[Document], sizes: list[int], limit: int) -> Iterator[Document]:
+    total = 0
+    for document, size in zip(documents, sizes, strict=True):
+        if total > limit:
+            return
+        yield document
+        total += size
 
 
-def _made(run: str, split: str, corpus: Corpus) -> Split | None:
-    """A split that already stands in its file, by the same settings."""
-    path = Path("results") / run / "corpus" / f"{split}.h5"
-    if not path.exists():
-        return None
+def read_size(path: Path) -> Split:
+    """The size of a split that has been written."""
     with hdf5.open(path, "corpus") as file:
-        if json.loads(file.attrs.get("settings", "{}")) != corpus.model_dump():
-            return None
-        lengths = np.diff(file["sentence_offset"][...]).astype(float)
-        return Split(
-            tokens=float(lengths.sum()),
-            sentences=len(lengths),
-            documents=len(file["document_name_offset"]) - 1,
-            size=float(len(file["text"])),
-            square=float((lengths**2).mean()),
-            seconds=0.0,
-            source="read from its file",
-        )
+        tokens, sentences = float(file.attrs["tokens"]), float(file.attrs["sentences"])
+        documents, text_bytes = len(file["document_name_offset"]) - 1.0, float(len(file["text"]))
+    return Split(tokens, sentences, documents, text_bytes, 0.0, "read from its file")
 
 
-def _from_files(corpus: Corpus, split: str) -> tuple[list[Document], float, float]:
-    """Documents of local files: all of a small corpus, pieces of a large one."""
-    sources, shared = corpus_sources(corpus, split)
-    paths = [Path(path) for path in find_files(sources)]
-    if sum(path.stat().st_size for path in paths) <= BUDGET and not any(
-        path.suffix.lower() in (".gz", ".parquet") for path in paths
-    ):
-        documents = list(read_documents(corpus, split))
-        return documents, 1.0, float(len(documents))
-    documents, factor = sample_files(paths, corpus)
-    share = 1.0 if not shared else corpus.validation_share if split == "validation" else 1 - corpus.validation_share
-    total = len(documents) * factor * share
-    kept = min(1.0, corpus.limit / max(total, 1)) if corpus.limit else 1.0
-    return documents, factor * share * kept, total * kept
+def _hub_bytes(corpus: Corpus, split: str) -> float:
+    """Bytes of text of a split of a hub data set. Nothing but the data set's description is fetched.
 
-
-def _from_hub(corpus: Corpus, split: str) -> Split:
-    """A hub data set's split by the size that the hub knows of it; nothing is downloaded but that."""
-    sources, shared = corpus_sources(corpus, split)
-    info = _hub_split(corpus, sources[0])
-    if info is None or not info.num_examples or not info.num_bytes:
-        raise UserError(
-            f"How large {corpus.dataset} is cannot be known from here: pass --train-tokens and --validation-tokens."
-        )
-    share = 1.0 if not shared else corpus.validation_share if split == "validation" else 1 - corpus.validation_share
-    documents = info.num_examples * share
-    kept = min(1.0, corpus.limit / documents) if corpus.limit else 1.0
-    found = from_tokens(round(info.num_bytes * share * kept / BYTES_A_TOKEN))
-    return replace(found, documents=documents * kept, source=f"the hub's size of it, at {BYTES_A_TOKEN} bytes a token")
-
-
-def _hub_split(corpus: Corpus, name: str):
-    """What the hub says of a split; None where it says nothing, or cannot be asked."""
+    Raises:
+        UserError: the hub cannot be reached or does not tell.
+    """
     import datasets
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    sources, shared = corpus_sources(corpus, split)
     config = None if corpus.config == "default" else corpus.config
+    reason = "the hub does not tell"
     try:
         splits = datasets.load_dataset_builder(corpus.dataset, config, revision=corpus.revision).info.splits or {}
-    except Exception as error:  # as in `corpus.read`: dozens of classes, offline among them
-        reason = " ".join(str(error).split())[:300]
+        found = splits.get(sources[0])
+    except Exception as error:  # the library raises dozens of classes here, offline among them
+        found, reason = None, " ".join(str(error).split())[:300]
+    if found is None or not found.num_examples or not found.num_bytes:
         raise UserError(
-            f"How large {corpus.dataset} is cannot be known from here ({reason}): pass --train-tokens and --validation-tokens."
-        ) from error
-    return splits.get(name)
-
-
-@functools.cache
-def _embedded_documents() -> list[Document]:
-    from ffkv.corpus.python_docs import documents
-
-    return list(documents())
-
-
-def _split(documents: Iterable[Document], corpus: Corpus, split: str) -> Iterable[Document]:
-    mine = (found for found in documents if held_out(found.name, corpus.validation_share) == (split == "validation"))
-    return islice(mine, corpus.limit or None)
-
-
-def _tokenizer(run: str, settings: Settings, documents: list[Document]):
-    """The run's tokenizer; that of an embedded model that is still to be trained is learnt here, as its training does."""
-    if settings.model.checkpoint != EMBEDDED:
-        model = settings.model
-        return load_tokenizer(model.checkpoint, model.revision, model.trust_remote_code)
-    trained = Path("results") / run / "checkpoint"
-    if (trained / "tokenizer.json").exists():
-        return load_tokenizer(trained)
-    from ffkv.embedded.tokenizer import train_tokenizer
-
-    corpus = settings.corpus if settings.corpus.dataset == EMBEDDED else Corpus()
-    paragraphs = (part for found in _split(documents, corpus, "train") for part in found.text.splitlines())
-    return train_tokenizer(paragraphs, settings.embedded.vocabulary, settings.embedded.context)
+            f"The size of {corpus.dataset} is not known ({reason}). Pass --train-tokens and --validation-tokens."
+        )
+    share = 1.0 if not shared else corpus.validation_share if split == "validation" else 1 - corpus.validation_share
+    kept = min(1.0, corpus.limit / (found.num_examples * share)) if corpus.limit else 1.0
+    return max(found.num_bytes * share * kept, 1.0)
