@@ -1,13 +1,15 @@
-"""The jobs of a settings file, as Snakemake reports them: their commands, their files, and whether they are done."""
+"""The jobs of a settings file, as Snakemake lists them: their commands, their files, and whether they are done.
 
-import csv
+Run as a program, `python -m ffkv.plan.jobs SNAKEFILE FOLDER CONFIGFILE CORES` prints them as JSON: Snakemake has a process of
+its own, because it changes the folder and the log of the process that it works in.
+"""
+
+import json
 import os
-import re
-import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import ffkv
 from ffkv.errors import UserError
@@ -15,14 +17,14 @@ from ffkv.errors import UserError
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(ffkv.__file__).parent / "workflow/Snakefile")
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One job of the workflow.
 
     Attributes:
         rule: name of its rule.
         run: name of its run.
-        command: the words of its shell command, without the redirection into its log.
+        threads: threads that it may use.
+        command: its shell command.
         inputs: paths that it reads.
         outputs: paths that it writes.
         done: whether each output exists and is up to date.
@@ -30,32 +32,20 @@ class Job:
 
     rule: str
     run: str
-    command: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    threads: int
+    command: str
+    inputs: list[str]
+    outputs: list[str]
     done: bool
-
-    @property
-    def threads(self) -> int:
-        """Threads that its command may use."""
-        return int(self.command[self.command.index("--threads") + 1]) if "--threads" in self.command else 1
 
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
-    """Starts a Snakemake that lists the jobs of a settings file and runs none.
-
-    Args:
-        configfile: the settings file.
-        cores: cores that the run may use.
-        folder: where the run would take place.
-    """
-    snakefile = next((path.resolve() for path in SNAKEFILES if path.exists()), SNAKEFILES[-1])
-    command = f"-m snakemake --detailed-summary --nolock --profile none --workflow-profile none --cores {cores}".split()
-    command += ["--snakefile", str(snakefile), "--directory", str(folder), "--configfile", str(configfile.resolve())]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-    return subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    """Starts a Snakemake that lists the jobs of a settings file for runs in a folder."""
+    snakefile = next((path for path in SNAKEFILES if path.exists()), SNAKEFILES[-1]).resolve()
+    arguments = ["-m", "ffkv.plan.jobs", snakefile, folder.resolve(), configfile.resolve(), str(cores)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules look for `ffkv`
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *arguments], env={**os.environ, "PATH": path}, **pipes)
 
 
 def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
@@ -64,26 +54,36 @@ def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
     Raises:
         UserError: Snakemake refuses the settings or lacks an input.
     """
-    table, messages = snakemake.communicate()
+    listed, messages = snakemake.communicate()
     if snakemake.returncode:
         raise UserError(f"Snakemake cannot plan these runs: {messages.strip()[-1500:]}")
-    lines = table.splitlines()
-    header = next((place for place, line in enumerate(lines) if line.startswith("output_file\t")), len(lines))
-    rows: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in csv.DictReader(lines[header:], delimiter="\t", quoting=csv.QUOTE_NONE):
-        rows.setdefault((row["rule"], row["shellcmd"] + row["log-file(s)"]), []).append(row)
-    return [_job(rule, files) for (rule, _), files in rows.items()]
+    return [Job(*job) for job in json.loads(listed.splitlines()[-1])]
 
 
-def _job(rule: str, files: list[dict[str, str]]) -> Job:
-    """A job from its lines, one line per output."""
-    command = re.split(r"\s>\s*\S*log", files[0]["shellcmd"])[0]
-    outputs = tuple(row["output_file"] for row in files)
-    return Job(
-        rule=rule,
-        run=Path(outputs[0]).parts[1],
-        command=tuple(shlex.split(command)),
-        inputs=tuple(files[0]["input-file(s)"].split(",")),
-        outputs=outputs,
-        done=all(row["plan"] == "no update" for row in files),
-    )
+def list_jobs(snakefile: Path, folder: Path, configfile: Path, cores: int) -> list[Job]:
+    """The jobs of a settings file, done or not, from a dry run."""
+    from snakemake.api import SnakemakeApi
+    from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
+
+    with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+        settings = ResourceSettings(cores=cores), ConfigSettings(configfiles=[configfile])
+        workflow = api.workflow(*settings, snakefile=snakefile, workdir=folder)
+        workflow.dag().execute_workflow(executor="dryrun")
+        dag = workflow._workflow.dag  # the only place where jobs that are done are listed, too
+        return [
+            Job(
+                job.rule.name,
+                job.wildcards_dict.get("run", ""),
+                job.threads,
+                job.shellcmd or "",
+                [str(path) for path in job.input],
+                [str(path) for path in job.output],
+                not dag.needrun(job),
+            )
+            for job in dag.jobs
+            if job.output
+        ]
+
+
+if __name__ == "__main__":
+    print(json.dumps(list_jobs(*map(Path, sys.argv[1:4]), int(sys.argv[4]))))
