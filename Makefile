@@ -1,48 +1,53 @@
-# make report   set up, run config.yaml, write reports/<run>/index.html
-# make test     set up, check everything but what follows
-# make test-failures   the tests that kill runs, and those on a SLURM cluster of their own (root, and SLURM's packages)
-# make install  set up only: .venv, from the pinned lists in envs/
-# make slurm    set up, with what submits to a SLURM cluster
-# make bench    set up, with the peers in an environment of their own; measure, write docs/benchmarks.md
-# make peers    set up .venv-peers: the libraries that ffkv is measured against
+# Targets with two # signs are shown by `make help`.
 
 PYTHON ?= python3
 VENV := .venv
 SHELL := /bin/bash
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: report test test-failures lint settings models install slurm peers clean
+.PHONY: help report test check test-failures lint types settings docs models bench install slurm peers clean distclean
 
-report: install
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
+
+report: install ## Set up, run config.yaml, write reports/<run>/index.html.
 	snakemake
 
-test: install lint
+test: install lint types ## Set up, check everything except what `make test-failures` checks.
 	coverage erase
 	coverage run -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=30
 	coverage combine --quiet
 	coverage report --fail-under=90
 
-test-failures: slurm
+check: install lint types ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.
+	pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not workflow and not slow and not cluster and not kills"
+
+test-failures: slurm ## Tests that kill runs, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
 	pytest -m "cluster or kills"
 
-lint: install
+lint: install ## Formats, lint rules, and the directions in which rooms may import.
 	ruff check .
 	ruff format --check .
-	snakefmt --check Snakefile workflow
+	snakefmt --check Snakefile src/ffkv/workflow
 	snakemake --lint
+	lint-imports
+	codespell README.md CONTRIBUTING.md CHANGELOG.md docs src tests configs benchmarks config.yaml
 
-# Writes config.yaml, its schema and the reference page from src/ffkv/settings.py.
-settings: install
+types: install ## Type checker.
+	mypy
+
+docs: install ## Write the generated files: config.yaml, its schema, docs/settings.md, docs/formats.md, docs/api.md.
 	ffkv settings
+	python -m ffkv.files.formats
+	python -m ffkv.reference_api
 
-# Writes docs/architectures.csv: every model type of the installed transformers, proven on a tiny model.
-models: install
+models: install ## Write docs/architectures.csv: every model type of the installed transformers, proven on a tiny model.
 	ffkv models --prove --output docs/architectures.csv
 
-bench: install peers
+bench: install peers ## Measure speed beside other libraries, write docs/benchmarks.md.
 	python -m benchmarks
 
-install: $(VENV)/installed
+install: $(VENV)/installed ## Set up .venv from the pinned lists in envs/.
 
 $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ffkv needs Python 3.11 or newer")'
@@ -51,13 +56,13 @@ $(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/constra
 	$(VENV)/bin/pip install --quiet --no-deps -e .
 	touch $@
 
-slurm: $(VENV)/slurm
+slurm: $(VENV)/slurm ## Set up .venv with what submits jobs to a SLURM cluster.
 
 $(VENV)/slurm: $(VENV)/installed envs/requirements-slurm.txt
 	$(VENV)/bin/pip install --quiet -c envs/constraints.txt -r envs/requirements-slurm.txt
 	touch $@
 
-peers: $(VENV)-peers/installed
+peers: $(VENV)-peers/installed ## Set up .venv-peers: the libraries that ffkv is measured against.
 
 $(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requirements-delphi.txt envs/constraints.txt
 	$(PYTHON) -m venv $(VENV)-peers
@@ -65,5 +70,10 @@ $(VENV)-peers/installed: benchmarks/requirements-peers.txt benchmarks/requiremen
 	$(VENV)-peers/bin/pip install --quiet --no-deps -r benchmarks/requirements-delphi.txt
 	touch $@
 
-clean:
-	rm -rf results reports/*/ .snakemake
+clean: ## Delete caches. Results and reports stay.
+	rm -rf build .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .coverage*
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## Delete caches, environments, results and reports. Asks first.
+	@read -r -p "Delete .venv, .venv-peers, .snakemake, and all results and reports? [y/N] " answer && [ "$$answer" = y ]
+	rm -rf $(VENV) $(VENV)-peers .snakemake results reports/*/

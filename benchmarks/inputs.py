@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.step import examine, write_stage
+from ffkv.model.step import prove
 from ffkv.settings import Model
 
 # Of the sentences of WikiText: median and mean length in tokens of a byte-level BPE; lengths are close to log-normal.
@@ -59,9 +59,9 @@ def model_folder(scratch: Path, shape: Shape) -> Path:
         checkpoint = place / "checkpoint"
         _random_gpt2(shape).save_pretrained(checkpoint)
         _word_tokenizer(shape.vocabulary).save_pretrained(checkpoint)
-        model, tokenizer, anatomy, proof = examine(Model(checkpoint=str(checkpoint), device="cpu"))
+        proven = prove(Model(checkpoint=str(checkpoint), device="cpu"))
         (place / "model").mkdir()
-        write_stage(place / "model", place / "memories.h5", model, tokenizer, anatomy, proof)
+        proven.write(place / "model", place / "values.h5")
     return place / "model"
 
 

@@ -70,7 +70,7 @@ def write_corpus(tmp_path):
 
 @pytest.fixture(scope="session")
 def detector(tmp_path_factory) -> Path:
-    """The model stage's folder of the detector; memories.h5 stands beside it."""
+    """The model step's folder of the detector; values.h5 lies beside it."""
     folder = tmp_path_factory.mktemp("detector")
     return prove_into(folder / "stage", detector_checkpoint(folder / "checkpoint"))
 

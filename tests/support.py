@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from ffkv.architectures.tiny import tiny_model
-from ffkv.model.step import examine, write_stage
+from ffkv.model.step import prove
 from ffkv.settings import Model
 
 ROOT = Path(__file__).parents[1]
@@ -101,10 +101,10 @@ def random_checkpoint(folder: Path, kind: str, seed: int = 0) -> Path:
 
 
 def prove_into(folder: Path, checkpoint: Path) -> Path:
-    """The model stage's folder of a checkpoint, and memories.h5 beside it."""
-    model, tokenizer, anatomy, proof = examine(Model(checkpoint=str(checkpoint), device="cpu"))
+    """Proves a checkpoint. Returns the folder of the model step; values.h5 lies beside it."""
+    proven = prove(Model(checkpoint=str(checkpoint), device="cpu"))
     (folder / "model").mkdir(parents=True)
-    write_stage(folder / "model", folder / "memories.h5", model, tokenizer, anatomy, proof)
+    proven.write(folder / "model", folder / "values.h5")
     return folder / "model"
 
 

@@ -1,17 +1,21 @@
-"""The command line: options out of settings, help, exit codes."""
+"""The command line: options that are settings, settings as options, help, exit codes."""
 
+import json
+import shlex
 import subprocess
 import sys
 
 import click
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ffkv.cli import COMMANDS, ffkv
 from ffkv.errors import UserError
-from ffkv.options import part_options, seed_option, setting, threads_option
+from ffkv.options import command_line, part_options, seed_option, setting, threads_option
 from ffkv.parts import Part
-from ffkv.settings import Corpus, Keys, Model
+from ffkv.settings import Corpus, Keys, Model, Settings, Triggers
 
 
 @click.command()
@@ -20,15 +24,15 @@ from ffkv.settings import Corpus, Keys, Model
 @setting(Model, "device")
 @seed_option
 @part_options("layer_group")
-def echo(**values) -> None:
+def echo(**options) -> None:
     """Shows its options."""
-    click.echo(repr(values))
+    click.echo(json.dumps(options))
 
 
 def call(*arguments: str) -> dict:
     result = CliRunner().invoke(echo, arguments)
     assert result.exit_code == 0, result.output
-    return eval(result.output)
+    return json.loads(result.output)
 
 
 def test_options_have_the_settings_defaults():
@@ -48,32 +52,51 @@ def test_options_have_the_settings_defaults():
 
 
 def test_options_take_lists_flags_choices_and_numbers():
-    values = call(
-        "--train",
-        "a",
-        "--train",
-        "b",
-        "--no-deduplicate",
-        "--bos",
-        "never",
-        "--minimum-prefixes",
-        "7",
-        "--layer-group",
-        "2",
+    options = call(
+        *[
+            "--train",
+            "a",
+            "--train",
+            "b",
+            "--no-deduplicate",
+            "--bos",
+            "never",
+            "--minimum-prefixes",
+            "7",
+            "--layer-group",
+            "2",
+        ]
     )
-    assert (
-        values["train"],
-        values["deduplicate"],
-        values["bos"],
-        values["minimum_prefixes"],
-        values["layer_group"],
-    ) == (
-        ["a", "b"],
-        False,
-        "never",
-        7,
-        2,
+    changed = {"train": ["a", "b"], "deduplicate": False, "bos": "never", "minimum_prefixes": 7, "layer_group": 2}
+    assert options == call() | changed
+
+
+def test_settings_become_the_options_of_a_command():
+    settings = Settings(triggers=Triggers(per_key=7, negative=False), model=Model(device="cuda:1"), seed=3).model_dump()
+    assert command_line(settings, "triggers", "model/device", "seed") == (
+        "--per-key 7 --one-prefix-per-sentence --no-include-empty-prefix --no-negative --device cuda:1 --seed 3"
     )
+    assert command_line(settings) == ""
+
+
+def test_an_unknown_setting_is_an_error_of_the_rule():
+    for name in ("trigers", "triggers/per_kye"):
+        with pytest.raises(KeyError):
+            command_line(Settings().model_dump(), name)
+
+
+@given(
+    train=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1), min_size=1),
+    share=st.floats(0, 1, exclude_min=True, exclude_max=True),
+)
+def test_a_command_gets_from_its_rule_what_the_settings_say(train, share):
+    """Whatever the text is: blanks, quotes, `$(...)`, a dash in front."""
+    settings = {
+        "corpus": Corpus(train=train, validation=train[:1], validation_share=share, deduplicate=False).model_dump()
+    }
+    names = ["dataset", "train", "validation", "validation_share", "bos", "deduplicate"]
+    line = command_line(settings, *(f"corpus/{name}" for name in names))
+    assert call(*shlex.split(line)) == call() | {name: settings["corpus"][name] for name in names}
 
 
 @pytest.mark.parametrize(
@@ -107,12 +130,8 @@ def test_the_help_of_an_option_says_what_the_setting_means():
 def test_the_number_of_threads_is_applied(monkeypatch):
     seen = []
     monkeypatch.setattr("ffkv.process.runtime.configure", seen.append)
-    assert (
-        CliRunner()
-        .invoke(threads_option(click.Command("x", callback=lambda threads: None)), ["--threads", "3"])
-        .exit_code
-        == 0
-    )
+    command = threads_option(click.Command("x", callback=lambda threads: None))
+    assert CliRunner().invoke(command, ["--threads", "3"]).exit_code == 0
     assert seen == [3]
 
 
@@ -168,10 +187,10 @@ def ffkv_process(*arguments: str, cwd) -> subprocess.CompletedProcess:
 
 
 def test_what_a_person_did_wrong_is_said_in_one_message_with_exit_code_2(tmp_path):
-    (tmp_path / "workflow").write_text("a file where `ffkv settings` wants a folder")
+    (tmp_path / "src").write_text("a file where `ffkv settings` wants a folder")
     done = ffkv_process("settings", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("ffkv: workflow/schemas/config.schema.json cannot be written: ")
+    assert done.stderr.startswith("ffkv: src/ffkv/workflow/schemas/config.schema.json cannot be written: ")
     assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
 
 
@@ -187,5 +206,5 @@ def test_settings_writes_its_three_files(tmp_path):
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [
         "config.yaml",
         "docs/settings.md",
-        "workflow/schemas/config.schema.json",
+        "src/ffkv/workflow/schemas/config.schema.json",
     ]

@@ -8,6 +8,7 @@ from snakemake.profiles import ProfileConfigFileParser
 from support import ROOT
 
 ENVIRONMENTS = ROOT / "envs"
+WORKFLOW = ROOT / "src/ffkv/workflow"
 
 
 def pins(lines) -> dict[str, str]:
@@ -21,7 +22,7 @@ def listed(name: str) -> dict[str, str]:
 
 
 def test_conda_gets_the_versions_that_pip_gets():
-    dependencies = yaml.safe_load((ENVIRONMENTS / "ffkv.yaml").read_text())["dependencies"]
+    dependencies = yaml.safe_load((WORKFLOW / "envs/ffkv.yaml").read_text())["dependencies"]
     assert pins(dependencies[-1]["pip"]) == listed("requirements.txt")
 
 
@@ -54,7 +55,7 @@ def test_variables_name_partitions_and_the_account_even_if_python_knows_the_name
     assert {"slurm_partition='all'", "slurm_account='007'"} <= set(settings["default-resources"])
     partitions = {line for line in settings["set-resources"] if "slurm_partition" in line}
     assert partitions == {
-        f"{rule}:slurm_partition='max'" for rule in ("triggers", "prefixes", "key_removal", "key_precision")
+        f"{rule}:slurm_partition='max'" for rule in ("triggers", "sampled_prefixes", "keys_removal", "keys_precision")
     }
 
 
@@ -74,5 +75,5 @@ def test_the_profile_keeps_what_the_default_profile_says():
 
 def test_retries_stand_in_no_rule():
     assert not [
-        path for path in (ROOT / "workflow/rules").glob("*.smk") if re.search(r"^\s*retries:", path.read_text(), re.M)
+        path for path in (WORKFLOW / "rules").glob("*.smk") if re.search(r"^\s*retries:", path.read_text(), re.M)
     ]

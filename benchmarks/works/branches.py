@@ -13,36 +13,38 @@ from benchmarks.inputs import GPT2, Shape
 from benchmarks.measure import Arm, Row, cpu_ratio
 from benchmarks.works.values import products, random_values
 from ffkv.activations.prefix_file import PrefixLayer
-from ffkv.composition import layer as composition_layer
+from ffkv.composition import step as composition_step
 from ffkv.model.head.head_file import load_head, stored_output_embedding
 from ffkv.process.runtime import configure, torch_with
-from ffkv.refinement import layer as refinement_layer
+from ffkv.refinement import step as refinement_step
 from ffkv.settings import Composition
+from ffkv.values.step import project
 
 WARM = 16  # prefixes read before the clock runs
 
 
 def composition(scratch: Path, shape: list[int], prefixes: int) -> Callable:
-    """What `ffkv composition measure` does with one layer: top(v), top(y), and the coefficients of every prefix."""
+    """What `ffkv composition measure` does with one layer: top(y), and the coefficients of every prefix."""
     head, at, form, mass = *_ready(scratch, shape, prefixes), Composition().mass
-    memories = random_values(form, form.memories)
-    composition_layer.read_out(head, _first(at), memories, 0, mass)
-    return lambda: (_digest(composition_layer.read_out(head, at, memories, 0, mass)), {})
+    stored = random_values(form, form.memories)
+    values, _ = project(head, stored, 1, np.full(len(stored.value), -1))
+    composition_step.measure_layer(head, _first(at), values, 0, mass)
+    return lambda: (_digest(composition_step.measure_layer(head, at, values, 0, mass)), {})
 
 
 def refinement(scratch: Path, shape: list[int], prefixes: int) -> Callable:
     """What `ffkv refinement measure` does with one layer: r, y and o, and a probability."""
     head, at, form = _ready(scratch, shape, prefixes)
     final = np.random.default_rng(1).integers(0, form.vocabulary, prefixes)
-    refinement_layer.read_out(head, _first(at), final[:WARM], 0)
-    return lambda: (_digest(refinement_layer.read_out(head, at, final, 0)), {})
+    refinement_step.measure_layer(head, _first(at), final[:WARM], 0)
+    return lambda: (_digest(refinement_step.measure_layer(head, at, final, 0)), {})
 
 
 def product(scratch: Path, shape: list[int], prefixes: int, quantities: str) -> Callable:
-    """The products alone, in the same chunks: of states of the prefixes ("r", "y", "o") and of the values ("v")."""
+    """The products alone, in the same chunks: of states of the prefixes ("r", "y", "o")."""
     _, at, form = _ready(scratch, shape, prefixes)
     embedding = torch.from_numpy(stored_output_embedding(inputs.model_folder(scratch, form)))
-    vectors = {"r": at.r, "y": at.y, "o": at.o, "v": random_values(form, form.memories).value}
+    vectors = {"r": at.r, "y": at.y, "o": at.o}
     return products([torch.from_numpy(vectors[name]) for name in quantities], embedding)
 
 
@@ -82,4 +84,4 @@ def row(name: str, quantities: str, shape: Shape, prefixes: int, target: float) 
     )
 
 
-ROWS = [row("composition", "vy", GPT2, 2000, 1.5), row("refinement", "ryo", GPT2, 2000, 1.5)]
+ROWS = [row("composition", "y", GPT2, 2000, 1.5), row("refinement", "ryo", GPT2, 2000, 1.5)]

@@ -12,10 +12,11 @@ import torch
 from benchmarks import inputs
 from benchmarks.inputs import SMALL, Shape
 from benchmarks.measure import Arm, Row
+from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.trigger_file import Triggers
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.corpus_file import Corpus, read_corpus
-from ffkv.keys.precision import rescored
+from ffkv.keys.precision import rescore
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.process.runtime import configure, torch_with
 from ffkv.settings import Activations
@@ -59,7 +60,11 @@ def coefficients(loaded: LoadedModel, corpus: Corpus, found: Triggers) -> np.nda
     again = np.full(found.sentence.shape, -np.inf, np.float32)
     for layer in range(found.layers):
         counts = found.count[found.rows(layer)]
-        *_, exact = rescored(loaded, found, corpus, layer, np.arange(len(counts)), Activations().batch_tokens)
+
+        def compute(rows: list[np.ndarray], memories: np.ndarray, layer: int = layer) -> np.ndarray:
+            return last_coefficients(loaded, layer, rows, memories, Activations().batch_tokens)
+
+        *_, exact = rescore(found, corpus, layer, np.arange(len(counts)), compute)
         again[found.rows(layer)][np.arange(again.shape[1]) < counts[:, None]] = exact
     return again
 

@@ -12,9 +12,10 @@ from benchmarks.inputs import GPT2, Shape
 from benchmarks.measure import Arm, Row, cpu_ratio
 from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.model.head.head_file import load_head, stored_output_embedding
-from ffkv.model.values_file import Memories
+from ffkv.model.values_file import Values
 from ffkv.process.runtime import configure, torch_with
-from ffkv.values.projections import Projections, project
+from ffkv.values.projections import Projections
+from ffkv.values.step import project
 
 COUNT = 50  # tokens kept at either end
 WARM = 64  # values read before the clock runs
@@ -51,10 +52,10 @@ def products(vectors: list[torch.Tensor], embedding: torch.Tensor) -> Callable:
     return work
 
 
-def random_values(shape: Shape, count: int) -> Memories:
+def random_values(shape: Shape, count: int) -> Values:
     """Random values of the first layer."""
     value = np.random.default_rng(0).standard_normal((count, shape.width), np.float32)
-    return Memories(np.zeros(count, np.int32), np.arange(count, dtype=np.int32), value, {})
+    return Values(np.zeros(count, np.int32), np.arange(count, dtype=np.int32), value, {})
 
 
 def digest(found: Projections, ranks: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""The `ffkv` command. Each subcommand is one step of the workflow; its code is imported when it is called."""
+"""The `ffkv` command. A subcommand is imported only when it is called, so that the help is quick."""
 
 import importlib
 import sys
@@ -9,8 +9,9 @@ from ffkv import __version__
 from ffkv.errors import UserError
 from ffkv.process.signals import end_in_good_order
 
-# Subcommand: where it lives, and its line in the help (so that the help imports nothing).
+# Subcommand: its function, and its line in the help.
 COMMANDS = {
+    "init": ("ffkv.workflow.commands:init", "Prepare a folder for runs: Snakefile, config.yaml, profiles."),
     "train": ("ffkv.embedded.commands:train", "Train the embedded model on the embedded corpus."),
     "model": ("ffkv.model.commands:model", "Prove a checkpoint's feed-forward layers and write its values and head."),
     "inspect": ("ffkv.model.commands:inspect", "Show how a checkpoint's feed-forward layers are built."),
@@ -20,21 +21,27 @@ COMMANDS = {
         "Find the trigger examples of every key in one shard of the corpus.",
     ),
     "merge-triggers": ("ffkv.activations.commands:merge_triggers", "Merge the shards' trigger examples."),
-    "prefixes": ("ffkv.activations.commands:prefixes", "Store r, x, y, o and m of one shard of the sampled prefixes."),
-    "merge-prefixes": ("ffkv.activations.commands:merge_prefixes", "Put the shards' prefixes together."),
-    "keys": ("ffkv.keys.commands:keys", "Keys: patterns, token removal, activity."),
+    "sampled-prefixes": (
+        "ffkv.activations.commands:sampled_prefixes",
+        "Store y, o and m of the sampled prefixes in one shard of the corpus.",
+    ),
+    "merge-sampled-prefixes": (
+        "ffkv.activations.commands:merge_sampled_prefixes",
+        "Merge the shards' sampled prefixes.",
+    ),
+    "keys": ("ffkv.keys.commands:keys", "Keys: patterns in trigger examples, token removal, activity."),
     "values": ("ffkv.values.commands:values", "Values: projections, agreement, rank, top probability."),
-    "composition": ("ffkv.composition.commands:composition", "How memories of a layer compose."),
-    "refinement": ("ffkv.refinement.commands:refinement", "How predictions are refined over the layers."),
+    "composition": ("ffkv.composition.commands:composition", "Composition: how the memories of a layer act together."),
+    "refinement": ("ffkv.refinement.commands:refinement", "Refinement: how predictions change from layer to layer."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
-    "plan": ("ffkv.plan.commands:plan", "Say what runs will take before they start: disk, memory, time."),
-    "check": ("ffkv.results.check:check", "Read every file of a run and say which are damaged or left over."),
+    "plan": ("ffkv.plan.commands:plan", "Estimate the disk space, memory and time of runs before they start."),
+    "check": ("ffkv.results.commands:check", "Read every file of a run and name those that are damaged or unfinished."),
     "recover": (
-        "ffkv.process.recover:recover",
-        "After a hard kill of snakemake: end what it left running, and unlock.",
+        "ffkv.process.commands:recover",
+        "After a hard kill of snakemake: end its running steps, and unlock the folder.",
     ),
     "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
-    "settings": ("ffkv.settings.reference:settings", "Write the settings' JSON schema and reference page."),
+    "settings": ("ffkv.settings.commands:settings", "Write the settings' JSON schema and reference page."),
 }
 
 
@@ -42,11 +49,11 @@ class Lazy(click.Group):
     """A group whose subcommands are imported only when they are called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """The subcommands, in the order of the workflow."""
+        """The names of the subcommands, in the order of the workflow."""
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """The subcommand of that name, imported now."""
+        """Imports the subcommand of that name. None if there is none."""
         if name not in COMMANDS:
             return None
         module, attribute = COMMANDS[name][0].split(":")
@@ -63,12 +70,13 @@ class Lazy(click.Group):
 def ffkv() -> None:
     """Reads the feed-forward layers of a causal language model as key-value memories.
 
-    The steps run by hand in the order shown, or all at once by `snakemake` beside the Snakefile.
+    `snakemake` runs all steps. Each step also runs by hand, in the order shown. `ffkv init` prepares a folder for
+    `snakemake`.
     """
 
 
 def main() -> None:
-    """Runs the command; a `UserError` becomes its message and exit code 2; SIGTERM ends it in good order."""
+    """Runs the command. A `UserError` becomes a message and exit code 2. SIGTERM ends the command in good order."""
     end_in_good_order()
     try:
         ffkv()

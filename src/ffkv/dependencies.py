@@ -1,32 +1,147 @@
 """Which modules the numbers of each rule depend on.
 
-The rules' `code` inputs and the identity of a saved shard both come from this list: an edit of a listed module repeats
-the rule, and a shard that was saved before the edit is not continued. An edit of any other module does neither.
+A change of a listed module repeats the rule, and a saved shard from before the change is not continued. A change of any
+other module does neither. The parameter `code` of the rules and the identity of a saved shard both come from this list. A
+test compares the list with the imports of the steps.
 """
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
-# Rule: paths below src/ffkv. A folder stands for all modules in it.
-NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
-    "triggers": ("activations", "model", "fairseq"),
-    "sampled_prefixes": ("activations", "model", "fairseq"),
-}
 PACKAGE = Path(__file__).parent
+PASS = (
+    "activations/batches.py",
+    "activations/packing.py",
+    "activations/pass_state.py",
+    "activations/resume.py",
+    "activations/statistics.py",
+    "activations/step.py",
+    "activations/top_t.py",
+    "activations/trigger_file.py",
+    "corpus/corpus_file.py",
+    "corpus/document.py",
+    "corpus/encode.py",
+    "corpus/sentences.py",
+    "fairseq",
+    "model/anatomy.py",
+    "model/checkpoint",
+    "model/discover/find.py",
+    "model/experts",
+    "model/tap",
+)
+MERGE = (
+    "activations/merge.py",
+    "activations/prefix_file.py",
+    "activations/step.py",
+    "activations/trigger_file.py",
+    "model/anatomy.py",
+)
+MODEL = ("fairseq", "model")
+
+# Rule: paths below src/ffkv. A folder means every module in it. Only the expensive rules name single modules of a room that
+# an earlier rule depends on as a whole: a change there repeats the earlier rule and, with it, all rules that read its files.
+NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
+    "train": ("embedded", "corpus"),
+    "model": MODEL,
+    "corpus": ("corpus", *MODEL),
+    "triggers": ("activations/triggers.py", *PASS),
+    "merge_triggers": MERGE,
+    "sampled_prefixes": (
+        "activations/last_token.py",
+        "activations/prefix_file.py",
+        "activations/prefix_sample.py",
+        "activations/states.py",
+        *PASS,
+    ),
+    "merge_sampled_prefixes": MERGE,
+    "keys_patterns": ("activations/trigger_file.py", "corpus", "keys"),
+    "keys_removal": (
+        "activations/batches.py",
+        "activations/last_token.py",
+        "activations/trigger_file.py",
+        "corpus",
+        "keys",
+        *MODEL,
+    ),
+    "keys_precision": (
+        "activations/batches.py",
+        "activations/last_token.py",
+        "activations/trigger_file.py",
+        "corpus",
+        "keys",
+        *MODEL,
+    ),
+    "keys_summarize": ("activations/trigger_file.py", "corpus", "files/tables.py", "intervals.py", "keys"),
+    "values_project": (
+        "activations/trigger_file.py",
+        "values/compare.py",
+        "values/projections.py",
+        "values/step.py",
+        *MODEL,
+    ),
+    "values_summarize": (
+        "activations/trigger_file.py",
+        "corpus",
+        "files/tables.py",
+        "intervals.py",
+        "model",
+        "values/step.py",
+        "values/summaries.py",
+    ),
+    "composition_measure": (
+        "activations/prefix_file.py",
+        "composition/by_prefix.py",
+        "composition/step.py",
+        "corpus",
+        "values/projections.py",
+        *MODEL,
+    ),
+    "composition_summarize": (
+        "composition/step.py",
+        "composition/summaries.py",
+        "files/tables.py",
+        "intervals.py",
+        "model",
+    ),
+    "refinement_measure": ("activations/prefix_file.py", "refinement/cases.py", "refinement/step.py", *MODEL),
+    "refinement_summarize": (
+        "corpus",
+        "files/tables.py",
+        "intervals.py",
+        "refinement/cases.py",
+        "refinement/changes.py",
+        "refinement/step.py",
+        "refinement/summaries.py",
+        *MODEL,
+    ),
+    "report": ("activations/trigger_file.py", "corpus", "report", "results", *MODEL),
+}
+
+# Modules that steps import and that change no number, with the reason.
+CHANGES_NO_NUMBER: dict[str, str] = {
+    "__init__.py": "It holds the version and the names of the public functions.",
+    "dependencies.py": "It says which modules numbers depend on.",
+    "errors.py": "An error ends the step.",
+    "files": "Numbers are stored and read bit by bit. A new format has a new version, which the readers check.",
+    "options.py": "An option carries a setting or a path, which Snakemake tracks.",
+    "parts.py": "Shards and layer groups change no number. A test runs the same run with other numbers of them.",
+    "process": "It shows progress, handles signals, and chooses threads and the device.",
+    "settings": "A setting reaches a step by its value, which Snakemake tracks.",
+}
 
 
 def code_files(rule: str) -> list[Path]:
     """The source files that the numbers of a rule depend on, sorted."""
     places = [PACKAGE / name for name in NUMBERS_DEPEND_ON[rule]]
-    return sorted(
-        path for place in places for path in (place.rglob("*") if place.is_dir() else [place]) if path.is_file()
-    )
+    paths = {path for place in places for path in (place.rglob("*") if place.is_dir() else [place])}
+    return sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts)
 
 
+@cache
 def code_hash(rule: str) -> str:
-    """The first 16 hexadecimal digits of a SHA-256 hash over these files."""
+    """The first 16 hexadecimal digits of a SHA-256 hash over the bytes of these files."""
     digest = hashlib.sha256()
     for path in code_files(rule):
-        if path.suffix != ".pyc":
-            digest.update(path.read_bytes())
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""The one kind of error that is meant for the person who runs ffkv."""
+"""The error for mistakes that the user of ffkv can correct."""
 
 
 class UserError(Exception):
-    """What is wrong, where, and what to do about it, in one message.
+    """One message that says what is wrong, where, and what to do.
 
-    The command line prints the message alone and exits with 2. Everything else that is raised is a defect of ffkv.
+    The command line prints only the message and exits with code 2. Every other exception is a defect of ffkv.
     """

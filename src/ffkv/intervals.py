@@ -1,4 +1,4 @@
-"""Intervals and summaries that several branches draw."""
+"""Intervals and summaries that several rooms use."""
 
 import numpy as np
 import pandas as pd
@@ -7,13 +7,13 @@ Z_95 = 1.959963984540054  # the standard normal's 97.5 % point
 
 
 def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """95 % Wilson score interval of a proportion (Wilson 1927). No trials give (0, 1): nothing is known.
+    """Computes the 95 % Wilson score interval of a proportion (Wilson 1927).
 
     Args:
         successes: counts, any shape.
         trials: counts of the same shape.
     Returns:
-        Lower and upper bounds, each of that shape.
+        Lower and upper bounds, each of that shape; (0, 1) if there are no trials.
     """
     successes, trials = np.asarray(successes, float), np.asarray(trials, float)
     n = np.maximum(trials, 1)
@@ -26,7 +26,15 @@ def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[n
 
 
 def bootstrap_mean(sample: np.ndarray, seed: int, resamples: int = 2000) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean of `sample` [n]; (nan, nan) of an empty one."""
+    """Computes the 95 % percentile bootstrap interval of a mean.
+
+    Args:
+        sample: numbers [n].
+        seed: seed of the resamples.
+        resamples: number of resamples.
+    Returns:
+        Lower and upper bound; both NaN if the sample is empty.
+    """
     sample = np.asarray(sample, float)
     if not len(sample):
         return float("nan"), float("nan")
@@ -36,8 +44,14 @@ def bootstrap_mean(sample: np.ndarray, seed: int, resamples: int = 2000) -> tupl
     return float(low), float(high)
 
 
-def box(sample: np.ndarray) -> dict[str, float]:
-    """Tukey's box of `sample` [n]: quartiles, and whiskers at the last points within 1.5 interquartile ranges."""
+def box(sample: np.ndarray | pd.Series) -> dict[str, float]:
+    """Computes Tukey's box: the quartiles, and whiskers at the last points within 1.5 interquartile ranges.
+
+    Args:
+        sample: numbers [n].
+    Returns:
+        whisker_low, q1, median, q3, whisker_high; all NaN if the sample is empty.
+    """
     sample = np.asarray(sample, float)
     if not len(sample):
         return dict.fromkeys(["whisker_low", "q1", "median", "q3", "whisker_high"], float("nan"))
@@ -47,13 +61,30 @@ def box(sample: np.ndarray) -> dict[str, float]:
 
 
 def boxes(frame: pd.DataFrame, column: str, count: str) -> pd.DataFrame:
-    """One box of `column` a layer, beside the number of rows that it stands for, in a column named `count`."""
-    rows = [{"layer": layer, count: len(rows), **box(rows[column])} for layer, rows in frame.groupby("layer")]
-    return pd.DataFrame(rows)
+    """Computes one box per layer.
+
+    Args:
+        frame: a table with a column `layer`.
+        column: the column to summarize.
+        count: name of the new column that holds the number of rows per layer.
+    Returns:
+        One row per layer: layer, `count`, whisker_low, q1, median, q3, whisker_high.
+    """
+    by_layer = frame.groupby("layer")[column]
+    return pd.DataFrame([{"layer": layer, count: len(sample), **box(sample)} for layer, sample in by_layer])
 
 
 def shares(frame: pd.DataFrame, column: str, count: str, total: str) -> pd.DataFrame:
-    """Share of true `column` by layer: layer, `total`, `count`, share, low, high (Wilson)."""
+    """Computes the share of rows for which a column is true, per layer.
+
+    Args:
+        frame: a table with a column `layer`.
+        column: a column of truth values.
+        count: name of the new column that holds the number of true rows per layer.
+        total: name of the new column that holds the number of rows per layer.
+    Returns:
+        One row per layer: layer, `total`, `count`, share, low, high (Wilson interval).
+    """
     grouped = frame.groupby("layer")[column]
     table = pd.DataFrame({total: grouped.size(), count: grouped.sum().astype(int)}).reset_index()
     table["share"] = table[count] / table[total]

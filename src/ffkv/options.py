@@ -1,6 +1,10 @@
-"""How subcommands get their options: from the settings, so that defaults, limits and help are said once."""
+"""Options of the subcommands, and how the rules of the workflow pass settings as options.
 
-from collections.abc import Callable
+Options that are settings take their default, limits and help from the settings, so that these are written once.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -14,14 +18,62 @@ READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 WRITABLE = click.Path(path_type=Path)
 
-MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The model stage's folder.")
-MEMORIES = click.option("--memories", "memories_file", type=READABLE, required=True, help="memories.h5")
-TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="triggers.h5")
-PREFIXES = click.option("--prefixes", "prefixes_file", type=READABLE, required=True, help="prefixes.h5")
+MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The folder model/ of the run.")
+VALUES = click.option("--values", "values_file", type=READABLE, required=True, help="The run's values.h5.")
+TRIGGERS = click.option("--triggers", "triggers_file", type=READABLE, required=True, help="The run's triggers.h5.")
+PREFIXES = click.option(
+    "--prefixes", "prefixes_file", type=READABLE, required=True, help="The run's sampled_prefixes.h5."
+)
+CORPUS = click.option(
+    "--corpus", "corpus_file", type=READABLE, required=True, help="A split of the corpus, corpus/<split>.h5."
+)
+PROJECTIONS = click.option(
+    "--projections",
+    "projections_file",
+    type=READABLE,
+    required=True,
+    help="The projections of this layer group, values/projections/<group>.h5.",
+)
+
+
+def flag_of(name: str) -> str:
+    """The option that sets a setting: `--per-key` for `per_key`."""
+    return "--" + name.replace("_", "-")
+
+
+def command_line(settings: dict[str, Any], *names: str) -> str:
+    """Settings as options of a command, quoted for the shell.
+
+    Args:
+        settings: all settings of a run, as nested dictionaries.
+        names: sections such as `triggers`, single settings such as `model/device`, or settings of the top level such
+            as `seed`.
+    Returns:
+        The options in this order, for example `--per-key 50 --one-prefix-per-sentence --device auto`. A list repeats
+        its option for each of its items.
+    Raises:
+        KeyError: there is no such setting.
+    """
+    words: list[str] = []
+    for name in names:
+        section, _, key = name.partition("/")
+        inside = settings[section] if isinstance(settings[section], dict) else {section: settings[section]}
+        for setting_name, value in {key: inside[key]}.items() if key else inside.items():
+            words += _words(setting_name, value)
+    return shlex.join(words)
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """One setting as words of a command line."""
+    if isinstance(value, bool):
+        yield flag_of(name) if value else flag_of(f"no_{name}")
+        return
+    for item in value if isinstance(value, list) else [value]:
+        yield from (flag_of(name), str(item))
 
 
 def setting(model: type[Section], *names: str) -> Callable:
-    """Adds an option for each named setting of a section, with the default and the description that the section gives."""
+    """Adds an option for each named setting of a section. The section gives its default, limits and help."""
 
     def decorate(command: Callable) -> Callable:
         for name in reversed(names):
@@ -33,10 +85,10 @@ def setting(model: type[Section], *names: str) -> Callable:
 
 def _option(model: type[Section], name: str) -> Callable:
     field = model.model_fields[name]
-    flag = "--" + name.replace("_", "-")
+    flag = flag_of(name)
     many = get_origin(field.annotation) is list
     if field.annotation is bool:
-        flag += "/--no-" + name.replace("_", "-")
+        flag += "/" + flag_of(f"no_{name}")
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     kind: Any = click.Choice(choices) if choices else str if many else field.annotation
 
@@ -66,7 +118,7 @@ def seed_option(command: Callable) -> Callable:
 
 
 def threads_option(command: Callable) -> Callable:
-    """Adds `--threads` and applies it to every thread pool before the command imports torch."""
+    """Adds `--threads`, and limits every thread pool to it before the command imports torch."""
 
     def apply(context: click.Context, parameter: click.Parameter, value: int) -> int:
         from ffkv.process.runtime import configure
@@ -81,30 +133,24 @@ def threads_option(command: Callable) -> Callable:
         show_default=True,
         callback=apply,
         is_eager=True,
-        help="Threads that this process may use.",
+        help="Number of threads that this process may use.",
     )(command)
 
 
 def part_options(name: str) -> Callable:
-    """Adds `--<name> g --<name>s G`: this process does part g of G, counted from 0."""
+    """Adds `--<name> g` and `--<name>s G`: this process works on part g of G parts. Parts count from 0."""
 
     def decorate(command: Callable) -> Callable:
-        flag = name.replace("_", "-")
+        noun = name.replace("_", " ")
         command = click.option(
-            f"--{flag}s",
-            f"{name}s",
-            type=click.IntRange(1),
-            default=1,
-            show_default=True,
-            help=f"Number of {flag.replace('-', ' ')}s.",
+            flag_of(f"{name}s"), type=click.IntRange(1), default=1, show_default=True, help=f"Number of {noun}s."
         )(command)
         return click.option(
-            f"--{flag}",
-            name,
+            flag_of(name),
             type=click.IntRange(0),
             default=0,
             show_default=True,
-            help=f"Which {flag.replace('-', ' ')}, from 0.",
+            help=f"The {noun} to work on. Counts from 0.",
         )(command)
 
     return decorate

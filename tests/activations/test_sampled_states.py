@@ -14,8 +14,8 @@ from ffkv.files import hdf5
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.discover.prove import observe
-from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.predictions import predictions
 from ffkv.model.values_file import values
 
 

@@ -264,7 +264,7 @@ def test_written_and_read_back(proven, write_corpus, tmp_path, kind):
 
 def test_coefficients_that_overflow_are_refused(proven, write_corpus):
     loaded = load(proven("gpt2-relu"), "cpu")
-    loaded.model.get_submodule(loaded.anatomy.layers[1].writes[0].readers[0]).weight.data[:] = 1e38
+    loaded.model.get_submodule(loaded.anatomy.layers[1].second_matrices[0].first_matrices[0]).weight.data[:] = 1e38
     corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("gpt2-relu")), 60))
     with pytest.raises(UserError, match="not finite"):
         find_triggers(loaded, corpus, Settings(), Activations())

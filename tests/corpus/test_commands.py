@@ -8,8 +8,10 @@ from support import WORDS
 
 from ffkv.corpus.commands import corpus
 from ffkv.corpus.corpus_file import read_corpus
+from ffkv.corpus.step import encode_corpus
 from ffkv.errors import UserError
 from ffkv.model.anatomy import read_anatomy
+from ffkv.settings import Corpus
 
 
 @pytest.fixture
@@ -19,19 +21,8 @@ def run(detector, tmp_path):
     def call(text: str, *options: str, split: str = "train"):
         (tmp_path / "text.txt").write_text(text)
         output = tmp_path / f"{split}.h5"
-        source = ["--dataset", "files", "--train", str(tmp_path / "text.txt")]
-        arguments = [
-            "--model",
-            str(detector),
-            "--split",
-            split,
-            *source,
-            "--splitter",
-            "line",
-            *options,
-            "--output",
-            str(output),
-        ]
+        line = f"--model {detector} --split {split} --dataset files --train {tmp_path}/text.txt --splitter line"
+        arguments = [*line.split(), *options, "--output", str(output)]
         result = CliRunner().invoke(corpus, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return output, result.output
@@ -50,6 +41,19 @@ def test_a_text_becomes_a_corpus_file(run, tmp_path, detector):
     assert json.loads(made.attributes["settings"])["splitter"] == "line"
     assert "documents: 4; empty documents: 1;" in printed
     assert "duplicate sentences: 1" in printed
+
+
+def test_the_step_returns_the_corpus_that_it_writes(detector, tmp_path):
+    (tmp_path / "text.txt").write_text("a b c\nd e\n")
+    settings = Corpus(dataset="files", train=[str(tmp_path / "text.txt")], validation=["none"], splitter="line")
+    encoded = encode_corpus(str(detector), "train", settings, str(tmp_path / "train.h5"))
+    assert list(encoded.texts) == ["a b c", "d e"]
+    assert encoded.attributes == read_corpus(tmp_path / "train.h5").attributes
+
+
+def test_settings_that_contradict_each_other_are_refused(run):
+    with pytest.raises(UserError, match=r"corpus\.validation .* a hub data set takes one split name"):
+        run("a b\n", "--dataset", "some/data", "--validation", "a", "--validation", "b")
 
 
 def test_train_and_validation_share_the_documents_where_there_is_no_validation_split(run):

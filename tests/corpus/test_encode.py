@@ -11,7 +11,7 @@ from support import word_tokenizer
 from tokenizers import processors
 
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import COUNTED, bos_ids, encode, flatten
+from ffkv.corpus.encode import COUNTS, bos_ids, encode, flatten
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 
@@ -34,7 +34,7 @@ def encoded(
 
 def counts(result) -> dict[str, int]:
     """The counts that are not zero."""
-    assert list(result.counts) == list(COUNTED)
+    assert list(result.counts) == list(COUNTS)
     return {name: count for name, count in result.counts.items() if count}
 
 
@@ -93,7 +93,7 @@ texts = st.lists(st.text(st.sampled_from("abc  \n"), max_size=12), max_size=8)
 @hypothesis_settings(max_examples=100, deadline=None)
 def test_every_sentence_is_accounted_for(texts, longest, long_sentences, splitter):
     result = encoded(*texts, longest=longest, long_sentences=long_sentences, splitter=splitter)
-    kept = {name: result.counts[name] for name in COUNTED}
+    kept = {name: result.counts[name] for name in COUNTS}
     assert kept["documents"] == len(texts) == len(result.names)
     assert kept["empty_documents"] == sum(not text.strip() for text in texts)
     lines = [part.strip() for text in texts for part in (text.splitlines() if splitter == "line" else [text])]

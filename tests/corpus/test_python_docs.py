@@ -103,5 +103,5 @@ def test_topics_are_read_as_a_literal(tmp_path):
 
 def test_a_python_without_sources_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    with pytest.raises(UserError, match=r"holds no Python sources.*set corpus\.dataset"):
+    with pytest.raises(UserError, match=r"contains no Python sources.*set corpus\.dataset"):
         list(documents())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffkv.corpus.document import Document
-from ffkv.corpus.sources import find_files, held_out, read
+from ffkv.corpus.sources import find_files, is_held_out, read_documents, select_split
 from ffkv.errors import UserError
 from ffkv.settings import Corpus
 
@@ -17,7 +17,7 @@ from ffkv.settings import Corpus
 def texts(*patterns, split: str = "train", **settings) -> list[str]:
     patterns = [str(pattern) for pattern in patterns]
     corpus = Corpus(dataset="files", train=patterns, validation=patterns, **settings)
-    return [document.text for document in read(corpus, split)]
+    return [document.text for document in read_documents(corpus, split)]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_line_of_a_text_file_is_a_document(file):
 def test_names_say_which_file_and_row(file):
     path = file("a.txt", "one\ntwo\n")
     corpus = Corpus(dataset="files", train=[str(path)], validation=[str(path)])
-    assert list(read(corpus, "train")) == [Document(f"{path}:0", "one"), Document(f"{path}:1", "two")]
+    assert list(read_documents(corpus, "train")) == [Document(f"{path}:0", "one"), Document(f"{path}:1", "two")]
 
 
 def test_a_row_of_a_json_file_is_a_document(file):
@@ -120,13 +120,13 @@ def test_bytes_that_are_no_utf8_are_replaced_not_refused(file, name, content):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a.docx", b"x", r"a\.docx: no reader for files whose name ends in '\.docx'; corpora are csv, json, jsonl"),
-        ("noending", b"x", r"noending: no reader for files whose name ends in ''"),
+        ("a.docx", b"x", r"a\.docx: ffkv cannot read files whose name ends in '\.docx'. It reads csv, json, jsonl"),
+        ("noending", b"x", r"noending: ffkv cannot read files whose name ends in ''"),
         ("a.parquet", b"PAR1 and no more", r"The corpus .*a\.parquet cannot be read: "),
         (
             "a.jsonl",
             b'{"text": "a"}\n{"text":\n',
-            r"The corpus .*a\.jsonl cannot be read \(line 2\): no JSON: Expecting value",
+            r"The corpus .*a\.jsonl cannot be read \(line 2\): not JSON: Expecting value",
         ),
         ("a.txt.gz", b"no gzip", r"The corpus .*a\.txt\.gz cannot be read: Not a gzipped file"),
         (
@@ -134,9 +134,13 @@ def test_bytes_that_are_no_utf8_are_replaced_not_refused(file, name, content):
             gzip.compress(b"one\n" * 1000, mtime=0)[:-20],
             r"The corpus .*a\.txt\.gz cannot be read: Compressed file ended",
         ),
-        ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl cannot be read \(line 1\): bytes that are no UTF-8 text"),
+        ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl cannot be read \(line 1\): bytes that are not UTF-8 text"),
         ("a.csv", b"title,n\na,1\n", r"a\.csv has no field 'text'; it has 'title', 'n'\. Set corpus\.text_field"),
-        ("a.jsonl", b'{"text": 1}\n', r"a\.jsonl, line 1: field 'text' holds int, not text\. Set corpus\.text_field"),
+        (
+            "a.jsonl",
+            b'{"text": 1}\n',
+            r"a\.jsonl, line 1: field 'text' contains int, not text\. Set corpus\.text_field",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_message(file, capfd, name, content, message):
@@ -157,7 +161,7 @@ def test_the_hub_that_cannot_be_reached_is_said_in_one_message(capfd, caplog):
         caplog.at_level(logging.WARNING),
         pytest.raises(UserError, match="The corpus nobody/nothing cannot be read: Couldn't reach"),
     ):
-        list(read(Corpus(dataset="nobody/nothing"), "train"))
+        list(read_documents(Corpus(dataset="nobody/nothing"), "train"))
     assert capfd.readouterr().err == ""
 
 
@@ -171,16 +175,31 @@ def test_limit_counts_documents(file):
 def test_without_a_validation_split_a_share_is_held_out(file):
     path = file("a.txt", "\n".join(map(str, range(1000))) + "\nx")
     corpus = Corpus(dataset="files", train=[str(path)], validation_share=0.2)
-    train, validation = ([document.text for document in read(corpus, split)] for split in ("train", "validation"))
+    train, validation = (
+        [document.text for document in read_documents(corpus, split)] for split in ("train", "validation")
+    )
     assert sorted(train + validation) == sorted([*map(str, range(1000)), "x"])
     assert 0.15 < len(validation) / 1001 < 0.25  # four standard deviations are 0.05
 
 
 @given(st.lists(st.text(), unique=True), st.floats(0.01, 0.98))
 def test_a_larger_share_holds_out_the_same_documents_and_more(names, share):
-    assert {name for name in names if held_out(name, share)} <= {name for name in names if held_out(name, share + 0.01)}
+    assert {name for name in names if is_held_out(name, share)} <= {
+        name for name in names if is_held_out(name, share + 0.01)
+    }
+
+
+@pytest.mark.parametrize("corpus, shared", [(Corpus(), True), (Corpus(dataset="files", validation=["b"]), False)])
+def test_a_split_is_selected_from_shared_documents_only(corpus, shared):
+    documents = [Document(f"{number}", "") for number in range(200)]
+    train, validation = (list(select_split(documents, corpus, split)) for split in ("train", "validation"))
+    if not shared:
+        assert train == validation == documents
+    assert sorted([*train, *validation]) == sorted(documents * (1 if shared else 2))
+    limited = select_split(documents, corpus.model_copy(update={"limit": 3}), "train")
+    assert list(limited) == train[:3]
 
 
 def test_which_documents_are_held_out_never_changes():
-    assert [number for number in range(40) if held_out(f"corpus:{number}", 0.1)] == [18, 21, 22, 25, 36, 38]
-    assert held_out("\ud800", 0.999999) in (True, False)
+    assert [number for number in range(40) if is_held_out(f"corpus:{number}", 0.1)] == [18, 21, 22, 25, 36, 38]
+    assert is_held_out("\ud800", 0.999999) in (True, False)

@@ -9,10 +9,11 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ffkv.batching import pad
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids
 from ffkv.corpus.python_docs import documents
-from ffkv.embedded import training
+from ffkv.embedded import step, training
 from ffkv.embedded.commands import train as command
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
@@ -35,31 +36,40 @@ def small_corpus(few_documents, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def trained(few_documents):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ffkv.corpus.python_docs.documents", lambda: iter(few_documents))
-        seen = []
-        result = training.train(TINY, Corpus(), 0, seen.append)
-    assert sum(seen) == result.curve["tokens"].iloc[-1]
-    return result
+def checkpoint(tmp_path_factory):
+    return tmp_path_factory.mktemp("run") / "checkpoint"
 
 
 @pytest.fixture(scope="module")
-def checkpoint(trained, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run") / "checkpoint"
-    training.save(trained, folder)
-    return folder
+def trained(few_documents, checkpoint):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ffkv.corpus.python_docs.documents", lambda: iter(few_documents))
+        return step.train(TINY, Corpus(), 0, checkpoint)
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_the_same_seed_gives_the_same_bytes(trained, checkpoint, tmp_path):
-    training.save(training.train(TINY, Corpus(), 0, lambda tokens: None), tmp_path / "again")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == {
-        path.name: path.read_bytes() for path in checkpoint.iterdir()
-    }
+    step.train(TINY, Corpus(), 0, str(tmp_path / "again"))
+    assert files(tmp_path / "again") == files(checkpoint)
 
 
-def test_another_seed_gives_other_weights(trained):
-    other = training.train(TINY.model_copy(update={"steps": 1}), Corpus(), 1, lambda tokens: None)
+def test_other_settings_of_the_corpus_do_not_matter(trained, checkpoint, tmp_path):
+    step.train(TINY, Corpus(dataset="files", train=["none"], txt_document="file"), 0, tmp_path / "again")
+    assert files(tmp_path / "again") == files(checkpoint)
+
+
+def test_every_token_of_a_step_is_counted(trained, few_documents):
+    seen = []
+    curve = training.train_model(few_documents[:9], few_documents[9:], TINY, 0, seen.append).curve
+    assert sum(seen) == curve["tokens"].iloc[-1]
+    assert len(seen) == TINY.steps
+
+
+def test_another_seed_gives_other_weights(trained, tmp_path):
+    other = step.train(TINY.model_copy(update={"steps": 1}), Corpus(), 1, tmp_path / "other")
     assert not torch.equal(other.model.transformer.wte.weight, trained.model.transformer.wte.weight)
 
 
@@ -70,7 +80,7 @@ def test_transformers_loads_the_checkpoint(trained, checkpoint):
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(trained.model.parameters(), model.parameters()))
 
 
-def test_the_loaded_tokenizer_puts_bos_in_front_and_gives_the_text_back(checkpoint):
+def test_the_loaded_tokenizer_puts_bos_in_front_and_gives_the_text_back(trained, checkpoint):
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     text = 'Return a list of  "names" – naïve ones, too.'
     ids = tokenizer(text)["input_ids"]
@@ -104,7 +114,7 @@ def test_the_loss_is_of_every_token_after_bos_and_padding_changes_nothing(traine
         with torch.no_grad():
             logits = model(torch.tensor([[0, *ids]])).logits[0].log_softmax(-1)
         expected += [-logits[place, token].item() for place, token in enumerate(ids)]
-    loss = training.loss_of(model, training.pad(sentences))
+    loss = training.loss_of(model, pad(sentences, value=training.PADDING))
     assert loss.item() == pytest.approx(np.mean(expected), rel=1e-5)
     assert training.evaluate(model, sentences, 4) == pytest.approx(np.mean(expected), rel=1e-5)
 
@@ -117,7 +127,7 @@ def test_unigram_perplexity_of_a_case_by_hand():
 
 def test_an_epoch_has_every_sentence_once_in_batches_that_are_not_too_large():
     sentences = [np.full(length, number) for number, length in enumerate([3, 1, 9, 4, 4, 2, 30, 5])]
-    found = training.batches(sentences, 12, np.random.default_rng(0))
+    found = training.random_batches(sentences, 12, np.random.default_rng(0))
     epochs = [[], []]
     for epoch in epochs:
         while len(epoch) < len(sentences):
@@ -143,9 +153,10 @@ def test_a_vocabulary_has_bos_and_every_byte():
     assert tokenizer.decode(tokenizer("日本")["input_ids"], skip_special_tokens=True) == "日本"
 
 
-def test_a_split_without_sentences_is_told():
+def test_a_split_without_sentences_is_told(tmp_path):
     with pytest.raises(UserError, match=r"validation split of the embedded corpus has no sentences"):
-        training.train(TINY, Corpus(validation_share=1e-9), 0, lambda tokens: None)
+        step.train(TINY, Corpus(validation_share=1e-9), 0, tmp_path / "checkpoint")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_writes_a_checkpoint(tmp_path):

@@ -19,8 +19,8 @@ from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.commands import model as model_command
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.model.discover.prove import observe
-from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.predictions import predictions
 from ffkv.settings import Model
 
 
@@ -55,7 +55,10 @@ def test_it_is_proven_stored_and_read_out_as_any_model(write_checkpoint, tmp_pat
     assert anatomy.architecture == "FairseqForCausalLM"
     assert anatomy.activation == form.get("activation_fn", "relu")
     assert (anatomy.vocabulary, anatomy.width, anatomy.context, len(anatomy.layers)) == (64, 16, 48, 2)
-    assert [layer.writes[0].module for layer in anatomy.layers] == ["decoder.layers.0.fc2", "decoder.layers.1.fc2"]
+    assert [layer.second_matrices[0].module for layer in anatomy.layers] == [
+        "decoder.layers.0.fc2",
+        "decoder.layers.1.fc2",
+    ]
     assert max(anatomy.errors.values()) < 1e-5
     ids = torch.tensor([[2, 5, 30, 63], [2, 19, 20, 39]])
     final = observe(loaded.model, anatomy.layers, ids)[-1]["o"].reshape(8, 16)
@@ -157,8 +160,8 @@ def infinite(folder):
 def test_the_command_refuses_with_one_message_and_writes_nothing(write_checkpoint, tmp_path, damage, message):
     folder = write_checkpoint(tmp_path / "checkpoint")
     damage(folder)
-    output, memories = tmp_path / "out" / "model", tmp_path / "out" / "memories.h5"
-    arguments = ["--checkpoint", folder, "--output", output, "--memories", memories]
+    output, values = tmp_path / "out" / "model", tmp_path / "out" / "values.h5"
+    arguments = ["--checkpoint", folder, "--output", output, "--output-values", values]
     with pytest.raises(UserError, match=message):
         CliRunner().invoke(model_command, list(map(str, arguments)), catch_exceptions=False)
     assert not list((tmp_path / "out").rglob("*"))

@@ -66,16 +66,16 @@ def run(checkpoint, tmp_path_factory) -> tuple[Path, dict[str, Cost]]:
     rare = generator.zipf(1.2, (200, 9)) % (VOCABULARY - 4) + 4
     text = out.with_suffix(".txt")
     text.write_text("\n".join(" ".join(f"w{word}" for word in sentence) for sentence in rare))
-    model, memories, corpus = ("--model", out / "model"), ("--memories", out / "memories.h5"), out / "corpus.h5"
+    model, values, corpus = ("--model", out / "model"), ("--output-values", out / "values.h5"), out / "corpus.h5"
     files = ("--dataset", "files", "--train", text, "--validation", text, "--pretokenized", "--splitter", "line")
     group, projections = ("--layer-group", "15", "--layer-groups", "16"), out / "projections.h5"
     both = ("--triggers", out / "triggers.h5", "--projections", projections)
     for step, arguments in {
-        "model": ("--checkpoint", checkpoint, "--output", out / "model", *memories),
+        "model": ("--checkpoint", checkpoint, "--output", out / "model", *values),
         "corpus": (*model, "--split", "train", *files, "--output", corpus),
         "triggers": (*model, "--corpus", corpus, "--output", out / "triggers.h5"),
         "prefixes": (*model, "--corpus", corpus, "--count", 50, "--output", out / "prefixes.h5"),
-        "values measure": (*model, *memories, *group, *both, "--output", out / "memories.parquet"),
+        "values measure": (*model, "--values", out / "values.h5", *group, *both, "--output", out / "memories.parquet"),
     }.items():
         costs[step] = measured(*step.split(), *arguments)
     return out, costs

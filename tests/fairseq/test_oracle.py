@@ -13,11 +13,11 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids, encode
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
-from ffkv.model.head.head import predictions
 from ffkv.model.head.head_file import load_head
+from ffkv.model.head.predictions import predictions
 from ffkv.model.tap.hooks import after
 from ffkv.model.tap.tap import tap
-from ffkv.model.values_file import read_memories
+from ffkv.model.values_file import read_values
 from ffkv.settings import Activations, Triggers
 from ffkv.values.projections import project
 
@@ -51,7 +51,9 @@ def states(loaded, hooks):
     for number in range(SENTENCES):
         seen = {quantity: [] for quantity in ("x", "pre", "m", "y", "o")}
         ids = torch.from_numpy(hooks[f"s{number:02}_src"])[None]
-        first = [loaded.model.get_submodule(layer.writes[0].readers[0]) for layer in loaded.anatomy.layers]
+        first = [
+            loaded.model.get_submodule(layer.second_matrices[0].first_matrices[0]) for layer in loaded.anatomy.layers
+        ]
         note = [(module, lambda module, args, kwargs, output, to=seen: to["pre"].append(output[0])) for module in first]
         with (
             after(*note),
@@ -105,7 +107,7 @@ def test_top_tokens_of_every_value(stage, head, oracle, record_property):
     """Where another token stands at a rank, it is one of the same probability to 1e-5."""
     reference = np.load(oracle / "values.npz")
     ids, scores = (reference[name].reshape(6 * 512, 50) for name in ("top_id", "top_logprob"))
-    memories = read_memories(stage.parent / "memories.h5")
+    memories = read_values(stage.parent / "values.h5")
     found, _ = project(head, memories, 50, np.zeros(len(memories.value), int))
     worst = float(np.abs(found.top_log_probability - scores).max())
     record_property("largest error", worst)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from click.testing import CliRunner
 
 from ffkv.corpus.commands import corpus
-from ffkv.corpus.sources import read
+from ffkv.corpus.sources import read_documents
 from ffkv.settings import Corpus
 
 NASTY = [
@@ -37,7 +37,7 @@ def load(*paths, **settings) -> list[str]:
     """The texts of files, as the corpus stage reads them."""
     patterns = [str(path) for path in paths]
     chosen = Corpus(dataset="files", train=patterns, validation=patterns, **settings)
-    return [document.text for document in read(chosen, "train")]
+    return [document.text for document in read_documents(chosen, "train")]
 
 
 def as_txt(texts: list[str]) -> bytes:

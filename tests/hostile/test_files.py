@@ -89,16 +89,16 @@ REFUSED = {
     "deep JSON": ("a.jsonl", b'{"text": "a", "n": ' + b"[" * DEEP + b"]" * DEEP + b"}", r"\(line 1\): .*nested too deeply"),
     "deep JSON of objects": ("a.json", b'{"a":' * DEEP + b"1" + b"}" * DEEP, r"\(line 1\): .*nested too deeply"),
     "deep lists": ("a.json", b"[" * DEEP, r"\(line 1\): .*nested too deeply"),
-    "half of a row": ("a.jsonl", b'{"text": "a"}\n{"text": "b', r"\(line 2\): no JSON: Unterminated string"),
-    "two rows in a line": ("a.jsonl", b'{"text": "a"} {"text": "b"}\n', r"\(line 1\): no JSON: Extra data at character 15"),
-    "an object over lines": ("a.json", b'{\n"text": "a"\n}\n', r"\(line 1\): no JSON"),
-    "a NUL in a string": ("a.jsonl", b'{"text": "a\0"}\n', r"\(line 1\): no JSON: Invalid control character"),
-    "no UTF-8 in JSON": ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', r"\(line 2\): bytes that are no UTF-8 text"),
-    "a field twice": ("a.jsonl", b'{"text": "a", "text": "b"}\n', r"\(line 1\): the field 'text' stands there twice"),
-    "another type": ("a.jsonl", b'{"text": "a"}\n{"text": 3}\n', "a.jsonl, line 2: field 'text' holds int, not text"),
-    "an object": ("a.jsonl", b'{"text": {"text": "a"}}\n', "a.jsonl, line 1: field 'text' holds dict, not text"),
-    "no object": ("a.jsonl", b'"text"\n', "a.jsonl, line 1: holds str, not an object"),
-    "no objects": ("a.json", b'[{"text": "a"}, ["text"]]', "a.json, row 1: holds list, not an object"),
+    "half of a row": ("a.jsonl", b'{"text": "a"}\n{"text": "b', r"\(line 2\): not JSON: Unterminated string"),
+    "two rows in a line": ("a.jsonl", b'{"text": "a"} {"text": "b"}\n', r"\(line 1\): not JSON: Extra data at character 15"),
+    "an object over lines": ("a.json", b'{\n"text": "a"\n}\n', r"\(line 1\): not JSON"),
+    "a NUL in a string": ("a.jsonl", b'{"text": "a\0"}\n', r"\(line 1\): not JSON: Invalid control character"),
+    "no UTF-8 in JSON": ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', r"\(line 2\): bytes that are not UTF-8 text"),
+    "a field twice": ("a.jsonl", b'{"text": "a", "text": "b"}\n', r"\(line 1\): the field 'text' occurs twice"),
+    "another type": ("a.jsonl", b'{"text": "a"}\n{"text": 3}\n', "a.jsonl, line 2: field 'text' contains int, not text"),
+    "an object": ("a.jsonl", b'{"text": {"text": "a"}}\n', "a.jsonl, line 1: field 'text' contains dict, not text"),
+    "no object": ("a.jsonl", b'"text"\n', "a.jsonl, line 1: contains str, not an object"),
+    "no objects": ("a.json", b'[{"text": "a"}, ["text"]]', "a.json, row 1: contains list, not an object"),
     "another field": ("a.jsonl", b'{"body": "a", "n": 1}\n', r"a\.jsonl has no field 'text'; it has 'body', 'n'\."),
     "short rows": ("a.csv", b"text,n\na,1\nb\n", r"\(line 3\): a row of 1 fields, where the header has 2"),
     "long rows": ("a.csv", b"text,n\na,1\nb,2,3\n", r"\(line 3\): a row of 3 fields, where the header has 2"),
@@ -106,10 +106,10 @@ REFUSED = {
     "text behind a quote": ("a.csv", b'text\n"a" b\n', r"\(line 2\): ',' expected after '\"'"),
     "two columns of a name": ("a.csv", b"text,text\na,b\n", r"a\.csv has more than one field 'text'"),
     "semicolons": ("a.csv", b"text;n\na;1\n", "a.csv has no field 'text'; it has 'text;n'"),
-    "numbers, parquet": ("a.parquet", as_parquet([1, 2]), "row 0: field 'text' holds int, not text"),
-    "lists, parquet": ("a.parquet", as_parquet([["a"], ["b"]]), "row 0: field 'text' holds list, not text"),
-    "bytes, parquet": ("a.parquet", as_parquet([None, b"a"]), "row 1: field 'text' holds bytes, not text"),
-    "no UTF-8, parquet": ("a.parquet", as_parquet(NO_UTF8), "no UTF-8"),
+    "numbers, parquet": ("a.parquet", as_parquet([1, 2]), "row 0: field 'text' contains int, not text"),
+    "lists, parquet": ("a.parquet", as_parquet([["a"], ["b"]]), "row 0: field 'text' contains list, not text"),
+    "bytes, parquet": ("a.parquet", as_parquet([None, b"a"]), "row 1: field 'text' contains bytes, not text"),
+    "no UTF-8, parquet": ("a.parquet", as_parquet(NO_UTF8), "not UTF-8"),
     "half a table": ("a.parquet", TABLE[: len(TABLE) // 2], r"a\.parquet cannot be read"),
     "no table": ("a.parquet", b"", r"a\.parquet cannot be read"),
 }  # fmt: skip
@@ -129,7 +129,7 @@ def test_files_that_are_refused_by_name_and_place(byte_model, tmp_path, case):
 
 
 def test_lines_without_end_are_refused_before_they_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "LONGEST", 10_000)
+    monkeypatch.setattr(text_files, "MAX_CHARACTERS", 10_000)
     bomb = gzip.compress(b"a" * 10_000_000)
     for name in ("a.txt.gz", "a.csv.gz", "a.jsonl.gz"):
         (tmp_path / name).write_bytes(bomb)

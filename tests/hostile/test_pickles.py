@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ffkv.corpus.sources import read
+from ffkv.corpus.sources import read_documents
 from ffkv.errors import UserError
 from ffkv.model.checkpoint.read import load_checkpoint, load_tokenizer
 from ffkv.settings import Corpus, Model
@@ -146,9 +146,9 @@ def test_a_folder_given_as_a_data_set_runs_no_code(tmp_path, marker, name):
     (folder / name).write_bytes(content)
     (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {name}\n---\n")
     with pytest.raises(UserError, match=r"The corpus .* cannot be read: "):
-        list(read(Corpus(dataset=str(folder)), "train"))
+        list(read_documents(Corpus(dataset=str(folder)), "train"))
     with pytest.raises(UserError):
-        list(read(Corpus(dataset="files", train=[str(folder / name)]), "train"))
+        list(read_documents(Corpus(dataset="files", train=[str(folder / name)]), "train"))
 
 
 def test_a_data_sets_script_beside_its_data_is_not_run(tmp_path, marker):
@@ -157,6 +157,6 @@ def test_a_data_sets_script_beside_its_data_is_not_run(tmp_path, marker):
     (folder / "data.py").write_text(code(marker))
     (folder / "train.jsonl").write_text('{"text": "one"}\n')
     try:
-        assert [document.text for document in read(Corpus(dataset=str(folder)), "train")] == ["one"]
+        assert [document.text for document in read_documents(Corpus(dataset=str(folder)), "train")] == ["one"]
     except UserError as error:
         assert "script" in str(error)

@@ -14,7 +14,7 @@ from support import ROOT
 
 from ffkv.errors import UserError
 from ffkv.settings import Settings
-from ffkv.settings.reference import settings as settings_command
+from ffkv.settings.commands import settings as settings_command
 from ffkv.settings.runs import resolve
 from ffkv.settings.yaml_file import check_command_line, read_settings
 
@@ -24,21 +24,21 @@ NINES = b"".join(b"%c: &%c [%s]\n" % (98 + n, 98 + n, b",".join([b"*%c" % (97 + 
 BROKEN = {
     "a tab": (b"runs:\n\ta: {}\n", r"line 2: found character '\\t' .* not by tabs"),
     "a bracket that is not closed": (b"runs: {a: {}\nseed: [1\n", "line 2: expected ',' or '}'"),
-    "a key twice": (b"seed: 1\n" + RUNS + b"seed: 2\n", "line 3: the key 'seed' stands here twice, first in line 1"),
-    "a key twice in a run": (b"runs:\n  a: {seed: 1,\n   seed: 1}\n", "line 3: the key 'seed' stands here twice"),
+    "a key twice": (b"seed: 1\n" + RUNS + b"seed: 2\n", "line 3: the key 'seed' occurs twice, first in line 1"),
+    "a key twice in a run": (b"runs:\n  a: {seed: 1,\n   seed: 1}\n", "line 3: the key 'seed' occurs twice"),
     "a key twice in JSON": (b'{"runs": {"a": {}},\n\t"seed": 1,\n\t"seed": 2}', "line 3: the key 'seed' .* first in line 2"),
-    "a key twice in an object": (b'{"runs": {"a": {"seed": 1,\n"seed": 1}}}', "line 2: the key 'seed' stands here twice"),
+    "a key twice in an object": (b'{"runs": {"a": {"seed": 1,\n"seed": 1}}}', "line 2: the key 'seed' occurs twice"),
     "a key twice, once escaped": (
         '{"runs": {"a": {}},\n"\U0001f600": 1, "\\ud83d\\ude00": 2}'.encode(),
-        "the key '\U0001f600' stands here twice",
+        "the key '\U0001f600' occurs twice",
     ),
     "a list of merges": (b"a: &a {x: 1, y: 2}\n" + MERGES + RUNS, "line 2: `<<` takes one mapping"),
-    "merges": (b"a: &a {x: 1}\nb: {<<: *a, <<: *a}\n" + RUNS, "line 2: the key '<<' stands here twice"),
+    "merges": (b"a: &a {x: 1}\nb: {<<: *a, <<: *a}\n" + RUNS, "line 2: the key '<<' occurs twice"),
     "a merge by another name": (b"a: &a {x: 1}\nb: {!!merge x: *a}\n" + RUNS, "line 2: `<<` takes one mapping"),
-    "bytes": (bytes(range(256)), "line 2: is no UTF-8 text"),
-    "Latin-1": (RUNS + b'report: {title: "caf\xe9"}\n', "line 2: is no UTF-8 text"),
-    "UTF-16": (RUNS.decode().encode("utf-16"), "line 1: is no UTF-8 text"),
-    "a NUL": (RUNS + b"seed: \0\n", r"line 2: the character '\\x00' may not stand in YAML"),
+    "bytes": (bytes(range(256)), "line 2: is not UTF-8 text"),
+    "Latin-1": (RUNS + b'report: {title: "caf\xe9"}\n', "line 2: is not UTF-8 text"),
+    "UTF-16": (RUNS.decode().encode("utf-16"), "line 1: is not UTF-8 text"),
+    "a NUL": (RUNS + b"seed: \0\n", r"line 2: the character '\\x00' is not allowed in YAML"),
     "nothing": (b"", "is empty: a settings file has keys at its top level"),
     "only a comment": (b"# runs\n", "is empty"),
     "a list": (b"- runs\n", "holds list, not a mapping"),
@@ -51,7 +51,7 @@ BROKEN = {
     "a number without end": (RUNS + b"seed: " + b"9" * 5000, "line 2: a number of 5,000 digits"),
     "brackets without end": (b"[" * 3000 + b"]" * 3000, "nested too deeply"),
     "deep sections": (b"{a: " * 60 + b"1" + b"}" * 60, "line 1: is nested too deeply"),
-    "a date that is none": (RUNS + b"seed: 2020-99-99\n", "is no settings file: month must be in 1..12"),
+    "a date that is none": (RUNS + b"seed: 2020-99-99\n", "is not a settings file: month must be in 1..12"),
 }  # fmt: skip
 
 
@@ -79,7 +79,7 @@ ODD = {
     "bytes": (b"report: {title: !!binary aGVsbG8=}\n", "report.title is b'hello': must be text"),
     "a billion parts": (b"a: &a [x,x,x,x,x,x,x,x,x]\n" + NINES + b"seed: *i\n", r"seed is \[\[\[\["),
     "yes and no": (b"corpus: {bos: no}\n", "corpus.bos is False: must be 'auto', 'always' or 'never'"),
-    "keys that are no words": (b"1: 2\ntrue: 3\n2020-01-01: 4\n.nan: 5\n", "1 is no setting"),
+    "keys that are no words": (b"1: 2\ntrue: 3\n2020-01-01: 4\n.nan: 5\n", "Unknown setting '1'"),
 }
 
 
@@ -104,7 +104,7 @@ FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]
 def test_a_file_that_is_fine_is_what_yaml_says(path):
     assert read_settings(path) == yaml.safe_load(path.read_text())
     (checked,) = CliRunner().invoke(settings_command, ["--check", str(path)]).output.splitlines()
-    assert checked.startswith(f"{path} is valid; its runs: ")
+    assert checked.startswith(f"{path} is valid. Its runs: ")
 
 
 @st.composite

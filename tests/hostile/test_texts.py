@@ -76,8 +76,8 @@ def test_a_line_of_five_megabytes(byte_model, tmp_path):
 @pytest.mark.parametrize("options", [[], ["--pretokenized"], ["--splitter", "document"]], ids="".join)
 @pytest.mark.parametrize("dropped", [False, True])
 def test_every_character_of_a_long_line_is_in_a_window_or_none_is(byte_model, tmp_path, monkeypatch, options, dropped):
-    monkeypatch.setattr(sentences, "PIECE", 20_000)
-    monkeypatch.setattr(encode, "CHARACTERS", 50_000)
+    monkeypatch.setattr(sentences, "PIECE_CHARACTERS", 20_000)
+    monkeypatch.setattr(encode, "MAX_CHARACTERS", 50_000)
     line, kept = long_line(byte_model, tmp_path, 1, *options, "--long-sentences", "drop" if dropped else "windows")
     if dropped:
         assert "x" not in kept
@@ -98,7 +98,7 @@ def test_a_document_that_is_split_in_pieces_has_the_same_sentences(pieces):
         whole = list(filter(None, sentences.split_sentences(text, "sentence", pretokenized)))
         longest = max(map(len, whole), default=0)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sentences, "PIECE", 2 * longest + 2)
+            patch.setattr(sentences, "PIECE_CHARACTERS", 2 * longest + 2)
             assert list(filter(None, sentences.split_sentences(text, "sentence", pretokenized))) == whole
-            patch.setattr(sentences, "PIECE", 3)
+            patch.setattr(sentences, "PIECE_CHARACTERS", 3)
             assert closed_up("".join(sentences.split_sentences(text, "sentence", pretokenized))) == closed_up(text)

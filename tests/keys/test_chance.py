@@ -31,9 +31,9 @@ def test_the_mean_probability_gives_no_smaller_p_value_than_the_probabilities_th
 
 @given(st.lists(st.floats(0, 1), max_size=30), st.integers(0, 50))
 def test_q_values_are_those_of_scipy_when_what_was_not_seen_counts_as_one(p_values, unseen):
-    found = q_values(np.array(p_values), len(p_values) + unseen)
+    adjusted = q_values(np.array(p_values), len(p_values) + unseen)
     if p_values:
-        assert found == pytest.approx(false_discovery_control([*p_values, *[1.0] * unseen])[: len(p_values)])
+        assert adjusted == pytest.approx(false_discovery_control([*p_values, *[1.0] * unseen])[: len(p_values)])
 
 
 def test_lengths_are_classed_by_doubling():

@@ -1,6 +1,6 @@
 import pytest
 
-from ffkv.keys.features import KINDS, places, shallow_evidence, word_class
+from ffkv.keys.features import KINDS, count_places, shallow_evidence, word_class
 
 
 def test_a_prefix_has_its_ends_its_sequences_and_its_last_words_class():
@@ -43,7 +43,7 @@ def test_short_prefixes_have_what_fits():
 @pytest.mark.parametrize("words", range(6))
 def test_a_prefix_has_as_many_features_of_a_kind_as_it_has_places(kind, words):
     evidence = shallow_evidence(["the"] * words)
-    assert sum(found == kind for found, _ in evidence.features) == places(kind, words)
+    assert sum(found == kind for found, _ in evidence.features) == count_places(kind, words)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@ import pytest
 
 from ffkv.keys.key_sample import (
     background_prefixes,
+    count_prefixes,
+    locate_prefixes,
     prefix_words,
-    prefixes_at,
-    prefixes_of,
     random_examples,
-    sampled_keys,
+    sample_keys,
     trigger_examples,
     trigger_prefixes,
 )
@@ -16,16 +16,16 @@ from ffkv.keys.key_sample import (
 def test_keys_are_sampled_among_those_that_have_a_trigger(corpus, make_triggers):
     layers = [[[(0, 1)] if memory % 3 else [] for memory in range(30)] for _ in range(2)]
     triggers = make_triggers(corpus, layers)
-    first, second = (sampled_keys(triggers, layer, 10, seed=1) for layer in (0, 1))
+    first, second = (sample_keys(triggers, layer, 10, seed=1) for layer in (0, 1))
     assert len(set(first)) == len(set(second)) == 10
     assert all(memory % 3 for memory in [*first, *second])
     assert first.tolist() != second.tolist()
-    assert first.tolist() == sampled_keys(triggers, 0, 10, seed=1).tolist() == sorted(first)
-    assert sampled_keys(triggers, 0, 100, seed=1).tolist() == [memory for memory in range(30) if memory % 3]
+    assert first.tolist() == sample_keys(triggers, 0, 10, seed=1).tolist() == sorted(first)
+    assert sample_keys(triggers, 0, 100, seed=1).tolist() == [memory for memory in range(30) if memory % 3]
 
 
 def test_a_layer_of_dead_keys_gives_none(corpus, make_triggers):
-    assert len(sampled_keys(make_triggers(corpus, [[[], []]]), 0, 10, seed=0)) == 0
+    assert len(sample_keys(make_triggers(corpus, [[[], []]]), 0, 10, seed=0)) == 0
 
 
 def test_only_the_highest_prefix_of_a_sentence_is_an_example(corpus, make_triggers):
@@ -52,8 +52,8 @@ def test_random_examples_of_a_corpus_of_few_sentences(write_corpus):
 
 def test_prefixes_are_numbered_over_the_corpus(write_corpus):
     corpus, _ = write_corpus([["a b c", "d e"], ["f g h i"]])
-    assert prefixes_of(corpus) == 6
-    sentences, positions = prefixes_at(corpus, np.arange(6))
+    assert count_prefixes(corpus) == 6
+    sentences, positions = locate_prefixes(corpus, np.arange(6))
     assert list(zip(sentences.tolist(), positions.tolist())) == [(0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (2, 3)]
 
 

@@ -3,17 +3,17 @@ import pytest
 
 from ffkv.keys.chance import count_background
 from ffkv.keys.features import Evidence
-from ffkv.keys.key_sample import prefix_words, prefixes_at, prefixes_of, random_examples
+from ffkv.keys.key_sample import count_prefixes, locate_prefixes, prefix_words, random_examples
 from ffkv.keys.patterns import (
     CATEGORIES,
     Pattern,
-    categories,
-    distinct,
-    find_patterns,
-    prepare,
-    recurring,
-    significant,
-    similar,
+    categorize,
+    detect_patterns,
+    detect_shallow,
+    detect_topics,
+    find_recurring,
+    keep_distinct,
+    prepare_detector,
 )
 from ffkv.settings import Keys
 
@@ -24,19 +24,19 @@ SETTINGS = Keys(background_prefixes=5000)
 
 @pytest.fixture(scope="module")
 def detector(corpus):
-    return prepare(corpus, SETTINGS, seed=0)
+    return prepare_detector(corpus, SETTINGS, seed=0)
 
 
 @pytest.fixture(scope="module")
 def subjects(many_subjects):
-    return prepare(many_subjects, SETTINGS, seed=0)
+    return prepare_detector(many_subjects, SETTINGS, seed=0)
 
 
 def prefixes_where(corpus, condition, count=25):
     """Prefixes of different sentences that meet a condition on (sentence, words)."""
     found, sentences = [], set()
-    for number in np.random.default_rng(1).permutation(prefixes_of(corpus)):
-        sentence, position = prefixes_at(corpus, number)
+    for number in np.random.default_rng(1).permutation(count_prefixes(corpus)):
+        sentence, position = locate_prefixes(corpus, number)
         (words,) = prefix_words(corpus, [int(sentence)], [int(position)])
         if int(sentence) not in sentences and condition(int(sentence), words):
             found.append(words)
@@ -52,17 +52,19 @@ def random_prefixes(corpus, count, seed=0):
 
 
 def found_in(detector, *keys):
-    return [[(*pattern.feature, len(pattern.members)) for pattern in found] for found in find_patterns(keys, detector)]
+    return [
+        [(*pattern.feature, len(pattern.members)) for pattern in found] for found in detect_patterns(keys, detector)
+    ]
 
 
 def test_a_key_whose_prefixes_share_the_last_word(corpus, detector):
     word = topic_word(0, 0)
     key = prefixes_where(corpus, lambda sentence, words: words[-1] == word and len(words) > 3)
-    (patterns,) = find_patterns([key], detector)
+    (patterns,) = detect_patterns([key], detector)
     assert patterns[0].feature == ("last word", word)
     assert patterns[0].members == tuple(range(25))
     assert patterns[0].p_value < 1e-30
-    assert set(categories(patterns, 25)) <= {"shallow", "shallow and semantic"}
+    assert set(categorize(patterns, 25)) <= {"shallow", "shallow and semantic"}
 
 
 def about(subject, prefixes):
@@ -72,7 +74,7 @@ def about(subject, prefixes):
 
 def test_a_topic_without_shared_words_has_the_prefixes_that_are_about_it(subjects):
     others = [["the", subject_word(number, 1), "of", subject_word(number, 2)] for number in range(20, 26)]
-    (patterns,) = find_patterns([[["of", "the"], *about(3, 14), *others]], subjects)
+    (patterns,) = detect_patterns([[["of", "the"], *about(3, 14), *others]], subjects)
     (topic,) = [pattern for pattern in patterns if pattern.family == "semantic"]
     assert topic.members == tuple(range(1, 15))
     assert topic.p_value == topic.q_value == 1 / 4001
@@ -84,29 +86,31 @@ def test_a_topic_without_shared_words_has_the_prefixes_that_are_about_it(subject
 
 def test_topics_are_one_hypothesis_a_key(subjects):
     nothing = [[["of", "the"]]] * 19
-    assert [len(patterns) for patterns in similar([about(5, 10), *nothing], subjects)] == [1, *[0] * 19]
-    assert similar([about(5, 10), *nothing], subjects)[0][0].q_value == pytest.approx(20 / 4001)
-    assert similar([about(5, 10), *nothing * 11], subjects)[0] == []  # 210 keys: 4,000 draws are too few for one alone
+    assert [len(patterns) for patterns in detect_topics([about(5, 10), *nothing], subjects)] == [1, *[0] * 19]
+    assert detect_topics([about(5, 10), *nothing], subjects)[0][0].q_value == pytest.approx(20 / 4001)
+    assert (
+        detect_topics([about(5, 10), *nothing * 11], subjects)[0] == []
+    )  # 210 keys: 4,000 draws are too few for one alone
 
 
 def test_shared_words_alone_are_no_topic(subjects):
     shared = [subject_word(1, number) for number in range(3)]
-    (patterns,) = find_patterns([[["the", *shared, "of"] for _ in range(25)]], subjects)
+    (patterns,) = detect_patterns([[["the", *shared, "of"] for _ in range(25)]], subjects)
     assert {pattern.family for pattern in patterns} == {"shallow"}
     pairs = [["the", subject_word(1, number // 2), "of"] for number in range(24)]
-    assert similar([pairs], subjects) == [[]]
+    assert detect_topics([pairs], subjects) == [[]]
 
 
 def test_two_prefixes_have_no_topic(subjects):
-    assert similar([about(3, 2)], subjects) == [[]]
-    assert similar([about(3, 3)], subjects) != [[]]
+    assert detect_topics([about(3, 2)], subjects) == [[]]
+    assert detect_topics([about(3, 3)], subjects) != [[]]
 
 
 def test_topics_are_the_same_again(many_subjects, subjects):
     keys = [about(subject, 12) for subject in (0, 39)]
-    found = similar(keys, subjects)
+    found = detect_topics(keys, subjects)
     assert all(found)
-    assert found == similar(keys, prepare(many_subjects, SETTINGS, seed=0))
+    assert found == detect_topics(keys, prepare_detector(many_subjects, SETTINGS, seed=0))
 
 
 def test_two_prefixes_are_too_few_and_three_enough(corpus, detector):
@@ -132,7 +136,7 @@ def test_the_share_of_random_keys_with_a_pattern_is_below_the_false_discovery_ra
     words = [topic_word(topic, number) for topic in range(TOPICS) for number in range(6)]
     real = [prefixes_where(corpus, lambda sentence, w, word=word: w[-1] == word, count=10) for word in words]
     random = [key.prefixes for layer in range(3) for key in random_examples(corpus, 100, 25, 0, layer)]
-    found = find_patterns([*real, *random], detector)
+    found = detect_patterns([*real, *random], detector)
     assert all(found[: len(real)])
     assert np.mean([bool(patterns) for patterns in found[len(real) :]]) <= SETTINGS.false_discovery_rate
 
@@ -140,7 +144,7 @@ def test_the_share_of_random_keys_with_a_pattern_is_below_the_false_discovery_ra
 def test_every_feature_of_the_background_counts_as_a_hypothesis_for_every_key():
     background = count_background(Evidence([("last word", f"w{number}")], 1) for number in range(50))
     key = [Evidence([("last word", "new")], 1)] * 4 + [Evidence([("last word", "w1")], 1)]
-    (pattern,), nothing = significant([key, []], background, minimum=3, rate=0.05)
+    (pattern,), nothing = detect_shallow([key, []], background, minimum=3, rate=0.05)
     assert pattern.members == (0, 1, 2, 3)
     assert pattern.chance == pytest.approx(1 / 51)
     assert pattern.p_value == pytest.approx(5 * (1 / 51) ** 4 * (50 / 51) + (1 / 51) ** 5)
@@ -149,14 +153,14 @@ def test_every_feature_of_the_background_counts_as_a_hypothesis_for_every_key():
 
 
 def test_no_keys_no_patterns(detector):
-    assert find_patterns([], detector) == []
-    assert find_patterns([[]], detector) == [[]]
-    assert find_patterns([[[], []]], detector) == [[]]
+    assert detect_patterns([], detector) == []
+    assert detect_patterns([[]], detector) == [[]]
+    assert detect_patterns([[[], []]], detector) == [[]]
 
 
 def test_recurring_counts_prefixes_not_occurrences():
     key = [Evidence([("inner bigram", "a b")] * 5, 10), Evidence([("inner bigram", "a b"), ("last word", "b")], 2)]
-    assert recurring(key, 2) == {("inner bigram", "a b"): (0, 1)}
+    assert find_recurring(key, 2) == {("inner bigram", "a b"): (0, 1)}
 
 
 def pattern(kind, members, p, text="x"):
@@ -167,26 +171,26 @@ def test_of_patterns_in_the_same_prefixes_the_most_specific_stays():
     word, bigram, trigram = (
         pattern(kind, range(5), p) for kind, p in [("last word", 1e-9), ("last bigram", 1e-6), ("last trigram", 1e-7)]
     )
-    assert distinct([word, bigram, trigram]) == distinct([trigram, word, bigram]) == [trigram]
+    assert keep_distinct([word, bigram, trigram]) == keep_distinct([trigram, word, bigram]) == [trigram]
 
 
 def test_a_pattern_inside_a_more_significant_one_is_dropped():
     word, bigram = pattern("last word", range(10), 1e-9), pattern("last bigram", range(4), 1e-6)
-    assert distinct([bigram, word]) == [word]
+    assert keep_distinct([bigram, word]) == [word]
 
 
 def test_a_pattern_inside_a_less_significant_one_stays_beside_it():
     word, bigram = pattern("last word", range(10), 1e-6), pattern("last bigram", range(4), 1e-9)
-    assert distinct([word, bigram]) == [bigram, word]
+    assert keep_distinct([word, bigram]) == [bigram, word]
 
 
 def test_patterns_that_only_overlap_both_stay():
     first, second = pattern("last word", [0, 1, 2], 1e-6), pattern("first word", [2, 3, 4], 1e-5)
-    assert distinct([first, second]) == [first, second]
+    assert keep_distinct([first, second]) == [first, second]
 
 
 def test_a_prefixs_category_is_the_union_of_its_patterns_families():
     patterns = [pattern("last word", [0, 1], 0.01), pattern("inner bigram", [0], 0.01), pattern("topic", [1, 2], 0.01)]
-    found = categories(patterns, 4)
+    found = categorize(patterns, 4)
     assert found == ["shallow", "shallow and semantic", "semantic", "none"] == list(CATEGORIES)
-    assert categories([], 2) == ["none", "none"]
+    assert categorize([], 2) == ["none", "none"]

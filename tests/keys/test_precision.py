@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from support import random_sentences
 
+from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv.keys.precision import COLUMNS, precision_row, rescored
+from ffkv.keys.precision import PRECISION, precision_row, rescore
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
-from ffkv.model.step import examine, write_stage
+from ffkv.model.step import prove
 from ffkv.settings import Activations, Model
 from ffkv.settings import Triggers as Settings
 
@@ -23,7 +24,7 @@ def row(memories, coefficients, exact) -> dict:
 def test_two_keys_by_hand():
     """Of key 4 the second and the third change places, over the middle; of key 7 the first and the second, within a half."""
     found = row([4, 4, 4, 4, 7, 7, 7, 7, 7], [8, 6, 5, 4, 10, 9, 3, 2, 1], [8, 4.5, 5, 4, 9, 10, 3, 2, 1])
-    assert found.keys() == COLUMNS.keys()
+    assert found.keys() == PRECISION.keys()
     assert (found["layer"], found["keys"], found["triggers"]) == (1, 2, 9)
     assert (found["error_median"], found["error_largest"]) == pytest.approx((0, 0.25))
     assert found["first_stays"] == 1 / 2
@@ -55,7 +56,11 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
     loaded.model.float()
     whole = find_triggers(loaded, corpus, settings.model_copy(update={"per_key": len(corpus)}), Activations())
     for layer in loaded.anatomy.layers:
-        keys, found, again = rescored(loaded, rough, corpus, layer.index, np.arange(layer.memories), 256)
+
+        def coefficients(rows, memories, layer=layer.index):
+            return last_coefficients(loaded, layer, rows, memories, 256)
+
+        keys, found, again = rescore(rough, corpus, layer.index, np.arange(layer.memories), coefficients)
         assert len(found) == rough.count[rough.rows(layer.index)].sum() > 0
         places = {
             (key, whole.sentence[row, rank], whole.position[row, rank]): whole.coefficient[row, rank]
@@ -75,7 +80,7 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
 
 def load_low(folder, checkpoint):
     """A proven model with weights of bfloat16."""
-    model, tokenizer, anatomy, proof = examine(Model(checkpoint=str(checkpoint), dtype="bfloat16", device="cpu"))
+    proven = prove(Model(checkpoint=str(checkpoint), dtype="bfloat16", device="cpu"))
     (folder / "model").mkdir()
-    write_stage(folder / "model", folder / "memories.h5", model, tokenizer, anatomy, proof)
+    proven.write(folder / "model", folder / "values.h5")
     return load(folder / "model", "cpu")

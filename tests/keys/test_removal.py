@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ffkv.keys.removal import REMOVED, relative_changes, removed_positions
+from ffkv.keys.removal import REMOVED, choose_positions, relative_changes
 
 
 def weighted_sum(weights):
@@ -34,14 +34,14 @@ def test_bos_stays_in_front():
 
 
 def test_the_random_token_is_neither_the_first_nor_the_last():
-    positions = removed_positions(np.full(2000, 5), np.random.default_rng(0))
+    positions = choose_positions(np.full(2000, 5), np.random.default_rng(0))
     assert set(positions[:, 0]) == {0}
     assert set(positions[:, 1]) == {4}
     assert set(positions[:, 2]) == {1, 2, 3}
 
 
 def test_what_cannot_be_removed_is_skipped():
-    positions = removed_positions(np.array([0, 1, 2, 3]), np.random.default_rng(0))
+    positions = choose_positions(np.array([0, 1, 2, 3]), np.random.default_rng(0))
     assert positions.tolist() == [[-1, -1, -1], [-1, -1, -1], [0, 1, -1], [0, 2, 1]]
     found = changes([[], [7], [7, 8], [7, 8, 9]], [0, 0, 0, 0])
     assert np.isnan(found).tolist() == [[True] * 3, [True] * 3, [False, False, True], [False] * 3]

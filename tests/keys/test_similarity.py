@@ -5,11 +5,11 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from ffkv.keys import draws, similarity
-from ffkv.keys.chance import LENGTHS
-from ffkv.keys.draws import Pool, _drawn, blocks, mean_cosine
+from ffkv.keys.chance import LENGTH_CLASSES
+from ffkv.keys.draws import Pool, _draw_prefixes, draw_blocks, mean_cosine
 from ffkv.keys.key_sample import random_examples
-from ffkv.keys.patterns import prepare
-from ffkv.keys.similarity import Placed, members, place, similarity_p_values, unshared
+from ffkv.keys.patterns import prepare_detector
+from ffkv.keys.similarity import PlacedKey, find_members, place_prefixes, similarity_p_values, unshared_words
 from ffkv.keys.topics import Space
 from ffkv.settings import Keys
 
@@ -20,7 +20,7 @@ FEW = 200  # draws, where all of them are computed by hand
 
 @pytest.fixture(scope="module")
 def detector(corpus):
-    return prepare(corpus, Keys(background_prefixes=5000), seed=0)
+    return prepare_detector(corpus, Keys(background_prefixes=5000), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def small():
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    monkeypatch.setattr(draws, "DRAWS", FEW)
-    monkeypatch.setattr(draws, "BLOCK", 70)
-    monkeypatch.setattr(similarity, "DRAWS", FEW)
+    monkeypatch.setattr(draws, "NULL_DRAWS", FEW)
+    monkeypatch.setattr(draws, "DRAWS_PER_BLOCK", 70)
+    monkeypatch.setattr(similarity, "NULL_DRAWS", FEW)
 
 
 def by_hand(pool, prefixes):
@@ -54,15 +54,17 @@ def by_hand(pool, prefixes):
 
 
 def draws_by_hand(pool, *counts):
-    drawn = [_drawn(pool, number, count, 3) for number, count in enumerate(counts)]
-    return np.array([by_hand(pool, np.concatenate([part[:, draw] for part in drawn])) for draw in range(draws.DRAWS)])
+    drawn = [_draw_prefixes(pool, number, count, 3) for number, count in enumerate(counts)]
+    return np.array(
+        [by_hand(pool, np.concatenate([part[:, draw] for part in drawn])) for draw in range(draws.NULL_DRAWS)]
+    )
 
 
 @pytest.mark.parametrize("counts", [[2, 0, 0], [1, 1, 1], [3, 0, 4]])
 def test_draws_are_as_similar_as_their_pairs_without_their_shared_words(small, few_draws, counts):
-    counts = np.array(counts + [0] * (LENGTHS - 3))
-    most = np.array([5, 2, 4] + [0] * (LENGTHS - 3))
-    found = np.concatenate([block.similarity(counts) for block in blocks(small, most, seed=3)])
+    counts = np.array(counts + [0] * (LENGTH_CLASSES - 3))
+    most = np.array([5, 2, 4] + [0] * (LENGTH_CLASSES - 3))
+    found = np.concatenate([block.similarity(counts) for block in draw_blocks(small, most, seed=3)])
     assert found == pytest.approx(draws_by_hand(small, *counts.tolist()), abs=1e-5)
     assert len(found) == FEW
 
@@ -71,8 +73,8 @@ def test_p_values_count_the_draws_that_are_as_similar(small, few_draws):
     generator = np.random.default_rng(1)
     vectors = generator.normal(size=(5, 4)) + 0.5
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    key = Placed(np.arange(5), vectors, np.array([0, 2, 2, 1, 0]))
-    few = Placed(np.arange(2), vectors[:2], np.array([0, 2]))
+    key = PlacedKey(np.arange(5), vectors, np.array([0, 2, 2, 1, 0]))
+    few = PlacedKey(np.arange(2), vectors[:2], np.array([0, 2]))
     reached = (draws_by_hand(small, 2, 1, 2) >= mean_cosine(vectors)).sum()
     assert 0 < reached < FEW
     assert similarity_p_values([few, key], small, 3, seed=3).tolist() == [1, (1 + reached) / (1 + FEW)]
@@ -86,34 +88,36 @@ def test_the_similarity_of_a_key_is_the_mean_cosine_of_its_pairs():
 
 def test_members_are_nearer_to_the_others_than_random_prefixes_of_their_length(small):
     alike = np.tile(np.array([[1, 0, 0, 0]], np.float32), (4, 1))
-    key = Placed(np.arange(6), np.concatenate([alike, -alike[:1], np.eye(4, dtype=np.float32)[1:2]]), np.zeros(6, int))
+    key = PlacedKey(
+        np.arange(6), np.concatenate([alike, -alike[:1], np.eye(4, dtype=np.float32)[1:2]]), np.zeros(6, int)
+    )
     assert (small.of_class(0)[:, 0] < 0.99).all()
-    assert members(key, small).tolist() == [0, 1, 2, 3]
+    assert find_members(key, small).tolist() == [0, 1, 2, 3]
 
 
 def test_words_that_two_prefixes_share_are_left_out():
     key = [["Army", "the", "battle"], ["army", "troops", "troops"], ["of"]]
-    assert unshared(key) == [["battle"], ["troops", "troops"], []]
+    assert unshared_words(key) == [["battle"], ["troops", "troops"], []]
 
 
 def test_prefixes_without_words_of_their_own_take_no_part(detector):
     key = [["the", topic_word(0, 1)], ["of"], [topic_word(0, 1), topic_word(0, 2)], ["unheard"], [topic_word(0, 3)]]
-    (placed,) = place([key], detector.pool)
+    (placed,) = place_prefixes([key], detector.pool)
     assert placed.numbers.tolist() == [2, 4]
     assert placed.classes.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("prefixes", [5, 12, 25])
 def test_small_p_values_of_random_keys_are_no_more_frequent_than_they_say(many_subjects, prefixes):
-    pool = prepare(many_subjects, Keys(background_prefixes=5000), seed=0).pool
+    pool = prepare_detector(many_subjects, Keys(background_prefixes=5000), seed=0).pool
     keys = [key.prefixes[:prefixes] for layer in range(5) for key in random_examples(many_subjects, 100, 25, 4, layer)]
-    p = similarity_p_values(place(keys, pool), pool, 3, 0)
+    p = similarity_p_values(place_prefixes(keys, pool), pool, 3, 0)
     for level in (0.01, 0.05, 0.1, 0.5):
         assert np.mean(p <= level) <= level + 3 * np.sqrt(level * (1 - level) / len(p))
 
 
 def test_a_key_is_compared_with_the_same_draws_whatever_keys_stand_beside_it(corpus, detector):
-    keys = place([key.prefixes for key in random_examples(corpus, 9, 25, 4, 0)], detector.pool)
+    keys = place_prefixes([key.prefixes for key in random_examples(corpus, 9, 25, 4, 0)], detector.pool)
     together = similarity_p_values(keys, detector.pool, 3, 0).tolist()
     assert together == [similarity_p_values([key], detector.pool, 3, 0)[0] for key in keys]
 

@@ -9,20 +9,14 @@ from ffkv.errors import UserError
 from ffkv.files import tables
 from ffkv.keys.key_sample import Examples
 from ffkv.keys.patterns import Pattern
-from ffkv.keys.tables import (
-    PATTERNS,
-    PREFIXES,
-    REMOVAL,
-    activity,
-    category_shares,
+from ffkv.keys.summaries import (
+    average_removals,
+    count_categories,
+    count_patterns,
     living_layers,
-    pattern_rows,
-    pattern_summary,
-    prefix_rows,
-    removal_rows,
-    removal_summary,
-    typed,
+    measure_activity,
 )
+from ffkv.keys.tables import BY_PREFIX, PATTERNS, REMOVAL, make_table, pattern_rows, prefix_rows, removal_rows
 
 EXAMPLES = [Examples("trigger", 7, [0, 2, 5], [[], [], []]), Examples("random", 0, [0, 1], [[], []])]
 FOUND = [
@@ -32,8 +26,8 @@ FOUND = [
 
 
 def found_tables(layer=0):
-    patterns = typed(pattern_rows(layer, EXAMPLES, FOUND), PATTERNS)
-    return patterns, typed(prefix_rows(layer, EXAMPLES, FOUND), PREFIXES)
+    patterns = make_table(pattern_rows(layer, EXAMPLES, FOUND), PATTERNS)
+    return patterns, make_table(prefix_rows(layer, EXAMPLES, FOUND), BY_PREFIX)
 
 
 def test_a_row_for_each_pattern():
@@ -57,7 +51,7 @@ def test_a_row_for_each_prefix():
 
 
 def test_figure_2_counts_every_category_of_every_layer():
-    shares = category_shares(found_tables()[1], layers=2).set_index(["sample", "layer", "category"]).sort_index()
+    shares = count_categories(found_tables()[1], layers=2).set_index(["sample", "layer", "category"]).sort_index()
     assert len(shares) == 2 * 2 * 4
     assert shares.loc[("trigger", 0)]["prefixes"].to_dict() == {
         "shallow": 1,
@@ -72,7 +66,7 @@ def test_figure_2_counts_every_category_of_every_layer():
 
 
 def test_patterns_per_key_and_coverage():
-    table = pattern_summary(*found_tables(), layers=2)
+    table = count_patterns(*found_tables(), layers=2)
     assert list(table.columns) == ["sample", "layer", "keys", "keys_with_pattern", "patterns_per_key", "coverage"]
     trigger, empty, random, _ = table.to_dict("records")
     assert trigger == {
@@ -91,11 +85,11 @@ def test_patterns_per_key_and_coverage():
 def test_the_change_is_averaged_by_key_and_then_over_keys():
     changes = np.array([[-10, -50, np.nan], [-30, -70, -20], [0, -100, -40]])
     rows = removal_rows(1, np.array([4, 6, 9]), np.array([4, 4, 6]), changes)
-    by_key = typed(rows, REMOVAL)
+    by_key = make_table(rows, REMOVAL)
     assert by_key[by_key["memory"] == 4]["change"].tolist() == [-20, -60, -20]
     assert by_key[by_key["memory"] == 4]["skipped"].tolist() == [0, 0, 1]
     assert by_key[by_key["memory"] == 9]["change"].isna().all()
-    table = removal_summary(by_key, layers=2, seed=0)
+    table = average_removals(by_key, layers=2, seed=0)
     assert list(table.columns) == ["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high"]
     assert table["change"].tolist()[3:] == [-10, -80, -30]
     assert table[["keys", "triggers", "skipped"]].to_numpy()[3:].tolist() == [[2, 3, 0], [2, 3, 0], [2, 2, 1]]
@@ -107,7 +101,7 @@ def test_the_change_is_averaged_by_key_and_then_over_keys():
 
 def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):
     triggers = make_triggers(corpus, [[[(0, 1)], [], [(0, 1), (1, 1)]], [[], []]], per_key=2)
-    first, second = activity(triggers).to_dict("records")
+    first, second = measure_activity(triggers).to_dict("records")
     assert first == {
         "layer": 0,
         "keys": 3,
@@ -122,10 +116,10 @@ def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):
 
 def test_activity_tells_how_often_keys_are_negative_where_that_is_known(corpus, make_triggers):
     triggers = make_triggers(corpus, [[[(0, 1)], [], [(0, 1), (1, 1)]], [[], []]], per_key=2)
-    assert not [name for name in activity(triggers) if "negative" in name]
+    assert not [name for name in measure_activity(triggers) if "negative" in name]
     examples = {field.name: getattr(triggers, field.name) for field in fields(TriggerExamples)}
     side = Negative(**{**examples, "fires": np.array([500, 600, 700, 0, 1000])}, minimum=-triggers.maximum)
-    first, second = activity(replace(triggers, negative=side)).to_dict("records")
+    first, second = measure_activity(replace(triggers, negative=side)).to_dict("records")
     names = ["negative_q1", "negative_median", "negative_q3"]
     assert [first[name] for name in names] == pytest.approx([0.55, 0.6, 0.65])
     assert [second[name] for name in names] == pytest.approx([0.25, 0.5, 0.75])
@@ -136,12 +130,15 @@ def test_groups_that_do_not_make_a_whole_are_refused(corpus, make_triggers):
     triggers = make_triggers(corpus, [[[(0, 1)]], [[]], [[(0, 1)]]])
     first, last = found_tables(0)[1], found_tables(2)[1]
     identity = ["sample", "layer", "memory", "rank"]
-    tables.check_layers(pd.concat([first, last]), identity, living_layers(triggers), "--prefixes")
+    tables.check_layers(pd.concat([first, last]), identity, living_layers(triggers), "--by-prefix")
     with pytest.raises(UserError, match=r"layers \[2\] are missing"):
-        tables.check_layers(first, identity, living_layers(triggers), "--prefixes")
+        tables.check_layers(first, identity, living_layers(triggers), "--by-prefix")
     with pytest.raises(UserError, match=r"layers \[0\] are there more than once"):
-        tables.check_layers(pd.concat([first, last, first]), identity, living_layers(triggers), "--prefixes")
+        tables.check_layers(pd.concat([first, last, first]), identity, living_layers(triggers), "--by-prefix")
 
 
 def test_tables_without_rows_keep_their_types():
-    assert typed([], PREFIXES).dtypes.to_dict() == typed(prefix_rows(0, EXAMPLES, FOUND), PREFIXES).dtypes.to_dict()
+    assert (
+        make_table([], BY_PREFIX).dtypes.to_dict()
+        == make_table(prefix_rows(0, EXAMPLES, FOUND), BY_PREFIX).dtypes.to_dict()
+    )

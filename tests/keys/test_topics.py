@@ -15,7 +15,7 @@ def space(corpus):
 
 def test_words_of_a_topic_are_nearer_to_each_other_than_to_others(space):
     numbers = range(50)
-    vectors, _ = space.of(
+    vectors, _ = space.locate(
         [[topic_word(topic, n), topic_word(topic, n + 1)] for topic in range(TOPICS) for n in numbers]
     )
     centres = vectors.reshape(TOPICS, len(numbers), -1).mean(axis=1)
@@ -24,32 +24,32 @@ def test_words_of_a_topic_are_nearer_to_each_other_than_to_others(space):
 
 
 def test_a_direction_is_called_by_its_words(space):
-    vectors, _ = space.of([[topic_word(2, number) for number in range(9)]])
+    vectors, _ = space.locate([[topic_word(2, number) for number in range(9)]])
     names = space.name(vectors[0]).split(", ")
     assert len(set(names)) == 5
     assert all(word.startswith("c") for word in names)
 
 
 def test_random_prefixes_are_around_the_origin(corpus, space):
-    vectors, _ = space.of([content_words(prefix) for prefix in background_prefixes(corpus, 2000, 1)])
+    vectors, _ = space.locate([content_words(prefix) for prefix in background_prefixes(corpus, 2000, 1)])
     assert np.linalg.norm(vectors.mean(axis=0)) < 0.05
 
 
 def test_prefixes_without_known_words_are_nowhere(space):
-    vectors, words = space.of([[], ["unheard"]])
+    vectors, words = space.locate([[], ["unheard"]])
     assert not vectors.any()
     assert np.diff(words.indptr).tolist() == [0, 0]
 
 
 def test_words_are_counted_once_each(space):
     word = topic_word(1, 3)
-    assert np.diff(space.of([[word, word, topic_word(1, 4), "unheard"]])[1].indptr).tolist() == [2]
+    assert np.diff(space.locate([[word, word, topic_word(1, 4), "unheard"]])[1].indptr).tolist() == [2]
 
 
 def test_a_corpus_without_content_words_has_no_space(write_corpus):
     corpus, _ = write_corpus([[" ".join(FUNCTION_WORDS.split()[n:]) for n in range(10)]])
     space = fit_space(corpus, [["the"]], seed=0)
-    vectors, words = space.of([["word"], []])
+    vectors, words = space.locate([["word"], []])
     assert vectors.shape == (2, 0)
     assert words.nnz == 0
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 from support import ROOT
 
-JOB = re.compile(r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", re.MULTILINE)
+# Number and message of a job. The message is the same in every attempt, and no other job has it.
+JOB = re.compile(r"^Job (\d+): (.+)$", re.MULTILINE)
 
 
 class Attempt:
@@ -35,21 +36,13 @@ class Attempt:
         return self.process.poll() is None
 
     def began(self) -> dict[str, str]:
-        """The jobs that were started: number to what names it in every attempt, the rule and its outputs."""
-        jobs = {}
-        for rule, details in JOB.findall(self.log.read_text()):
-            number = re.search(r"jobid: (\d+)", details)
-            output = re.search(r"output: (.*)", details)
-            if number:
-                jobs[number[1]] = f"{rule} {output[1] if output else ''}"
-        return jobs
+        """The jobs that were started: number to message."""
+        return dict(JOB.findall(self.log.read_text()))
 
     def ended(self) -> set[str]:
         """Those of them that Snakemake saw ending well."""
         began = self.began()
-        return {
-            began[number] for number in re.findall(r"Finished jobid: (\d+)", self.log.read_text()) if number in began
-        }
+        return {began[job] for job in re.findall(r"Finished jobid: (\d+)", self.log.read_text()) if job in began}
 
     def under_way(self) -> set[str]:
         """Those that began and did not end."""

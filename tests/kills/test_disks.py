@@ -14,7 +14,7 @@ from ffkv.results.check import check_run
 pytestmark = pytest.mark.kills
 SETTINGS = ROOT / "configs/tiny.yaml"
 # Files that are larger than what is left on the disk, ROOM, which is more than what a run needs to start.
-TARGETS = ["results/tiny/corpus/train.h5", "results/tiny/prefixes.h5", "reports/tiny/index.html"]
+TARGETS = ["results/tiny/corpus/train.h5", "results/tiny/sampled_prefixes.h5", "reports/tiny/index.html"]
 ROOM = 200_000
 
 
@@ -76,14 +76,16 @@ def test_a_disk_with_no_room_at_all_is_named_before_anything_runs(run):
     fill(run, leaving=0)
     done = snakemake(run, SETTINGS, "results/tiny/triggers.h5")
     assert done.returncode == 1
-    assert f"The disk of {run} is full. Make room, then start the same command again." in done.stdout + done.stderr
+    assert (
+        f"The disk of {run} is full. Free some space, then start the same command again." in done.stdout + done.stderr
+    )
 
 
 @pytest.mark.parametrize(
     ("what", "target"),
     [
-        ("", "results/tiny/prefixes.h5"),
-        ("results", "results/tiny/prefixes.h5"),
+        ("", "results/tiny/sampled_prefixes.h5"),
+        ("results", "results/tiny/sampled_prefixes.h5"),
         ("results/tiny/keys", "results/tiny/keys/removal/0.parquet"),
     ],
 )
@@ -99,7 +101,7 @@ def test_a_folder_that_is_read_only_is_named_before_anything_runs(tiny, tmp_path
         done = snakemake(tmp_path / "run", SETTINGS, target)
     said = done.stdout + done.stderr
     assert done.returncode == 1
-    assert f"{disk} cannot be written: its disk is read-only, or it is not yours." in said
+    assert f"{disk} cannot be written: its disk is read-only, or it belongs to somebody else." in said
     assert "Traceback" not in said
 
 
@@ -116,10 +118,10 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damaged", "damage", "reader"),
     [
-        ("results/tiny/prefixes/1.h5", cut, "results/tiny/prefixes.h5"),
-        ("results/tiny/keys/prefixes/1.parquet", flip, "results/tiny/keys/categories.csv"),
+        ("results/tiny/sampled_prefixes/1.h5", cut, "results/tiny/sampled_prefixes.h5"),
+        ("results/tiny/keys/by_prefix/1.parquet", flip, "results/tiny/keys/figure_2_categories.csv"),
         ("results/tiny/model/head.safetensors", flip, "results/tiny/values/projections/1.h5"),
-        ("results/tiny/refinement/changes.csv", cut, "reports/tiny/index.html"),
+        ("results/tiny/refinement/prediction_changes.csv", cut, "reports/tiny/index.html"),
     ],
 )
 def test_a_damaged_file_is_named_and_not_analysed(tiny, tmp_path, damaged, reader, damage):
@@ -154,7 +156,7 @@ def test_the_second_of_two_runs_in_one_folder_says_so_and_ends(tiny, tmp_path):
     with subprocess.Popen(
         [*command, "--cores", "1", target], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as first:
-        while b"rule triggers" not in first.stderr.readline():
+        while b"trigger examples of every key" not in first.stderr.readline():
             pass
         second = snakemake(run, SETTINGS, target)
         first.stderr.read()

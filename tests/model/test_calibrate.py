@@ -10,8 +10,9 @@ from support import CONFIGS, random_model
 from transformers import HrmTextConfig
 
 from ffkv.errors import UserError
-from ffkv.model.discover.prove import observe, prove
-from ffkv.model.discover.scaling import fit, proportion, tokens_weights
+from ffkv.model.discover.prove import observe, prove_layers
+from ffkv.model.discover.scaling import find_scaling, proportion
+from ffkv.model.tap.assemble import token_weights
 from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import values
 
@@ -32,14 +33,14 @@ def test_each_scaling_is_recognised_as_the_simplest_that_it_is(seed, number):
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(12, 8, generator=generator)
     vector, weight = torch.randn(8, generator=generator) + 3, torch.rand(12, 1, generator=generator) + 0.5
-    assert fit(z, number * z, 1e-4).scale == pytest.approx(number, rel=1e-4)
-    assert not fit(z, number * z, 1e-4).weighted
-    found = fit(z, vector * z, 1e-4)
+    assert find_scaling(z, number * z, 1e-4).scale == pytest.approx(number, rel=1e-4)
+    assert not find_scaling(z, number * z, 1e-4).per_token_weight
+    found = find_scaling(z, vector * z, 1e-4)
     torch.testing.assert_close(found.scale.flatten().float(), vector, rtol=1e-4, atol=1e-4)
-    assert not found.weighted
-    assert fit(z, weight * z, 1e-4) == (1.0, True)
-    assert fit(z, weight * vector * z, 1e-4).weighted
-    assert fit(z, z.roll(1, 0), 1e-4) is None
+    assert not found.per_token_weight
+    assert find_scaling(z, weight * z, 1e-4) == (1.0, True)
+    assert find_scaling(z, weight * vector * z, 1e-4).per_token_weight
+    assert find_scaling(z, z.roll(1, 0), 1e-4) is None
 
 
 @given(st.integers(0, 10**6))
@@ -50,7 +51,7 @@ def test_weights_of_parts_are_recovered_from_their_sum(seed):
     parts[1, 3] = 0  # an expert that was not asked
     weights = torch.rand(2, 5, generator=generator)
     weights[1, 3] = 0
-    found = tokens_weights(parts, (weights[..., None] * parts).sum(0))
+    found = token_weights(parts, (weights[..., None] * parts).sum(0))
     torch.testing.assert_close(found.float(), weights, rtol=1e-4, atol=1e-5)
 
 
@@ -61,7 +62,7 @@ def test_a_proportion_of_tensors_that_are_not_proportional_is_none():
 
 def test_a_norm_after_the_layer_leaves_raw_coefficients_values_with_its_gain_and_a_factor_a_token():
     model = model_of("gemma2")
-    layers = prove(model, ids(1), ids(2)).shell.layers
+    layers = prove_layers(model, ids(1), ids(2)).head_spec.layers
     states = observe(model, layers, ids(3))
     for layer in layers:
         block = model.get_submodule(layer.block)
@@ -74,7 +75,7 @@ def test_a_norm_after_the_layer_leaves_raw_coefficients_values_with_its_gain_and
         root_mean_square = (written.square().mean(-1, keepdim=True) + norm.eps).sqrt()
         torch.testing.assert_close(states[layer.index]["s"], 1 / root_mean_square, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(states[layer.index]["y"], norm(written), rtol=1e-4, atol=1e-5)
-        assert layer.carrier_kind == "norm"
+        assert layer.output_kind == "norm"
 
 
 def test_blocks_that_run_several_times_are_a_layer_each_time():
@@ -91,8 +92,8 @@ def test_blocks_that_run_several_times_are_a_layer_each_time():
         max_position_embeddings=32,
     )
     model = random_model(config)
-    layers = prove(model, ids(1), ids(2)).shell.layers
-    runs = [(layer.block.split(".")[1], layer.call) for layer in layers]
+    layers = prove_layers(model, ids(1), ids(2)).head_spec.layers
+    runs = [(layer.block.split(".")[1], layer.repeat) for layer in layers]
     # twice: two runs of the low stack, then one of the high one; two blocks each
     assert runs == [
         run
@@ -126,9 +127,9 @@ def test_a_setting_names_the_second_matrix_of_other_peoples_code():
     for block in model.transformer.h:
         block.mlp = Renamed(block.mlp)
     with pytest.raises(UserError, match=r"no feed-forward layer.*mlp\.speak.*model\.second_matrix"):
-        prove(model, ids(1), ids(2))
-    proven = prove(model, ids(1), ids(2), r"mlp\.speak$")
-    assert [layer.writes[0].module for layer in proven.shell.layers] == [
+        prove_layers(model, ids(1), ids(2))
+    proven = prove_layers(model, ids(1), ids(2), r"mlp\.speak$")
+    assert [layer.second_matrices[0].module for layer in proven.head_spec.layers] == [
         f"transformer.h.{n}.mlp.speak" for n in range(3)
     ]
 
@@ -138,7 +139,7 @@ def test_a_gate_whose_activation_is_always_positive_tells_no_sign():
         config = copy.deepcopy(CONFIGS["llama"])
         config.hidden_act = activation
         model = random_model(config)
-        writes = [layer.writes[0] for layer in prove(model, ids(1), ids(2)).shell.layers]
+        writes = [layer.second_matrices[0] for layer in prove_layers(model, ids(1), ids(2)).head_spec.layers]
         assert [write.gate.endswith("gate_proj") for write in writes] == [told, told]
         assert all(write.kind == "gated" for write in writes)
 
@@ -146,9 +147,9 @@ def test_a_gate_whose_activation_is_always_positive_tells_no_sign():
 def test_a_matrix_that_is_no_second_matrix_is_refused_with_the_block_and_the_reason():
     model = model_of("gpt2")
     with pytest.raises(UserError, match=r"transformer\.h\.0 .*GPT2Block"):
-        prove(model, ids(1), ids(2), r"attn\.c_proj$")
+        prove_layers(model, ids(1), ids(2), r"attn\.c_proj$")
     with pytest.raises(UserError, match=r"transformer\.h\.0 .*mlp\.c_fc|positions|not added"):
-        prove(model, ids(1), ids(2), r"mlp\.c_fc$")
+        prove_layers(model, ids(1), ids(2), r"mlp\.c_fc$")
 
 
 class Forgetful(torch.nn.Module):
@@ -167,18 +168,18 @@ def test_a_model_that_sees_later_tokens_is_refused_as_not_causal():
     model = model_of("gpt2")
     model.transformer.h[1] = Forgetful(model.transformer.h[1])
     with pytest.raises(UserError, match=r"layer 1 .*not causal"):
-        prove(model, ids(1), ids(2))
+        prove_layers(model, ids(1), ids(2))
 
 
 def test_what_a_layer_writes_is_found_beside_a_far_larger_residual():
     model = model_of("gpt2")
     model.transformer.wte.weight.data[:, 3] = 3000  # an outlier dimension, as trained models have them
-    shell = prove(model, ids(1), ids(2)).shell
-    assert [layer.writes[0].scale for layer in shell.layers] == pytest.approx([1, 1, 1], rel=1e-3)
+    spec = prove_layers(model, ids(1), ids(2)).head_spec
+    assert [layer.second_matrices[0].scale for layer in spec.layers] == pytest.approx([1, 1, 1], rel=1e-3)
 
 
 def test_a_model_that_overflows_is_refused_with_its_type():
     model = model_of("gpt2").half()
     model.transformer.h[1].mlp.c_fc.weight.data *= 6e4
     with pytest.raises(UserError, match=r"overflows in float16.*float32"):
-        prove(model, ids(1), ids(2))
+        prove_layers(model, ids(1), ids(2))

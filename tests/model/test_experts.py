@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LongcatFlashConfig, MistralConfig
 
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
-from ffkv.model.discover.prove import observe, prove
+from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import values
 
@@ -89,9 +89,9 @@ def test_a_gated_shared_expert_carries_its_gate_in_the_coefficient(proven):
     states = seen(loaded, "xm", ids(3))
     for layer in loaded.anatomy.layers:
         moe = loaded.model.get_submodule(layer.block).mlp
-        shared = next(number for number, write in enumerate(layer.writes) if not write.experts)
-        assert layer.writes[shared].weighted
-        start = sum(write.memories for write in layer.writes[:shared])
+        shared = next(number for number, write in enumerate(layer.second_matrices) if not write.experts)
+        assert layer.second_matrices[shared].per_token_weight
+        start = sum(write.memories for write in layer.second_matrices[:shared])
         x = states[layer.index, "x"]
         expert = moe.shared_expert
         m = expert.act_fn(expert.gate_proj(x)) * expert.up_proj(x) * torch.sigmoid(moe.shared_expert_gate(x))
@@ -123,7 +123,7 @@ def test_the_sign_of_the_gate_is_that_of_what_goes_through_the_activation(proven
                 else:
                     parts.append(both.chunk(2, -1)[0])
             if kind == "qwen2-moe":
-                parts.insert(0 if not layer.writes[0].experts else 4, mlp.shared_expert.gate_proj(x))
+                parts.insert(0 if not layer.second_matrices[0].experts else 4, mlp.shared_expert.gate_proj(x))
             expected = torch.cat(parts, -1).reshape(found.shape)
         assert evaluated.any()
         assert torch.equal(found[evaluated], (expected > 0)[evaluated])
@@ -150,17 +150,17 @@ def test_experts_that_pass_the_token_on_write_no_memory_and_a_block_may_hold_two
         max_position_embeddings=32,
     )
     model = random_model(config)
-    shell = prove(model, ids(5), ids(6)).shell
-    assert [[write.module.rpartition("layers.")[2] for write in layer.writes] for layer in shell.layers] == [
+    spec = prove_layers(model, ids(5), ids(6)).head_spec
+    assert [[write.module.rpartition("layers.")[2] for write in layer.second_matrices] for layer in spec.layers] == [
         ["0.mlps.0.down_proj"],
         ["0.mlp.experts", "0.mlps.1.down_proj"],
         ["1.mlps.0.down_proj"],
         ["1.mlp.experts", "1.mlps.1.down_proj"],
     ]
-    assert [layer.memories for layer in shell.layers] == [24, 36 + 24, 24, 36 + 24]
-    states = observe(model, shell.layers, ids(7))
+    assert [layer.memories for layer in spec.layers] == [24, 36 + 24, 24, 36 + 24]
+    states = observe(model, spec.layers, ids(7))
     assert states[1]["b"].abs().max() > 0.01  # what was passed on stands beside the memories
-    assert values(model, shell.layers[1])[1] is None  # and differs by token
+    assert values(model, spec.layers[1])[1] is None  # and differs by token
     assert not states[0]["b"].any()
 
 
@@ -169,7 +169,7 @@ def test_recording_changes_nothing(tmp_path):
         checkpoint = random_checkpoint(tmp_path / kind, kind)
         model = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
         untouched = copy.deepcopy(model)
-        assert prove(model, ids(8), ids(9)).errors["experts"] < 1e-5
+        assert prove_layers(model, ids(8), ids(9)).errors["experts"] < 1e-5
         with torch.no_grad():
             torch.testing.assert_close(model(ids(1)).logits, untouched(ids(1)).logits, rtol=1e-4, atol=1e-4)
     assert CONFIGS["mixtral"].num_local_experts == 4
@@ -189,5 +189,5 @@ def test_banks_tell_no_sign_of_a_gate_whose_activation_is_always_positive():
         config = copy.deepcopy(CONFIGS["mixtral"])
         config.hidden_act = activation
         model = random_model(config)
-        for layer in prove(model, ids(1), ids(2)).shell.layers:
+        for layer in prove(model, ids(1), ids(2)).head_spec.layers:
             assert (layer.kind, layer.gated) == ("4 experts, gated", told)

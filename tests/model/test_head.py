@@ -12,31 +12,33 @@ from support import WORDS, prove_into
 from ffkv.errors import UserError
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.vocabulary import read_vocabulary, token_texts
-from ffkv.model.head import head as reading
-from ffkv.model.head.head_file import FILE, load_head, stored_output_embedding
+from ffkv.model.head import head as head_module
+from ffkv.model.head import topk
+from ffkv.model.head.head_file import HEAD_FILE, load_head, stored_output_embedding
+from ffkv.model.head.predictions import predictions
 
 
 def test_readings_of_a_small_row_of_logits():
     logits = torch.tensor([[0.0, 2.0, 1.0, 2.0]])
-    found = reading.highest(logits, 3)
+    found = topk.highest(logits, 3)
     assert found.first.tolist() == [1]  # the lowest of equal ids
     assert found.tied.tolist() == [True]
     assert set(found.ids[0, :2].tolist()) == {1, 3}
     assert found.ids[0, 2].item() == 2
-    assert reading.lowest(logits, 2).ids.tolist() == [[0, 2]]
-    assert reading.lowest(logits).tied.tolist() == [False]
-    assert [reading.rank(logits, torch.tensor([token])).item() for token in range(4)] == [
+    assert topk.lowest(logits, 2).ids.tolist() == [[0, 2]]
+    assert topk.lowest(logits).tied.tolist() == [False]
+    assert [topk.rank(logits, torch.tensor([token])).item() for token in range(4)] == [
         3,
         0,
         2,
         0,
     ]  # equals do not count
     total = math.log(1 + math.e + 2 * math.e**2)
-    assert reading.log_probability(logits, torch.tensor([2])).item() == pytest.approx(1 - total, abs=1e-6)
+    assert topk.log_probability(logits, torch.tensor([2])).item() == pytest.approx(1 - total, abs=1e-6)
 
 
 def test_a_vocabulary_of_one_token_is_not_tied():
-    found = reading.highest(torch.zeros(2, 1), 50)
+    found = topk.highest(torch.zeros(2, 1), 50)
     assert found.first.tolist() == [0, 0] and not found.tied.any()
     assert found.ids.tolist() == [[0], [0]]
 
@@ -54,7 +56,7 @@ def test_extremes_are_what_sorting_finds(rows, vocabulary, count, levels, seed):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(levels, (rows, vocabulary), generator=generator).float()
     logits[0, :: max(1, vocabulary // 3)] = -torch.inf  # as a head gives to ids without a token
-    for found, signed in ((reading.highest(logits, count), logits), (reading.lowest(logits, count), -logits)):
+    for found, signed in ((topk.highest(logits, count), logits), (topk.lowest(logits, count), -logits)):
         expected = signed.sort(descending=True, stable=True)
         assert torch.equal(found.first, expected.indices[:, 0])
         assert torch.equal(found.tied, (signed == signed.amax(-1, keepdim=True)).sum(-1) > 1)
@@ -65,18 +67,18 @@ def test_extremes_are_what_sorting_finds(rows, vocabulary, count, levels, seed):
 def test_pieces_are_read_as_the_whole(detector, monkeypatch):
     head, vectors = load_head(detector, "cpu"), np.random.default_rng(0).standard_normal((23, 17)).astype(np.float32)
     tokens = np.arange(23) % 17
-    whole = reading.predictions(head, vectors, 0, tokens)
+    whole = predictions(head, vectors, 0, tokens)
     logits = head.logits(torch.from_numpy(vectors), 0)
     np.testing.assert_array_equal(whole.ids, logits.argmax(-1))
     np.testing.assert_allclose(whole.probability, logits.softmax(-1)[range(23), tokens], rtol=1e-5)
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 4 * 17 * 10)
-    monkeypatch.setattr(reading, "CACHED_BYTES", 4 * 17 * 4)
+    monkeypatch.setattr(head_module, "CHUNK_BYTES", 4 * 17 * 10)
+    monkeypatch.setattr(head_module, "CACHED_BYTES", 4 * 17 * 4)
     parts = [part for part, _ in head.chunks(torch.from_numpy(vectors), 0)]
     assert [part.stop - part.start for part in parts] == [4, 4, 2, 4, 4, 2, 3]
     assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
-    for found, expected in zip(reading.predictions(head, vectors, 0, tokens), whole, strict=True):
+    for found, expected in zip(predictions(head, vectors, 0, tokens), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert reading.predictions(head, vectors, 0).probability.shape == (0,)
+    assert predictions(head, vectors, 0).probability.shape == (0,)
 
 
 def test_the_head_reads_words_out_of_the_detectors_residual_stream(detector):
@@ -86,9 +88,9 @@ def test_the_head_reads_words_out_of_the_detectors_residual_stream(detector):
     assert logits.shape == (2, 17)
     assert logits[0, 5].item() == pytest.approx(4, abs=1e-3)  # LayerNorm's epsilon of 1e-5
     assert logits[0, 6].item() == pytest.approx(-0.25, abs=1e-3)
-    assert reading.predictions(head, 3 * np.eye(17, dtype=np.float32)[[5, 2]], 0).ids.tolist() == [5, 2]
+    assert predictions(head, 3 * np.eye(17, dtype=np.float32)[[5, 2]], 0).ids.tolist() == [5, 2]
     probability = math.exp(4) / (math.exp(4) + 16 * math.exp(-0.25))
-    found = reading.predictions(head, np.eye(17, dtype=np.float32)[[5]], 0, np.array([5])).probability
+    found = predictions(head, np.eye(17, dtype=np.float32)[[5]], 0, np.array([5])).probability
     assert found[0] == pytest.approx(probability, rel=1e-3)
 
 
@@ -107,7 +109,7 @@ def test_the_stored_head_gives_the_models_logits_in_chunks_of_any_size(proven, k
     final = observe(loaded.model, loaded.anatomy.layers, ids)[-1]["o"].reshape(18, -1)
     with torch.no_grad():
         expected = loaded.model(ids).logits.reshape(18, -1)
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 4 * 60 * 5)  # five rows at a time
+    monkeypatch.setattr(head_module, "CHUNK_BYTES", 4 * 60 * 5)  # five rows at a time
     chunks = list(head.chunks(final, len(loaded.anatomy.layers) - 1))
     assert [part.stop - part.start for part, _ in chunks] == [5, 5, 5, 3]
     torch.testing.assert_close(torch.cat([logits for _, logits in chunks]), expected, rtol=1e-4, atol=1e-5)
@@ -141,4 +143,4 @@ def test_ids_beyond_the_tokenizer_are_named_by_number(detector):
 
 def test_the_heads_file_has_the_same_bytes_every_time(checkpoints, proven, tmp_path):
     again = prove_into(tmp_path, checkpoints("gpt2"))
-    assert (again / FILE).read_bytes() == (proven("gpt2") / FILE).read_bytes()
+    assert (again / HEAD_FILE).read_bytes() == (proven("gpt2") / HEAD_FILE).read_bytes()

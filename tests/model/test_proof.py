@@ -14,9 +14,9 @@ from ffkv.errors import UserError
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
 from ffkv.model.commands import inspect
-from ffkv.model.discover.prove import observe, prove
-from ffkv.model.step import examine
-from ffkv.model.values_file import read_memories, values
+from ffkv.model.discover.prove import observe, prove_layers
+from ffkv.model.step import prove
+from ffkv.model.values_file import read_values, values
 from ffkv.settings import Model
 
 
@@ -41,7 +41,7 @@ def test_every_identity_of_the_decomposition_holds(proven, kind):
 def test_the_anatomy_says_how_the_layers_are_built(proven, kind, expected, site):
     for layer in read_anatomy(proven(kind)).layers:
         assert layer.kind == expected
-        assert bool(layer.site) == site
+        assert bool(layer.sum_module) == site
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "opt-post-norm", "gpt-neox", "llama"])
@@ -57,7 +57,7 @@ def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
     ) as run:
         run(ids)
     for layer in loaded.anatomy.layers:
-        matrices = [loaded.model.get_submodule(name) for name in layer.writes[0].readers]
+        matrices = [loaded.model.get_submodule(name) for name in layer.second_matrices[0].first_matrices]
         pre = [matrix(seen[layer.index, "x"]) for matrix in matrices]
         block = loaded.model.get_submodule(layer.block)
         act = next(
@@ -73,7 +73,7 @@ def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
 
 def test_values_are_rows_of_the_second_matrix(proven, checkpoints):
     weights = load_file(checkpoints("gpt2") / "model.safetensors")
-    memories = read_memories(proven("gpt2").parent / "memories.h5", range(1, 2))
+    memories = read_values(proven("gpt2").parent / "values.h5", range(1, 2))
     expected = weights["transformer.h.1.mlp.c_proj.weight"]  # Conv1D: rows are values
     torch.testing.assert_close(torch.from_numpy(memories.value), expected, rtol=1e-6, atol=1e-6)
     assert set(memories.layer) == {1}
@@ -110,7 +110,7 @@ def test_models_that_cannot_be_read_are_refused_with_the_reason(tmp_path, kind):
     word_tokenizer(["<bos>", *[f"w{i}" for i in range(59)]]).save_pretrained(tmp_path / "checkpoint")
     with pytest.raises(UserError, match=reason):
         prove_into(tmp_path / "stage", tmp_path / "checkpoint")
-    assert not (tmp_path / "stage" / "memories.h5").exists()
+    assert not (tmp_path / "stage" / "values.h5").exists()
 
 
 def broken(tmp_path, change):
@@ -207,15 +207,15 @@ def test_a_float16_model_whose_coefficients_overflow_is_refused(tmp_path):
     weights["transformer.h.1.mlp.c_fc.weight"] *= 2e4  # finite in float32, not in what float16 makes of it
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"overflows in float16"):
-        examine(Model(checkpoint=str(folder), dtype="float16"))
-    assert examine(Model(checkpoint=str(folder)))
+        prove(Model(checkpoint=str(folder), dtype="float16"))
+    assert prove(Model(checkpoint=str(folder)))
 
 
 def test_inspect_shows_layers_and_errors(checkpoints):
     result = CliRunner().invoke(inspect, ["--checkpoint", str(checkpoints("opt"))])
     assert result.exit_code == 0, result.output
     assert "model.decoder.layers.1.fc1 -> model.decoder.layers.1.fc2" in result.output
-    assert "head(o^L) = the model's logits" in result.output
+    assert "the head turns the last block output into the model's own logits" in result.output
 
 
 def test_the_tap_ends_the_pass_with_the_last_wanted_layer(proven):
@@ -247,7 +247,7 @@ def test_layers_that_the_config_does_not_have_are_not_left_out_silently(tmp_path
     folder = random_checkpoint(tmp_path / "checkpoint", "llama")
     changed_config(folder, num_hidden_layers=1)
     with pytest.raises(UserError, match=r"holds feed-forward layers .* model\.layers\.1\.mlp\.down_proj\.weight"):
-        examine(Model(checkpoint=str(folder)))
+        prove(Model(checkpoint=str(folder)))
 
 
 def test_layers_of_another_part_than_the_one_that_is_read_are_left_out_rightly(tmp_path):
@@ -256,7 +256,7 @@ def test_layers_of_another_part_than_the_one_that_is_read_are_left_out_rightly(t
     weights = load_file(folder / "model.safetensors")
     weights["vision_tower.layers.0.mlp.fc2.weight"] = torch.zeros(16, 24)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    _, _, anatomy, _ = examine(Model(checkpoint=str(folder)))
+    anatomy = prove(Model(checkpoint=str(folder))).anatomy
     assert [layer.block for layer in anatomy.layers] == ["model.layers.0", "model.layers.1"]
 
 
@@ -271,7 +271,8 @@ def test_a_config_that_changed_after_the_proof_is_refused(tmp_path):
 
 def test_positions_that_no_token_has_are_no_context(tmp_path):
     """RoBERTa counts positions on from the padding's id, 0 in the tiny model."""
-    model, _, anatomy, _ = examine(Model(checkpoint=str(random_checkpoint(tmp_path / "c", "roberta"))))
+    proven = prove(Model(checkpoint=str(random_checkpoint(tmp_path / "c", "roberta"))))
+    model, anatomy = proven.model, proven.anatomy
     assert anatomy.context == model.config.max_position_embeddings - model.config.pad_token_id - 1
     model(torch.full((1, anatomy.context), 5))  # does not end in an index error
 
@@ -279,7 +280,7 @@ def test_positions_that_no_token_has_are_no_context(tmp_path):
 def test_the_embedded_model_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="trained first"):
-        examine(Model())
+        prove(Model())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -289,9 +290,9 @@ def test_values_of_half_precision_keep_their_digits_beside_a_large_bias(dtype):
         block.mlp.c_proj.bias.data = 8 * torch.randn(16)
     model = model.to(dtype)
     ids = torch.randint(1, 60, (2, 9), generator=torch.Generator().manual_seed(0))
-    for layer in prove(model, ids, ids.flip(1)).shell.layers:
-        expected = model.get_submodule(layer.writes[0].module).weight.float()
+    for layer in prove_layers(model, ids, ids.flip(1)).head_spec.layers:
+        expected = model.get_submodule(layer.second_matrices[0].module).weight.float()
         v, b = values(model, layer)
         # float32 differences of numbers near 8
         torch.testing.assert_close(v, expected, rtol=1e-3, atol=1e-5)
-        torch.testing.assert_close(b, model.get_submodule(layer.writes[0].module).bias.float())
+        torch.testing.assert_close(b, model.get_submodule(layer.second_matrices[0].module).bias.float())

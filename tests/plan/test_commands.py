@@ -59,7 +59,7 @@ def test_what_will_not_do_is_a_warning_and_exit_code_3(planned, monkeypatch):
     [
         (None, "nowhere.yaml"),
         ("model: {checkpoint: [", "line 1"),
-        ("trigers: {}\nruns: {mine: {}}", "trigers is no setting"),
+        ("trigers: {}\nruns: {mine: {}}", "Unknown setting 'trigers'"),
         ("- a list", "keys at its top level"),
     ],
 )

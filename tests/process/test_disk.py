@@ -15,7 +15,7 @@ def test_a_full_disk_is_named_once(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "FULL", float("inf"))
     assert disk.full([tmp_path, tmp_path / "a"]) == [tmp_path]
     with pytest.raises(
-        UserError, match=f"The disk of {tmp_path} is full. Make room, then start the same command again"
+        UserError, match=f"The disk of {tmp_path} is full. Free some space, then start the same command again"
     ):
         disk.check_disk([tmp_path, tmp_path / "a"])
 
@@ -23,5 +23,7 @@ def test_a_full_disk_is_named_once(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.os, "access", lambda folder, mode: folder != tmp_path / "a")
     (tmp_path / "a").mkdir()
-    with pytest.raises(UserError, match=f"{tmp_path}/a cannot be written: its disk is read-only, or it is not yours"):
+    with pytest.raises(
+        UserError, match=f"{tmp_path}/a cannot be written: its disk is read-only, or it belongs to somebody else"
+    ):
         disk.check_disk([tmp_path, tmp_path / "a"])

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from ffkv.errors import UserError
-from ffkv.process import recover
+from ffkv.process import commands, recover
 
 SQUEUE = '#!/bin/sh\ntest "$1 $2" = "--me --noheader" && cat {queue}\n'
 SCANCEL = '#!/bin/sh\nfor job; do sed -i "/^$job|/d" {queue}; done\n'
@@ -53,7 +53,7 @@ def slurm(folder, tmp_path, monkeypatch):
 
 
 def call(folder, *options):
-    return CliRunner().invoke(recover.recover, ["--directory", str(folder), *options])
+    return CliRunner().invoke(commands.recover, ["--directory", str(folder), *options])
 
 
 def wait_until(true, seconds=20):
@@ -88,8 +88,8 @@ def test_cancel_ends_deletes_and_unlocks_this_folders_and_nothing_else(folder, s
 
 @pytest.mark.parametrize(("answer", "locked"), [("y\n", False), ("n\n", True), ("\n", True)])
 def test_at_a_terminal_one_is_asked(folder, slurm, monkeypatch, answer, locked):
-    monkeypatch.setattr(recover, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    result = CliRunner().invoke(recover.recover, ["--directory", str(folder)], input=answer)
+    monkeypatch.setattr(commands, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    result = CliRunner().invoke(commands.recover, ["--directory", str(folder)], input=answer)
     assert result.exit_code == 0, result.output
     assert recover.is_locked(folder) == locked
 

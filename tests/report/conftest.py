@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from report.made_up import HOSTILE, KEPT, write_corpora, write_model, write_some_triggers
 from report.made_up_tables import write_composition, write_costs, write_keys, write_refinement, write_values
 
+from ffkv.results.run import Run, open
 from ffkv.settings import Settings
 
 
@@ -35,6 +38,38 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
 def folder(tmp_path_factory) -> Path:
     """The results of a finished run of six layers."""
     return write_results(tmp_path_factory.mktemp("results") / "demo")
+
+
+class ChangedRun:
+    """A run with other settings, another anatomy or other tables; what is not replaced is the run's own."""
+
+    def __init__(self, run: Run, tables: dict[str, pd.DataFrame] | None = None, **replaced: Any):
+        self._run, self._tables = run, tables or {}
+        self.__dict__.update(replaced)
+
+    def table(self, name: str) -> pd.DataFrame:
+        return self._tables[name] if name in self._tables else self._run.table(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+
+@pytest.fixture(scope="session")
+def run(folder) -> Run:
+    """A finished run of six layers."""
+    return open(folder)
+
+
+@pytest.fixture(scope="session")
+def change(run) -> Callable[..., ChangedRun]:
+    """The same run with something replaced; see `ChangedRun`. `settings` is a mapping of what is not the default."""
+
+    def change(settings: dict | None = None, **replaced: Any) -> ChangedRun:
+        if settings is not None:
+            replaced["settings"] = Settings.model_validate(settings)
+        return ChangedRun(run, **replaced)
+
+    return change
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.files import hdf5, tables
-from ffkv.model.anatomy import Anatomy, Layer, Write, write_anatomy
+from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
 from ffkv.values.projections import Projections, write_projections
 
 HOSTILE = [
@@ -50,7 +50,7 @@ def write_model(folder: Path, layers: int, signed: bool, gated: bool) -> None:
         Layer(
             n,
             f"h.{n}",
-            [Write(f"h.{n}.c_proj", [f"h.{n}.c_fc"], kind, MEMORIES, f"h.{n}.gate" if gated else "")],
+            [SecondMatrix(f"h.{n}.c_proj", [f"h.{n}.c_fc"], kind, MEMORIES, f"h.{n}.gate" if gated else "")],
             signed,
         )
         for n in range(layers)
@@ -155,7 +155,7 @@ def write_some_projections(folder: Path, layers: int, signed: bool, generator: n
     if signed:
         columns |= {"negative_triggers": np.where(memory == 0, 0, KEPT), "negative_next_token": 4}
         columns["negative_agrees"] = memory % 3 == 0
-    tables.write(pd.DataFrame(columns), folder / "values/memories/0.parquet")
+    tables.write(pd.DataFrame(columns), folder / "values/by_memory/0.parquet")
     top = generator.integers(0, len(VOCABULARY), (len(layer), 15)).astype(np.int32)
     projections = Projections(
         layer=layer,

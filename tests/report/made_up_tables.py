@@ -8,7 +8,8 @@ from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_
 
 from ffkv.files import tables
 from ffkv.intervals import box, wilson
-from ffkv.report.figures import CASES, CATEGORIES
+from ffkv.report.figure_2 import CATEGORIES
+from ffkv.report.figure_11 import CASES
 
 
 def _shares(generator: np.random.Generator, layers: int, names: list[str], column: str, total: int) -> pd.DataFrame:
@@ -25,12 +26,14 @@ def _shares(generator: np.random.Generator, layers: int, names: list[str], colum
 def write_keys(folder: Path, layers: int, generator: np.random.Generator) -> None:
     both = [_shares(generator, layers, names, "category", 500) for names in (CATEGORIES, CATEGORIES[::-1])]
     both = [table.assign(sample=sample) for table, sample in zip(both, ("trigger", "random"))]
-    tables.write(pd.concat(both)[["sample", "layer", "category", "prefixes", "share"]], folder / "keys/categories.csv")
+    tables.write(
+        pd.concat(both)[["sample", "layer", "category", "prefixes", "share"]], folder / "keys/figure_2_categories.csv"
+    )
     summary = pd.DataFrame(
         {"sample": np.repeat(["trigger", "random"], layers), "layer": list(range(layers)) * 2, "keys": 20,
          "keys_with_pattern": [18] * layers + [1] * layers, "patterns_per_key": 3.5, "coverage": 0.7}
     )  # fmt: skip
-    tables.write(summary, folder / "keys/patterns.csv")
+    tables.write(summary, folder / "keys/figure_2_pattern_counts.csv")
     removal = pd.DataFrame(
         [
             {"layer": layer, "removed": removed, "keys": 20, "triggers": 240, "skipped": 3, "change": change + layer,
@@ -39,7 +42,7 @@ def write_keys(folder: Path, layers: int, generator: np.random.Generator) -> Non
             for removed, change in (("first", -12.0), ("last", -70.0), ("random", -20.0))
         ]
     )  # fmt: skip
-    tables.write(removal, folder / "keys/removal.csv")
+    tables.write(removal, folder / "keys/figure_3_removal.csv")
     activity = {"keys": MEMORIES, "dead": 1, "fewer": 2, "firing_q1": 0.1, "firing_median": 0.2, "firing_q3": 0.3}
     tables.write(pd.DataFrame([{"layer": layer, **activity} for layer in range(layers)]), folder / "keys/activity.csv")
     found = pd.DataFrame(
@@ -72,19 +75,21 @@ def write_values(folder: Path, layers: int, signed: bool, generator: np.random.G
     agreement = pd.DataFrame(rows)
     low, high = wilson(agreement["agreeing"], agreement["keys"])
     tables.write(
-        agreement.assign(rate=agreement["agreeing"] / keys, low=low, high=high), folder / "values/agreement.csv"
+        agreement.assign(rate=agreement["agreeing"] / keys, low=low, high=high),
+        folder / "values/figure_4_agreement.csv",
     )
     ranks = [
         {"layer": layer, "keys": keys, **box(generator.integers(0, 30 - layer // 2, 80))} for layer in range(layers)
     ]
-    tables.write(pd.DataFrame(ranks), folder / "values/rank.csv")
+    tables.write(pd.DataFrame(ranks), folder / "values/figure_5_rank.csv")
     edges, counts = np.linspace(0.001, 0.2, 9), np.array([900, 120, 40, 12, 6, 3, 0, 2])
     agreeing = np.array([10, 12, 9, 4, 3, 2, 0, 2])
     low, high = wilson(agreeing, counts)
     bins = {"low": edges[:-1], "high": edges[1:], "values": counts, "agreeing": agreeing}
     rate = np.where(counts, agreeing / np.maximum(counts, 1), np.nan)
     tables.write(
-        pd.DataFrame({**bins, "rate": rate, "rate_low": low, "rate_high": high}), folder / "values/probability.csv"
+        pd.DataFrame({**bins, "rate": rate, "rate_low": low, "rate_high": high}),
+        folder / "values/figure_6_top_probability.csv",
     )
     predictive = [
         {"layer": number % layers, "memory": number, "norm": 2.5, "top_token": number, "token": VOCABULARY[number],
@@ -93,9 +98,9 @@ def write_values(folder: Path, layers: int, signed: bool, generator: np.random.G
          "next_token": VOCABULARY[number] if number % 3 else ""}
         for number in range(20)
     ]  # fmt: skip
-    tables.write(pd.DataFrame(predictive), folder / "values/predictive.csv")
+    tables.write(pd.DataFrame(predictive), folder / "values/table_2_predictive_values.csv")
     where = [{"layer": layer, "values": 20 // layers, "matching": 3} for layer in range(layers)]
-    tables.write(pd.DataFrame(where), folder / "values/predictive_layers.csv")
+    tables.write(pd.DataFrame(where), folder / "values/table_2_predictive_layers.csv")
     write_some_projections(folder, layers, signed, generator)
 
 
@@ -119,18 +124,21 @@ def _rates(layers: int, count: np.ndarray, **columns) -> pd.DataFrame:
 
 def write_composition(folder: Path, layers: int, generator: np.random.Generator) -> None:
     depth = np.linspace(0, 1, layers)
-    tables.write(_boxes(layers, 0.5 - 0.35 * depth, 0.06, generator), folder / "composition/active.csv")
+    tables.write(
+        _boxes(layers, 0.5 - 0.35 * depth, 0.06, generator), folder / "composition/figure_7_active_memories.csv"
+    )
     without = np.round(PREFIXES * (0.95 - 0.3 * depth)).astype(int)
     both = [
-        _rates(layers, without - less, reading=reading, without=without - less)
+        _rates(layers, without - less, reading=reading, no_agreement=without - less)
         for reading, less in (("active", 0), ("all", 60))
     ]
-    order = ["layer", "reading", "prefixes", "without", "share", "low", "high"]
-    tables.write(pd.concat(both)[order], folder / "composition/agreement.csv")
+    order = ["layer", "reading", "prefixes", "no_agreement", "share", "low", "high"]
+    tables.write(pd.concat(both)[order], folder / "composition/figure_8_no_agreement.csv")
     cases = {"cases": 50, "stop_word": 30, "stop_word_share": 0.6, "short": 21, "short_share": 0.42}
     base = {"base_stop_word_share": 0.4, "base_short_share": 0.2}
     tables.write(
-        pd.DataFrame([{"layer": n, **cases, **base} for n in range(-1, layers)]), folder / "composition/cases.csv"
+        pd.DataFrame([{"layer": n, **cases, **base} for n in range(-1, layers)]),
+        folder / "composition/figure_8_agreement_cases.csv",
     )
     median = 6 + 10 * (1 - depth)
     effective = {
@@ -141,25 +149,25 @@ def write_composition(folder: Path, layers: int, generator: np.random.Generator)
     }
     tables.write(
         pd.DataFrame({"layer": range(layers), **effective, "participation_median": median / 2}),
-        folder / "composition/effective.csv",
+        folder / "composition/figure_7_effective_number.csv",
     )
 
 
 def write_refinement(folder: Path, layers: int, generator: np.random.Generator) -> None:
     depth = np.linspace(0.05, 0.9, layers)
     matching = np.round(PREFIXES * depth).astype(int)
-    tables.write(_rates(layers, matching, matching=matching), folder / "refinement/residual.csv")
-    tables.write(_boxes(layers, depth / 2, 0.1, generator), folder / "refinement/probability.csv")
+    tables.write(_rates(layers, matching, matching=matching), folder / "refinement/figure_9_residual_agreement.csv")
+    tables.write(_boxes(layers, depth / 2, 0.1, generator), folder / "refinement/figure_10_final_probability.csv")
     breakdown = _shares(generator, layers, CASES, "case", PREFIXES)
     low, high = wilson(breakdown["prefixes"], np.full(len(breakdown), PREFIXES))
-    tables.write(breakdown.assign(low=low, high=high), folder / "refinement/breakdown.csv")
+    tables.write(breakdown.assign(low=low, high=high), folder / "refinement/figure_11_breakdown.csv")
     changes = [
         {"prefix": number, "text": "".join(HOSTILE[: number % 9 + 1]), "next_token": VOCABULARY[number],
          "residual_token": VOCABULARY[-number - 1], "output_token": VOCABULARY[number + 2],
          "cosine": 0.1 * number - 0.5, "cosine_percentile": 0.05 * number, "related": ""}
         for number in range(18)
     ]  # fmt: skip
-    tables.write(pd.DataFrame(changes), folder / "refinement/changes.csv")
+    tables.write(pd.DataFrame(changes), folder / "refinement/prediction_changes.csv")
 
 
 def write_costs(folder: Path) -> None:

@@ -89,8 +89,8 @@ def hostile_page(tmp_path_factory, folder):
     settings["report"]["title"], settings["corpus"]["train"] = TITLE, [TITLE]
     (results / "settings.json").write_text(json.dumps(settings))
     output = results.parent / "reports" / "index.html"
-    arguments = ["--results", results, "--settings", results / "settings.json", "--output", output]
-    outcome = CliRunner().invoke(report, [str(argument) for argument in arguments], catch_exceptions=False)
+    arguments = f"--results {results} --output {output}".split()
+    outcome = CliRunner().invoke(report, arguments, catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     return output
 

@@ -2,60 +2,56 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.activations.trigger_file import read_triggers
-from ffkv.corpus.corpus_file import read_corpus
-from ffkv.model.checkpoint.vocabulary import read_vocabulary
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES, read_triggers
 from ffkv.report import cards
-from ffkv.report.results import read_results
+from ffkv.report.text import MINUS
+from ffkv.results.run import open
+from ffkv.results.text import ending, number, percent, token, visible
 
 
 @pytest.fixture(scope="module")
-def results(folder):
-    return read_results(folder, folder / "settings.json")
+def made(run):
+    return cards.make_cards(run)
 
 
 @pytest.fixture(scope="module")
-def made(results):
-    return cards.cards(results)
+def triggers(folder):
+    return read_triggers(folder / "triggers.h5")
 
 
 def test_cards_are_spread_evenly_over_the_layers(made):
-    assert [card.layer for card in made] == sorted(list(range(1, 7)) * 4)
+    assert [card.memory.layer for card in made] == sorted(list(range(6)) * 4)
 
 
-def test_with_fewer_cards_than_layers_the_first_and_the_last_layer_have_one(results):
-    triggers = read_triggers(results.folder / "triggers.h5")
+def test_with_fewer_cards_than_layers_the_first_and_the_last_layer_have_one(run):
     empty = pd.DataFrame({"layer": [], "memory": [], "prefixes": []})
-    assert [layer for layer, _ in cards.choose(empty, triggers, 3)] == [0, 2, 5]
+    assert [layer for layer, _ in cards.choose(empty, run.memories(), 3)] == [0, 2, 5]
 
 
-def test_keys_with_the_strongest_patterns_come_first_then_the_highest_coefficients(results):
-    triggers = read_triggers(results.folder / "triggers.h5")
+def test_keys_with_the_strongest_patterns_come_first_then_the_highest_coefficients(run, triggers):
     patterns = pd.DataFrame({"layer": [0, 0, 0, 0], "memory": [3, 5, 5, 9], "prefixes": [8, 8, 2, 4]})
-    chosen = [memory for layer, memory in cards.choose(patterns, triggers, 24) if layer == 0]
+    chosen = [memory for layer, memory in cards.choose(patterns, run.memories(), 24) if layer == 0]
     highest = [memory for memory in np.argsort(-triggers.maximum[triggers.rows(0)]).tolist() if memory not in (3, 5, 9)]
     assert chosen == sorted([3, 5, 9, highest[0]])
-    assert cards.choose(patterns, triggers, 6)[0] == (0, 5)
+    assert cards.choose(patterns, run.memories(), 6)[0] == (0, 5)
 
 
-def test_a_dead_key_has_no_card(results):
-    triggers = read_triggers(results.folder / "triggers.h5")
+def test_a_dead_key_has_no_card(run, triggers):
     empty = pd.DataFrame({"layer": [], "memory": [], "prefixes": []})
-    chosen = cards.choose(empty, triggers, 10_000)
+    chosen = cards.choose(empty, run.memories(), 10_000)
     assert len(chosen) == (triggers.count > 0).sum()
 
 
-def test_a_trigger_shows_its_text_with_the_last_token_apart(results, made):
-    triggers = read_triggers(results.folder / "triggers.h5")
-    corpus = read_corpus(results.folder / "corpus" / "train.h5")
+def test_a_trigger_shows_its_text_with_the_last_token_apart(run, made, triggers):
+    corpus = run.corpus("train")
     card = made[0]
-    row = triggers.layer_offset[card.layer - 1] + card.memory
-    assert len(card.triggers) == results.settings.report.card_triggers
+    row = triggers.layer_offset[card.memory.layer] + card.memory.memory
+    assert len(card.triggers) == run.settings.report.card_triggers
     for rank, line in enumerate(card.triggers):
         sentence, position = triggers.sentence[row, rank], triggers.position[row, rank]
         start, end = corpus.character(sentence, position - 1), corpus.character(sentence, position)
-        assert line.before == cards.ending(corpus.texts[sentence][:start], cards.LONGEST)
-        assert line.last == cards.visible(corpus.texts[sentence][start:end])
+        assert line.before == ending(corpus.texts[sentence][:start], cards.MAX_PREFIX_CHARACTERS)
+        assert line.last == visible(corpus.texts[sentence][start:end])
         assert line.position == position
 
 
@@ -69,55 +65,54 @@ def test_triggers_name_the_patterns_that_they_have(made):
 
 
 def test_a_card_has_predictions_and_what_they_are_worth(made):
-    assert all(len(card.predictions) == cards.PREDICTIONS for card in made)
-    assert [written for _, written, _ in made[0].predictions[:2]] == ["30\u00a0%", "15\u00a0%"]
-    assert "follows 3 of 12" in made[0].value
+    assert all(len(card.top) == cards.PREDICTIONS_PER_CARD for card in made)
+    assert [prediction.percent for prediction in made[0].top[:2]] == ["30\u00a0%", "15\u00a0%"]
+    assert "follows 3 of 12" in made[0].verdict
 
 
 def test_the_small_histogram_says_its_counts():
-    drawn = str(cards.sparkline(np.array([7, 3, 0, 1])[np.r_[0:4, [2] * 9]]))
+    counts = np.array([7, 3, 0, 1])[np.r_[0:4, [2] * 9]]
+    bins = pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})
+    drawn = str(cards.draw_histogram(bins))
     assert "not positive 7" in drawn
     assert drawn.count("<rect") == 13
     assert drawn.count('class="rests"') == 1
 
 
-def test_negative_triggers_stand_apart_with_the_bottom_of_the_value(results, made):
-    triggers = read_triggers(results.folder / "triggers.h5")
-    corpus = read_corpus(results.folder / "corpus" / "train.h5")
-    vocabulary = read_vocabulary(results.folder / "model")
+def test_negative_triggers_stand_apart_with_the_bottom_of_the_value(run, made, triggers):
+    corpus = run.corpus("train")
+    vocabulary = run.vocabulary
     for card in made:
-        row = triggers.layer_offset[card.layer - 1] + card.memory
-        assert len(card.negative) == min(triggers.negative.count[row], results.settings.report.card_triggers)
+        row = triggers.layer_offset[card.memory.layer] + card.memory.memory
+        assert len(card.negative) == min(triggers.negative.count[row], run.settings.report.card_triggers)
         for rank, line in enumerate(card.negative):
             coefficient = triggers.negative.coefficient[row, rank]
             sentence, position = triggers.negative.sentence[row, rank], triggers.negative.position[row, rank]
             assert coefficient < 0
-            assert line.coefficient == f"\N{MINUS SIGN}{cards.number(-coefficient)}"
+            assert line.coefficient == f"{MINUS}{number(-coefficient)}"
             start, end = corpus.character(sentence, position - 1), corpus.character(sentence, position)
-            assert line.last == cards.visible(corpus.texts[sentence][start:end])
-            assert line.following == cards.token(vocabulary[corpus.ids(sentence)[position]])
+            assert line.last == visible(corpus.texts[sentence][start:end])
+            assert line.following == token(vocabulary[corpus.ids(sentence)[position]])
             assert (line.patterns, line.gate, line.up) == ([], "", "")
         assert not card.gated
-        assert len(card.bottom) == cards.PREDICTIONS
-        assert card.bottom[0] != card.predictions[0]
-    told = "The bottom token is not what follows the most negative trigger example."
-    verdicts = {card.memory: card.bottom_value for card in made}
-    assert (verdicts[4], verdicts[6]) == (told, told.replace("is not", "is"))
-    none = pd.Series({"negative_triggers": 0, "negative_agrees": False})
-    assert cards.bottom_sentence(none) == "The key has no negative trigger example."
+        assert len(card.bottom) == cards.PREDICTIONS_PER_CARD
+        assert card.bottom[0] != card.top[0]
+    told = "The bottom token does not follow the most negative trigger example."
+    verdicts = {card.memory.memory: card.bottom_verdict for card in made}
+    assert (verdicts[4], verdicts[6]) == (told, told.replace("does not follow", "follows"))
+    none = pd.Series({"negative_trigger_examples": 0, "negative_agrees": False})
+    assert cards.bottom_verdict(none) == "The key has no negative trigger example."
 
 
-def test_statistics_tell_how_often_and_how_far_a_key_is_negative(results, made):
-    triggers = read_triggers(results.folder / "triggers.h5")
-    row = triggers.layer_offset[made[0].layer - 1] + made[0].memory
+def test_statistics_tell_how_often_and_how_far_a_key_is_negative(run, made, triggers):
+    row = triggers.layer_offset[made[0].memory.layer] + made[0].memory.memory
     said = " · ".join(made[0].statistics)
-    assert f"negative on {cards.percent(triggers.negative.fires[row] / triggers.prefixes)} of prefixes" in said
-    assert f"minimum {cards.MINUS}{cards.number(-triggers.negative.minimum[row])}" in said
+    assert f"negative on {percent(triggers.negative.fires[row] / triggers.prefixes)} of prefixes" in said
+    assert f"minimum {MINUS}{number(-triggers.negative.minimum[row])}" in said
 
 
 def test_a_gated_memory_tells_the_signs_of_its_gate_and_of_the_other_factor(write):
-    folder = write(layers=2, gated=True)
-    made = cards.cards(read_results(folder, folder / "settings.json"))
+    made = cards.make_cards(open(write(layers=2, gated=True)))
     seen = set()
     for card in made:
         assert card.gated
@@ -131,7 +126,6 @@ def test_a_gated_memory_tells_the_signs_of_its_gate_and_of_the_other_factor(writ
 
 
 def test_without_negative_coefficients_a_card_has_no_negative_side(write):
-    folder = write(layers=1, signed=False)
-    made = cards.cards(read_results(folder, folder / "settings.json"))
-    assert all(card.negative is None and not card.bottom_value for card in made)
+    made = cards.make_cards(open(write(layers=1, signed=False)))
+    assert all(card.negative is None for card in made)
     assert not any("negative" in said or "minimum" in said for card in made for said in card.statistics)

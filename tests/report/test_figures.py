@@ -1,3 +1,7 @@
+import re
+import subprocess
+import sys
+
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -5,14 +9,16 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import PathPatch
 
-from ffkv.report import drawing, figures
-from ffkv.report.page import drawn
-from ffkv.report.results import paper_figures, read_results
+from ffkv.report import drawing
+from ffkv.report.figure import paper_numbers
+from ffkv.report.figure_11 import CASES
+from ffkv.report.registry import FIGURES, load_figure
+from ffkv.report.sections import draw_exhibits
 
 
-@pytest.fixture(scope="module")
-def tables(folder):
-    return read_results(folder, folder / "settings.json").tables
+def draw(name, run, paper=False):
+    """The figure of a run; with the paper's own numbers if `paper`."""
+    return load_figure(name).draw(run, paper_numbers()[name] if paper else None)
 
 
 def lines(axes):
@@ -30,9 +36,9 @@ def medians(axes):
     return [line.get_ydata()[0] for line in axes.lines if line.get_linewidth() == 1.8]
 
 
-def test_figure_2_stacks_the_shares_of_each_sample(tables):
-    table = tables["keys/categories"]
-    figure = figures.figure_2(table, paper_figures()["figure_2"])
+def test_figure_2_stacks_the_shares_of_each_sample(run):
+    table = run.table("figure_2_categories")
+    figure = draw("figure_2", run, paper=True)
     for axes, sample in zip(figure.axes, ("trigger", "random")):
         for category, heights in bars(axes).items():
             rows = table[(table["sample"] == sample) & (table["category"] == category)]
@@ -41,9 +47,9 @@ def test_figure_2_stacks_the_shares_of_each_sample(tables):
     assert len(bars(figure.axes[2])["shallow"]) == 16
 
 
-def test_figure_3_draws_the_mean_change_and_its_interval(tables):
-    table = tables["keys/removal"]
-    axes = figures.figure_3(table, None).axes[0]
+def test_figure_3_draws_the_mean_change_and_its_interval(run):
+    table = run.table("figure_3_removal")
+    axes = draw("figure_3", run).axes[0]
     for removed in ("first", "last", "random"):
         rows = table[table["removed"] == removed]
         np.testing.assert_allclose(lines(axes)[f"{removed} token"][1], rows["change"])
@@ -51,87 +57,95 @@ def test_figure_3_draws_the_mean_change_and_its_interval(tables):
     assert [-14, -10] in np.round(ends, 6).tolist()
 
 
-def test_figure_4_draws_the_rate_its_baselines_and_the_negative_side(tables):
-    table = tables["values/agreement"]
+def test_figure_4_draws_the_rate_its_baselines_and_the_negative_side(run, change):
+    table = run.table("figure_4_agreement")
     sources = ["trigger", "negative", "permuted", "unigram", "uniform"]
-    axes = figures.figure_4(table, paper_figures()["figure_4"]).axes[0]
+    axes = draw("figure_4", run, paper=True).axes[0]
     for (_, y), source in zip(lines(axes).values(), sources):
         np.testing.assert_allclose(y, table[table["source"] == source]["rate"])
     shown = [line for line in axes.lines if not line.get_label().startswith("_")]
     assert len(shown) == 6  # with the paper's
     assert len({line.get_marker() for line in shown}) == len({str(line._dash_pattern) for line in shown}) == 6
-    without = lines(figures.figure_4(table[table["source"] != "negative"], None).axes[0])
+    changed = change(tables={"figure_4_agreement": table[table["source"] != "negative"]})
+    without = lines(draw("figure_4", changed).axes[0])
     assert len(without) == 4
     assert not any("negative" in label for label in without)
 
 
-def test_figures_5_7_and_10_draw_boxes_from_their_summaries(tables):
-    active = tables["composition/active"]
-    for figure, table in (
-        (figures.figure_5(tables["values/rank"], 30), tables["values/rank"]),
-        (figures.figure_7(active, tables["composition/effective"], None), active),
-        (figures.figure_10(tables["refinement/probability"], None), tables["refinement/probability"]),
-    ):
-        axes = figure.axes[0]
+def test_figures_5_7_and_10_draw_boxes_from_their_summaries(run):
+    for name in ("figure_5_rank", "figure_7_active_memories", "figure_10_final_probability"):
+        table, axes = run.table(name), draw(re.match(r"figure_\d+", name)[0], run).axes[0]
         assert medians(axes) == pytest.approx(table["median"].tolist())
         boxes = [patch.get_path().get_extents() for patch in axes.patches if isinstance(patch, PathPatch)]
         assert [box.y0 for box in boxes] == pytest.approx(table["q1"].tolist())
         assert [box.y1 for box in boxes] == pytest.approx(table["q3"].tolist())
-        assert [(box.x0 + box.x1) / 2 for box in boxes] == pytest.approx((table["layer"] + 1).tolist())
+        assert [(box.x0 + box.x1) / 2 for box in boxes] == pytest.approx(table["layer"].tolist())
 
 
-def test_a_layer_without_a_box_is_left_out(tables):
-    table = tables["values/rank"].copy()
+def test_a_layer_without_a_box_is_left_out(run, change):
+    table = run.table("figure_5_rank")
     table.loc[2, ["whisker_low", "q1", "median", "q3", "whisker_high"]] = np.nan
-    assert len(medians(figures.figure_5(table, 30).axes[0])) == len(table) - 1
+    assert len(medians(draw("figure_5", change(tables={"figure_5_rank": table})).axes[0])) == len(table) - 1
 
 
-def test_figure_6_says_how_many_values_are_in_each_bin(tables):
-    table = tables["values/probability"]
-    axes = figures.figure_6(table, None).axes[0]
+def test_figure_6_says_how_many_values_are_in_each_bin(run):
+    table = run.table("figure_6_top_probability")
+    axes = draw("figure_6", run).axes[0]
     assert [text.get_text() for text in axes.texts] == [f"{count:,}" for count in table["values"]]
     np.testing.assert_allclose([bar.get_height() for bar in axes.patches], table["rate"])
     np.testing.assert_allclose([bar.get_x() for bar in axes.patches], table["low"])
 
 
-def test_figure_7_draws_how_many_memories_carry_the_sum(tables):
-    table = tables["composition/effective"]
-    right = lines(figures.figure_7(tables["composition/active"], table, None).axes[1])
+def test_figure_7_draws_how_many_memories_carry_the_sum(run):
+    table = run.table("figure_7_effective_number")
+    right = lines(draw("figure_7", run).axes[1])
     np.testing.assert_allclose(right["effective number"][1], table["effective_median"])
     np.testing.assert_allclose(right["participation ratio"][1], table["participation_median"])
 
 
-def test_figures_8_and_9_draw_shares(tables):
-    table = tables["composition/agreement"]
-    by_reading = lines(figures.figure_8(table, None).axes[0])
+def test_figures_8_and_9_draw_shares(run):
+    table = run.table("figure_8_no_agreement")
+    by_reading = lines(draw("figure_8", run).axes[0])
     np.testing.assert_allclose(by_reading["no active memory agrees"][1], table[table["reading"] == "active"]["share"])
     np.testing.assert_allclose(by_reading["no memory agrees"][1], table[table["reading"] == "all"]["share"])
-    ((x, y),) = lines(figures.figure_9(tables["refinement/residual"], None).axes[0]).values()
-    np.testing.assert_allclose(y, tables["refinement/residual"]["share"])
-    np.testing.assert_allclose(x, range(1, 7))
+    ((x, y),) = lines(draw("figure_9", run).axes[0]).values()
+    np.testing.assert_allclose(y, run.table("figure_9_residual_agreement")["share"])
+    np.testing.assert_allclose(x, range(6))
 
 
-def test_figure_11_stacks_five_cases(tables):
-    table = tables["refinement/breakdown"]
-    ours, paper = figures.figure_11(table, paper_figures()["figure_11"]).axes
-    assert list(bars(ours)) == list(bars(paper)) == figures.CASES
+def test_figure_11_stacks_five_cases(run):
+    table = run.table("figure_11_breakdown")
+    ours, paper = draw("figure_11", run, paper=True).axes
+    assert list(bars(ours)) == list(bars(paper)) == CASES
     for case, heights in bars(ours).items():
         np.testing.assert_allclose(heights, table[table["case"] == case]["share"])
 
 
-def test_the_papers_layers_stand_at_the_same_relative_depth(tables):
-    axes = figures.figure_9(tables["refinement/residual"], paper_figures()["figure_9"]).axes[0]
+def test_the_papers_layers_stand_at_the_same_relative_depth(run):
+    axes = draw("figure_9", run, paper=True).axes[0]
     x, y = lines(axes)["the paper"]
-    assert (x[0], x[-1], len(x)) == (1, 6, 16)
-    assert y.tolist() == paper_figures()["figure_9"]
+    assert (x[0], x[-1], len(x)) == (0, 5, 16)
+    assert y.tolist() == paper_numbers()["figure_9"]
     (above,) = axes.child_axes
-    assert above._functions[0](6) == pytest.approx(16)
-    assert above._functions[1](1) == pytest.approx(1)
+    assert above._functions[0](5) == pytest.approx(16)
+    assert above._functions[1](1) == pytest.approx(0)
 
 
-def test_a_model_of_the_papers_depth_shares_its_axis():
+def test_layers_count_from_0_but_on_the_papers_own_axis(run):
+    for name in FIGURES:
+        for axes in draw(name, run, paper=name in paper_numbers()).axes:
+            if "layer" in axes.get_xlabel():
+                of_paper = "paper" in axes.get_xlabel()
+                assert ("counted from 1" in axes.get_xlabel()) is of_paper
+                assert axes.get_xlim()[0] == pytest.approx(0.4 if of_paper else -0.6)
+            for above in axes.child_axes:
+                assert "counted from 1" in above.get_xlabel()
+
+
+def test_a_model_of_the_papers_depth_shares_its_axis(change):
     table = pd.DataFrame({"layer": range(16), "share": 0.5, "low": 0.4, "high": 0.6})
-    assert not figures.figure_9(table, paper_figures()["figure_9"]).axes[0].child_axes
+    changed = change(tables={"figure_9_residual_agreement": table})
+    assert not draw("figure_9", changed, paper=True).axes[0].child_axes
 
 
 def test_luminance_alone_tells_the_colours_apart():
@@ -141,7 +155,7 @@ def test_luminance_alone_tells_the_colours_apart():
 
 
 def test_the_papers_numbers_are_complete():
-    paper = paper_figures()
+    paper = paper_numbers()
     curves = []
     for name, numbers in paper.items():
         if name.startswith("figure"):
@@ -151,13 +165,27 @@ def test_the_papers_numbers_are_complete():
     np.testing.assert_allclose(np.sum(list(paper["figure_11"].values()), 0), 1, atol=0.001)
 
 
-def test_drawing_leaves_matplotlib_as_it_was(tables):
+def test_drawing_leaves_matplotlib_as_it_was(run):
     before = dict(matplotlib.rcParams)
     with drawing.look():
-        figures.figure_9(tables["refinement/residual"], None)
+        draw("figure_9", run)
     assert dict(matplotlib.rcParams) == before
 
 
-def test_every_figure_of_the_paper_is_drawn(folder):
-    results = read_results(folder, folder / "settings.json")
-    assert list(drawn(results)) == [*(f"figure_{number}" for number in range(2, 12)), "training"]
+def test_every_figure_of_the_registry_is_drawn(run):
+    exhibits = draw_exhibits(run)
+    assert list(exhibits) == list(FIGURES) == ["training", *(f"figure_{number}" for number in range(2, 12))]
+    for name, exhibit in exhibits.items():
+        assert FIGURES[name].title in exhibit.heading
+        assert exhibit.heading.startswith(name.replace("_", " ").capitalize()) or name == "training"
+
+
+def test_tables_have_the_number_of_their_figure(run):
+    for name in FIGURES:
+        for table in load_figure(name).tables:
+            assert table == name or table.startswith(f"{name}_")
+
+
+def test_the_list_of_figures_can_be_read_without_drawing_anything():
+    code = "import sys, ffkv.report.registry; sys.exit(bool({'matplotlib', 'pandas', 'torch'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ffkv.report.commands import report
-from ffkv.report.page import DATA
+from ffkv.report.registry import FIGURES, load_figure
 
 VOID = {"meta", "br", "rect", "use", "path"}
 
@@ -51,8 +51,8 @@ class Page(HTMLParser):
 
 
 def make(folder, output) -> str:
-    arguments = ["--results", folder, "--settings", folder / "settings.json", "--output", output]
-    outcome = CliRunner().invoke(report, [str(argument) for argument in arguments], catch_exceptions=False)
+    arguments = f"--results {folder} --output {output}".split()
+    outcome = CliRunner().invoke(report, arguments, catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     return output.read_text()
 
@@ -125,7 +125,7 @@ def test_links_inside_the_page_have_a_target_and_ids_are_unique(page):
 
 def test_every_figure_has_a_title_and_a_description(page, output):
     figures = [each for each in page.attributes("svg") if "aria-labelledby" in each]
-    assert len(figures) == len(page.attributes("figure")) == len(DATA)
+    assert len(figures) == len(page.attributes("figure")) == len(FIGURES)
     ids = {attributes.get("id") for _, attributes in page.elements}
     for figure in figures:
         assert figure["role"] == "img"
@@ -133,23 +133,28 @@ def test_every_figure_has_a_title_and_a_description(page, output):
     for each in page.attributes("svg"):
         assert each in figures or "aria-label" in each or each["aria-hidden"] == "true"
     text = output.read_text()
-    assert all(f'<desc id="{name}-description">' in text for name in DATA)
+    assert all(f'<desc id="{name}-description">' in text for name in FIGURES)
 
 
 def test_the_csv_links_are_the_tables(page, folder):
     links = {each["download"]: each["href"] for each in page.attributes("a") if "download" in each}
-    names = {name for sources in DATA.values() for name in sources}
-    for name in {*names, "values/predictive", "values/predictive_layers", "keys/activity", "refinement/changes"}:
-        head, body = links[name.replace("/", "_") + ".csv"].split(",")
+    names = {table for name in FIGURES for table in load_figure(name).tables}
+    others = {"table_2_predictive_values", "table_2_predictive_layers", "activity", "prediction_changes"}
+    assert set(links) == {f"{name}.csv" for name in names | others}
+    for name, link in links.items():
+        head, body = link.split(",")
         assert head == "data:text/csv;charset=utf-8;base64"
-        assert base64.b64decode(body) == (folder / f"{name}.csv").read_bytes()
+        (file,) = folder.glob(f"*/{name}")
+        assert base64.b64decode(body) == file.read_bytes()
 
 
-def test_layers_count_from_one_in_the_tables_of_the_page(page):
-    assert "layers from 1" in page.text
-    assert "Layer 1, memory" in page.text
-    assert "Layer 6, memory" in page.text
-    assert "Layer 0" not in page.text
+def test_layers_and_memories_count_from_zero(page):
+    names = [text for text in page.texts if re.fullmatch(r"L\d+\.\d+", text)]
+    assert {int(name[1:].split(".")[0]) for name in names} == set(range(6))
+    assert "L0.0" in names
+    assert "Layers and memories count from 0" in page.text
+    assert "in layer 0" in page.text
+    assert "layer 6" not in page.text
 
 
 def test_cards_show_both_signs_apart(page):
@@ -158,7 +163,7 @@ def test_cards_show_both_signs_apart(page):
     assert page.text.count("Trigger examples of negative coefficients") == cards
     assert page.text.count("A negative coefficient promotes the bottom of the value.") == cards
     assert len([each for each in page.attributes("table") if each.get("class") == "triggers"]) == 2 * cards
-    assert "up: their signs" not in page.text
+    assert "gate and up. Their signs" not in page.text
 
 
 @pytest.mark.parametrize(("signed", "gated"), [(False, False), (True, True), (False, True)])
@@ -167,7 +172,7 @@ def test_a_page_of_any_kind_of_model_is_whole_and_tells_its_signs(write, tmp_pat
     assert page.open == []
     assert ("Trigger examples of negative coefficients" in page.text) is signed
     assert bool([each for each in page.attributes("td") if each.get("class") == "sign"]) is gated
-    assert ("up: their signs" in page.text) is gated
+    assert ("gate and up. Their signs" in page.text) is gated
 
 
 def test_the_run_is_described(page):
@@ -177,7 +182,7 @@ def test_the_run_is_described(page):
 
 def test_the_figures_stand_beside_the_page(output):
     files = sorted(path.name for path in (output.parent / "figures").iterdir())
-    assert files == sorted(f"{name}.svg" for name in DATA)
+    assert files == sorted(f"{name}.svg" for name in FIGURES)
     for path in (output.parent / "figures").iterdir():
         assert path.read_text().startswith('<?xml version="1.0" encoding="utf-8"?>\n<svg role="img"')
         assert path.stat().st_size < 100_000
@@ -191,6 +196,12 @@ def test_the_same_tables_give_the_same_bytes(folder, output, tmp_path):
         assert (again.parent / "figures" / path.name).read_bytes() == path.read_bytes()
 
 
+def test_the_navigation_leads_to_every_section_and_figure(page):
+    targets = [each["href"][1:] for each in page.attributes("a") if each["href"].startswith("#")]
+    assert set(targets) >= {"keys", "values", "composition", "refinement", "predictive", "changes", "cards"}
+    assert set(targets) >= {name for name, entry in FIGURES.items() if entry.every_run}
+
+
 def test_the_report_does_without_torch():
-    code = "import sys, ffkv.report.page; sys.exit('torch' in sys.modules)"
+    code = "import sys, ffkv.report.step; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

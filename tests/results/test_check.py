@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.atomic import atomic
-from ffkv.results.check import check, check_run
+from ffkv.results.check import check_run
+from ffkv.results.commands import check
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def run(tmp_path):
         hdf5.put(file, "x", np.arange(10_000.0), ["row"], "1", "numbers")
         hdf5.put(file, "negative/x", np.arange(100.0), ["other"], "1", "numbers")
     tables.write(pd.DataFrame({"a": [1, 2]}), folder / "keys.csv")
-    tables.write(pd.DataFrame({"a": [1, 2]}), folder / "memories.parquet")
+    tables.write(pd.DataFrame({"a": [1, 2]}), folder / "by_memory.parquet")
     (folder / "settings.json").write_text("{}")
     return folder
 
@@ -31,7 +32,7 @@ def run(tmp_path):
 def test_a_whole_run_is_whole(run):
     assert check_run(run) == (4, [])
     result = CliRunner().invoke(check, [str(run)])
-    assert (result.exit_code, result.output) == (0, f"{run}: 4 files, all whole.\n")
+    assert (result.exit_code, result.output) == (0, f"{run}: 4 files, none is damaged or unfinished.\n")
 
 
 def flip(path, at):
@@ -40,7 +41,7 @@ def flip(path, at):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["triggers.h5", "memories.parquet", "settings.json"])
+@pytest.mark.parametrize("name", ["triggers.h5", "by_memory.parquet", "settings.json"])
 def test_a_truncated_file_is_named(run, name):
     path = run / name
     path.write_bytes(path.read_bytes()[: -max(1, path.stat().st_size // 3)])
@@ -58,7 +59,7 @@ def test_a_flipped_byte_of_any_dataset_is_found(run, dataset):
 
 
 def test_what_a_kill_left_is_named_and_what_is_to_be_deleted(run):
-    left = run / ".prefixes.h5.node1.4711.partial"
+    left = run / ".sampled_prefixes.h5.node1.4711.partial"
     left.write_bytes(b"half")
     folder = run / ".model.node1.4712.partial"
     folder.mkdir()
@@ -85,6 +86,35 @@ def test_a_folder_that_a_step_wrote_is_made_again_as_one(run, change):
     assert rm == ["rm", "-r", str(run / "model"), str(run / "triggers.h5")]
     place = f"{run.parent.name}/{run.name}"  # of a run: results/<run>
     assert snakemake == ["snakemake", f"{place}/model", f"{place}/triggers.h5"]
+
+
+def test_the_message_counts(run):
+    flip(run / "triggers.h5", 5000)
+    assert f"1 file in {run} is damaged or unfinished. Delete it:" in str(
+        CliRunner().invoke(check, [str(run)]).exception
+    )
+    (run / "settings.json").write_text("{")
+    assert f"2 files in {run} are damaged or unfinished." in str(CliRunner().invoke(check, [str(run)]).exception)
+
+
+@pytest.mark.parametrize("split, name", [("train", "triggers"), ("validation", "sampled_prefixes")])
+def test_a_file_of_another_corpus_is_named(run, split, name):
+    for path, kind, corpus in ((f"corpus/{split}", "corpus", "a"), (name, name, "b"), (f"{name}/0", name, "a")):
+        with hdf5.create(run / f"{path}.h5", kind, {"corpus_hash": corpus}):
+            pass
+    (problem,) = check_run(run)[1]
+    assert problem.path == run / f"{name}.h5"
+    assert "belongs to another corpus (b, expected a)" in problem.reason
+
+
+def test_a_table_of_another_corpus_is_named(run):
+    with hdf5.create(run / "corpus/train.h5", "corpus", {"corpus_hash": "a"}):
+        pass
+    table = pd.DataFrame({"layer": [0]})
+    table.attrs = {"corpus_hash": "b"}
+    tables.write(table, run / "values/by_memory/0.parquet")
+    (problem,) = check_run(run)[1]
+    assert problem.path == run / "values/by_memory/0.parquet"
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import jsonschema
@@ -61,15 +62,15 @@ def test_what_a_file_says_is_not_changed():
 @pytest.mark.parametrize(
     "configuration, line",
     [
-        (one(modle={}), "modle is no setting; here one of: activations, composition, corpus,"),
-        (one(keys={"topcs": 1}), "keys.topcs is no setting; here one of: background_prefixes,"),
-        (one(keys={3: 1}), "keys.3 is no setting; here one of: background_prefixes,"),
-        (one(keys={"": 1}), "keys.'' is no setting; here one of: background_prefixes,"),
+        (one(modle={}), "Unknown setting 'modle'. Did you mean 'model'? Valid here: activations, composition, corpus,"),
+        (one(keys={"topcs": 1}), "Unknown setting 'keys.topcs'. Valid here: background_prefixes,"),
+        (one(keys={3: 1}), "Unknown setting 'keys.3'. Valid here: background_prefixes,"),
+        (one(keys={"": 1}), "Unknown setting \"keys.''\". Valid here: background_prefixes,"),
         (
             {"runs": {"a": {"keys": {"topcs": 1}}}},
-            "runs.a: keys.topcs is no setting; here one of: background_prefixes,",
+            "runs.a: Unknown setting 'keys.topcs'. Valid here: background_prefixes,",
         ),
-        ({"runs": {"a": {"runs": {}}}}, "runs.a: runs is no setting; here one of: activations,"),
+        ({"runs": {"a": {"runs": {}}}}, "runs.a: Unknown setting 'runs'. Valid here: activations,"),
         (one(keys={"minimum_prefixes": "many"}), "keys.minimum_prefixes is 'many': must be a whole number"),
         (one(keys={"minimum_prefixes": 2.0}), "keys.minimum_prefixes is 2.0: must be a whole number"),
         (one(keys={"minimum_prefixes": True}), "keys.minimum_prefixes is True: must be a whole number"),
@@ -106,7 +107,7 @@ def test_a_refusal_names_the_key_the_value_and_what_is_allowed(configuration, li
 
 @pytest.mark.parametrize("configuration", [None, [], 3, "text", [{"runs": {}}]])
 def test_a_file_that_is_no_mapping_is_refused(configuration):
-    with pytest.raises(UserError, match="must be a mapping of settings, `runs` among them"):
+    with pytest.raises(UserError, match="must be a mapping of settings with the key `runs`"):
         resolve(configuration)
 
 
@@ -116,8 +117,8 @@ def test_a_file_that_is_no_mapping_is_refused(configuration):
 def test_a_run_name_is_a_plain_folder_name(name):
     (line,) = refused({"runs": {name: {}}})
     assert line.startswith("runs: ")
-    assert f"{repr(name) if name in ('', NEWLINE) else name} is no run name: text of letters, digits" in line
-    assert line.endswith("write it in quotes") == (not isinstance(name, str))
+    assert f"{repr(name) if name in ('', NEWLINE) else name} is not a valid run name." in line
+    assert line.endswith("Write it in quotes") == (not isinstance(name, str))
 
 
 @pytest.mark.parametrize("name", ["a", "demo", "pythia-70m.step_1000", "3", "x" * 64])
@@ -152,7 +153,11 @@ def test_settings_that_contradict_each_other_are_refused(settings, line):
 def test_all_that_is_wrong_is_said_at_once_and_each_thing_once():
     runs = {"a": {}, "b": {"seed": -1}, "c": {"embedded": {"heads": 7}}}
     lines = refused({"modle": 1, "keys": {"minimum_prefixes": 0}, "runs": runs})
-    assert [line.split(" is ")[0] for line in lines] == ["keys.minimum_prefixes", "modle", "runs.b: seed"]
+    assert [re.split(r" is |\.? Did", line)[0] for line in lines] == [
+        "keys.minimum_prefixes",
+        "Unknown setting 'modle'",
+        "runs.b: seed",
+    ]
     del runs["b"]
     assert refused({"runs": runs}) == ["runs.c: embedded.heads is 7: must divide embedded.width, 160"]
 

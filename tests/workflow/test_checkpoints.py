@@ -61,9 +61,9 @@ def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
     results = tmp_path / "results/both"
     assert {f"negative/{name}" for name in ("coefficient", "gate", "minimum")} <= set(described(results))
     columns = documented_columns(negative=True)
-    for path in ("keys/activity.csv", "values/memories/<group>.parquet", "values/agreement.csv"):
+    for path in ("keys/activity.csv", "values/by_memory/<group>.parquet", "values/figure_4_agreement.csv"):
         assert tables.read(results / path.replace("<group>", "0")).columns.tolist() == columns[path]
-    assert "negative" in tables.read(results / "values/agreement.csv")["source"].unique()
+    assert "negative" in tables.read(results / "values/figure_4_agreement.csv")["source"].unique()
     with h5py.File(results / "triggers.h5") as file:
         for side, sign in ((file, 1), (file["negative"], -1)):
             found = side["sentence"][...] >= 0
@@ -94,5 +94,5 @@ def test_the_authors_small_checkpoint_on_wikitext(tmp_path):
     done = snakemake(tmp_path, tmp_path / "authors.yaml")
     assert done.returncode == 0, done.stderr[-8000:]
     assert (tmp_path / "reports/authors/index.html").exists()
-    matching = tables.read(tmp_path / "results/authors/refinement/residual.csv")["share"]
+    matching = tables.read(tmp_path / "results/authors/refinement/figure_9_residual_agreement.csv")["share"]
     assert matching.iloc[-1] > 0.5 > matching.iloc[0]  # a trained model's residual comes to hold its prediction

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.workflow
     ("change", "message"),
     [
         ({"triggers": {"per_key": 0}}, "triggers.per_key is 0"),
-        ({"trigers": {"per_key": 5}}, "trigers is no setting"),
+        ({"trigers": {"per_key": 5}}, "Unknown setting 'trigers'"),
         ({"model": {"device": "tpu"}}, "model.device is 'tpu'"),
-        ({"runs": {"../out": {}}}, "../out is no run name"),
+        ({"runs": {"../out": {}}}, "../out is not a valid run name"),
     ],
 )
 def test_bad_settings_stop_before_the_plan(tmp_path, change, message):
@@ -62,7 +62,7 @@ def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
         for path in (tmp_path / "results/bad").rglob("*")
         if path.is_file() and path.suffix not in (".log", ".tsv", ".sha256")
     }
-    assert made <= {"settings.json", *([] if "checkpoint" in case else ["memories.h5"])} | {
+    assert made <= {"settings.json", *([] if "checkpoint" in case else ["values.h5"])} | {
         path.name for path in (tmp_path / "results/bad/model").glob("*")
     } | {"0.h5"}
     assert not (tmp_path / "results/bad/corpus").exists() or not list((tmp_path / "results/bad/corpus").glob("*.h5"))

@@ -51,7 +51,7 @@ def allocate(file: h5py.File, anatomy: Anatomy, prefixes: int) -> None:
     hdf5.allocate(
         file, "factor", (layers, prefixes), np.float32, ["layer", "prefix"], "1", FACTOR, chunks=(1, max(1, prefixes))
     )
-    if anatomy.layers[-1].end:
+    if anatomy.layers[-1].readout_block:
         hdf5.allocate(file, "end", (prefixes, width), np.float32, ["prefix", "width"], "1", END)
     largest = max(layer.memories for layer in anatomy.layers)
     hdf5.allocate(

@@ -81,7 +81,7 @@ def _make_block(
         file["sentence"][...], file["position"][...] = sentence, position
         file["next_token"][...] = corpus.next_token(sentence, position)
         offsets = anatomy.layer_offset
-        if anatomy.layers[-1].end:
+        if anatomy.layers[-1].readout_block:
             file["end"][...] = found[len(anatomy.layers) - 1, "e"]
         for layer in anatomy.layers:
             x, m, y, o = (found[layer.index, quantity] for quantity in "xmyo")

@@ -84,8 +84,8 @@ def triggers_of(state: State, corpus: Corpus, loaded: LoadedModel) -> Triggers:
 
 def _gated(layers: Sequence[Layer]) -> np.ndarray:
     """Whether each memory has a gate [memory]."""
-    writes = [write for layer in layers for write in layer.writes]
-    return np.repeat([bool(write.gate) for write in writes], [write.memories for write in writes])
+    matrices = [matrix for layer in layers for matrix in layer.second_matrices]
+    return np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])
 
 
 def _examples(corpus: Corpus, contests: list[Contest], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:

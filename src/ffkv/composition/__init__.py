@@ -1,1 +1,1 @@
-"""How the memories of a layer compose (paper section 5.1)."""
+"""How the memories of a layer compose its output (paper section 5.1)."""

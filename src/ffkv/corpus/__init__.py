@@ -1,1 +1,1 @@
-"""Documents to sentences to token ids, with the text that each token stands for."""
+"""The text: documents, their sentences, the sentences' token ids, and the text of each token."""

@@ -1,14 +1,14 @@
-"""What every source of a corpus gives."""
+"""The documents that every source of a corpus consists of."""
 
 from typing import NamedTuple
 
 
 class Document(NamedTuple):
-    """A text, and the name that decides which split it belongs to.
+    """A text with a name. The name decides which split the document belongs to.
 
     Attributes:
-        name: where the document is from.
-        text: its text, as the source has it.
+        name: where the document comes from.
+        text: its text, as in the source.
     """
 
     name: str

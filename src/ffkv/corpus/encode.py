@@ -1,10 +1,12 @@
-"""Sentences to token ids."""
+"""Encodes sentences as token ids."""
+
+from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +14,14 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.sentences import split_sentences
 from ffkv.errors import UserError
 
-TOGETHER = 4096  # sentences handed to the tokenizer at a time,
-CHARACTERS = 1_000_000  # and characters; a sentence of more is cut, at a blank where there is one
-COUNTED = (
+if TYPE_CHECKING:  # readers of a corpus do without transformers, which takes a second to import
+    from transformers import PreTrainedTokenizerBase
+
+# The tokenizer gets at most this many sentences and characters per call. A longer sentence is cut, at a blank if possible.
+SENTENCES_PER_CALL = 4096
+MAX_CHARACTERS = 1_000_000
+# What is counted while documents are encoded, in the order of the output.
+COUNTS = (
     "documents",
     "empty_documents",
     "undecodable_documents",
@@ -30,10 +37,14 @@ COUNTED = (
 class Encoded:
     """The sentences of a split.
 
-    ids: token ids by sentence, BOS not among them.
-    ends: for each token, the end (exclusive) of its characters in the sentence's text.
-    text, document, multiplicity: by sentence; how many identical sentences each one stands for.
-    counts: what was read and what was left out, by `COUNTED`.
+    Attributes:
+        ids: token ids of each sentence, without BOS [sentence][token].
+        ends: end (exclusive) of each token's characters in the sentence's text [sentence][token].
+        text: text of each sentence [sentence].
+        document: document of each sentence [sentence].
+        multiplicity: number of identical sentences that each one stands for [sentence].
+        names: name of each document [document].
+        counts: number of documents and sentences that were read or left out, by `COUNTS`.
     """
 
     ids: list[np.ndarray] = field(default_factory=list)
@@ -42,47 +53,51 @@ class Encoded:
     document: list[int] = field(default_factory=list)
     multiplicity: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    counts: Counter = field(default_factory=lambda: Counter(dict.fromkeys(COUNTED, 0)))
+    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
 
 def encode(
     documents: Iterable[Document],
-    tokenizer,
-    longest: int,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int,
     splitter: str,
     pretokenized: bool,
     long_sentences: str,
     deduplicate: bool,
 ) -> Encoded:
-    """Splits and tokenizes documents.
+    """Splits documents into sentences, and encodes the sentences.
 
     Args:
-        tokenizer: a fast tokenizer of transformers (it knows each token's characters).
-        longest: most tokens a sentence may have. Longer ones are cut into `windows` or dropped, as `long_sentences` says.
-        deduplicate: identical sentences (same ids) count once.
+        documents: names and texts.
+        tokenizer: a fast tokenizer of transformers, which knows the characters of each token.
+        max_tokens: maximum number of tokens per sentence.
+        splitter: "sentence", "line" or "document", see `split_sentences`.
+        pretokenized: True if blanks already separate the words of the text.
+        long_sentences: "windows" cuts longer sentences into windows of `max_tokens` tokens; "drop" leaves them out.
+        deduplicate: True if sentences with the same ids are stored once.
     """
-    encoded, seen = Encoded(), {}
-    sentences = _sentences(documents, encoded, splitter, pretokenized, long_sentences)
+    encoded, seen = Encoded(), {} if deduplicate else None
+    sentences = _split_documents(documents, encoded, splitter, pretokenized, long_sentences)
     for batch in _batches(sentences):
-        tokens = tokenizer(
-            [text for _, text in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
+        texts = [text for _, text in batch]
+        tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for (document, text), ids, offsets in zip(batch, tokens["input_ids"], tokens["offset_mapping"], strict=True):
             ends = np.fromiter((end for _, end in offsets), np.int32, len(ids))
             for window in _windows(
-                np.asarray(ids, np.int32), np.maximum.accumulate(ends), text, longest, long_sentences, encoded.counts
+                np.asarray(ids, np.int32), np.maximum.accumulate(ends), text, max_tokens, long_sentences, encoded.counts
             ):
-                _add(encoded, seen if deduplicate else None, document, *window)
+                _add(encoded, seen, document, *window)
     return encoded
 
 
-def _sentences(
+def _split_documents(
     documents: Iterable[Document], encoded: Encoded, splitter: str, pretokenized: bool, long_sentences: str
 ) -> Iterator[tuple[int, str]]:
+    """The number of the document and the text of each sentence. Adds the documents' names and the counts to `encoded`."""
     counts = encoded.counts
     for number, document in enumerate(documents):
-        text = _decodable(document.text)
-        encoded.names.append(_decodable(document.name))
+        text = _replace_surrogates(document.text)
+        encoded.names.append(_replace_surrogates(document.name))
         counts["documents"] += 1
         counts["empty_documents"] += not text.strip()
         counts["undecodable_documents"] += "\ufffd" in text
@@ -91,27 +106,28 @@ def _sentences(
                 counts["empty_sentences"] += 1
                 continue
             counts["sentences"] += 1
-            if len(sentence) > CHARACTERS and long_sentences == "drop":
+            if len(sentence) > MAX_CHARACTERS and long_sentences == "drop":
                 counts["long_sentences"] += 1
                 continue
-            yield from ((number, part) for part in _parts(sentence))
+            yield from ((number, piece) for piece in _cut_characters(sentence))
 
 
-def _parts(sentence: str) -> Iterator[str]:
-    """The sentence itself, or parts that a tokenizer can take."""
-    while len(sentence) > CHARACTERS:
-        end = sentence.rfind(" ", 1, CHARACTERS)
-        end = end if end > 0 else CHARACTERS
+def _cut_characters(sentence: str) -> Iterator[str]:
+    """Cuts a sentence into pieces of at most `MAX_CHARACTERS` characters. Nearly every sentence is one piece."""
+    while len(sentence) > MAX_CHARACTERS:
+        end = sentence.rfind(" ", 1, MAX_CHARACTERS)
+        end = end if end > 0 else MAX_CHARACTERS
         yield sentence[:end]
         sentence = sentence[end:].lstrip(" ")
     yield sentence
 
 
 def _batches(sentences: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """The sentences in their order, some at a time."""
-    batch, characters = [], 0
+    """Groups the sentences for the calls of the tokenizer, in their order."""
+    batch: list[tuple[int, str]] = []
+    characters = 0
     for sentence in sentences:
-        if batch and (len(batch) == TOGETHER or characters + len(sentence[1]) > CHARACTERS):
+        if batch and (len(batch) == SENTENCES_PER_CALL or characters + len(sentence[1]) > MAX_CHARACTERS):
             yield batch
             batch, characters = [], 0
         batch.append(sentence)
@@ -120,31 +136,35 @@ def _batches(sentences: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, s
         yield batch
 
 
-def _decodable(text: str) -> str:
-    """The text with U+FFFD for what no UTF-8 file can hold (lone surrogates)."""
+def _replace_surrogates(text: str) -> str:
+    """Replaces lone surrogates by U+FFFD, because UTF-8 cannot encode them."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _windows(
-    ids: np.ndarray, ends: np.ndarray, text: str, longest: int, long_sentences: str, counts: Counter
+    ids: np.ndarray, ends: np.ndarray, text: str, max_tokens: int, long_sentences: str, counts: Counter[str]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """The sentence itself, or its windows where it is too long; parts of one token have no proper prefix and are counted."""
-    too_long = len(ids) > longest
+    """Ids, ends and text of a sentence, or of each of its windows if it is too long.
+
+    A window of one token has no prefix that is shorter than itself. It is counted and left out.
+    """
+    too_long = len(ids) > max_tokens
     counts["long_sentences"] += too_long
     if too_long and long_sentences == "drop":
         return
-    for start in range(0, max(len(ids), 1), longest):
-        part = slice(start, start + longest)
-        if len(ids[part]) < 2:
+    for start in range(0, max(len(ids), 1), max_tokens):
+        window = slice(start, start + max_tokens)
+        if len(ids[window]) < 2:
             counts["one_token_sentences"] += 1
             continue
         begin = ends[start - 1] if start else 0
-        yield ids[part], ends[part] - begin, text[begin : ends[part][-1]] if too_long else text
+        yield ids[window], ends[window] - begin, text[begin : ends[window][-1]] if too_long else text
 
 
 def _add(
     encoded: Encoded, seen: dict[bytes, int] | None, document: int, ids: np.ndarray, ends: np.ndarray, text: str
 ) -> None:
+    """Adds a sentence, or counts it if `seen` (hash of the ids to sentence; None to keep duplicates) contains it."""
     if seen is not None:
         digest = hashlib.blake2b(ids.tobytes(), digest_size=16).digest()
         first = seen.setdefault(digest, len(encoded.ids))
@@ -159,13 +179,15 @@ def _add(
     encoded.multiplicity.append(1)
 
 
-def bos_ids(tokenizer, bos: str) -> list[int]:
-    """The ids that stand in front of every sentence.
+def bos_ids(tokenizer: PreTrainedTokenizerBase, bos: str) -> list[int]:
+    """The ids that the model reads in front of every sentence.
 
     Args:
-        bos: "auto" does what the tokenizer does by itself; "always" puts its BOS token; "never" nothing.
+        tokenizer: the model's tokenizer.
+        bos: "auto" for the ids that the tokenizer puts there itself, "always" for its BOS token, "never" for none.
     Raises:
-        UserError: "always", and the tokenizer has no BOS token.
+        UserError: `bos` is "always", and the tokenizer has no BOS token; or `bos` is "auto", and the ids of a text change
+            when the tokenizer adds special tokens.
     """
     if bos == "never":
         return []
@@ -173,15 +195,14 @@ def bos_ids(tokenizer, bos: str) -> list[int]:
         if tokenizer.bos_token_id is None:
             raise UserError("corpus.bos is 'always', but the tokenizer has no BOS token: use 'auto' or 'never'.")
         return [tokenizer.bos_token_id]
-    plain, special = (tokenizer("a", add_special_tokens=wanted)["input_ids"] for wanted in (False, True))
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    special = tokenizer("a", add_special_tokens=True)["input_ids"]
     for start in range(len(special) - len(plain) + 1):
         if special[start : start + len(plain)] == plain:
             return special[:start]
     raise UserError("The tokenizer changes a text when it adds special tokens: set corpus.bos to 'always' or 'never'.")
 
 
-def flatten(parts: list[np.ndarray]) -> np.ndarray:
-    """Arrays one behind the other, as int32; empty for none."""
-    return (
-        np.fromiter(chain.from_iterable(parts), np.int32) if len(parts) < 2 else np.concatenate(parts).astype(np.int32)
-    )
+def flatten(arrays: list[np.ndarray]) -> np.ndarray:
+    """Concatenates arrays of integers, int32; empty if there is no array."""
+    return np.concatenate([np.empty(0, np.int32), *arrays], dtype=np.int32, casting="same_kind")

@@ -1,8 +1,8 @@
-"""English documentation that every Python carries, read from its sources: a corpus that needs no download.
+"""The embedded corpus: the English documentation in the sources of every Python. It needs no download.
 
-Two kinds of documents: the topics of Python's language reference (`pydoc_data.topics`, what `help("if")` shows), and
-for each module of the standard library the docstrings of the module, its classes and its functions. The sources are
-parsed, never imported. Only prose is kept, see `prose`.
+There are two kinds of documents: the topics of Python's language reference (`pydoc_data.topics`, which `help("if")`
+shows), and the docstrings of each module of the standard library, its classes and its functions. The sources are
+parsed, but never imported. Only prose is kept, see `prose`.
 """
 
 import ast
@@ -16,7 +16,7 @@ from ffkv.corpus.document import Document
 from ffkv.errors import UserError
 
 TOPICS = "pydoc_data/topics.py"
-# Folders of the library without documentation of their own: other people's packages, tests, demonstrations, tables.
+# Folders of the library that are left out: packages of other people, tests, demonstrations, tables.
 SKIPPED = {
     "site-packages",
     "dist-packages",
@@ -30,31 +30,33 @@ SKIPPED = {
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
-# A doctest and what it prints, or a table, to the paragraph's end.
+# A doctest with its output, or a table, up to the end of the paragraph.
 EXAMPLE = re.compile(r"^\s*(?:>>>|\.\.\.\s|\||\+--|={3,} ).*", re.M | re.S)
-# A heading and the line under it.
+# A heading and the line below it.
 UNDERLINED = re.compile(r"^.*\n\s*([=*~^#+-])\1{2,}\s*$", re.M)
 # A line such as ".. versionadded:: 3.2", ":param name: what it is" or "@param name: what it is".
 DIRECTIVE = re.compile(r"^\s*(?:\.\. |:\w+[^:\n]*:(?!`)|@\w+).*", re.M)
-# The marker of a list's item: "- ", "* ", "1. ", "(b) ".
+# The marker of a list item: "- ", "* ", "1. ", "(b) ".
 ITEM = re.compile(r"^\s*(?:[-*+•]|\(?(?:\d+|[a-z])[.)])\s+", re.M)
 # The ":class:" of ":class:`Thread`".
 ROLE = re.compile(r":[\w:]+:(?=`)")
 # ``literal``, `name`, *emphasis*, **strong**.
 MARKUP = re.compile(r"(?<!\w)(``?|\*\*?)(?=\S)(.+?)(?<=\S)\1(?!\w)")
 TO_LAST_SENTENCE = re.compile(r".*[.?!][\"')]*(?=\s|$)")
-# An English word with its quotes and punctuation; no "name_with_parts", "call()" or "TypeError".
+# An English word with its quotes and punctuation, but not "name_with_parts", "call()" or "TypeError".
 WORD = re.compile(r"[\"'(]*[A-Za-z][a-z]*(?:['’-][a-z]+)*[\"')]*[,.;:?!]?[\"')]*")
-PIECES, WORDS = 3, 2 / 3  # a paragraph has at least so many pieces between blanks, and at least this share are words
+MINIMUM_PIECES = 3  # pieces of a paragraph that blanks separate
+MINIMUM_WORDS = 2 / 3  # share of these pieces that are words
 
 
 def documents() -> Iterator[Document]:
-    """The documents, topics first, each kind by name; a paragraph that several contain stands only in the first one.
+    """Reads the documents: topics first, then modules, each sorted by name.
 
-    (Topics repeat one another, modules copy docstrings. A paragraph in both splits would flatter the model.)
+    A paragraph that occurs several times is kept in the first document only. Topics repeat one another, and modules copy
+    docstrings; a paragraph in both splits would make the validation loss too low.
 
     Raises:
-        UserError: this Python came without the sources of its standard library.
+        UserError: this Python was installed without the sources of its standard library.
     """
     library = Path(sysconfig.get_path("stdlib"))
     seen: dict[str, str] = {}
@@ -65,13 +67,13 @@ def documents() -> Iterator[Document]:
             yield Document(name, "\n\n".join(new))
     if not seen:
         raise UserError(
-            f"{library} holds no Python sources, and the embedded corpus is read from them: "
-            "use a Python that brings them, or set corpus.dataset."
+            f"{library} contains no Python sources, and the embedded corpus is read from them: "
+            "use a Python that has them, or set corpus.dataset."
         )
 
 
 def _texts(library: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """Names and raw texts: of every topic, then of every module."""
+    """The name and the raw texts of every topic, then of every module."""
     if (library / TOPICS).exists():
         for name, text in sorted(read_topics(library / TOPICS).items()):
             yield f"topic {name}", [text]
@@ -82,28 +84,28 @@ def _texts(library: Path) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def read_topics(path: Path) -> dict[str, str]:
-    """The dictionary of topics that the module at `path` assigns, by name."""
+    """Reads the topics from the source of `pydoc_data.topics`: name to text."""
     tree = ast.parse(path.read_bytes())
     return next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
 
 
 def read_docstrings(path: Path) -> list[str]:
-    """The docstrings of a module, in the order of its source; none where this Python cannot parse it (a template)."""
+    """Reads the docstrings of a module, in the order of its source; none if this Python cannot parse it (a template)."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return []
     nodes = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
-    nodes.sort(key=lambda node: getattr(node, "lineno", 0))  # the module itself has no line
+    nodes.sort(key=lambda node: getattr(node, "lineno", 0))  # the module itself has no line number
     return [text for node in nodes if (text := ast.get_docstring(node))]
 
 
 def prose(text: str) -> list[str]:
-    """The paragraphs of English in a piece of documentation, each on one line, each ending where a sentence ends.
+    """The English paragraphs of a piece of documentation. Each one is on one line and ends with a sentence.
 
-    Examples, tables, headings, directives and markup go. What follows a paragraph's last full stop goes too (mostly it
-    announces an example that is gone), so that no sentence runs into the next paragraph. What is left must consist of
-    words; signatures, grammars and programs do not.
+    Examples, tables, headings, directives and markup are removed. The text after a paragraph's last full stop is removed,
+    too: mostly it announces an example, and it would run into the next paragraph. Signatures, grammars and programs
+    are removed because they do not consist of words.
     """
     text = DIRECTIVE.sub("", UNDERLINED.sub("", inspect.cleandoc(text)))
     items = [item for block in re.split(r"\n\s*\n", text) for item in ITEM.split(EXAMPLE.sub("", block))]
@@ -115,4 +117,4 @@ def prose(text: str) -> list[str]:
 def _is_english(paragraph: str) -> bool:
     pieces = paragraph.split()
     words = sum(WORD.fullmatch(piece) is not None for piece in pieces)
-    return len(pieces) >= PIECES and words >= WORDS * len(pieces)
+    return len(pieces) >= MINIMUM_PIECES and words >= MINIMUM_WORDS * len(pieces)

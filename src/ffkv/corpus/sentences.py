@@ -1,48 +1,58 @@
-"""Documents to sentences. spaCy's rule-based sentencizer: no model to fetch, and it takes pre-tokenised text as it is."""
+"""Splits documents into sentences, with spaCy's rule-based sentencizer.
+
+It needs no downloaded model, and it accepts text that is already split into words.
+"""
+
+from __future__ import annotations
 
 import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spacy.language import Language
 
 BLANKS = re.compile(r"\s+")
-# spaCy takes minutes over what no person writes as words: a long run of anything, or of signs.
+# spaCy takes minutes for long runs without blanks and long runs of signs, which are not words that a person wrote.
 LONG_RUN = re.compile(r"\S{200,}|[^\w\s]{40,}")
-END = 20  # characters at the end of such a run that it sees; one plain word stands for the rest
-PIECE = 200_000  # characters that it sees at a time: bounds the memory
+KEPT_CHARACTERS = 20  # a long run is replaced by a word of this length for spaCy
+PIECE_CHARACTERS = 200_000  # spaCy gets a text in pieces of this length, which limits the memory
 
-Span = tuple[int, int]  # start and end (exclusive) of a sentence
+Span = tuple[int, int]  # start and end (exclusive) of a sentence, in characters
 
 
 def split_sentences(text: str, splitter: str, pretokenized: bool) -> list[str]:
-    """The sentences of a document, empty ones included.
+    """Splits a document into sentences. Some of them may be empty.
 
     Args:
-        text: the document.
-        splitter: "sentence", "line" or "document".
-        pretokenized: words are what stands between blanks; the text is kept to the letter. Otherwise runs of white
-            space (the line breaks of wrapped text) become one blank.
+        text: text of the document.
+        splitter: "sentence" for the sentences of the sentencizer, "line" for lines, "document" for the whole text.
+        pretokenized: True if blanks already separate the words; then every character is kept. Otherwise each run of
+            white space becomes one blank, because wrapped text contains line breaks.
     """
     if splitter == "document":
-        parts = [text]
+        sentences = [text]
     elif splitter == "line":
-        parts = text.splitlines()
+        sentences = text.splitlines()
     elif pretokenized:
-        parts = list(_in_pieces(text, _sentences_of_words))
+        sentences = list(_split_in_pieces(text, _pretokenized_spans))
     else:
-        parts = list(_in_pieces(BLANKS.sub(" ", text), _sentences))
-    return [part.strip() if pretokenized else BLANKS.sub(" ", part).strip() for part in parts]
+        sentences = list(_split_in_pieces(BLANKS.sub(" ", text), _spans))
+    return [sentence.strip() if pretokenized else BLANKS.sub(" ", sentence).strip() for sentence in sentences]
 
 
-def _in_pieces(text: str, split: Callable[[str], list[Span]]) -> Iterator[str]:
-    """The sentences of a text of any length, a piece of it at a time, cut at a blank where there is one.
+def _split_in_pieces(text: str, split: Callable[[str], list[Span]]) -> Iterator[str]:
+    """Splits a text of any length, in pieces that end at a blank if possible.
 
-    The last sentence of a piece may go on behind it, and begins the next piece, unless it is the whole piece.
+    The last sentence of a piece may continue in the next piece. So it becomes the beginning of the next piece, unless
+    it is the whole piece.
     """
     start = 0
-    while len(text) - start > PIECE:
-        end = max(text.rfind(blank, start, start + PIECE) for blank in " \n") + 1
-        end = end if end > start else start + PIECE
+    while len(text) - start > PIECE_CHARACTERS:
+        end = max(text.rfind(blank, start, start + PIECE_CHARACTERS) for blank in " \n") + 1
+        end = end if end > start else start + PIECE_CHARACTERS
         spans = split(text[start:end])
         if len(spans) > 1:
             end = start + spans.pop()[0]
@@ -51,30 +61,39 @@ def _in_pieces(text: str, split: Callable[[str], list[Span]]) -> Iterator[str]:
     yield from (text[start + first : start + last] for first, last in split(text[start:]))
 
 
-def _sentences(text: str) -> list[Span]:
-    if not text or text == " ":  # empty lines are many
+def _spans(text: str) -> list[Span]:
+    if not text or text == " ":  # a shortcut, because empty lines are frequent
         return [(0, len(text))] if text else []
     language = _language()
-    plain, places, shifts = _shortened(text)
+    plain, places, shifts = _shorten_runs(text)
     with language.memory_zone():
         document = language.get_pipe("sentencizer")(language.tokenizer(plain))
         bounds = [(sentence.start_char, sentence.end_char) for sentence in document.sents]
-    return [tuple(place + shifts[bisect_right(places, place)] for place in span) for span in bounds]
+    return [
+        (start + shifts[bisect_right(places, start)], end + shifts[bisect_right(places, end)]) for start, end in bounds
+    ]
 
 
-def _shortened(text: str) -> tuple[str, list[int], list[int]]:
-    """A text with its long runs made short; the places behind which characters are missing, and how many up to there."""
-    parts, places, shifts, copied, length = [], [], [0], 0, 0
+def _shorten_runs(text: str) -> tuple[str, list[int], list[int]]:
+    """Shortens the long runs of a text.
+
+    Returns:
+        The short text; the places in it where characters are missing [run]; and by how many characters a place of the
+        short text must be moved to find it in the long text: before the first run, and after each run [run + 1].
+    """
+    pieces: list[str] = []
+    places: list[int] = []
+    shifts, copied, length = [0], 0, 0
     for run in LONG_RUN.finditer(text):
-        parts += [text[copied : run.start()], "x" * END]
-        copied = run.end() - END
-        length += len(parts[-2]) + END
+        pieces += [text[copied : run.start()], "x" * KEPT_CHARACTERS]
+        copied = run.end() - KEPT_CHARACTERS
+        length += len(pieces[-2]) + KEPT_CHARACTERS
         places.append(length)
         shifts.append(copied - length)
-    return "".join([*parts, text[copied:]]), places, shifts
+    return "".join([*pieces, text[copied:]]), places, shifts
 
 
-def _sentences_of_words(text: str) -> list[Span]:
+def _pretokenized_spans(text: str) -> list[Span]:
     from spacy.tokens import Doc
 
     words = list(re.finditer(r"\S+", text))
@@ -88,7 +107,8 @@ def _sentences_of_words(text: str) -> list[Span]:
 
 
 @functools.cache
-def _language():
+def _language() -> Language:
+    """spaCy's English without a model, with the rules for sentences."""
     import spacy
 
     language = spacy.blank("en")

@@ -1,12 +1,15 @@
-"""Documents from a hub data set, from local files, or from the embedded corpus."""
+"""Reads documents from a hub data set, from local files, or from the embedded corpus."""
+
+from __future__ import annotations
 
 import glob
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ffkv.corpus.document import Document
 from ffkv.corpus.text_files import texts
@@ -14,6 +17,10 @@ from ffkv.errors import UserError
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources
 from ffkv.settings.messages import shown
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+# Ending of a file's name: the kind of the file, see `texts`.
 FORMATS = {
     "txt": "text",
     "text": "text",
@@ -25,41 +32,57 @@ FORMATS = {
 }
 
 
-def read(corpus: Corpus, split: str) -> Iterator[Document]:
-    """The documents of a split, in the order of their source.
+def read_documents(corpus: Corpus, split: str) -> Iterator[Document]:
+    """Reads the documents of a split, in the order of their source.
 
     Args:
         corpus: the corpus settings.
         split: "train" or "validation".
     Raises:
-        UserError: no such data set, split, file or field; a file that cannot be read.
+        UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
-    sources, shared = corpus_sources(corpus, split)
-    documents = _documents(corpus, sources)
-    if shared:
-        documents = (
-            document
-            for document in documents
-            if held_out(document.name, corpus.validation_share) == (split == "validation")
-        )
-    return islice(documents, corpus.limit or None)
+    sources, _ = corpus_sources(corpus, split)
+    return select_split(_read_sources(corpus, sources), corpus, split)
 
 
-def held_out(name: str, share: float) -> bool:
-    """Whether a document is in the validation split: a hash of its name, so that adding documents moves no other one."""
+def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> Iterator[Document]:
+    """Selects the documents of a split, at most `corpus.limit`.
+
+    Args:
+        documents: documents of the split's sources. If both splits have the same sources, some of the documents belong
+            to the other split.
+        corpus: the corpus settings.
+        split: "train" or "validation".
+    """
+    _, shared = corpus_sources(corpus, split)
+    selected = (
+        document
+        for document in documents
+        if not shared or is_held_out(document.name, corpus.validation_share) == (split == "validation")
+    )
+    return islice(selected, corpus.limit or None)
+
+
+def is_held_out(name: str, share: float) -> bool:
+    """Whether a document belongs to the validation split. A hash of its name decides, so other documents do not matter.
+
+    Args:
+        name: name of the document.
+        share: share of the documents in the validation split.
+    """
     number = int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     return number < share * 2**64
 
 
-def _documents(corpus: Corpus, sources: list[str]) -> Iterator[Document]:
+def _read_sources(corpus: Corpus, sources: list[str]) -> Iterator[Document]:
     if corpus.dataset == EMBEDDED:
         from ffkv.corpus.python_docs import documents
 
         return documents()
-    return _from_files(corpus, sources) if corpus.dataset == "files" else _from_hub(corpus, sources[0])
+    return _read_files(corpus, sources) if corpus.dataset == "files" else _read_hub(corpus, sources[0])
 
 
-def _from_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
+def _read_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
     for path in find_files(patterns):
         kind = _format(path)
         for index, text in enumerate(texts(path, kind, corpus.text_field, corpus.txt_document)):
@@ -67,17 +90,21 @@ def _from_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
 
 
 def find_files(patterns: list[str]) -> list[str]:
-    """The files behind paths and globs, sorted within each pattern, each file once under whatever names.
+    """Finds the files that paths and glob patterns name. Each file is listed once, even if it has several names.
 
+    Args:
+        patterns: paths or glob patterns; `**` stands for any number of folders.
+    Returns:
+        Paths in the order of the patterns, sorted within each pattern.
     Raises:
-        UserError: a pattern that matches nothing.
+        UserError: a pattern matches no file.
     """
-    found: dict[str, str] = {}
+    path_of: dict[str, str] = {}  # real path: the first path that leads to it
     for pattern in patterns:
         try:
             matches = [pattern] if Path(pattern).is_file() else _matches(pattern)
             paths = sorted(path for path in matches if Path(path).is_file())
-        except (OSError, ValueError):  # no name that a file can have
+        except (OSError, ValueError):  # no file can have such a name
             paths = []
         if not paths:
             raise UserError(
@@ -85,14 +112,14 @@ def find_files(patterns: list[str]) -> list[str]:
                 "(paths are relative to the working directory)."
             )
         for path in paths:
-            found.setdefault(os.path.realpath(path), path)
-    return list(found.values())
+            path_of.setdefault(os.path.realpath(path), path)
+    return list(path_of.values())
 
 
 def _matches(pattern: str) -> list[str]:
-    """As `glob.glob` with `**`, which here visits no folder twice: links can lead in circles."""
-    above, found, below = re.sub(r"(?<![^/])(\*\*/)+(?=\*\*(/|$))", "", pattern).partition("**")
-    if not found or not re.fullmatch(r"(.*/)?", above) or not re.fullmatch(r"(/.*)?", below):
+    """As `glob.glob` with `**`, but visits each folder once, because links can lead in circles."""
+    above, stars, below = re.sub(r"(?<![^/])(\*\*/)+(?=\*\*(/|$))", "", pattern).partition("**")
+    if not stars or not re.fullmatch(r"(.*/)?", above) or not re.fullmatch(r"(/.*)?", below):
         return glob.glob(pattern)  # noqa: PTH207 (absolute)
     tops = glob.glob(above) if above else [""]  # noqa: PTH207
     folders = [folder for top in tops for folder in _folders(top)]
@@ -100,7 +127,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _folders(top: str) -> Iterator[str]:
-    """A folder ("" is the working directory) and all below it but hidden ones, each real one once, as "<path>/"."""
+    """A folder and the folders below it, as "<path>/". Hidden folders are left out; "" is the working directory."""
     seen = set()
     for folder, inside, _ in os.walk(top or ".", followlinks=True):
         if (real := os.path.realpath(folder)) in seen:
@@ -115,13 +142,13 @@ def _format(path: str) -> str:
     ending = Path(path.lower().removesuffix(".gz")).suffix
     if ending.removeprefix(".") not in FORMATS:
         raise UserError(
-            f"{path}: no reader for files whose name ends in {ending!r}; corpora are "
-            f"{', '.join(sorted(FORMATS))}, each also .gz."
+            f"{path}: ffkv cannot read files whose name ends in {ending!r}. It reads "
+            f"{', '.join(sorted(FORMATS))}, each also with .gz behind it."
         )
     return FORMATS[ending.removeprefix(".")]
 
 
-def _from_hub(corpus: Corpus, split: str) -> Iterator[Document]:
+def _read_hub(corpus: Corpus, split: str) -> Iterator[Document]:
     rows = _load(
         corpus.dataset,
         name=None if corpus.config == "default" else corpus.config,
@@ -131,20 +158,20 @@ def _from_hub(corpus: Corpus, split: str) -> Iterator[Document]:
     return _rows(rows, corpus.text_field, f"{corpus.dataset}:{split}")
 
 
-def _load(source: str, **arguments):
-    """`datasets.load_dataset`, with its many errors turned into one message that names the source."""
+def _load(source: str, **arguments: Any) -> Dataset:
+    """Calls `datasets.load_dataset`. Its many kinds of errors become one message that names the source."""
     import datasets
 
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what is wrong is said once, below
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the message below is enough
     try:
         return datasets.load_dataset(source, **arguments)
-    except Exception as error:  # the library raises dozens of classes here; none is a defect of ffkv
+    except Exception as error:  # the library raises dozens of classes here, none of them because of a defect in ffkv
         reason = " ".join(str(error.__cause__ or error).split())
         raise UserError(f"The corpus {source} cannot be read: {reason[:500] or type(error).__name__}") from error
 
 
-def _rows(rows, field: str, source: str) -> Iterator[Document]:
+def _rows(rows: Dataset, field: str, source: str) -> Iterator[Document]:
     if field not in rows.column_names:
         raise UserError(
             f"{source} has no field {field!r}; it has {', '.join(map(repr, rows.column_names))}. Set corpus.text_field."
@@ -153,8 +180,8 @@ def _rows(rows, field: str, source: str) -> Iterator[Document]:
         for index, text in enumerate(rows[field]):
             if text is not None and not isinstance(text, str):
                 raise UserError(
-                    f"{source}, row {index}: field {field!r} holds {type(text).__name__}, not text. Set corpus.text_field."
+                    f"{source}, row {index}: field {field!r} contains {type(text).__name__}, not text. Set corpus.text_field."
                 )
             yield Document(f"{source}:{index}", text or "")
     except UnicodeDecodeError as error:
-        raise UserError(f"{source}: field {field!r} holds bytes that are no UTF-8 text ({error}).") from error
+        raise UserError(f"{source}: field {field!r} contains bytes that are not UTF-8 text ({error}).") from error

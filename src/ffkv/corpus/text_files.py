@@ -1,6 +1,6 @@
-"""The texts in a file, as they stand there: no type is guessed, nothing is kept elsewhere, a row at a time.
+"""Reads the texts of a file, row by row. No type is guessed, and no copy is stored.
 
-Whatever the bytes are, a file gives its texts or a `UserError` that names the file and the place.
+Whatever bytes a file contains, the result is its texts or a `UserError` that names the file and the place.
 """
 
 import csv
@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, TextIO
 from ffkv.errors import UserError
 from ffkv.settings.messages import shown
 
-LONGEST = 2**26  # characters of a document or a line: more is no text that anyone wrote, and would fill the memory
-SAMPLE = 4096  # bytes at the beginning that say whether a file is text
-# What a file begins with that is no UTF-8 text, whatever its name says; longer beginnings first.
+MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and they would fill the memory
+SAMPLE_BYTES = 4096  # bytes at the beginning that show whether a file is text
+# How files begin that are not UTF-8 text, whatever their names say. Longer beginnings come first.
 FOREIGN = {
     b"\xff\xfe\0\0": "UTF-32 text: convert it to UTF-8",
     b"\0\0\xfe\xff": "UTF-32 text: convert it to UTF-8",
@@ -35,15 +35,16 @@ FOREIGN = {
 
 
 def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
-    """The texts of a file in their order; None for a row that has none.
+    """Reads the texts of a file, in their order; None for a row without a text.
 
     Args:
-        kind: "text", "json", "csv" or "parquet". A name that ends in .gz says that the file is compressed.
-        field: the field of a row that holds the text; not of kind "text".
-        unit: what a text is in a file of kind "text": "line", "paragraph" or "file".
+        path: the file. If its name ends in .gz, it is compressed.
+        kind: "text", "json", "csv" or "parquet".
+        field: the field of a row that contains the text; not used for the kind "text".
+        unit: the unit that is one text in a file of the kind "text": "line", "paragraph" or "file".
     Raises:
-        UserError: the file cannot be read, is damaged or no file of that kind, has no such field, or holds another thing
-            than text there.
+        UserError: the file cannot be read, is damaged or is of another kind; or the field does not exist or does not
+            contain text.
     """
     try:
         with _open(path) as file:
@@ -53,12 +54,12 @@ def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
                 yield from _json(path, _checked(path, file), field)
             else:
                 plain = _checked(path, file)
-                # Not left to utf-8-sig, which loses a file of the first byte alone.
+                # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
                 if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
                     plain.read(len(BOM_UTF8))
                 stream = io.TextIOWrapper(plain, "utf-8", errors="replace", newline="" if kind == "csv" else None)
                 yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)
-    except (OSError, EOFError, zlib.error) as error:  # of the disk, or of a damaged .gz
+    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz
         raise _unreadable(path, getattr(error, "strerror", None) or error) from error
 
 
@@ -68,12 +69,14 @@ def _unreadable(path: str, reason: object, line: int | None = None) -> UserError
     return UserError(f"The corpus {path} cannot be read{place}: {text or type(reason).__name__}.".replace("..", "."))
 
 
-def _no_field(path: str, field: str, found: list[str]) -> UserError:
-    return UserError(f"{path} has no field {field!r}; it has {shown(found)[1:-1] or 'none'}. Set corpus.text_field.")
+def _no_field(path: str, field: str, fields: list[str]) -> UserError:
+    return UserError(f"{path} has no field {field!r}; it has {shown(fields)[1:-1] or 'none'}. Set corpus.text_field.")
 
 
 def _no_text(path: str, place: str, field: str, value: object) -> UserError:
-    return UserError(f"{path}, {place}: field {field!r} holds {type(value).__name__}, not text. Set corpus.text_field.")
+    return UserError(
+        f"{path}, {place}: field {field!r} contains {type(value).__name__}, not text. Set corpus.text_field."
+    )
 
 
 def _open(path: str) -> BinaryIO:
@@ -81,31 +84,31 @@ def _open(path: str) -> BinaryIO:
 
 
 def _checked(path: str, file: BinaryIO) -> BinaryIO:
-    """The file, still at its beginning, if that may be UTF-8 text."""
-    buffered = io.BufferedReader(file, SAMPLE) if isinstance(file, gzip.GzipFile) else file
-    sample = buffered.peek(SAMPLE)[:SAMPLE]
+    """The file, still at its beginning. Refused if its beginning shows that it is not UTF-8 text."""
+    buffered = io.BufferedReader(file, SAMPLE_BYTES) if isinstance(file, gzip.GzipFile) else file
+    sample = buffered.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
     for beginning, what in FOREIGN.items():
         if sample.startswith(beginning):
             raise _unreadable(path, f"it is {what}")
     if sample.count(0) > len(sample) // 4:
-        raise _unreadable(path, "it begins with NUL bytes, so it is damaged, or UTF-16 text that must become UTF-8")
+        raise _unreadable(path, "it begins with NUL bytes: it is damaged, or it is UTF-16 text; convert it to UTF-8")
     return buffered
 
 
 def _lines(path: str, stream: Any) -> Iterator[Any]:
-    """Lines of a text or byte stream, with what ends them."""
-    for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), stream.read(0)), 1):
-        if len(line) > LONGEST:
-            raise _unreadable(path, f"the line is longer than {LONGEST:,} characters", number)
+    """The lines of a text or byte stream, with their line ends."""
+    for number, line in enumerate(iter(lambda: stream.readline(MAX_CHARACTERS + 1), stream.read(0)), 1):
+        if len(line) > MAX_CHARACTERS:
+            raise _unreadable(path, f"the line is longer than {MAX_CHARACTERS:,} characters", number)
         yield line
 
 
 def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
     if unit == "file":
-        text = stream.read(LONGEST + 1)
-        if len(text) > LONGEST:
+        text = stream.read(MAX_CHARACTERS + 1)
+        if len(text) > MAX_CHARACTERS:
             raise _unreadable(
-                path, f"as one document it is longer than {LONGEST:,} characters: use another txt_document"
+                path, f"as one document it is longer than {MAX_CHARACTERS:,} characters: use another txt_document"
             )
         yield text
         return
@@ -119,8 +122,8 @@ def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
         if line:
             paragraph.append(line)
             length += len(line) + 1
-            if length > LONGEST:
-                raise _unreadable(path, f"the paragraph is longer than {LONGEST:,} characters", number)
+            if length > MAX_CHARACTERS:
+                raise _unreadable(path, f"the paragraph is longer than {MAX_CHARACTERS:,} characters", number)
         elif paragraph:
             yield "\n".join(paragraph)
             paragraph, length = [], 0
@@ -129,7 +132,7 @@ def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _csv(path: str, stream: TextIO, field: str) -> Iterator[str]:
-    csv.field_size_limit(LONGEST)
+    csv.field_size_limit(MAX_CHARACTERS)
     reader = csv.reader(_lines(path, stream), strict=True)
     header, start = None, 1
     while True:
@@ -158,29 +161,32 @@ def _twice(path: str, field: str) -> UserError:
 
 
 def _json(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
-    names, found = None, False
+    names: list[str] | None = None
+    has_field = False
     for place, row in _json_rows(path, file):
         if not isinstance(row, dict):
-            raise UserError(f"{path}, {place}: holds {type(row).__name__}, not an object with fields.")
+            raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
         text = row.get(field)
         if text is not None and not isinstance(text, str):
             raise _no_text(path, place, field, text)
-        names, found = names or list(row), found or field in row
+        names, has_field = names or list(row), has_field or field in row
         yield text
-    if names is not None and not found:
+    if names is not None and not has_field:
         raise _no_field(path, field, names)
 
 
 def _json_rows(path: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Where each row stands, and the row: one a line, or all in one list."""
+    """The place and the content of each row. A file has one row per line, or all rows in one list."""
     for number, line in enumerate(_lines(path, file), 1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if line.isspace() or not line:
             continue
         if line.lstrip().startswith(b"["):
-            rest = file.read(LONGEST + 1 - len(line))
-            if len(line) + len(rest) > LONGEST:
-                raise _unreadable(path, f"its list is longer than {LONGEST:,} bytes: write one object a line", number)
+            rest = file.read(MAX_CHARACTERS + 1 - len(line))
+            if len(line) + len(rest) > MAX_CHARACTERS:
+                raise _unreadable(
+                    path, f"its list is longer than {MAX_CHARACTERS:,} bytes: write one object per line", number
+                )
             rows = _parsed(path, line + rest, number)
             yield from ((f"row {index}", row) for index, row in enumerate(rows))
             return
@@ -192,13 +198,15 @@ def _parsed(path: str, data: bytes, line: int) -> Any:
         return json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
-            parse_int=lambda digits: 0,  # numbers are not read: they may have any number of digits
+            parse_int=lambda digits: 0,  # numbers are not needed, and they may have any number of digits
             parse_float=lambda digits: 0.0,
         )
-    except UnicodeDecodeError as error:  # the format is UTF-8 by definition
-        raise _unreadable(path, f"bytes that are no UTF-8 text ({error.reason} at byte {error.start})", line) from error
+    except UnicodeDecodeError as error:  # JSON is UTF-8 by definition
+        raise _unreadable(
+            path, f"bytes that are not UTF-8 text ({error.reason} at byte {error.start})", line
+        ) from error
     except json.JSONDecodeError as error:
-        raise _unreadable(path, f"no JSON: {error.msg} at character {error.colno}", line + error.lineno - 1) from error
+        raise _unreadable(path, f"not JSON: {error.msg} at character {error.colno}", line + error.lineno - 1) from error
     except ValueError as error:
         raise _unreadable(path, error, line) from error
     except RecursionError as error:
@@ -210,7 +218,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(row) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"the field {shown(twice)} stands there twice")
+        raise ValueError(f"the field {shown(twice)} occurs twice")
     return row
 
 
@@ -222,7 +230,7 @@ def _parquet(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
     from pyarrow import parquet
 
     with tempfile.TemporaryFile() as whole:
-        if isinstance(file, gzip.GzipFile):  # is read from its end
+        if isinstance(file, gzip.GzipFile):  # parquet is read from the end of the file
             shutil.copyfileobj(file, whole)
             file = whole
         try:
@@ -239,6 +247,8 @@ def _parquet(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
                     yield text
                     number += 1
         except UnicodeDecodeError as error:
-            raise _unreadable(path, f"field {field!r} holds bytes that are no UTF-8 text, row {number:,}") from error
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # what a damaged file can raise
+            raise _unreadable(
+                path, f"field {field!r} contains bytes that are not UTF-8 text, row {number:,}"
+            ) from error
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # errors of damaged files
             raise _unreadable(path, error) from error

@@ -1,1 +1,1 @@
-"""The default run's own corpus and model."""
+"""The embedded model: a small GPT-2 that the workflow trains for the default run."""

@@ -1,6 +1,7 @@
 """`ffkv train`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,28 +14,22 @@ from ffkv.settings import Corpus, Embedded, section
 @setting(Corpus, "limit", "validation_share")
 @seed_option
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="The checkpoint folder to write.")
-def train(limit: int, validation_share: float, seed: int, threads: int, output: Path, **values) -> None:
+@click.option("--output", type=WRITABLE, required=True, help="Checkpoint folder to write.")
+def train(limit: int, validation_share: float, seed: int, threads: int, output: Path, **options: Any) -> None:
     """Train the embedded model on the embedded corpus.
 
-    Writes a checkpoint folder that transformers loads, and in it training.csv (the loss by step) and training.json
-    (what was reached).
+    The checkpoint folder can be loaded by transformers. It also contains training.csv (the loss by step) and
+    training.json (the result in numbers).
     """
-    from ffkv.embedded import training
-    from ffkv.errors import UserError
-    from ffkv.process.progress import progress
+    settings = section(Embedded, **options)
     from ffkv.process.runtime import torch_with
 
-    settings = section(Embedded, **values)
-    if settings.width % settings.heads:
-        raise UserError(f"embedded.heads is {settings.heads}: must divide embedded.width, {settings.width}")
     torch_with(threads)
+    from ffkv.embedded import step
+
     corpus = section(Corpus, limit=limit, validation_share=validation_share)
-    with progress(settings.steps * settings.batch_tokens, "tokens", "training") as bar:
-        trained = training.train(settings, corpus, seed, bar.update)
-        bar.total = bar.n  # batches are not full to the last token
-    training.save(trained, output)
+    summary = step.train(settings, corpus, seed, output).summary
     click.echo(
-        f"{trained.summary['parameters']:,} parameters; validation perplexity "
-        f"{trained.summary['validation_perplexity']:.1f} (unigram {trained.summary['unigram_perplexity']:.1f})"
+        f"{summary['parameters']:,} parameters; validation perplexity "
+        f"{summary['validation_perplexity']:.1f} (unigram {summary['unigram_perplexity']:.1f})"
     )

@@ -1,4 +1,4 @@
-"""The embedded model's tokenizer: byte-level byte-pair encoding, as GPT-2's, with a BOS token in front."""
+"""The tokenizer of the embedded model: byte-level byte-pair encoding as in GPT-2, with a BOS token in front."""
 
 from collections.abc import Iterable
 
@@ -10,12 +10,12 @@ BOS_ID = 0
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, context: int) -> PreTrainedTokenizerFast:
-    """Learns a vocabulary. The same texts in the same order give the same tokenizer.
+    """Learns a vocabulary from texts. The same texts in the same order give the same tokenizer.
 
     Args:
-        texts: what it learns from.
-        vocabulary: number of tokens, BOS (id 0) and the 256 bytes among them; short texts may give fewer.
-        context: the model's longest input in tokens, BOS included; stands in the tokenizer's files.
+        texts: texts to learn from.
+        vocabulary: number of tokens, with BOS (id 0) and the 256 bytes. Short texts may give fewer.
+        context: length of the model's longest input in tokens, with BOS. It is written into the tokenizer's files.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

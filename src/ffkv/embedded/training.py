@@ -1,47 +1,49 @@
 """Trains the embedded model: a small GPT-2 with ReLU, on isolated sentences with BOS in front.
 
-Sentences stand alone because ffkv reads them alone: what the model has seen in training is what the workflow shows it.
+The sentences are isolated because ffkv also gives each sentence a context of its own. So the workflow shows the model
+the same kind of text as the training does.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from ffkv.batching import batches, pad
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode, flatten
-from ffkv.corpus.sources import read
 from ffkv.embedded.tokenizer import BOS_ID, train_tokenizer
 from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.files.atomic import atomic
-from ffkv.settings import Corpus, Embedded
+from ffkv.settings import Embedded
 
-PADDING = -100  # what `cross_entropy` ignores
-MEASURED = 10  # how often the loss is written down
-SAMPLE_TOKENS = 8192  # validation tokens that it is measured on before the end
+PADDING = -100  # `cross_entropy` ignores this id
+MEASUREMENTS = 10  # number of times that the loss is written down
+SAMPLE_TOKENS = 8192  # validation tokens of all measurements but the last
 WARM_UP = 0.05  # share of the steps in which the learning rate rises
-FINAL = 0.05  # share of the peak learning rate that is left at the end
-BETAS = (0.9, 0.95)  # of AdamW; averages shorter than its default, for a training of few steps
+FINAL = 0.05  # share of the highest learning rate that is left at the end
+BETAS = (0.9, 0.95)  # of AdamW; they average over fewer steps than its default does, because the training is short
 WEIGHT_DECAY = 0.1
-LARGEST_NORM = 1.0  # of the gradient
+LARGEST_NORM = 1.0  # the gradient is cut to this length
 
-Sentences = list[np.ndarray]  # token ids of each sentence [token], BOS not among them
+Sentences = list[np.ndarray]  # token ids without BOS [sentence][token]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training gives.
+    """The result of a training.
 
-    curve: the columns of `training.csv`.
-    summary: the entries of `training.json`.
+    Attributes:
+        model: the trained model.
+        tokenizer: its tokenizer.
+        curve: the table `training.csv`.
+        summary: the entries of `training.json`.
     """
 
     model: GPT2LMHeadModel
@@ -50,49 +52,64 @@ class Trained:
     summary: dict[str, float]
 
 
-def train(settings: Embedded, corpus: Corpus, seed: int, advance: Callable[[int], None]) -> Trained:
-    """Learns the vocabulary and the model from the train split, and measures both splits.
+def train_model(
+    train: list[Document],
+    validation: list[Document],
+    settings: Embedded,
+    seed: int,
+    advance: Callable[[int], object],
+) -> Trained:
+    """Learns the vocabulary and the model from the train split, and measures the loss of both splits.
 
-    The same settings, seed and number of threads give the same weights to the bit.
+    The same documents, settings, seed and number of threads give the same weights to the bit.
 
     Args:
-        settings: sizes, steps and learning rate.
-        corpus: of the embedded corpus, `limit` and `validation_share` count.
-        advance: told the number of tokens of every step.
+        train: documents of the train split.
+        validation: documents of the validation split.
+        settings: sizes, number of steps and learning rate.
+        seed: seed of the first weights and of the batches.
+        advance: called with the number of tokens of each step.
     Raises:
-        UserError: a split without sentences.
+        UserError: a split has no sentences.
     """
-    documents = {split: list(read(corpus, split)) for split in ("train", "validation")}
-    paragraphs = (paragraph for document in documents["train"] for paragraph in document.text.splitlines())
+    paragraphs = (paragraph for document in train for paragraph in document.text.splitlines())
     tokenizer = train_tokenizer(paragraphs, settings.vocabulary, settings.context)
-    sentences = {split: _sentences(found, tokenizer, settings.context - 1) for split, found in documents.items()}
-    tokens = {split: flatten(found) for split, found in sentences.items()}
-    if empty := [split for split, found in tokens.items() if not len(found)]:
-        raise UserError(
-            f"The {empty[0]} split of the embedded corpus has no sentences: raise corpus.limit or set it to 0."
-        )
+    train_sentences = _encode(train, tokenizer, settings.context - 1, "train")
+    validation_sentences = _encode(validation, tokenizer, settings.context - 1, "validation")
     model = make_model(settings, len(tokenizer), seed)
-    curve = pd.DataFrame(fit(model, sentences["train"], sentences["validation"], settings, seed, advance))
+    curve = pd.DataFrame(fit(model, train_sentences, validation_sentences, settings, seed, advance))
+    train_tokens, validation_tokens = flatten(train_sentences), flatten(validation_sentences)
     summary = {
-        "unigram_perplexity": unigram_perplexity(tokens["train"], tokens["validation"], len(tokenizer)),
+        "unigram_perplexity": unigram_perplexity(train_tokens, validation_tokens, len(tokenizer)),
         "validation_perplexity": float(curve["perplexity"].iloc[-1]),
         "parameters": model.num_parameters(),
-        "train_tokens": len(tokens["train"]),
-        "validation_tokens": len(tokens["validation"]),
+        "train_tokens": len(train_tokens),
+        "validation_tokens": len(validation_tokens),
         "steps": settings.steps,
         "seed": seed,
     }
     return Trained(model, tokenizer, curve, summary)
 
 
-def _sentences(documents: list[Document], tokenizer: PreTrainedTokenizerFast, longest: int) -> Sentences:
-    return encode(
-        documents, tokenizer, longest, "sentence", pretokenized=False, long_sentences="windows", deduplicate=True
-    ).ids
+def _encode(documents: list[Document], tokenizer: PreTrainedTokenizerFast, max_tokens: int, split: str) -> Sentences:
+    encoded = encode(
+        documents, tokenizer, max_tokens, "sentence", pretokenized=False, long_sentences="windows", deduplicate=True
+    )
+    if not encoded.ids:
+        raise UserError(
+            f"The {split} split of the embedded corpus has no sentences: raise corpus.limit or set it to 0."
+        )
+    return encoded.ids
 
 
 def make_model(settings: Embedded, vocabulary: int, seed: int) -> GPT2LMHeadModel:
-    """A GPT-2 with ReLU and random weights. ReLU, because the paper's model has it: a memory is active or it is not."""
+    """Makes a GPT-2 with random weights. It has ReLU as the paper's model has: a memory is either active or not.
+
+    Args:
+        settings: sizes of the model.
+        vocabulary: number of tokens.
+        seed: seed of the weights.
+    """
     torch.manual_seed(seed)
     return GPT2LMHeadModel(
         GPT2Config(
@@ -117,19 +134,20 @@ def fit(
     validation: Sentences,
     settings: Embedded,
     seed: int,
-    advance: Callable[[int], None],
-) -> Iterator[dict]:
-    """Trains the model in place, and yields the rows of `training.csv`: two, one a split, at every tenth of the steps.
+    advance: Callable[[int], object],
+) -> Iterator[dict[str, Any]]:
+    """Trains the model in place. Yields the rows of `training.csv`, one per split after every tenth of the steps.
 
-    The train loss is the mean of the steps since the row before. The validation loss is of a fixed sample, at the last
-    step of the whole split.
+    The train loss is the mean over the steps since the row before. The validation loss is measured on a fixed sample,
+    and after the last step on the whole split.
     """
     random = np.random.default_rng(seed)
-    sample = _sample(validation, random)
+    sample = _draw_sample(validation, random)
     optimizer = torch.optim.AdamW(model.parameters(), betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
-    measured = {math.ceil(settings.steps * part / MEASURED) for part in range(1, MEASURED + 1)}
-    tokens, losses = 0, []
-    for step, ids in zip(range(1, settings.steps + 1), batches(train, settings.batch_tokens, random)):
+    measured = {math.ceil(settings.steps * number / MEASUREMENTS) for number in range(1, MEASUREMENTS + 1)}
+    tokens = 0
+    losses: list[float] = []
+    for step, ids in zip(range(1, settings.steps + 1), random_batches(train, settings.batch_tokens, random)):
         optimizer.param_groups[0]["lr"] = settings.learning_rate * schedule(step, settings.steps)
         losses.append(_descend(model, optimizer, ids))
         advance(size := int((ids != PADDING).sum()))
@@ -141,7 +159,8 @@ def fit(
             losses = []
 
 
-def _descend(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> float:
+def _descend(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, ids: Tensor) -> float:
+    """Takes a step of the optimizer. Returns the loss before it."""
     with torch.enable_grad():
         loss = loss_of(model, ids)
         loss.backward()
@@ -151,55 +170,41 @@ def _descend(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, ids: torc
     return loss.item()
 
 
-def _row(step: int, tokens: int, split: str, loss: float) -> dict:
+def _row(step: int, tokens: int, split: str, loss: float) -> dict[str, Any]:
     return {"step": step, "tokens": tokens, "split": split, "loss": loss, "perplexity": math.exp(loss)}
 
 
 def schedule(step: int, steps: int) -> float:
-    """Share of the peak learning rate at a step, from 1 to `steps`: a linear warm-up, then half a cosine."""
+    """Share of the highest learning rate at a step from 1 to `steps`: it rises linearly, then falls as half a cosine."""
     warm_up = math.ceil(WARM_UP * steps)
     if step <= warm_up:
         return step / warm_up
     return FINAL + (1 - FINAL) * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up))) / 2
 
 
-def batches(sentences: Sentences, batch_tokens: int, random: np.random.Generator) -> Iterator[torch.Tensor]:
-    """Batches without end, epoch after epoch: token ids [sentence, token], padded on the right with `PADDING`.
+def random_batches(sentences: Sentences, batch_tokens: int, random: np.random.Generator) -> Iterator[Tensor]:
+    """Yields batches without end, epoch after epoch: token ids [sentence, token], padded on the right with `PADDING`.
 
-    A batch holds sentences of about one length, so that little is padding; which ones meet, and in which order the
-    batches come, is random.
+    A batch contains sentences of about the same length, so that there is little padding. The order of the batches and
+    the choice among sentences of equal length are random.
     """
     lengths = np.array([len(ids) for ids in sentences])
     while True:
         order = random.permutation(len(sentences))
-        order = order[np.argsort(lengths[order], kind="stable")]
-        cuts = cut(lengths[order], batch_tokens)
-        for index in random.permutation(len(cuts)):
-            yield pad([sentences[number] for number in order[cuts[index]]])
+        epoch = batches(lengths[order], batch_tokens)
+        for index in random.permutation(len(epoch)):
+            yield pad([sentences[number] for number in order[epoch[index]]], value=PADDING)
 
 
-def cut(lengths: np.ndarray, batch_tokens: int) -> list[slice]:
-    """Cuts rising lengths into batches of at most `batch_tokens` tokens (padding included), or of one sentence."""
-    cuts, start = [], 0
-    for stop in range(1, len(lengths) + 1):
-        if stop == len(lengths) or (stop + 1 - start) * lengths[stop] > batch_tokens:
-            cuts.append(slice(start, stop))
-            start = stop
-    return cuts
+def loss_of(model: GPT2LMHeadModel, ids: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of the tokens, in nats, each after BOS and the tokens before it.
 
+    Causal attention does not see the padding on the right. The head is applied to real tokens only.
 
-def pad(sentences: Sentences) -> torch.Tensor:
-    """Sentences as one tensor [sentence, token], filled up on the right with `PADDING`."""
-    padded = np.full((len(sentences), max(map(len, sentences))), PADDING, np.int64)
-    for row, ids in zip(padded, sentences):
-        row[: len(ids)] = ids
-    return torch.from_numpy(padded)
-
-
-def loss_of(model: GPT2LMHeadModel, ids: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Cross-entropy in nats of every token of `ids` [sentence, token] after BOS and the tokens before it.
-
-    Padding stands on the right, where causal attention cannot see it; the head only works on real tokens.
+    Args:
+        model: the model in training.
+        ids: token ids, padded with `PADDING` [sentence, token].
+        reduction: "mean" or "sum" over the tokens.
     """
     inputs = torch.nn.functional.pad(ids[:, :-1].clamp(min=0), (1, 0), value=BOS_ID)
     hidden = model.transformer(inputs, use_cache=False).last_hidden_state
@@ -209,33 +214,21 @@ def loss_of(model: GPT2LMHeadModel, ids: torch.Tensor, reduction: str = "mean") 
 
 @torch.no_grad()
 def evaluate(model: GPT2LMHeadModel, sentences: Sentences, batch_tokens: int) -> float:
-    """Mean cross-entropy a token, in nats."""
-    ordered = sorted(sentences, key=len)
-    cuts = cut(np.array([len(ids) for ids in ordered]), batch_tokens)
-    return sum(loss_of(model, pad(ordered[part]), "sum").item() for part in cuts) / sum(map(len, ordered))
+    """Mean cross-entropy per token, in nats."""
+    loss = 0.0
+    for batch in batches(np.array([len(ids) for ids in sentences]), batch_tokens):
+        loss += loss_of(model, pad([sentences[number] for number in batch], value=PADDING), "sum").item()
+    return loss / sum(map(len, sentences))
 
 
 def unigram_perplexity(train: np.ndarray, validation: np.ndarray, vocabulary: int) -> float:
-    """Perplexity of `validation` [token] under the frequencies of `train` [token], each count raised by one."""
+    """Perplexity of the frequencies of tokens: counts in `train` [token], each raised by 1, tested on `validation` [token]."""
     counts = np.bincount(train, minlength=vocabulary) + 1
     return float(np.exp(-np.log(counts / counts.sum())[validation].mean()))
 
 
-def _sample(sentences: Sentences, random: np.random.Generator) -> Sentences:
-    """Random sentences of about `SAMPLE_TOKENS` tokens together."""
+def _draw_sample(sentences: Sentences, random: np.random.Generator) -> Sentences:
+    """Draws sentences with about `SAMPLE_TOKENS` tokens in all."""
     shuffled = [sentences[number] for number in random.permutation(len(sentences))]
     before = np.cumsum([0] + [len(ids) for ids in shuffled[:-1]])
     return [ids for ids, tokens in zip(shuffled, before) if tokens < SAMPLE_TOKENS]
-
-
-def save(trained: Trained, folder: Path) -> None:
-    """Writes an ordinary checkpoint folder, with `training.csv` and `training.json` beside the weights.
-
-    Raises:
-        UserError: see `files.atomic`.
-    """
-    with atomic(folder) as temporary:
-        trained.model.save_pretrained(temporary)
-        trained.tokenizer.save_pretrained(temporary)
-        tables.write(trained.curve, temporary / "training.csv")
-        (temporary / "training.json").write_text(json.dumps(trained.summary, indent=2) + "\n")

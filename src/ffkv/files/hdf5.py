@@ -179,6 +179,19 @@ def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_
         raise UserError(f"{path} is not of this ffkv's file format {FORMAT}. Delete it and run the workflow again.")
     if kind is not None and attributes["kind"] != kind:
         raise UserError(f"{path} holds {attributes['kind']}, not {kind}: check the order of the arguments.")
+    check_identities(path, attributes, belongs_to)
+
+
+def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to: Mapping[str, Any]) -> None:
+    """Refuses a file that belongs to another model, tokenizer, corpus or sample.
+
+    Args:
+        path: the file, for the message.
+        attributes: attributes of the file.
+        belongs_to: attributes of another file. The identities that both files have must agree.
+    Raises:
+        UserError: an identity differs.
+    """
     for name in IDENTITIES:
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
             what = name.removesuffix("_hash")

@@ -1,8 +1,9 @@
 """Tidy tables on disk: CSV for what a figure draws, parquet for the large ones."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from csv import QUOTE_MINIMAL, QUOTE_NONNUMERIC
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyarrow import csv
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.checksums import verify_sum
+from ffkv.files.hdf5 import check_identities
 
 
 def write(frame: pd.DataFrame, path: Path | str) -> None:
@@ -64,7 +66,18 @@ def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], opt
         raise UserError(f"{option}: layers {sorted(repeated)} are there more than once; give every group once.")
 
 
-def read_all(paths: Iterable[Path | str]) -> pd.DataFrame:
-    """The tables of several layer groups, one below the other. More groups than layers leave empty ones."""
-    tables = [read(path) for path in paths]
+def read_all(paths: Iterable[Path | str], belongs_to: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Reads the tables of several layer groups, and puts them below each other. A table may be empty.
+
+    Args:
+        paths: the tables, each once.
+        belongs_to: attributes of another file. The identities in it and in a table's `attrs` must agree.
+    Raises:
+        UserError: see `read`; or a table belongs to another model, tokenizer or corpus.
+    """
+    tables = []
+    for path in paths:
+        table = read(path)
+        check_identities(path, table.attrs, belongs_to or {})
+        tables.append(table)
     return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)

@@ -1,4 +1,4 @@
-"""How frequent features are by chance: in random prefixes of the train split, by the prefixes' length."""
+"""How frequent features are by chance, counted in random prefixes of the train split, by the length of the prefixes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,17 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from ffkv.keys.features import KINDS, Evidence, Feature, places
+from ffkv.keys.features import KINDS, Evidence, Feature, count_places
 
-LENGTHS = 7  # classes of length: 0, 1, 2-3, 4-7, 8-15, 16-31 and more words
+LENGTH_CLASSES = 7  # 0, 1, 2-3, 4-7, 8-15, 16-31 and more words
 
 
 @dataclass(frozen=True)
 class Background:
-    """Features counted in random prefixes.
+    """The features of random prefixes.
 
-    counts: how often each feature occurs, by class of length. prefixes: number of prefixes [class of length].
-    places: by kind, in how many places a feature could have stood. features: all that occur.
+    Attributes:
+        counts: number of prefixes that have each feature [length class][feature].
+        prefixes: number of prefixes [length class].
+        places: number of places where a feature of each kind could occur, over all prefixes [kind].
+        features: all features that occur.
     """
 
     counts: list[Counter[Feature]]
@@ -26,63 +29,66 @@ class Background:
     features: frozenset[Feature]
 
     def chance(self, feature: Feature, words: np.ndarray) -> float:
-        """Mean probability that random prefixes of given lengths have a feature.
+        """Estimates the mean probability that random prefixes of given lengths have a feature.
 
-        A feature that was seen c times in S places is given the rate (c + 1) / (S + 1) a place. Short prefixes differ
-        from long ones by more than their number of places (they end near the beginning of a sentence): where the
-        frequency among background prefixes of similar length is higher, it is taken.
+        A feature that occurs c times in S places has the rate (c + 1) / (S + 1) per place. Short prefixes differ
+        from long ones not only in their number of places, because they end near the beginning of a sentence. So
+        where the feature is more frequent among background prefixes of similar length, that frequency is used.
 
         Args:
+            feature: kind and text.
             words: number of words of each prefix [prefix].
         """
         kind, _ = feature
         similar = length_class(words)
-        counts = np.array([counted[feature] for counted in self.counts])
+        counts = np.array([class_counts[feature] for class_counts in self.counts])
         rate = (counts.sum() + 1) / (self.places[kind] + 1)
-        anywhere = 1 - (1 - rate) ** np.array([places(kind, count) for count in words.tolist()])
-        frequency = counts[similar] / np.maximum(self.prefixes[similar], 1)
-        return float(np.clip(np.maximum(anywhere, frequency), 0, 1).mean())
+        by_places = 1 - (1 - rate) ** np.array([count_places(kind, count) for count in words.tolist()])
+        by_length = counts[similar] / np.maximum(self.prefixes[similar], 1)
+        return float(np.clip(np.maximum(by_places, by_length), 0, 1).mean())
 
 
 def length_class(words: np.ndarray) -> np.ndarray:
-    """The class of length of prefixes of so many words: classes double in width [prefix]."""
-    return np.minimum(np.frexp(words)[1], LENGTHS - 1)
+    """The length class of prefixes of `words` words [prefix]. Each class is twice as wide as the one before."""
+    return np.minimum(np.frexp(words)[1], LENGTH_CLASSES - 1)
 
 
 def count_background(prefixes: Iterable[Evidence]) -> Background:
     """Counts the features of random prefixes."""
-    counts = [Counter() for _ in range(LENGTHS)]
-    lengths = Counter()
-    for features, words in prefixes:
-        counts[min(words.bit_length(), LENGTHS - 1)].update(features)
-        lengths[words] += 1
-    words = np.array(list(lengths), int)
+    counts: list[Counter[Feature]] = [Counter() for _ in range(LENGTH_CLASSES)]
+    lengths: Counter[int] = Counter()
+    for features, length in prefixes:
+        counts[min(length.bit_length(), LENGTH_CLASSES - 1)].update(features)
+        lengths[length] += 1
+    classes = length_class(np.array(list(lengths), int))
     return Background(
-        counts,
-        np.bincount(length_class(words), weights=list(lengths.values()), minlength=LENGTHS),
-        {kind: sum(places(kind, length) * number for length, number in lengths.items()) for kind in KINDS},
-        frozenset().union(*counts),
+        counts=counts,
+        prefixes=np.bincount(classes, weights=list(lengths.values()), minlength=LENGTH_CLASSES),
+        places={kind: sum(count_places(kind, length) * number for length, number in lengths.items()) for kind in KINDS},
+        features=frozenset().union(*counts),
     )
 
 
 def p_value(occurrences: np.ndarray, prefixes: np.ndarray, chance: np.ndarray) -> np.ndarray:
-    """Probability that a feature stands in so many random prefixes or more.
+    """Probability that at least `occurrences` of `prefixes` random prefixes have a feature.
 
-    The binomial tail at the mean probability; where probabilities differ between prefixes the true tail is smaller,
-    for all counts that exceed the expected one by 1 (Hoeffding 1956, theorem 4).
+    This is the binomial tail at the mean probability. Where the probabilities differ between prefixes, the true tail
+    is smaller for every count that exceeds the expected count by 1 or more (Hoeffding 1956, theorem 4).
 
     Args:
-        occurrences: prefixes that have the feature; prefixes: how many there are; chance: mean probability. Same shape.
+        occurrences: number of prefixes that have the feature, any shape.
+        prefixes: number of prefixes, same shape.
+        chance: mean probability that a prefix has the feature, same shape.
     """
     return binom.sf(np.asarray(occurrences) - 1, prefixes, chance)
 
 
 def q_values(p_values: np.ndarray, hypotheses: int) -> np.ndarray:
-    """Benjamini-Hochberg adjusted p-values.
+    """Benjamini-Hochberg adjusted p-values [tested].
 
     Args:
         p_values: the smallest p-values, in any order [tested].
-        hypotheses: how many there are in all; those that are not given count as 1.
+        hypotheses: number of all hypotheses. Each one without a p-value here has the p-value 1.
     """
     order = np.argsort(p_values, kind="stable")
     adjusted = np.asarray(p_values, float)[order] * hypotheses / np.arange(1, len(order) + 1)

@@ -1,14 +1,23 @@
-"""`ffkv keys`: patterns, token removal, the effect of low precision, and what the report draws of them."""
+"""`ffkv keys`: `patterns`, `removal`, `precision`, `summarize`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ffkv.options import MODEL, READABLE, TRIGGERS, WRITABLE, part_options, seed_option, setting, threads_option
+from ffkv.options import (
+    CORPUS,
+    MODEL,
+    READABLE,
+    TRIGGERS,
+    WRITABLE,
+    part_options,
+    seed_option,
+    setting,
+    threads_option,
+)
 from ffkv.parts import Part
-from ffkv.settings import Activations, Keys, Model
-
-CORPUS = click.option("--corpus", "corpus_file", type=READABLE, required=True, help="corpus/train.h5.")
+from ffkv.settings import Activations, Keys, Model, section
 
 
 @click.group()
@@ -23,8 +32,10 @@ def keys() -> None:
 @seed_option
 @part_options("layer_group")
 @threads_option
-@click.option("--patterns", "patterns_file", type=WRITABLE, required=True, help="The table of patterns to write.")
-@click.option("--prefixes", "prefixes_file", type=WRITABLE, required=True, help="The table of prefixes to write.")
+@click.option("--output-patterns", type=WRITABLE, required=True, help="Table to write, keys/patterns/<group>.parquet.")
+@click.option(
+    "--output-by-prefix", type=WRITABLE, required=True, help="Table to write, keys/by_prefix/<group>.parquet."
+)
 def patterns(
     triggers_file: Path,
     corpus_file: Path,
@@ -32,41 +43,18 @@ def patterns(
     layer_group: int,
     layer_groups: int,
     threads: int,
-    patterns_file: Path,
-    prefixes_file: Path,
-    **values,
+    output_patterns: Path,
+    output_by_prefix: Path,
+    **options: Any,
 ) -> None:
-    """Find what recurs in the trigger examples of sampled keys, and in random prefixes beside them."""
-    from ffkv.activations.trigger_file import read_triggers
-    from ffkv.corpus.corpus_file import read_corpus
-    from ffkv.errors import UserError
+    """Find patterns in the trigger examples of random keys, and in as many random keys made of random prefixes."""
     from ffkv.files import tables
-    from ffkv.keys.key_sample import sampled_examples
-    from ffkv.keys.patterns import find_patterns, prepare
-    from ffkv.keys.tables import PATTERNS, PREFIXES, pattern_rows, prefix_rows, typed
-    from ffkv.process.progress import progress
-    from ffkv.settings import section
+    from ffkv.keys.step import find_patterns
 
-    settings = section(Keys, **values)
-    if settings.minimum_prefixes > settings.pattern_triggers:
-        raise UserError(
-            f"keys.minimum_prefixes is {settings.minimum_prefixes}: at most keys.pattern_triggers, "
-            f"{settings.pattern_triggers}, or there can be no pattern."
-        )
-    corpus = read_corpus(corpus_file)
-    triggers = read_triggers(triggers_file, corpus.attributes)
-    layers = Part(layer_group, layer_groups).of(triggers.layers)
-    found_patterns, found_prefixes = [], []
-    detector = prepare(corpus, settings, seed)
-    with progress(len(layers), "layers", "patterns") as bar:
-        for layer in layers:
-            examples = sampled_examples(triggers, corpus, layer, settings.per_layer, settings.pattern_triggers, seed)
-            found = find_patterns([key.prefixes for key in examples], detector)
-            found_patterns += pattern_rows(layer, examples, found)
-            found_prefixes += prefix_rows(layer, examples, found)
-            bar.update()
-    tables.write(typed(found_patterns, PATTERNS), patterns_file)
-    tables.write(typed(found_prefixes, PREFIXES), prefixes_file)
+    settings, group = section(Keys, **options), Part(layer_group, layer_groups)
+    pattern_table, prefix_table = find_patterns(triggers_file, corpus_file, settings, seed, group)
+    tables.write(pattern_table, output_patterns)
+    tables.write(prefix_table, output_by_prefix)
 
 
 @keys.command()
@@ -79,13 +67,11 @@ def patterns(
 @seed_option
 @part_options("layer_group")
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="The table to write.")
+@click.option("--output", type=WRITABLE, required=True, help="Table to write, keys/removal/<group>.parquet.")
 def removal(
     model_folder: Path,
     triggers_file: Path,
     corpus_file: Path,
-    per_layer: int,
-    removal_triggers: int,
     device: str,
     batch_tokens: int,
     seed: int,
@@ -93,32 +79,18 @@ def removal(
     layer_groups: int,
     threads: int,
     output: Path,
+    **options: Any,
 ) -> None:
-    """Remove the first, the last or another token from trigger examples, and see how coefficients change."""
+    """Remove the first, the last or a random token from trigger examples, and measure how coefficients change."""
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv.activations.last_token import last_coefficients
     from ffkv.files import tables
-    from ffkv.keys.key_sample import removal_stream, sampled_keys, trigger_prefixes
-    from ffkv.keys.removal import relative_changes
-    from ffkv.keys.tables import REMOVAL, removal_rows, typed
-    from ffkv.process.progress import progress
+    from ffkv.keys.step import remove_tokens
 
-    model, triggers, corpus = _read(model_folder, triggers_file, corpus_file, device)
-    layers, rows = Part(layer_group, layer_groups).of(triggers.layers), []
-    with progress(len(layers), "layers", "token removal") as bar:
-        for layer in layers:
-            sampled = sampled_keys(triggers, layer, per_layer, seed)
-            memories, _, prefixes = trigger_prefixes(triggers, corpus, layer, sampled, removal_triggers)
-
-            def coefficients(shortened, of_memories, layer=layer):
-                return last_coefficients(model, layer, shortened, of_memories, batch_tokens)
-
-            changes = relative_changes(prefixes, memories, corpus.bos, coefficients, removal_stream(seed, layer))
-            rows += removal_rows(layer, sampled, memories, changes)
-            bar.update()
-    tables.write(typed(rows, REMOVAL), output)
+    settings, group = section(Keys, **options), Part(layer_group, layer_groups)
+    table = remove_tokens(model_folder, triggers_file, corpus_file, settings, batch_tokens, device, seed, group)
+    tables.write(table, output)
 
 
 @keys.command()
@@ -130,75 +102,57 @@ def removal(
 @setting(Activations, "batch_tokens")
 @seed_option
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="The table to write, keys/precision.csv.")
+@click.option("--output", type=WRITABLE, required=True, help="Table to write, keys/precision.csv.")
 def precision(
     model_folder: Path,
     triggers_file: Path,
     corpus_file: Path,
-    per_layer: int,
     device: str,
     batch_tokens: int,
     seed: int,
     threads: int,
     output: Path,
+    **options: Any,
 ) -> None:
-    """Work the coefficients of trigger examples out again in float32, and see what the weights' type does to them."""
+    """Compute the coefficients of trigger examples again in float32, and measure the effect of low precision."""
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
     from ffkv.files import tables
-    from ffkv.keys.key_sample import sampled_keys
-    from ffkv.keys.precision import COLUMNS, precision_row, rescored
-    from ffkv.keys.tables import typed
-    from ffkv.process.progress import progress
+    from ffkv.keys.step import measure_precision
 
-    (model, triggers, corpus), rows = _read(model_folder, triggers_file, corpus_file, device), []
-    model.model.float()
-    with progress(triggers.layers, "layers", "float32") as bar:
-        for layer in range(triggers.layers):
-            sampled = sampled_keys(triggers, layer, per_layer, seed)
-            rows.append(precision_row(layer, *rescored(model, triggers, corpus, layer, sampled, batch_tokens)))
-            bar.update()
-    tables.write(typed(rows, COLUMNS), output)
-
-
-def _read(model_folder: Path, triggers_file: Path, corpus_file: Path, device: str):
-    """The model, its triggers and the corpus that they come from; refused where they do not belong together."""
-    from ffkv.activations.trigger_file import read_triggers
-    from ffkv.corpus.corpus_file import read_corpus
-    from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.checkpoint.load import load
-
-    identity = read_anatomy(model_folder).identity
-    corpus = read_corpus(corpus_file, identity)
-    triggers = read_triggers(triggers_file, {**corpus.attributes, **identity})
-    return load(model_folder, device), triggers, corpus
+    settings = section(Keys, **options)
+    table = measure_precision(model_folder, triggers_file, corpus_file, settings, batch_tokens, device, seed)
+    tables.write(table, output)
 
 
 @keys.command()
 @TRIGGERS
 @click.option(
-    "--patterns", "pattern_files", type=READABLE, multiple=True, required=True, help="A layer group's patterns."
+    "--patterns", type=READABLE, multiple=True, required=True, help="Table keys/patterns/<group>.parquet; repeat it."
 )
-@click.option("--prefixes", "prefix_files", type=READABLE, multiple=True, required=True, help="Its prefixes.")
-@click.option("--removal", "removal_files", type=READABLE, multiple=True, required=True, help="Its token removals.")
+@click.option(
+    "--by-prefix", type=READABLE, multiple=True, required=True, help="Table keys/by_prefix/<group>.parquet; repeat it."
+)
+@click.option(
+    "--removal", type=READABLE, multiple=True, required=True, help="Table keys/removal/<group>.parquet; repeat it."
+)
 @seed_option
-@click.option("--output", type=WRITABLE, required=True, help="The folder to write the four tables into.")
-def summarize(triggers_file: Path, pattern_files, prefix_files, removal_files, seed: int, output: Path) -> None:
-    """Put the layer groups together: categories.csv, patterns.csv, removal.csv and activity.csv.
+@click.option("--output", type=WRITABLE, required=True, help="Folder to write into, keys/.")
+def summarize(
+    triggers_file: Path,
+    patterns: tuple[Path, ...],
+    by_prefix: tuple[Path, ...],
+    removal: tuple[Path, ...],
+    seed: int,
+    output: Path,
+) -> None:
+    """Summarize the tables of all layer groups: the tables of figures 2 and 3, and activity.csv.
 
-    Repeat --patterns, --prefixes and --removal for each group.
+    Give --patterns, --by-prefix and --removal once for each layer group.
     """
-    from ffkv.activations.trigger_file import read_triggers
     from ffkv.files import tables
-    from ffkv.keys.tables import activity, category_shares, living_layers, pattern_summary, removal_summary
+    from ffkv.keys.step import summarize_keys
 
-    triggers = read_triggers(triggers_file)
-    found, prefixes, removed = (tables.read_all(files) for files in (pattern_files, prefix_files, removal_files))
-    alive = living_layers(triggers)
-    tables.check_layers(prefixes, ["sample", "layer", "memory", "rank"], alive, "--prefixes")
-    tables.check_layers(removed, ["layer", "memory", "removed"], alive, "--removal")
-    tables.write(category_shares(prefixes, triggers.layers), output / "categories.csv")
-    tables.write(pattern_summary(found, prefixes, triggers.layers), output / "patterns.csv")
-    tables.write(removal_summary(removed, triggers.layers, seed), output / "removal.csv")
-    tables.write(activity(triggers), output / "activity.csv")
+    for name, table in summarize_keys(triggers_file, patterns, by_prefix, removal, seed).items():
+        tables.write(table, output / f"{name}.csv")

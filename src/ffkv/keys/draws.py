@@ -1,4 +1,7 @@
-"""How alike random prefixes are: draws of as many as a key has of each class of length, out of a pool."""
+"""How similar random prefixes are to each other. Random keys are drawn from a pool of random prefixes.
+
+A drawn key has as many prefixes of each length class as the real key that it is compared with.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,16 +12,19 @@ from scipy.sparse import csr_matrix
 from ffkv.keys.key_sample import SIMILARITY
 from ffkv.keys.topics import Space
 
-DRAWS = 4000  # random keys that a key is compared with: a single key among 200 can pass at 5 %
-BLOCK = 500  # of these at a time, so that their sums fit into the cache
+NULL_DRAWS = 4000  # random keys that a key is compared with; enough for a single key among 200 to pass at 5 %
+DRAWS_PER_BLOCK = 500  # few enough for the sums of their vectors to fit into the cache
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Random prefixes in a latent space, those of one class of length behind those of another.
+    """Random prefixes in a latent space, ordered by length class.
 
-    space: the latent space. vectors: of unit length [prefix, dimension]. words: their words' weights [prefix, word].
-    starts: where each class begins, and the end [class + 1].
+    Attributes:
+        space: the latent space.
+        vectors: the prefixes' vectors, of length 1 [prefix, dimension].
+        words: the weights of the words that each vector was computed from [prefix, word].
+        starts: the first prefix of each length class, and the number of all prefixes [class + 1].
     """
 
     space: Space
@@ -26,106 +32,125 @@ class Pool:
     words: csr_matrix
     starts: np.ndarray
 
-    def of_class(self, number: int) -> np.ndarray:
-        """The vectors of a class of length [prefix, dimension]."""
-        return self.vectors[self.starts[number] : self.starts[number + 1]]
+    def of_class(self, length_class: int) -> np.ndarray:
+        """The vectors of one length class [prefix, dimension]."""
+        return self.vectors[self.starts[length_class] : self.starts[length_class + 1]]
 
 
 @dataclass(frozen=True)
-class Block:
-    """Some draws of prefixes from a pool. Each has places for prefixes of each class of length, one class after another.
+class DrawBlock:
+    """Some draws of prefixes from a pool.
 
-    sums: by class, of the vectors in its first one, two and more places [class][places, draw, dimension].
-    classes: of each place; ranks: its number, from 0, among those of its class [place].
-    of_draw, first, second: pairs of places whose prefixes share a word [pair].
-    change: of the pair's cosine if both are without it. only: whether one of them has no other word [pair].
+    Each draw has the same places. The places of one length class are next to each other. A pair is two places of one
+    draw whose prefixes share a word.
+
+    Attributes:
+        sums: sum of the vectors in the first place, the first two places, and so on [class][place, draw, dimension].
+        classes: length class of each place [place].
+        ranks: number of each place among those of its class, from 0 [place].
+        of_draw: draw of each pair [pair].
+        left_prefix: place of the first prefix of each pair [pair].
+        right_prefix: place of the second prefix of each pair [pair].
+        cosine_change: change of each pair's cosine when the shared words are removed from both prefixes [pair].
+        becomes_empty: True if a prefix of the pair has no word left then [pair].
     """
 
     sums: list[np.ndarray]
     classes: np.ndarray
     ranks: np.ndarray
     of_draw: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
-    change: np.ndarray
-    only: np.ndarray
+    left_prefix: np.ndarray
+    right_prefix: np.ndarray
+    cosine_change: np.ndarray
+    becomes_empty: np.ndarray
 
     def similarity(self, counts: np.ndarray) -> np.ndarray:
-        """Mean cosine of the pairs of prefixes, each pair without the words that both have [draw].
+        """Mean cosine of all pairs of prefixes, each pair without the words that both have [draw].
 
         Args:
-            counts: how many prefixes of each class are looked at [class], two or more in all.
+            counts: number of prefixes per length class that are used, two or more in all [class].
         """
         total = sum(sums[count - 1] for sums, count in zip(self.sums, counts.tolist(), strict=True) if count)
-        draws, number = len(total), counts.sum()
-        looked_at = self.ranks < counts[self.classes]
-        sharing = looked_at[self.first] & looked_at[self.second]
+        draws, prefixes = len(total), counts.sum()
+        used = self.ranks < counts[self.classes]
+        sharing = used[self.left_prefix] & used[self.right_prefix]
         of_draw = self.of_draw[sharing]
-        change = np.bincount(of_draw, weights=self.change[sharing], minlength=draws)
-        pairs = number * (number - 1) / 2 - np.bincount(of_draw, weights=self.only[sharing], minlength=draws)
-        return (np.einsum("nd,nd->n", total, total) / 2 - number / 2 + change) / np.maximum(pairs, 1)
+        change = np.bincount(of_draw, weights=self.cosine_change[sharing], minlength=draws)
+        empty = np.bincount(of_draw, weights=self.becomes_empty[sharing], minlength=draws)
+        pairs = prefixes * (prefixes - 1) / 2 - empty
+        return (np.einsum("nd,nd->n", total, total) / 2 - prefixes / 2 + change) / np.maximum(pairs, 1)
 
 
 def mean_cosine(vectors: np.ndarray) -> float:
-    """Mean cosine of the pairs of vectors of unit length [vector, dimension], two or more."""
+    """Mean cosine of all pairs of vectors of length 1 [vector, dimension]. There must be two vectors or more."""
     total = vectors.sum(axis=0)
     return float((total @ total - len(vectors)) / (len(vectors) * (len(vectors) - 1)))
 
 
-def blocks(pool: Pool, most: np.ndarray, seed: int) -> Iterator[Block]:
-    """`DRAWS` draws, in blocks. The same seed draws the same prefixes into the same places, however many there are.
+def draw_blocks(pool: Pool, places: np.ndarray, seed: int) -> Iterator[DrawBlock]:
+    """Makes `NULL_DRAWS` draws, in blocks.
+
+    The same seed draws the same prefixes into the same places, whatever the number of places.
 
     Args:
-        most: places for each class [class]; none for a class of which the pool has no prefix.
+        pool: random prefixes.
+        places: number of places per length class; 0 for a class without a prefix in the pool [class].
+        seed: the run's seed.
     """
-    classes = np.repeat(np.arange(len(most)), most)
-    ranks = np.concatenate([np.arange(places) for places in most])
-    drawn = [_drawn(pool, number, places, seed) for number, places in enumerate(most.tolist())]
-    for start in range(0, DRAWS, BLOCK):
-        parts = [numbers[:, start : start + BLOCK] for numbers in drawn]
-        sums = [np.cumsum(pool.vectors[numbers], axis=0) for numbers in parts]
-        yield Block(sums, classes, ranks, *_sharing(pool, np.concatenate(parts)))
+    classes = np.repeat(np.arange(len(places)), places)
+    ranks = np.concatenate([np.arange(count) for count in places])
+    draws = [_draw_prefixes(pool, number, count, seed) for number, count in enumerate(places.tolist())]
+    for start in range(0, NULL_DRAWS, DRAWS_PER_BLOCK):
+        by_class = [prefixes[:, start : start + DRAWS_PER_BLOCK] for prefixes in draws]
+        sums = [np.cumsum(pool.vectors[prefixes], axis=0) for prefixes in by_class]
+        yield DrawBlock(sums, classes, ranks, *_find_pairs(pool, np.concatenate(by_class)))
 
 
-def _drawn(pool: Pool, number: int, places: int, seed: int) -> np.ndarray:
-    """Which prefixes of the pool stand in the places of a class [place, draw]."""
-    generator = np.random.default_rng([seed, SIMILARITY, number])
-    low, high = pool.starts[number : number + 2]
-    return generator.integers(low, max(high, low + 1), (places, DRAWS))
+def _draw_prefixes(pool: Pool, length_class: int, places: int, seed: int) -> np.ndarray:
+    """Draws prefixes of the pool into the places of one length class [place, draw]."""
+    generator = np.random.default_rng([seed, SIMILARITY, length_class])
+    low, high = pool.starts[length_class : length_class + 2]
+    return generator.integers(low, max(high, low + 1), (places, NULL_DRAWS))
 
 
-def _sharing(pool: Pool, drawn: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The pairs of a block: `of_draw`, `first`, `second`, `change` and `only`.
+def _find_pairs(pool: Pool, draws: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The fields of a `DrawBlock` that describe pairs, from `of_draw` to `becomes_empty` [pair].
 
     Args:
-        drawn: prefixes of the pool [place, draw].
+        pool: random prefixes.
+        draws: prefixes of the pool [place, draw].
     """
-    prefixes = drawn.T.ravel()
+    prefixes = draws.T.ravel()
     words = pool.words[prefixes]
     place = np.repeat(np.arange(len(prefixes)), np.diff(words.indptr))  # counted over all draws
-    code = place // len(drawn) * words.shape[1] + words.indices
+    code = place // len(draws) * words.shape[1] + words.indices  # draw and word
     order = np.argsort(code, kind="stable")
     place, code = place[order], code[order]
     pairs = [np.empty((2, 0), int)]
-    for shift in range(1, len(drawn)):
+    for shift in range(1, len(draws)):
         same = np.flatnonzero(code[shift:] == code[:-shift])
         if not len(same):
             break
         pairs.append(np.stack([place[same], place[same + shift]]))
-    first, second = np.unique(np.concatenate(pairs, axis=1), axis=1)
-    return (
-        first // len(drawn),
-        first % len(drawn),
-        second % len(drawn),
-        *_apart(pool, prefixes[first], prefixes[second]),
-    )
+    left, right = np.unique(np.concatenate(pairs, axis=1), axis=1)
+    cosine_change, becomes_empty = _without_shared_words(pool, prefixes[left], prefixes[right])
+    return left // len(draws), left % len(draws), right % len(draws), cosine_change, becomes_empty
 
 
-def _apart(pool: Pool, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By how much the cosine of two prefixes changes without their common words; whether one has no other [pair]."""
-    words, others = pool.words[first], pool.words[second]
-    common = words.multiply(others).astype(bool)
-    alone = [pool.space.vectors(part - part.multiply(common)) for part in (words, others)]
-    cosine = np.einsum("pd,pd->p", *alone)
-    change = cosine - np.einsum("pd,pd->p", pool.vectors[first], pool.vectors[second])
-    return change, ~(alone[0].any(axis=1) & alone[1].any(axis=1))
+def _without_shared_words(pool: Pool, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compares pairs of prefixes with and without the words that both have.
+
+    Args:
+        pool: random prefixes.
+        left: the first prefix of each pair, as a number in the pool [pair].
+        right: the second one [pair].
+    Returns:
+        The change of the cosine [pair], and whether a prefix has no word left [pair].
+    """
+    left_words, right_words = pool.words[left], pool.words[right]
+    shared = left_words.multiply(right_words).astype(bool)
+    left_vectors = pool.space.vectors(left_words - left_words.multiply(shared))
+    right_vectors = pool.space.vectors(right_words - right_words.multiply(shared))
+    cosine = np.einsum("pd,pd->p", left_vectors, right_vectors)
+    change = cosine - np.einsum("pd,pd->p", pool.vectors[left], pool.vectors[right])
+    return change, ~(left_vectors.any(axis=1) & right_vectors.any(axis=1))

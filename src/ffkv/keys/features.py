@@ -1,4 +1,4 @@
-"""What may recur in the prefixes that trigger a key: words at their ends, sequences of words, the last word's class."""
+"""The features that can recur in the trigger examples of a key: first and last words, sequences of words, word classes."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,9 +8,11 @@ from typing import NamedTuple
 class Kind(NamedTuple):
     """A kind of feature.
 
-    family: "shallow" (words, section 3.2) or "semantic" (a topic).
-    words: how many words it takes. anywhere: whether it may stand anywhere in the prefix, or has one place.
-    phrase: how a pattern of this kind reads.
+    Attributes:
+        family: "shallow" (words) or "semantic" (a topic), as in section 3.2 of the paper.
+        words: number of words of a feature.
+        anywhere: True if the feature can occur anywhere in the prefix, False if it has one fixed place.
+        phrase: how a pattern of this kind is described; "{}" stands for the feature's text.
     """
 
     family: str
@@ -19,7 +21,7 @@ class Kind(NamedTuple):
     phrase: str
 
 
-# The more specific before the less specific: of patterns that stand in the same prefixes the first one is named.
+# From the most specific to the least specific: of several patterns in the same prefixes, the first one is kept.
 KINDS = {
     "last trigram": Kind("shallow", 3, False, "ends with “{}”"),
     "inner trigram": Kind("shallow", 3, True, "contains “{}”"),
@@ -31,14 +33,18 @@ KINDS = {
     "topic": Kind("semantic", 1, False, "is about {}"),
 }
 
-
-# Something that a prefix has: a name in `KINDS`, and the words, the class or the topic. A plain tuple, because
-# there are many, and the garbage collector passes over plain tuples of strings.
+# The kind (a name in `KINDS`) and the text: words, a word class or a topic. This is a plain tuple because there are
+# many features, and the garbage collector does not track plain tuples of strings.
 Feature = tuple[str, str]
 
 
 class Evidence(NamedTuple):
-    """A prefix as the test of shallow patterns sees it: its features, and the number of words that they come from."""
+    """A prefix as the test of shallow patterns sees it.
+
+    Attributes:
+        features: the prefix's features. A feature that occurs twice is listed twice.
+        words: number of words of the prefix.
+    """
 
     features: list[Feature]
     words: int
@@ -56,7 +62,7 @@ FUNCTION_WORDS = {
     "may might must not",
 }
 CLASS_OF_WORD = {word: name for name, listed in FUNCTION_WORDS.items() for word in listed.split()}
-# In this order: the first form that a word has is its class.
+# A word belongs to the first class whose form it has.
 CLASS_OF_FORM = {
     "a year": re.compile(r"(1[0-9]|20)\d\d").fullmatch,
     "a number": re.compile(r"[-+]?\d[\d.,:@%–]*").fullmatch,
@@ -71,17 +77,17 @@ CLASS_OF_FORM = {
 
 
 def word_class(word: str) -> str:
-    """The class of a word by its form, such as "a year" or "a preposition"; "" for a word of no class."""
-    if listed := CLASS_OF_WORD.get(word.lower()):
-        return listed
+    """The class of a word, such as "a year" or "a preposition"; "" for a word without a class."""
+    if name := CLASS_OF_WORD.get(word.lower()):
+        return name
     return next((name for name, has_form in CLASS_OF_FORM.items() if has_form(word)), "")
 
 
 def shallow_evidence(words: Sequence[str]) -> Evidence:
-    """The shallow features of a prefix, in lower case; what occurs twice in it is there twice.
+    """Lists the shallow features of a prefix, in lower case.
 
     Args:
-        words: the prefix's words, whole and in their own case.
+        words: the prefix's words, in their original case.
     """
     lower = [word.lower() for word in words]
     return Evidence(list(_shallow(words, lower)), len(words))
@@ -101,7 +107,7 @@ def _shallow(words: Sequence[str], lower: list[str]) -> Iterator[Feature]:
             yield f"last {name}", sequences[-1]
 
 
-def places(kind: str, words: int) -> int:
-    """In how many places of a prefix of so many words a feature of a kind can stand."""
+def count_places(kind: str, words: int) -> int:
+    """Number of places where a feature of a kind can occur in a prefix of `words` words."""
     fits = max(0, words - KINDS[kind].words + 1)
     return fits if KINDS[kind].anywhere else min(fits, 1)

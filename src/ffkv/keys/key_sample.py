@@ -1,4 +1,4 @@
-"""Which keys are looked at, in which prefixes, and the random prefixes beside them."""
+"""Samples: which keys are analysed, in which prefixes, and the random prefixes that are compared with them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,17 +9,19 @@ from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import words
 
-# What a random choice is for: with the run's seed (and the layer) it makes a stream of its own.
+# The purpose of a random choice. With the run's seed (and the layer) it makes a random stream of its own.
 KEYS, RANDOM, BACKGROUND, REMOVAL, SIMILARITY = range(5)
-DRAWS = 4  # random prefixes that are drawn for each that is wanted, because some are of one sentence
+DRAWS_PER_EXAMPLE = 4  # random prefixes drawn for each one that is needed, because some are from the same sentence
 
 
 class Examples(NamedTuple):
-    """Prefixes that are looked at together.
+    """The prefixes of one key, which are analysed together.
 
-    sample: "trigger" for a key's trigger examples, "random" for random prefixes in their place.
-    memory: the key's number in its layer, or the number of the random draw.
-    ranks: of the triggers in the key's list; prefixes: their words. Same length.
+    Attributes:
+        sample: "trigger" for a key's trigger examples, "random" for random prefixes in their place.
+        memory: number of the memory in its layer, or number of the random key.
+        ranks: rank of each prefix among the key's trigger examples, from 0 [prefix].
+        prefixes: words of each prefix [prefix][word].
     """
 
     sample: str
@@ -28,79 +30,90 @@ class Examples(NamedTuple):
     prefixes: list[list[str]]
 
 
-def sampled_keys(triggers: Triggers, layer: int, count: int, seed: int) -> np.ndarray:
-    """Random keys of a layer among those that have a trigger, ascending; all of them where there are no more."""
+def sample_keys(triggers: Triggers, layer: int, count: int, seed: int) -> np.ndarray:
+    """Draws keys of a layer among those that have a trigger.
+
+    Returns:
+        Numbers of the memories in the layer, ascending [key]; all living keys if there are no more than `count`.
+    """
     alive = np.flatnonzero(triggers.count[triggers.rows(layer)])
     generator = np.random.default_rng([seed, KEYS, layer])
     return np.sort(generator.choice(alive, min(count, len(alive)), replace=False))
 
 
-def sampled_examples(
-    triggers: Triggers, corpus: Corpus, layer: int, keys: int, count: int, seed: int
-) -> list[Examples]:
-    """The trigger examples of up to `keys` random keys of a layer, and as many times random prefixes in their place."""
+def sample_examples(triggers: Triggers, corpus: Corpus, layer: int, keys: int, count: int, seed: int) -> list[Examples]:
+    """Draws keys of a layer with their trigger examples, and as many random keys.
+
+    Args:
+        triggers: trigger examples of every key.
+        corpus: the sentences that the triggers come from.
+        layer: number of the layer, from 0.
+        keys: number of keys, if the layer has so many living ones.
+        count: number of trigger examples per key.
+        seed: the run's seed.
+    """
     count = min(count, triggers.sentence.shape[1])
-    chosen = sampled_keys(triggers, layer, keys, seed)
+    memories = sample_keys(triggers, layer, keys, seed)
     return [
-        *(trigger_examples(triggers, corpus, layer, memory, count) for memory in chosen.tolist()),
-        *random_examples(corpus, len(chosen), count, seed, layer),
+        *(trigger_examples(triggers, corpus, layer, memory, count) for memory in memories.tolist()),
+        *random_examples(corpus, len(memories), count, seed, layer),
     ]
 
 
 def trigger_examples(triggers: Triggers, corpus: Corpus, layer: int, memory: int, count: int) -> Examples:
     """The first `count` trigger examples of a key that are from different sentences.
 
-    Prefixes of one sentence repeat each other, so that only the highest one of each sentence is evidence.
+    Prefixes of one sentence repeat each other. So only the highest one of each sentence counts as evidence.
     """
     row = triggers.layer_offset[layer] + memory
     sentences = triggers.sentence[row, : triggers.count[row]]
     ranks = first_of_each(sentences)[:count]
-    found = prefix_words(corpus, sentences[ranks], triggers.position[row, ranks])
-    return Examples("trigger", memory, ranks.tolist(), found)
+    prefixes = prefix_words(corpus, sentences[ranks], triggers.position[row, ranks])
+    return Examples("trigger", memory, ranks.tolist(), prefixes)
 
 
 def random_examples(corpus: Corpus, keys: int, count: int, seed: int, layer: int) -> list[Examples]:
-    """As many random prefixes as `keys` keys would have, drawn as triggers are: each of another sentence.
+    """Draws random keys: `count` random prefixes each, all from different sentences, as triggers are.
 
-    They are fewer than `count` only where the corpus has hardly more sentences than that.
+    A key has fewer than `count` prefixes only if the corpus has hardly more than `count` sentences.
     """
     generator = np.random.default_rng([seed, RANDOM, layer])
-    drawn = generator.integers(0, prefixes_of(corpus), (keys, DRAWS * count))
+    numbers = generator.integers(0, count_prefixes(corpus), (keys, DRAWS_PER_EXAMPLE * count))
     examples = []
-    for number, (sentences, positions) in enumerate(zip(*prefixes_at(corpus, drawn), strict=True)):
-        chosen = first_of_each(sentences)[:count]
-        found = prefix_words(corpus, sentences[chosen], positions[chosen])
-        examples.append(Examples("random", number, list(range(len(chosen))), found))
+    for key, (sentences, positions) in enumerate(zip(*locate_prefixes(corpus, numbers), strict=True)):
+        first = first_of_each(sentences)[:count]
+        prefixes = prefix_words(corpus, sentences[first], positions[first])
+        examples.append(Examples("random", key, list(range(len(first))), prefixes))
     return examples
 
 
 def first_of_each(sentences: np.ndarray) -> np.ndarray:
-    """Where each sentence occurs for the first time, in order."""
+    """The places where each sentence occurs for the first time, ascending."""
     return np.sort(np.unique(sentences, return_index=True)[1])
 
 
 def background_prefixes(corpus: Corpus, count: int, seed: int) -> list[list[str]]:
-    """The words of different random prefixes of a corpus, all of them where there are no more than `count`."""
+    """The words of `count` different random prefixes of a corpus; of all prefixes if there are no more."""
     generator = np.random.default_rng([seed, BACKGROUND])
-    total = prefixes_of(corpus)
-    chosen = np.sort(generator.choice(total, min(count, total), replace=False))
-    return prefix_words(corpus, *prefixes_at(corpus, chosen))
+    total = count_prefixes(corpus)
+    numbers = np.sort(generator.choice(total, min(count, total), replace=False))
+    return prefix_words(corpus, *locate_prefixes(corpus, numbers))
 
 
-def prefixes_of(corpus: Corpus) -> int:
-    """How many prefixes a corpus has that are neither empty nor a whole sentence."""
+def count_prefixes(corpus: Corpus) -> int:
+    """Number of prefixes of a corpus that are neither empty nor a whole sentence."""
     return len(corpus.tokens) - len(corpus)
 
 
-def prefixes_at(corpus: Corpus, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sentence and position of the prefixes of these numbers, counted from 0 over the corpus. Any shape."""
+def locate_prefixes(corpus: Corpus, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sentence and position of each prefix, from its number in the corpus, counted from 0. Any shape."""
     starts = corpus.offsets - np.arange(len(corpus.offsets))
     sentences = np.searchsorted(starts, numbers, side="right") - 1
     return sentences, numbers - starts[sentences] + 1
 
 
 def prefix_words(corpus: Corpus, sentences: Sequence[int], positions: Sequence[int]) -> list[list[str]]:
-    """The words of each prefix."""
+    """The words of each prefix [prefix][word]."""
     return [
         words(corpus.prefix_text(sentence, position), corpus.pretokenized)
         for sentence, position in zip(sentences, positions)
@@ -110,20 +123,26 @@ def prefix_words(corpus: Corpus, sentences: Sequence[int], positions: Sequence[i
 def trigger_prefixes(
     triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """The first `count` triggers of each of some keys of a layer.
+    """The first `count` triggers of some keys of a layer, ordered by key and rank.
 
+    Args:
+        triggers: trigger examples of every key.
+        corpus: the sentences that the triggers come from.
+        layer: number of the layer, from 0.
+        keys: numbers of the memories in the layer [key].
+        count: number of triggers per key.
     Returns:
-        Whose trigger each one is, as a number in the layer [trigger], its coefficient [trigger], and its token ids
+        The memory of each trigger, as a number in the layer [trigger]; its coefficient [trigger]; and its token ids
         without BOS [trigger][token].
     """
     rows = triggers.layer_offset[layer] + keys
     counts = np.minimum(triggers.count[rows], count)
-    places = [(row, rank) for row, found in zip(rows, counts, strict=True) for rank in range(found)]
+    places = [(row, rank) for row, ranks in zip(rows, counts, strict=True) for rank in range(ranks)]
     ids = [corpus.ids(triggers.sentence[place])[: triggers.position[place]] for place in places]
     coefficients = np.array([triggers.coefficient[place] for place in places], np.float32)
     return np.repeat(keys, counts), coefficients, ids
 
 
 def removal_stream(seed: int, layer: int) -> np.random.Generator:
-    """What the random tokens of a layer are chosen by."""
+    """The random stream that chooses the removed tokens of a layer."""
     return np.random.default_rng([seed, REMOVAL, layer])

@@ -1,7 +1,7 @@
 """Patterns in the trigger examples of a key (paper section 3.2, figure 2), found without an annotator.
 
 The paper's annotators looked for what recurs in at least 3 of a key's 25 trigger examples. Here a pattern is a feature
-that recurs in as many and does so more often than chance allows.
+that recurs in at least as many, and more often than chance explains.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from ffkv.keys.chance import Background, count_background, p_value, q_values
 from ffkv.keys.draws import Pool
 from ffkv.keys.features import KINDS, Evidence, Feature, shallow_evidence
 from ffkv.keys.key_sample import background_prefixes
-from ffkv.keys.similarity import CHANCE, fill_pool, members, place, similarity_p_values
+from ffkv.keys.similarity import CHANCE, fill_pool, find_members, place_prefixes, similarity_p_values
 from ffkv.keys.topics import fit_space
 from ffkv.settings import Keys
 
@@ -25,8 +25,12 @@ CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")
 class Pattern(NamedTuple):
     """A feature that recurs in a key's prefixes more often than by chance.
 
-    members: the prefixes that have it, as numbers from 0 in the key's list. chance: mean probability that a random
-    prefix of their lengths has it. q_value: share of false patterns among those at least as significant in the layer.
+    Attributes:
+        feature: kind and text.
+        members: the prefixes that have the feature, as numbers from 0 in the key's list.
+        chance: mean probability that a random prefix has the feature, over the lengths of the key's prefixes.
+        p_value: probability that random prefixes show the pattern as clearly.
+        q_value: expected share of false patterns among the layer's patterns that are at least as significant.
     """
 
     feature: Feature
@@ -37,16 +41,20 @@ class Pattern(NamedTuple):
 
     @property
     def family(self) -> str:
-        """Whether it is about words ("shallow") or about a topic ("semantic")."""
+        """ "shallow" if the pattern is about words, "semantic" if it is about a topic."""
         kind, _ = self.feature
         return KINDS[kind].family
 
 
 class Detector(NamedTuple):
-    """What patterns are measured by: what is frequent by chance, and how much is enough.
+    """Everything that the test for patterns needs besides the keys.
 
-    background: words of random prefixes. pool: what random prefixes are about. minimum_prefixes: how many prefixes of
-    a key a pattern stands in, at least. false_discovery_rate: of the patterns of a layer and family.
+    Attributes:
+        background: the features of random prefixes.
+        pool: random prefixes in the latent space of topics.
+        minimum_prefixes: minimum number of prefixes per pattern.
+        false_discovery_rate: Benjamini-Hochberg level per layer and family.
+        seed: the run's seed.
     """
 
     background: Background
@@ -56,60 +64,81 @@ class Detector(NamedTuple):
     seed: int
 
 
-def prepare(corpus: Corpus, settings: Keys, seed: int) -> Detector:
-    """Learns from random prefixes of a corpus what is frequent, and how alike prefixes are, by chance."""
+def prepare_detector(corpus: Corpus, settings: Keys, seed: int) -> Detector:
+    """Measures in random prefixes of a corpus which features are frequent, and how similar prefixes are, by chance."""
     prefixes = background_prefixes(corpus, settings.background_prefixes, seed)
     return Detector(
-        count_background(shallow_evidence(prefix) for prefix in prefixes),
-        fill_pool(fit_space(corpus, prefixes, seed), prefixes, settings.pattern_triggers, seed),
-        settings.minimum_prefixes,
-        settings.false_discovery_rate,
-        seed,
+        background=count_background(shallow_evidence(prefix) for prefix in prefixes),
+        pool=fill_pool(fit_space(corpus, prefixes, seed), prefixes, settings.pattern_triggers, seed),
+        minimum_prefixes=settings.minimum_prefixes,
+        false_discovery_rate=settings.false_discovery_rate,
+        seed=seed,
     )
 
 
-def find_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
-    """The patterns of the keys of one layer.
+def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
+    """Finds the patterns of the keys of one layer (paper section 3.2).
 
     Args:
-        keys: words of the prefixes by key. All keys given together are tested together.
+        keys: words of the prefixes of each key [key][prefix][word]. All keys are tested together.
+        detector: the result of `prepare_detector`.
     Returns:
-        By key: its shallow patterns, the most significant first and none that says the same as another one; then its
-        semantic one, if it has one.
+        The patterns of each key [key][pattern]. Shallow patterns come first, ordered by significance and without
+        repetitions; then the topic, if the key has one.
     """
     minimum, rate = detector.minimum_prefixes, detector.false_discovery_rate
-    of_words = significant([list(map(shallow_evidence, key)) for key in keys], detector.background, minimum, rate)
-    return [distinct(in_words) + topic for in_words, topic in zip(of_words, similar(keys, detector), strict=True)]
+    evidence = [[shallow_evidence(prefix) for prefix in key] for key in keys]
+    shallow = detect_shallow(evidence, detector.background, minimum, rate)
+    topics = detect_topics(keys, detector)
+    return [keep_distinct(patterns) + topic for patterns, topic in zip(shallow, topics, strict=True)]
 
 
-def similar(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
-    """The topic of each key whose prefixes are about similar things beyond chance: by key, one pattern or none.
+def detect_topics(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
+    """Finds the topic of each key whose prefixes are more similar to each other than chance explains.
 
-    Benjamini-Hochberg over the keys, each of which is one hypothesis.
+    Each key is one hypothesis of the Benjamini-Hochberg correction.
+
+    Args:
+        keys: words of the prefixes of each key [key][prefix][word].
+        detector: the result of `prepare_detector`.
+    Returns:
+        One pattern or none per key [key][pattern].
     """
-    placed = place(keys, detector.pool)
+    placed = place_prefixes(keys, detector.pool)
     p = similarity_p_values(placed, detector.pool, detector.minimum_prefixes, detector.seed)
     q = q_values(p, len(keys))
-    patterns = [[] for _ in keys]
+    patterns: list[list[Pattern]] = [[] for _ in keys]
     for index in np.flatnonzero(q <= detector.false_discovery_rate).tolist():
         key = placed[index]
-        together = members(key, detector.pool)
-        if len(together) >= detector.minimum_prefixes:
-            topic = detector.pool.space.name(key.vectors[together].sum(axis=0))
-            found = tuple(key.numbers[together].tolist())
-            patterns[index].append(Pattern(("topic", topic), found, CHANCE, float(p[index]), float(q[index])))
+        members = find_members(key, detector.pool)
+        if len(members) >= detector.minimum_prefixes:
+            topic = detector.pool.space.name(key.vectors[members].sum(axis=0))
+            numbers = tuple(key.numbers[members].tolist())
+            patterns[index].append(Pattern(("topic", topic), numbers, CHANCE, float(p[index]), float(q[index])))
     return patterns
 
 
-def significant(
+def detect_shallow(
     keys: Sequence[Sequence[Evidence]], background: Background, minimum: int, rate: float
 ) -> list[list[Pattern]]:
-    """The shallow features that recur beyond chance, by key.
+    """Finds the shallow features that recur more often than chance explains.
 
-    Benjamini-Hochberg over every key and every feature that occurs in the background or in a key, not only over those
-    that were seen to recur: choosing what to test by looking at it would be no test.
+    The Benjamini-Hochberg correction counts every feature of the background and of the keys, for every key, as a
+    hypothesis. Counting only the features that recur would choose the hypotheses by their result.
+
+    Args:
+        keys: features of the prefixes of each key [key][prefix].
+        background: features of random prefixes.
+        minimum: minimum number of prefixes per pattern.
+        rate: false discovery rate.
+    Returns:
+        The patterns of each key, in the order of their first occurrence [key][pattern].
     """
-    candidates = [(number, *found) for number, key in enumerate(keys) for found in recurring(key, minimum).items()]
+    candidates = [
+        (number, feature, members)
+        for number, key in enumerate(keys)
+        for feature, members in find_recurring(key, minimum).items()
+    ]
     words = [np.array([evidence.words for evidence in key], int) for key in keys]
     chances = np.array([background.chance(feature, words[number]) for number, feature, _ in candidates])
     occurrences = np.array([len(members) for _, _, members in candidates], int)
@@ -117,15 +146,15 @@ def significant(
     p = p_value(occurrences, prefixes, chances)
     possible = background.features.union(*(evidence.features for key in keys for evidence in key))
     q = q_values(p, len(keys) * len(possible))
-    patterns = [[] for _ in keys]
+    patterns: list[list[Pattern]] = [[] for _ in keys]
     for index in np.flatnonzero(q <= rate).tolist():
         number, feature, members = candidates[index]
         patterns[number].append(Pattern(feature, members, float(chances[index]), float(p[index]), float(q[index])))
     return patterns
 
 
-def recurring(key: Sequence[Evidence], minimum: int) -> dict[Feature, tuple[int, ...]]:
-    """The features that stand in at least `minimum` prefixes of a key, and in which."""
+def find_recurring(key: Sequence[Evidence], minimum: int) -> dict[Feature, tuple[int, ...]]:
+    """Finds the features that at least `minimum` prefixes of a key have. Maps each one to the prefixes' numbers."""
     members = defaultdict(list)
     for number, evidence in enumerate(key):
         for feature in dict.fromkeys(evidence.features):
@@ -133,27 +162,27 @@ def recurring(key: Sequence[Evidence], minimum: int) -> dict[Feature, tuple[int,
     return {feature: tuple(numbers) for feature, numbers in members.items() if len(numbers) >= minimum}
 
 
-def distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
-    """Shallow patterns without those that say nothing new, the most significant first.
+def keep_distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
+    """Drops shallow patterns that say nothing new, and orders the others by significance.
 
-    Of patterns in the same prefixes the most specific stays; after that, a pattern whose prefixes are among those of a
-    more significant one goes.
+    Of several patterns in exactly the same prefixes, the most specific kind is kept. Then a pattern is dropped if its
+    prefixes are all among those of a more significant pattern.
     """
-    specific = list(KINDS)
-    named = {}
-    for pattern in sorted(patterns, key=lambda pattern: specific.index(pattern.feature[0])):
-        named.setdefault(pattern.members, pattern)
-    kept = []
-    for pattern in sorted(named.values(), key=lambda pattern: pattern.p_value):
+    specificity = list(KINDS)
+    most_specific: dict[tuple[int, ...], Pattern] = {}
+    for pattern in sorted(patterns, key=lambda pattern: specificity.index(pattern.feature[0])):
+        most_specific.setdefault(pattern.members, pattern)
+    kept: list[Pattern] = []
+    for pattern in sorted(most_specific.values(), key=lambda pattern: pattern.p_value):
         if not any(set(pattern.members) <= set(other.members) for other in kept):
             kept.append(pattern)
     return kept
 
 
-def categories(patterns: Sequence[Pattern], prefixes: int) -> list[str]:
-    """The category of each prefix of a key: the union of the families of the patterns that it has (figure 2)."""
-    families = [set() for _ in range(prefixes)]
+def categorize(patterns: Sequence[Pattern], prefixes: int) -> list[str]:
+    """The category of each of a key's `prefixes` prefixes: the families of all patterns that it has (figure 2)."""
+    families: list[set[str]] = [set() for _ in range(prefixes)]
     for pattern in patterns:
         for number in pattern.members:
             families[number].add(pattern.family)
-    return [" and ".join(sorted(found, reverse=True)) or "none" for found in families]
+    return [" and ".join(sorted(names, reverse=True)) or "none" for names in families]

@@ -1,14 +1,15 @@
-"""What a low precision of the weights' type does to trigger examples: their coefficients, worked out again in float32."""
+"""The effect of low-precision weights on trigger examples: their coefficients, computed again in float32."""
+
+from collections.abc import Callable
 
 import numpy as np
 
-from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.keys.key_sample import trigger_prefixes
-from ffkv.model.checkpoint.load import LoadedModel
 
-COLUMNS = {
+# Column of the table `keys/precision.csv`: its type.
+PRECISION = {
     "layer": "int64",
     "keys": "int64",
     "triggers": "int64",
@@ -19,38 +20,51 @@ COLUMNS = {
 }
 
 
-def rescored(
-    model: LoadedModel, triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, batch_tokens: int
+def rescore(
+    triggers: Triggers,
+    corpus: Corpus,
+    layer: int,
+    keys: np.ndarray,
+    coefficients: Callable[[list[np.ndarray], np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The trigger examples of some keys of a layer, with the coefficients that the model gives them as it is loaded here.
+    """Computes the coefficients of the trigger examples of some keys of a layer again.
 
     Args:
-        keys: numbers in the layer, ascending [key].
+        triggers: trigger examples of every key.
+        corpus: the sentences that the triggers come from.
+        layer: number of the layer, from 0.
+        keys: numbers of the memories in the layer, ascending [key].
+        coefficients: returns a memory's coefficient at the last token of each row; takes token ids with BOS [row][token]
+            and memories [row].
     Returns:
-        Whose trigger each one is, its coefficient in `triggers`, and in `model` [trigger]; by key, then by rank.
+        The memory of each trigger example, its stored coefficient, and its new coefficient [trigger], ordered by key
+        and rank.
     """
-    memories, found, prefixes = trigger_prefixes(triggers, corpus, layer, keys, triggers.sentence.shape[1])
+    memories, stored, prefixes = trigger_prefixes(triggers, corpus, layer, keys, triggers.sentence.shape[1])
     rows = [np.concatenate([corpus.bos, prefix]) for prefix in prefixes]
-    return memories, found, last_coefficients(model, layer, rows, memories, batch_tokens)
+    return memories, stored, coefficients(rows, memories)
 
 
 def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, exact: np.ndarray) -> dict[str, float]:
-    """How far trigger examples of a layer stand from where float32 puts them.
+    """Measures how far the coefficients of a layer's trigger examples are from those in float32.
 
     Args:
-        memories: whose trigger each one is, those of a key side by side, the highest first [trigger].
-        coefficients: as the run found them, positive; exact: in float32 [trigger].
+        layer: number of the layer, from 0.
+        memories: memory of each trigger example, ordered by memory and rank [trigger].
+        coefficients: coefficients of the run, positive [trigger].
+        exact: coefficients in float32 [trigger].
     Returns:
-        A row of `COLUMNS`. error_median, error_largest: of |m - exact| / m. first_stays: share of the keys whose
-        highest trigger example is the highest in float32, too. upper_half_stays: of the upper half of each key's
-        trigger examples, the share that is the upper half in float32, too; the lower half is what could have come in
-        its place. NaN where there is nothing to take a share of.
+        A row of `PRECISION`. error_median and error_largest are of |m - exact| / m. first_stays is the share of keys
+        whose highest trigger example is also the highest in float32. upper_half_stays is the share of the trigger
+        examples in the upper half of their key's list that are in the upper half in float32, too. A share of nothing
+        is NaN.
     """
     starts = np.flatnonzero(np.diff(memories, prepend=-1))
-    errors, first, stays, halves = np.abs(coefficients - exact) / coefficients, [], 0, 0
-    for found in np.split(exact, starts)[1:]:
-        order, half = np.argsort(-found, kind="stable"), len(found) // 2
-        first.append(order[0] == 0)
+    errors = np.abs(coefficients - exact) / coefficients
+    first_stays, stays, halves = [], 0, 0
+    for exact_of_key in np.split(exact, starts)[1:]:
+        order, half = np.argsort(-exact_of_key, kind="stable"), len(exact_of_key) // 2
+        first_stays.append(order[0] == 0)
         stays += np.count_nonzero(order[:half] < half)
         halves += half
     return {
@@ -59,6 +73,6 @@ def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, ex
         "triggers": len(memories),
         "error_median": np.median(errors) if len(errors) else np.nan,
         "error_largest": errors.max() if len(errors) else np.nan,
-        "first_stays": np.mean(first) if first else np.nan,
+        "first_stays": np.mean(first_stays) if first_stays else np.nan,
         "upper_half_stays": stays / halves if halves else np.nan,
     }

@@ -1,4 +1,4 @@
-"""Whether the prefixes of a key are about similar things, more than random ones are, beyond the words that they share."""
+"""Whether the prefixes of a key are more similar to each other than random prefixes are, apart from shared words."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,23 +7,25 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ffkv.keys.chance import LENGTHS, length_class
-from ffkv.keys.draws import DRAWS, Pool, blocks, mean_cosine
+from ffkv.keys.chance import LENGTH_CLASSES, length_class
+from ffkv.keys.draws import NULL_DRAWS, Pool, draw_blocks, mean_cosine
 from ffkv.keys.key_sample import SIMILARITY
 from ffkv.keys.topics import Space, content_words
 
-CHANCE = 0.05  # share of random prefixes that are near enough to a key's prefixes to belong to them
-ROUNDING = 1e-5  # similarities that differ by less count as equal
+CHANCE = 0.05  # share of random prefixes that are near enough to a key's prefixes to count as members
+ROUNDING = 1e-5  # similarities that differ by less are equal
 
-Prefixes = Sequence[Sequence[str]]  # their words
+Prefixes = Sequence[Sequence[str]]  # words of each prefix
 
 
 @dataclass(frozen=True)
-class Placed:
-    """The prefixes of a key that say something beyond the words that they share.
+class PlacedKey:
+    """The prefixes of a key that have words which no other prefix of the key has, in the latent space.
 
-    numbers: which of the key's they are [prefix]. vectors: of unit length [prefix, dimension]. classes: of length
-    [prefix].
+    Attributes:
+        numbers: number of each prefix in the key's list [prefix].
+        vectors: vectors of length 1 [prefix, dimension].
+        classes: length class of each prefix [prefix].
     """
 
     numbers: np.ndarray
@@ -31,79 +33,99 @@ class Placed:
     classes: np.ndarray
 
 
-def fill_pool(space: Space, prefixes: Prefixes, together: int, seed: int) -> Pool:
-    """Puts random prefixes into a latent space, without the words that they share with others, as those of keys.
+def fill_pool(space: Space, prefixes: Prefixes, key_prefixes: int, seed: int) -> Pool:
+    """Puts random prefixes into a latent space.
+
+    The prefixes are grouped as random keys and lose the words that they share there, as the prefixes of a key do.
 
     Args:
-        together: how many prefixes a key has. As many random ones make a random key.
+        space: the latent space.
+        prefixes: words of random prefixes [prefix][word].
+        key_prefixes: number of prefixes per key.
+        seed: the run's seed.
     """
     shuffled = np.random.default_rng([seed, SIMILARITY]).permutation(len(prefixes)).tolist()
-    keys = [[prefixes[number] for number in shuffled[at : at + together]] for at in range(0, len(prefixes), together)]
-    vectors, words = space.of([content for key in keys for content in unshared(key)])
-    classes = _classes(vectors, np.diff(words.indptr))
+    keys = [
+        [prefixes[number] for number in shuffled[start : start + key_prefixes]]
+        for start in range(0, len(prefixes), key_prefixes)
+    ]
+    vectors, words = space.locate([content for key in keys for content in unshared_words(key)])
+    classes = _length_classes(vectors, np.diff(words.indptr))
     order = np.argsort(classes, kind="stable")
     order = order[classes[order] >= 0]
-    return Pool(space, vectors[order], words[order], np.searchsorted(classes[order], np.arange(LENGTHS + 1)))
+    return Pool(space, vectors[order], words[order], np.searchsorted(classes[order], np.arange(LENGTH_CLASSES + 1)))
 
 
-def place(keys: Sequence[Prefixes], pool: Pool) -> list[Placed]:
-    """Puts the prefixes of keys into the latent space, without what two or more prefixes of a key share.
+def place_prefixes(keys: Sequence[Prefixes], pool: Pool) -> list[PlacedKey]:
+    """Puts the prefixes of keys into the latent space, without the words that several prefixes of a key share.
 
-    A prefix with no known word left takes no part, nor does one of a class of length of which the pool has none.
+    A prefix is left out if it has no known word left, or if the pool has no prefix of its length class.
+
+    Args:
+        keys: words of the prefixes of each key [key][prefix][word].
+        pool: random prefixes in the latent space.
     """
-    vectors, words = pool.space.of([content for key in keys for content in unshared(key)])
-    classes = _classes(vectors, np.diff(words.indptr))
+    vectors, words = pool.space.locate([content for key in keys for content in unshared_words(key)])
+    classes = _length_classes(vectors, np.diff(words.indptr))
     usable = (classes >= 0) & (np.diff(pool.starts) > 0)[classes]
     placed, end = [], 0
     for key in keys:
         start, end = end, end + len(key)
         numbers = np.flatnonzero(usable[start:end])
-        placed.append(Placed(numbers, vectors[start + numbers], classes[start + numbers]))
+        placed.append(PlacedKey(numbers, vectors[start + numbers], classes[start + numbers]))
     return placed
 
 
-def unshared(key: Prefixes) -> list[list[str]]:
-    """The content words of each prefix of a key that no other prefix of it has.
+def unshared_words(key: Prefixes) -> list[list[str]]:
+    """The content words of each prefix that no other prefix of the key has [prefix][word].
 
-    Shared words are what shallow patterns are made of: what is similar without them is so by different words.
+    Shallow patterns are made of shared words. So prefixes that are similar without them are similar by different words.
     """
     contents = [content_words(prefix) for prefix in key]
     uses = Counter(word for content in contents for word in set(content))
     return [[word for word in content if uses[word] == 1] for content in contents]
 
 
-def similarity_p_values(keys: Sequence[Placed], pool: Pool, minimum: int, seed: int) -> np.ndarray:
-    """How probable it is that random prefixes are as similar to each other as those of a key are [key].
+def similarity_p_values(keys: Sequence[PlacedKey], pool: Pool, minimum: int, seed: int) -> np.ndarray:
+    """Probability that random prefixes are as similar to each other as those of each key [key].
 
-    Each key is compared with `DRAWS` draws of as many prefixes of each class of length from the pool: (1 + draws at
-    least as similar) / (1 + draws). Keys of fewer than `minimum` prefixes have 1.
+    Each key is compared with `NULL_DRAWS` random keys, which have as many prefixes of each length class. The p-value is
+    (1 + number of draws at least as similar) / (1 + number of draws).
+
+    Args:
+        keys: the prefixes of each key [key].
+        pool: the random prefixes that draws are made from.
+        minimum: a key with fewer prefixes has the p-value 1.
+        seed: the run's seed.
     """
-    counts = np.array([np.bincount(key.classes, minlength=LENGTHS) for key in keys], int).reshape(-1, LENGTHS)
+    counts = np.array([np.bincount(key.classes, minlength=LENGTH_CLASSES) for key in keys], int)
+    counts = counts.reshape(-1, LENGTH_CLASSES)
     tested = np.flatnonzero(counts.sum(axis=1) >= minimum).tolist()
-    own = {key: mean_cosine(keys[key].vectors) for key in tested}
-    reached = np.full(len(keys), DRAWS)
+    similarity = {key: mean_cosine(keys[key].vectors) for key in tested}
+    reached = np.full(len(keys), NULL_DRAWS)
     reached[tested] = 0
-    for block in blocks(pool, counts.max(axis=0, initial=0), seed):
+    for block in draw_blocks(pool, counts.max(axis=0, initial=0), seed):
         for key in tested:
-            reached[key] += np.count_nonzero(block.similarity(counts[key]) >= own[key] - ROUNDING)
-    return (1 + reached) / (1 + DRAWS)
+            reached[key] += np.count_nonzero(block.similarity(counts[key]) >= similarity[key] - ROUNDING)
+    return (1 + reached) / (1 + NULL_DRAWS)
 
 
-def members(key: Placed, pool: Pool) -> np.ndarray:
-    """The prefixes that belong together, as numbers among those of `key` [member].
+def find_members(key: PlacedKey, pool: Pool) -> np.ndarray:
+    """Finds the prefixes of a key that belong to its topic, as numbers among those of `key` [member].
 
-    A member is nearer to the sum of the others than a share of 1 - `CHANCE` of the pool's prefixes of its class is.
+    A prefix is a member if it is nearer to the sum of the key's other vectors than a share of 1 - `CHANCE` of the
+    pool's prefixes of the same length class.
     """
     others = key.vectors.sum(axis=0) - key.vectors
-    near = np.einsum("pd,pd->p", key.vectors, others)
-    enough = np.empty(len(near))
+    nearness = np.einsum("pd,pd->p", key.vectors, others)
+    threshold = np.empty(len(nearness))
     with threadpool_limits(1):
         for number in np.unique(key.classes).tolist():
             of_class = key.classes == number
-            enough[of_class] = np.quantile(pool.of_class(number) @ others[of_class].T, 1 - CHANCE, axis=0)
-    return np.flatnonzero(near > enough)
+            threshold[of_class] = np.quantile(pool.of_class(number) @ others[of_class].T, 1 - CHANCE, axis=0)
+    return np.flatnonzero(nearness > threshold)
 
 
-def _classes(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The class of length of prefixes of so many known words: 1, 2, 3-4, 5-8 and so on; -1 for those of none [prefix]."""
+def _length_classes(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """The class of each prefix by its number of known words: 1, 2, 3-4, 5-8 and so on; -1 if there is none [prefix]."""
     return np.where(vectors.any(axis=1), length_class(np.maximum(words - 1, 0)), -1)

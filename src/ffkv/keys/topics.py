@@ -1,4 +1,4 @@
-"""What prefixes are about: their content words in a latent semantic space of the corpus (Deerwester et al. 1990)."""
+"""The topics of prefixes: their content words in a latent semantic space of the corpus (Deerwester et al. 1990)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,43 +14,49 @@ from threadpoolctl import threadpool_limits
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import stop_words, words
 
-PASSAGE_SENTENCES = 10  # sentences of a document that are one passage
-PASSAGES = 20_000  # passages that are read, so that a large corpus costs no more than a middling one
-WORDS = 20_000  # content words that are known
-DIMENSIONS = 100  # of the latent space
-SHOWN_WORDS = 5  # in a topic's name
+PASSAGE_SENTENCES = 10  # sentences of one document per passage
+PASSAGES = 20_000  # maximum number of passages that are read, so that a large corpus takes no longer than a medium one
+KNOWN_WORDS = 20_000  # maximum number of content words in the vocabulary
+DIMENSIONS = 100  # dimensions of the latent space
+SHOWN_WORDS = 5  # words in a topic's name
 
 
 @dataclass(frozen=True)
 class Space:
     """A latent semantic space.
 
-    vectorizer: content words to TF-IDF. directions: the space's axes [dimension, word]; a corpus of too few content
-    words has none. centre: mean of random prefixes [dimension], the origin, because what all prefixes are about makes
-    none more similar.
+    Attributes:
+        vectorizer: computes TF-IDF weights from content words.
+        directions: axes of the space; none if the corpus has too few content words [dimension, word].
+        centre: mean vector of random prefixes [dimension]. It is the origin, because a topic of all prefixes makes no
+            prefix more similar to another one.
     """
 
     vectorizer: TfidfVectorizer
     directions: np.ndarray
     centre: np.ndarray
 
-    def of(self, prefixes: Sequence[Sequence[str]]) -> tuple[np.ndarray, csr_matrix]:
-        """Where prefixes stand.
+    def locate(self, prefixes: Sequence[Sequence[str]]) -> tuple[np.ndarray, csr_matrix]:
+        """Computes the vectors of prefixes.
 
         Args:
-            prefixes: content words by prefix.
+            prefixes: content words of each prefix [prefix][word].
         Returns:
-            Vectors of unit length, zero for a prefix without any known word [prefix, dimension], and the weights of the
-            words that they come from [prefix, word].
+            Vectors of length 1, or zero for a prefix without known words [prefix, dimension]; and the weights of the
+            words that they are computed from [prefix, word].
         """
-        known = len(self.directions) and prefixes
-        weights = (
-            self.vectorizer.transform(prefixes) if known else csr_matrix((len(prefixes), self.directions.shape[1]))
-        )
+        if len(self.directions) and prefixes:
+            weights = self.vectorizer.transform(prefixes)
+        else:
+            weights = csr_matrix((len(prefixes), self.directions.shape[1]))
         return self.vectors(weights), weights
 
     def vectors(self, weights: csr_matrix) -> np.ndarray:
-        """Vectors of unit length [prefix, dimension] from weights of words [prefix, word]; zero where there are none."""
+        """Vectors of length 1, or zero for a prefix without weights [prefix, dimension].
+
+        Args:
+            weights: TF-IDF weights of the words [prefix, word].
+        """
         if not weights.nnz:
             return np.zeros((weights.shape[0], len(self.directions)), np.float32)
         vectors = normalize(weights @ self.directions.T)
@@ -58,46 +64,53 @@ class Space:
         return normalize(vectors).astype(np.float32)
 
     def name(self, direction: np.ndarray) -> str:
-        """The most typical words of a direction [dimension]."""
+        """The `SHOWN_WORDS` most typical words of a direction [dimension], separated by commas."""
         with threadpool_limits(1):
             typical = np.argsort(-(direction @ self.directions), kind="stable")[:SHOWN_WORDS]
         return ", ".join(self.vectorizer.get_feature_names_out()[typical])
 
 
 def content_words(prefix: Sequence[str]) -> list[str]:
-    """The words that say what a prefix is about, in lower case: three letters or more, no stop words."""
+    """The content words of a prefix, in lower case: words of three letters or more that are not stop words."""
     lower = (word.lower() for word in prefix)
     return [word for word in lower if len(word) > 2 and word[0].isalpha() and word not in stop_words()]
 
 
 def fit_space(corpus: Corpus, prefixes: Sequence[Sequence[str]], seed: int) -> Space:
-    """Finds the latent space of a corpus. The same arguments give the same one, whatever the number of threads.
+    """Computes the latent space of a corpus. The result does not depend on the number of threads.
 
     Args:
-        prefixes: words of random prefixes.
+        corpus: its passages are the documents of the latent space.
+        prefixes: words of random prefixes; their mean becomes the origin [prefix][word].
+        seed: the run's seed.
     """
     texts = [content_words(words(text, corpus.pretokenized)) for text in passages(corpus, np.random.default_rng(seed))]
-    vectorizer = TfidfVectorizer(analyzer=list, min_df=2, max_df=0.5, max_features=WORDS, sublinear_tf=True)
+    vectorizer = TfidfVectorizer(analyzer=list, min_df=2, max_df=0.5, max_features=KNOWN_WORDS, sublinear_tf=True)
     try:
         weights = vectorizer.fit_transform(texts)
-    except ValueError:  # no word that stands in two passages but not in most of them
+    except ValueError:  # no word occurs in two passages or more but in at most half of them
         return Space(vectorizer, np.empty((0, 0)), np.empty(0))
     with threadpool_limits(1):
-        found = TruncatedSVD(min(DIMENSIONS, *weights.shape), random_state=seed).fit(weights).components_
-    vectors, _ = Space(vectorizer, found, np.zeros(len(found))).of([content_words(prefix) for prefix in prefixes])
-    return Space(vectorizer, found, vectors.sum(axis=0) / max(vectors.any(axis=1).sum(), 1))
+        directions = TruncatedSVD(min(DIMENSIONS, *weights.shape), random_state=seed).fit(weights).components_
+    uncentred = Space(vectorizer, directions, np.zeros(len(directions)))
+    vectors, _ = uncentred.locate([content_words(prefix) for prefix in prefixes])
+    return Space(vectorizer, directions, vectors.sum(axis=0) / max(vectors.any(axis=1).sum(), 1))
 
 
 def passages(corpus: Corpus, generator: np.random.Generator) -> list[str]:
-    """Pieces of up to `PASSAGE_SENTENCES` sentences of one document, at most `PASSAGES` of them, chosen at random."""
-    pieces = list(_pieces(corpus))
-    if len(pieces) > PASSAGES:
-        pieces = [pieces[index] for index in np.sort(generator.choice(len(pieces), PASSAGES, replace=False))]
-    return [" ".join(corpus.texts[sentence] for sentence in piece) for piece in pieces]
+    """The texts of passages of a corpus; a random `PASSAGES` of them if there are more.
+
+    A passage is a run of up to `PASSAGE_SENTENCES` sentences of one document.
+    """
+    sentences = list(_passage_sentences(corpus))
+    if len(sentences) > PASSAGES:
+        sentences = [sentences[index] for index in np.sort(generator.choice(len(sentences), PASSAGES, replace=False))]
+    return [" ".join(corpus.texts[sentence] for sentence in passage) for passage in sentences]
 
 
-def _pieces(corpus: Corpus) -> Iterator[range]:
+def _passage_sentences(corpus: Corpus) -> Iterator[range]:
     for _, sentences in groupby(range(len(corpus)), key=np.asarray(corpus.document).tolist().__getitem__):
-        found = list(sentences)
-        for start in range(found[0], found[-1] + 1, PASSAGE_SENTENCES):
-            yield range(start, min(start + PASSAGE_SENTENCES, found[-1] + 1))
+        numbers = list(sentences)
+        first, end = numbers[0], numbers[-1] + 1
+        for start in range(first, end, PASSAGE_SENTENCES):
+            yield range(start, min(start + PASSAGE_SENTENCES, end))

@@ -1,102 +1,123 @@
-"""What is known of a model's feed-forward layers: found and proven once, then read from `model/anatomy.json`."""
+"""The anatomy of a model's feed-forward layers. The proof finds it once; later steps read it from `model/anatomy.json`."""
 
 import json
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
 
-FILE = "anatomy.json"
+ANATOMY_FILE = "anatomy.json"
 
 
 @dataclass(frozen=True)
-class Write:
-    """What writes into the residual stream: a second matrix, or a bank of experts. It returns z = m V + b.
+class SecondMatrix:
+    """A module that writes into the residual stream: a second matrix, or a bank of experts. It returns z = m V + b.
 
-    module: its name. readers: the matrices that read the FF input x and feed it (of experts: the bank itself).
-    kind: "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width.
-    gate: the reader whose output's sign is the gate's (of experts: the bank), "" where there is none; gate_part: which
-    part of that output: "whole", "first half", "second half". memories: length of m. experts: how many stand side
-    by side in m, 0 for a matrix. scale: what z is multiplied with before it is added, a number or one a dimension.
-    weighted: the block multiplies z with a number of its own for each token (a gated shared expert); m carries it.
+    Attributes:
+        module: the module's name.
+        first_matrices: names of the matrices that read the FF input x and feed this one (of a bank: the bank itself).
+        kind: "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width.
+        memories: length of m.
+        gate: name of the first matrix whose output has the sign of the gate (of a bank: the bank), "" without a gate.
+        gate_columns: the columns of that output: "all", "first half", "second half"; "" without a gate and for a bank.
+        experts: number of experts of a bank, 0 for a matrix.
+        scale: what the block multiplies z with before it adds it, one number or one per dimension.
+        per_token_weight: the block multiplies z with one number per token (a gated shared expert); m carries it.
     """
 
     module: str
-    readers: list[str]
+    first_matrices: list[str]
     kind: str
     memories: int
     gate: str = ""
-    gate_part: str = ""
+    gate_columns: str = ""
     experts: int = 0
     scale: float | list[float] = 1.0
-    weighted: bool = False
+    per_token_weight: bool = False
 
 
 @dataclass(frozen=True)
 class Layer:
     """A feed-forward layer, by the names of its modules.
 
-    index: from 0, in order of execution. block: the module whose input and output are the residual stream. call: which run
-    of the block in one pass, from 0 (models that repeat their blocks). writes: in order of execution; their memories stand
-    one behind the other. site: the module of the block whose input is the block output o = r + y; "" where the block
-    returns o itself. post_norm: the block ends with that module, and its output is read out through it.
-    carrier: the module whose output, times `carrier_scale`, is y; "" where y is the sum of the scaled writes.
-    carrier_kind: "sum"; "norm": it scales every token by a factor of its own; "linear": it maps the values.
-    signed: coefficients can be negative. end: of the last layer only, the block whose output the model reads out, where that is
-    not o: blocks without a feed-forward layer follow, or its own block does more; else "".
+    Attributes:
+        index: number of the layer, from 0, in order of execution.
+        block: the module whose input and output are the residual stream.
+        second_matrices: in order of execution. m holds the coefficients of the first one, then those of the next.
+        signed: coefficients can be negative.
+        repeat: which repeat of the block within one forward pass this layer is, from 0 (some models repeat blocks).
+        sum_module: the module whose input is the block output o = r + y; "" if the block returns o itself.
+        post_norm: the block ends with `sum_module`, a norm, and the head reads o through it.
+        output_module: the module after the second matrices whose output, times `output_scale`, is y; "" if y is the
+            sum of the scaled outputs of the second matrices.
+        output_scale: see `output_module`.
+        output_kind: what `output_module` does: "sum", "norm" (one factor per token), "linear" (it maps the values).
+        readout_block: for the last layer only: the block whose output the head reads, if that is not o. This is a
+            later block without a feed-forward layer, or the layer's own block if it continues after o. Else "".
     """
 
     index: int
     block: str
-    writes: list[Write]
+    second_matrices: list[SecondMatrix]
     signed: bool
-    call: int = 0
-    site: str = ""
+    repeat: int = 0
+    sum_module: str = ""
     post_norm: bool = False
-    carrier: str = ""
-    carrier_scale: float = 1.0
-    carrier_kind: str = ""
-    end: str = ""
+    output_module: str = ""
+    output_scale: float = 1.0
+    output_kind: str = ""
+    readout_block: str = ""
 
     @property
     def memories(self) -> int:
         """d_m, the length of m."""
-        return sum(write.memories for write in self.writes)
+        return sum(matrix.memories for matrix in self.second_matrices)
 
     @property
     def gated(self) -> bool:
         """Whether coefficients are products of a gate and another factor."""
-        return any(write.gate for write in self.writes)
+        return any(matrix.gate for matrix in self.second_matrices)
 
     @property
     def kind(self) -> str:
-        """How the layer is built, for a person."""
+        """How the layer is built, in words for a person."""
         kinds = dict.fromkeys(
-            f"{write.experts} experts, {write.kind}" if write.experts else write.kind for write in self.writes
+            f"{matrix.experts} experts, {matrix.kind}" if matrix.experts else matrix.kind
+            for matrix in self.second_matrices
         )
-        after = {"norm": "norm after", "linear": "linear map after"}.get(self.carrier_kind)
+        after = {"norm": "norm after", "linear": "linear map after"}.get(self.output_kind)
         notes = [after, "post-norm block" if self.post_norm else None]
         return "; ".join([" + ".join(kinds), *filter(None, notes)])
 
     def unit(self, memory: int) -> str:
-        """Where a memory of a mixture stands: "expert 2, unit 17", "shared, unit 3"; "" in a layer without experts."""
-        if not any(write.experts for write in self.writes):
+        """The expert and unit of a memory: "expert 2, unit 17" or "shared, unit 3"; "" in a layer without experts.
+
+        Raises:
+            IndexError: the layer has no such memory.
+        """
+        if not any(matrix.experts for matrix in self.second_matrices):
             return ""
-        for write in self.writes:
-            if memory < write.memories:
-                units = write.memories // (write.experts or 1)
-                return f"expert {memory // units}, unit {memory % units}" if write.experts else f"shared, unit {memory}"
-            memory -= write.memories
+        for matrix in self.second_matrices:
+            if memory < matrix.memories:
+                units = matrix.memories // (matrix.experts or 1)
+                return (
+                    f"expert {memory // units}, unit {memory % units}" if matrix.experts else f"shared, unit {memory}"
+                )
+            memory -= matrix.memories
         raise IndexError(memory)
 
 
-class Shell(NamedTuple):
-    """What must be known of a model to empty its blocks.
+class HeadSpec(NamedTuple):
+    """What `ffkv.model.head` must know of a model to keep its head without its blocks.
 
-    architecture: its class. last_block: the block that runs last, with a feed-forward layer or not. returns: how many values
-    it returns, 0 for a bare tensor.
+    Attributes:
+        architecture: name of the model's class.
+        layers: the feed-forward layers.
+        last_block: name of the block that runs last, with or without a feed-forward layer.
+        returns: length of the tuple that this block returns, 0 for a bare tensor.
     """
 
     architecture: str
@@ -107,11 +128,26 @@ class Shell(NamedTuple):
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A proven model: what it is, how it is built, how exactly the decomposition holds.
+    """A proven model.
 
-    width: d. context: longest input in tokens. vocabulary: number of logits. last_block, returns: see
-    `Shell`. activation: name of the activation function in the model's config. errors: largest relative error
-    of each identity of the proof.
+    Attributes:
+        checkpoint: folder or hub name, as in the settings.
+        revision: the exact revision on the hub, else as in the settings.
+        dtype: type of the weights, "float32" for example.
+        trust_remote_code: whether the checkpoint's own code was run.
+        architecture: name of the model's class.
+        activation: name of the activation function in the model's config.
+        parameters: number of parameters.
+        model_hash: hash of config and weights.
+        tokenizer_hash: hash of the tokenizer.
+        vocabulary: number of logits.
+        context: longest input in tokens.
+        width: d, the width of the residual stream.
+        last_block: see `HeadSpec`.
+        returns: see `HeadSpec`.
+        layers: the feed-forward layers.
+        errors: largest relative error of each identity of the proof that applies, see `ffkv.model.identities`.
+        versions: versions of ffkv and of the libraries that made the proof.
     """
 
     checkpoint: str
@@ -133,21 +169,18 @@ class Anatomy:
     versions: dict[str, str]
 
     @property
-    def shell(self) -> Shell:
+    def head_spec(self) -> HeadSpec:
         """What the head needs."""
-        return Shell(self.architecture, self.layers, self.last_block, self.returns)
+        return HeadSpec(self.architecture, self.layers, self.last_block, self.returns)
 
     @property
     def layer_offset(self) -> list[int]:
-        """First row of each layer's memories in flat arrays, and the end of the last."""
-        offsets = [0]
-        for layer in self.layers:
-            offsets.append(offsets[-1] + layer.memories)
-        return offsets
+        """First row of each layer in arrays that hold the memories of all layers, and the number of rows [layer + 1]."""
+        return list(accumulate((layer.memories for layer in self.layers), initial=0))
 
     @property
     def identity(self) -> dict[str, str]:
-        """What files made from this model carry."""
+        """The attributes that files made from this model carry."""
         return {
             "model": self.checkpoint,
             "model_hash": self.model_hash,
@@ -157,23 +190,24 @@ class Anatomy:
 
 
 def write_anatomy(folder: Path, anatomy: Anatomy) -> None:
-    """Writes `anatomy.json` into the model stage's folder."""
-    (folder / FILE).write_text(json.dumps(asdict(anatomy), indent=1))
+    """Writes `anatomy.json` into the folder of the model step."""
+    (folder / ANATOMY_FILE).write_text(json.dumps(asdict(anatomy), indent=1))
 
 
-def read_anatomy(folder: Path) -> Anatomy:
-    """Reads `anatomy.json` from the model stage's folder.
+def read_anatomy(folder: Path | str) -> Anatomy:
+    """Reads `anatomy.json` from the folder of the model step, `results/<run>/model`.
 
     Raises:
-        UserError: no such file, not this version's, or damaged.
+        UserError: the folder holds no readable anatomy; run the model step again.
     """
-    verify_sum(Path(folder) / FILE)
+    path = Path(folder) / ANATOMY_FILE
+    verify_sum(path)
     try:
-        stored = json.loads((Path(folder) / FILE).read_text())
+        stored = json.loads(path.read_text())
         return Anatomy(**{**stored, "layers": [_layer(layer) for layer in stored["layers"]]})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{Path(folder) / FILE} cannot be read ({error}). Run `ffkv model` first, or again.") from error
+        raise UserError(f"{path} cannot be read ({error}). Run `ffkv model` first, or again.") from error
 
 
-def _layer(stored: dict) -> Layer:
-    return Layer(**{**stored, "writes": [Write(**write) for write in stored["writes"]]})
+def _layer(stored: dict[str, Any]) -> Layer:
+    return Layer(**{**stored, "second_matrices": [SecondMatrix(**matrix) for matrix in stored["second_matrices"]]})

@@ -1,113 +1,131 @@
-"""The model stage as a whole: a checkpoint in, a proven anatomy, the values and the head out."""
+"""The model step: a checkpoint in; a proven anatomy, the values and the head out."""
 
 import contextlib
-import platform
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-import ffkv
 from ffkv.errors import UserError
+from ffkv.files.hdf5 import versions
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
+from ffkv.model.checkpoint.config import configured_activation
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash, weights_hash
 from ffkv.model.checkpoint.read import load_checkpoint, load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.probe_texts import context_of, passages
-from ffkv.model.discover.prove import Proven, prove, prove_head
+from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, read_head, write_head
-from ffkv.model.values_file import write_memories
+from ffkv.model.identities import IDENTITIES
+from ffkv.model.values_file import write_values
 from ffkv.settings import Model
 
 
-def examine(settings: Model) -> tuple[nn.Module, object, Anatomy, Proven]:
+@dataclass(frozen=True)
+class ProvenModel:
+    """A model whose feed-forward layers are proven. Its head is proven as it is written.
+
+    Attributes:
+        model: the model on the CPU. `write` empties its blocks.
+        tokenizer: its tokenizer.
+        anatomy: what is known of it.
+        decomposition: what the head is to be proven on.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    anatomy: Anatomy
+    decomposition: Decomposition
+
+    def write(self, folder: Path | str, values_file: Path | str | None = None) -> Anatomy:
+        """Writes anatomy, tokenizer, vocabulary and head into an existing folder, and the values into a file.
+
+        The head is proven as it was written: read back from its file, it must give the model's logits.
+
+        Args:
+            folder: becomes `results/<run>/model`.
+            values_file: the file of values; None writes none.
+        Returns:
+            The anatomy, with the error of the head beside the others.
+        Raises:
+            UserError: the head gives other logits than the model.
+        """
+        folder = Path(folder)
+        if values_file is not None:
+            write_values(Path(values_file), self.model, self.anatomy)
+        write_anatomy(folder, self.anatomy)
+        self.tokenizer.save_pretrained(folder)
+        write_vocabulary(folder, self.tokenizer, self.anatomy)
+        write_head(folder, self.model, self.decomposition.head_spec)
+        with _naming(self.anatomy.checkpoint, self.model):
+            error = prove_head(load_head(folder, "cpu"), self.decomposition)
+        anatomy = replace(self.anatomy, errors={**self.anatomy.errors, "head": error})
+        write_anatomy(folder, anatomy)
+        return anatomy
+
+
+def prove(settings: Model) -> ProvenModel:
     """Loads a checkpoint, finds its feed-forward layers and proves them.
 
-    Returns:
-        The model, its tokenizer, its anatomy, and what the head is still to be proven on.
     Raises:
-        UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; says why.
+        UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
     """
     model = load_checkpoint(settings)
     tokenizer = load_tokenizer(settings.checkpoint, settings.revision, settings.trust_remote_code)
-    with _named(settings.checkpoint, model):
-        proven = prove(model, *passages(model, tokenizer), settings.second_matrix)
-    config = model.config.get_text_config(decoder=True)
-    names = ("activation_function", "hidden_act", "hidden_activation", "activation_fn")
+    with _naming(settings.checkpoint, model):
+        decomposition = prove_layers(model, *passages(model, tokenizer), settings.second_matrix)
+    spec = decomposition.head_spec
     anatomy = Anatomy(
         checkpoint=settings.checkpoint,
         revision=getattr(model.config, "_commit_hash", None) or settings.revision,
         dtype=str(model.dtype).removeprefix("torch."),
         trust_remote_code=settings.trust_remote_code,
-        architecture=type(model).__name__,
-        activation=str(next((getattr(config, name) for name in names if hasattr(config, name)), "unknown")),
+        architecture=spec.architecture,
+        activation=configured_activation(model.config.get_text_config(decoder=True)),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         model_hash=weights_hash(model),
         tokenizer_hash=tokenizer_hash(tokenizer),
-        vocabulary=proven.logits.shape[-1],
+        vocabulary=decomposition.logits.shape[-1],
         context=context_of(model, tokenizer),
-        width=proven.final.shape[-1],
-        last_block=proven.shell.last_block,
-        returns=proven.shell.returns,
-        layers=proven.shell.layers,
-        errors=proven.errors,
-        versions={
-            "ffkv": ffkv.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers", "tokenizers")},
-        },
+        width=decomposition.final.shape[-1],
+        last_block=spec.last_block,
+        returns=spec.returns,
+        layers=spec.layers,
+        errors=decomposition.errors,
+        versions=versions(),
     )
-    return model, tokenizer, anatomy, proven
-
-
-def write_stage(
-    folder: Path, memories: Path | None, model: nn.Module, tokenizer, anatomy: Anatomy, proven: Proven
-) -> Anatomy:
-    """Writes the model stage's folder and `memories.h5`; empties the model on the way.
-
-    The head is proven as it was written: read back from its file, it must give the model's logits.
-
-    Returns:
-        The anatomy, with the head's error beside the others.
-    """
-    if memories is not None:
-        write_memories(memories, model, anatomy)
-    write_anatomy(folder, anatomy)
-    tokenizer.save_pretrained(folder)
-    write_vocabulary(folder, tokenizer, anatomy)
-    write_head(folder, model, proven.shell)
-    with _named(anatomy.checkpoint, model):
-        error = prove_head(load_head(folder, "cpu"), proven)
-    anatomy = replace(anatomy, errors={**anatomy.errors, "head": error})
-    write_anatomy(folder, anatomy)
-    return anatomy
+    return ProvenModel(model, tokenizer, anatomy, decomposition)
 
 
 def prove_in_memory(model: nn.Module, first: Tensor, second: Tensor) -> tuple[list[Layer], dict[str, float]]:
-    """The layers and errors of a model that is not a checkpoint; empties it.
+    """Proves a model that is not a checkpoint, and empties it.
 
     Args:
-        first, second: two texts, ids [sentence, token].
+        model: a causal language model.
+        first: the text for calibration, ids [sentence, token].
+        second: the text for the proof, ids [sentence, token].
+    Returns:
+        The layers, and the largest relative error of each identity that applies.
     Raises:
-        UserError: it cannot be read as memories; says why.
+        UserError: the model cannot be read as memories; gives the reason.
     """
-    proven = prove(model, first, second)
+    decomposition = prove_layers(model, first, second)
+    spec = decomposition.head_spec
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_head(folder, model, proven.shell)
-        emptied = read_head(folder, proven.shell)
-    head = Head(emptied, proven.shell, proven.logits.shape[-1], "cpu")
-    return proven.shell.layers, {**proven.errors, "head": prove_head(head, proven)}
+        write_head(Path(name), model, spec)
+        emptied = read_head(Path(name), spec)
+    head = Head(emptied, decomposition.logits.shape[-1], "cpu")
+    return spec.layers, {**decomposition.errors, "head": prove_head(head, decomposition)}
 
 
 @contextlib.contextmanager
-def _named(checkpoint: str, model: nn.Module) -> Iterator[None]:
-    """Says of which model a refusal speaks."""
+def _naming(checkpoint: str, model: nn.Module) -> Iterator[None]:
+    """Names the model in a refusal."""
     try:
         yield
     except UserError as error:
@@ -117,39 +135,33 @@ def _named(checkpoint: str, model: nn.Module) -> Iterator[None]:
 
 
 def describe(anatomy: Anatomy) -> str:
-    """The anatomy for a person."""
-    kinds = Counter(_build(layer) for layer in anatomy.layers)
+    """The anatomy in lines of text for a person."""
+    builds = Counter(_build(layer) for layer in anatomy.layers)
     lines = [
         f"{anatomy.checkpoint} ({anatomy.architecture}, {anatomy.parameters:,} parameters, {anatomy.dtype}, weights {anatomy.model_hash})",
         f"  {len(anatomy.layers)} feed-forward layers, d = {anatomy.width}, {anatomy.layer_offset[-1]:,} memories, activation {anatomy.activation}",
         f"  vocabulary {anatomy.vocabulary:,}, context {anatomy.context:,}",
     ]
-    lines += [f"  {count} layers: {build}" for build, count in kinds.items()]
-    lines.append("  layer  x read by -> written by (layers count from 0)")
+    lines += [f"  {count} layers: {build}" for build, count in builds.items()]
+    lines.append("  layer  first matrices -> second matrix (layers count from 0)")
     for layer in anatomy.layers:
-        written = [f"{', '.join(write.readers)} -> {write.module}" for write in layer.writes]
-        lines.append(f"  {layer.index:5}  {'; '.join(written)}")
-    meanings = {
-        "experts": "experts one at a time = the model's own",
-        "memories": "sum m_i v_i + b = y",
-        "residual": "o = y + (o without the layer)",
-        "prefix": "later tokens change nothing",
-        "head": "head(o^L) = the model's logits",
-    }
-    if not any(write.experts for layer in anatomy.layers for write in layer.writes):
-        del meanings["experts"]
-    lines.append("  proven on real tokens, largest relative error:")
-    return "\n".join(lines + [f"    {meaning:<36} {anatomy.errors[name]:.1e}" for name, meaning in meanings.items()])
+        paths = [f"{', '.join(matrix.first_matrices)} -> {matrix.module}" for matrix in layer.second_matrices]
+        lines.append(f"  {layer.index:5}  {'; '.join(paths)}")
+    lines.append("  proven on real tokens, largest relative errors:")
+    lines += [f"    {error:.1e}  {IDENTITIES[identity].meaning}" for identity, error in anatomy.errors.items()]
+    return "\n".join(lines)
 
 
 def _build(layer: Layer) -> str:
-    where = "before its end" if layer.site else "at its end"
     scales = dict.fromkeys(
-        f"{write.scale:g}" if isinstance(write.scale, float) else "a number a dimension" for write in layer.writes
+        f"{matrix.scale:g}" if isinstance(matrix.scale, float) else "one number per dimension"
+        for matrix in layer.second_matrices
     )
-    return (
-        f"{layer.kind}, d_m = {layer.memories}, o = r + y stands in the block {where}"
-        + (f", y multiplied by {' and '.join(scales)}" if set(scales) != {"1"} else "")
-        + (", weighted by token" if any(write.weighted for write in layer.writes) else "")
-        + (", coefficients of both signs" if layer.signed else "")
-    )
+    notes = [
+        f"{layer.kind}, d_m = {layer.memories}",
+        "o = r + y before the end of the block" if layer.sum_module else "o = r + y is the block's output",
+        f"y multiplied by {' and '.join(scales)}" if set(scales) != {"1"} else "",
+        "weighted per token" if any(matrix.per_token_weight for matrix in layer.second_matrices) else "",
+        "coefficients of both signs" if layer.signed else "",
+    ]
+    return ", ".join(filter(None, notes))

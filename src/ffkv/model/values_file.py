@@ -1,4 +1,4 @@
-"""`memories.h5`: the values as they act in the residual stream."""
+"""`values.h5`: the values as they act in the residual stream."""
 
 import copy
 from collections.abc import Iterator
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.files import hdf5
-from ffkv.model.anatomy import Anatomy, Layer, Write
-from ffkv.model.discover.residual_path import norm_gain
-from ffkv.model.experts.record import expert_values, form_of
-from ffkv.model.tap.assemble import scale_of
+from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix
+from ffkv.model.experts.record import expert_values, layout_of
+from ffkv.model.tap.assemble import norm_gain, scale_of
 
 TOGETHER = 1024  # unit vectors a call
 
@@ -30,11 +29,11 @@ def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
         Values v_i [memory, d] and bias b [d], float32, so that y = sum_i m_i v_i + b. b is None where it depends on the
         token: experts with biases, a second matrix with a bias that is weighted by token.
     """
-    parts = [_written(model.get_submodule(write.module), write) for write in layer.writes]
+    parts = [_written(model.get_submodule(write.module), write) for write in layer.second_matrices]
     v = in_residual(model, layer, torch.cat([v for v, _ in parts]), directions=True)
     biases = [bias for _, bias in parts if bias is not None]
     constant = len(biases) == len(parts) and not any(
-        write.weighted and bool(bias.any()) for write, bias in zip(layer.writes, biases, strict=True)
+        write.per_token_weight and bool(bias.any()) for write, bias in zip(layer.second_matrices, biases, strict=True)
     )
     b = in_residual(model, layer, sum(biases)[None])[0].float().cpu() if constant else None
     return v.float().cpu(), b
@@ -46,14 +45,14 @@ def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: boo
     Args:
         directions: they are differences of such sums, to which nothing constant is added.
     """
-    if layer.carrier_kind not in ("norm", "linear"):
+    if layer.output_kind not in ("norm", "linear"):
         return vectors
-    carrier, vectors = in_float32(model.get_submodule(layer.carrier)), vectors.float()
-    if layer.carrier_kind == "norm":
-        return layer.carrier_scale * norm_gain(carrier, vectors) * vectors
+    carrier, vectors = in_float32(model.get_submodule(layer.output_module)), vectors.float()
+    if layer.output_kind == "norm":
+        return layer.output_scale * norm_gain(carrier, vectors) * vectors
     with torch.no_grad():
         constant = carrier(torch.zeros_like(vectors[:1])) if directions else 0
-        return layer.carrier_scale * (carrier(vectors) - constant)
+        return layer.output_scale * (carrier(vectors) - constant)
 
 
 def in_float32(module: nn.Module) -> nn.Module:
@@ -62,12 +61,12 @@ def in_float32(module: nn.Module) -> nn.Module:
     return module if dtypes <= {torch.float32, torch.float64} else copy.deepcopy(module).float()
 
 
-def _written(module: nn.Module, write: Write) -> tuple[Tensor, Tensor | None]:
+def _written(module: nn.Module, write: SecondMatrix) -> tuple[Tensor, Tensor | None]:
     """Scaled values [memory, d] and bias [d] of one write; of a bank whose bias depends on the token: None."""
-    if (form := form_of(module)) is not None:
+    if (layout := layout_of(module)) is not None:
         with torch.no_grad():
-            v, constant = expert_values(module).float(), form.constant(module)
-        beside = form.bias(module, 0) is not None or form.passes_on
+            v, constant = expert_values(module).float(), layout.bank_bias()
+        beside = layout.expert_bias(0) is not None or layout.passes_on
         bias = None if beside else v.new_zeros(v.shape[1]) if constant is None else constant
     else:
         module = in_float32(module)
@@ -89,7 +88,7 @@ def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True)
-class Memories:
+class Values:
     """The values of some layers.
 
     layer: of each memory [row]; memory: its number in the layer [row]; value: v_i [row, d].
@@ -105,17 +104,17 @@ class Memories:
         """Length of v_i, float32 [row]."""
         return np.linalg.norm(self.value, axis=1).astype(np.float32)
 
-    def of(self, layer: int) -> "Memories":
+    def of(self, layer: int) -> "Values":
         """Those of one layer."""
         rows = self.layer == layer
-        return Memories(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
+        return Values(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
 
 
-def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
-    """Writes `memories.h5`, a layer at a time."""
+def write_values(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
+    """Writes `values.h5`, a layer at a time."""
     offsets = anatomy.layer_offset
     largest = max(layer.memories for layer in anatomy.layers)
-    with hdf5.create(path, "memories", anatomy.identity) as file:
+    with hdf5.create(path, "values", anatomy.identity) as file:
         hdf5.put(
             file,
             "layer_offset",
@@ -149,19 +148,19 @@ def write_memories(path: Path, model: nn.Module, anatomy: Anatomy) -> None:
             bias[layer.index] = np.nan if b is None else b.numpy()
 
 
-def read_memories(path: Path, layers: range | None = None, belongs_to: dict[str, Any] | None = None) -> Memories:
+def read_values(path: Path, layers: range | None = None, belongs_to: dict[str, Any] | None = None) -> Values:
     """The values of some layers, of all by default.
 
     Raises:
         UserError: see `hdf5.open`.
     """
-    with hdf5.open(path, "memories", belongs_to) as file:
+    with hdf5.open(path, "values", belongs_to) as file:
         offsets = file["layer_offset"][...]
         layers = range(len(offsets) - 1) if layers is None else layers
         start, stop = (int(offsets[layers.start]), int(offsets[layers.stop])) if len(layers) else (0, 0)
         counts = np.diff(offsets)[layers.start : layers.stop]
         numbers = [np.arange(count, dtype=np.int32) for count in counts]
-        return Memories(
+        return Values(
             np.repeat(np.asarray(layers, np.int32), counts),
             np.concatenate(numbers) if numbers else np.zeros(0, np.int32),
             file["value"][start:stop],

@@ -1,4 +1,5 @@
-"""Where a run writes: whether it may, and whether there is room. Asked by the workflow before and after a run."""
+"""Checks the folders of a run: whether they can be written, and whether their disks have space. The workflow asks before and
+after a run."""
 
 import os
 import shutil
@@ -7,27 +8,27 @@ from pathlib import Path
 
 from ffkv.errors import UserError
 
-FULL = 100_000  # bytes: with less than this Snakemake itself stops with a traceback
+FULL = 100_000  # free bytes below which Snakemake itself stops with a traceback
 
 
 def check_disk(folders: Iterable[Path]) -> None:
-    """Makes sure that folders, where they exist, can be written: Snakemake itself would stop there with a traceback.
+    """Makes sure that folders that exist can be written. Snakemake itself would stop with a traceback.
 
     Raises:
-        UserError: one is not to be written, or its disk is full; names it.
+        UserError: a folder cannot be written, or its disk is full; names it.
     """
     folders = list(folders)
     for folder in folders:
         if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
             raise UserError(
-                f"{folder.resolve()} cannot be written: its disk is read-only, or it is not yours. Mend its rights, or run with --directory elsewhere."
+                f"{folder.resolve()} cannot be written: its disk is read-only, or it belongs to somebody else. Change its permissions, or choose another folder with --directory."
             )
     if places := full(folders):
         raise UserError(is_full(places[0]))
 
 
 def full(folders: Iterable[Path]) -> list[Path]:
-    """Those of some folders whose disk is full, one a disk."""
+    """Returns the folders whose disk is full, one per disk."""
     disks: dict[int, Path] = {}
     for folder in folders:
         if folder.is_dir():
@@ -36,5 +37,5 @@ def full(folders: Iterable[Path]) -> list[Path]:
 
 
 def is_full(folder: Path) -> str:
-    """The message: a step on a full disk cannot even write into its log why it failed."""
-    return f"The disk of {folder} is full. Make room, then start the same command again."
+    """The message about a full disk. It is shown by the workflow, because a step cannot write it into a log on that disk."""
+    return f"The disk of {folder} is full. Free some space, then start the same command again."

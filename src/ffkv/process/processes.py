@@ -1,4 +1,4 @@
-"""What a process of this host is to the workflow: Snakemake itself, a step, one whose Snakemake is gone."""
+"""Recognizes the processes of a workflow on this host: Snakemake itself, its steps, and steps whose Snakemake has ended."""
 
 import os
 from collections.abc import Callable
@@ -8,29 +8,29 @@ import psutil
 
 
 def is_snakemake(process: psutil.Process) -> bool:
-    """Whether it runs a whole workflow, and not a single job inside SLURM."""
+    """Whether the process is a Snakemake that runs a whole workflow, and not a single job inside SLURM."""
     arguments = _arguments(process)
     python = bool(arguments) and Path(arguments[0]).name.startswith(("python", "snakemake"))
     return python and "snakemake" in {Path(name).name for name in arguments[:4]} and "--mode" not in arguments
 
 
 def is_step(process: psutil.Process) -> bool:
-    """A job's shell, or the `ffkv` that it became."""
+    """Whether the process is the shell of a job, or the `ffkv` command that the shell became."""
     arguments = _arguments(process)
     if len(arguments) > 2 and arguments[1] == "-c":
-        return "set -euo pipefail" in arguments[2] and "ffkv " in arguments[2]  # behind what activates conda
-    writes = not {"--output", "--patterns"}.isdisjoint(arguments)
+        return "set -euo pipefail" in arguments[2] and "ffkv " in arguments[2]  # after the commands that activate conda
+    writes = any(argument.startswith("--output") for argument in arguments)
     return writes and "ffkv" in {Path(argument).name for argument in arguments[:2]}
 
 
 def is_orphan(process: psutil.Process) -> bool:
-    """Whether the parent is gone: the one that stands for it then is of another session, which this process did not begin."""
+    """Whether the parent has ended: the new parent then belongs to another session, which this process did not start."""
     parent, session = process.parent(), os.getsid(process.pid)
     return parent is None or parent.pid == 1 or session not in (process.pid, os.getsid(parent.pid))
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:
-    """Whether the folder is where it works."""
+    """Whether the process works in the folder."""
     try:
         return Path(process.cwd()).resolve() == folder.resolve()
     except psutil.Error:
@@ -45,12 +45,12 @@ def _arguments(process: psutil.Process) -> list[str]:
 
 
 def command_line(process: psutil.Process) -> str:
-    """Its command in one line; empty where it is over."""
+    """The command of the process in one line; empty if it has ended."""
     return " ".join(" ".join(_arguments(process)).split())
 
 
-def runs(process: psutil.Process) -> bool:
-    """False also for one that is over and that nobody has asked about yet, as in containers."""
+def is_running(process: psutil.Process) -> bool:
+    """Whether the process has not ended. A zombie has ended: its parent only has not asked for its exit code yet."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -58,7 +58,7 @@ def runs(process: psutil.Process) -> bool:
 
 
 def signal(send: Callable[[], None]) -> None:
-    """Calls what ends a process, which may be over already."""
+    """Calls a function that ends a process. Nothing happens if the process has already ended."""
     try:
         send()
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Progress for a person who waits: what is done, how fast, how long still."""
+"""Progress for a person who waits: how much is done, how fast, and how long it will still take."""
 
 import sys
 
@@ -6,10 +6,13 @@ from tqdm import tqdm
 
 
 def progress(total: int, unit: str, description: str, done: int = 0) -> tqdm:
-    """A bar on standard error that counts `unit`; a line every half minute where that is no terminal (a log file).
+    """A progress bar on standard error. If that is not a terminal but a log file, it writes one line per half minute.
 
     Args:
-        done: how many an earlier process has done.
+        total: number of units of work.
+        unit: name of the unit, in the plural.
+        description: name of the work.
+        done: number of units that an earlier process has done.
     """
     terminal = sys.stderr.isatty()
     return tqdm(

@@ -1,7 +1,7 @@
-"""`ffkv recover`: after a hard kill of Snakemake, ends what it left running, deletes unfinished files, unlocks the folder.
+"""Finds and ends the jobs of a Snakemake that was killed, finds its unfinished files, and unlocks its folder.
 
-A killed Snakemake leaves its jobs alive, in SLURM and here, and never takes them up again. The same command started beside
-them would submit each a second time.
+The jobs of a killed Snakemake go on, in SLURM and on this host, and no Snakemake takes them over. Without recovery the
+same command would start each of them a second time.
 """
 
 import json
@@ -9,44 +9,53 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-import click
 import psutil
 
 from ffkv.errors import UserError
 from ffkv.files.atomic import PARTIAL, is_written
-from ffkv.options import FOLDER
-from ffkv.process.processes import command_line, is_orphan, is_snakemake, is_step, runs, signal, works_in
+from ffkv.process.processes import is_orphan, is_running, is_snakemake, is_step, signal, works_in
 
-PREFIX = "ffkv_"  # of job names: slurm-jobname-prefix in profiles/slurm
+PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
 LOCKS = Path(".snakemake/locks")
 SLURM_LOGS = Path(".snakemake/slurm_logs")
-ANSWER_SECONDS, END_SECONDS = 60, 120  # for an answer of SLURM, and for what was cancelled to be gone
+ANSWER_SECONDS, END_SECONDS = 60, 120  # longest wait for an answer of SLURM, and for the end of cancelled jobs
 
 
 class Job(NamedTuple):
-    """A SLURM job of this folder."""
+    """A SLURM job of this folder.
+
+    Attributes:
+        number: its SLURM id.
+        state: its SLURM state, such as RUNNING.
+        step: the rule and its wildcards.
+    """
 
     number: str
     state: str
-    step: str  # the rule and its wildcards
+    step: str
 
 
 class Owner(NamedTuple):
-    """The snakemake that last started in a folder."""
+    """The snakemake process that last started in a folder.
+
+    Attributes:
+        host: name of its host.
+        pid: number of its process.
+        local: whether all its jobs are processes of that host.
+    """
 
     host: str
     pid: int
-    local: bool  # whether all its jobs are processes of that host
+    local: bool
 
 
 def note_owner(local: bool) -> None:
-    """Writes which process works in the current folder. The workflow calls this when it starts."""
+    """Writes down which process works in the current folder. The workflow calls this when it starts."""
     OWNER.parent.mkdir(exist_ok=True)
     OWNER.write_text(json.dumps(Owner(socket.gethostname(), os.getpid(), local)._asdict()) + "\n")
 
@@ -54,29 +63,31 @@ def note_owner(local: bool) -> None:
 def refuse_living(folder: Path, insist: bool = False) -> None:
     """Makes sure that no snakemake works in the folder.
 
-    insist: believe that one which started on another host is gone.
+    Args:
+        folder: where snakemake ran.
+        insist: assume that a snakemake which was started on another host has ended.
     Raises:
-        UserError: one is alive here, or may be alive on another host; names it.
+        UserError: a snakemake works here, or perhaps on another host; names it.
     """
     owner, host = _owner(folder), socket.gethostname()
     for process in psutil.process_iter():
         named = owner is not None and (owner.host, owner.pid) == (host, process.pid)
         if is_snakemake(process) and (named or works_in(process, folder)):
             raise UserError(
-                f"snakemake is still at work in {folder}: process {process.pid}. Nothing is left behind; stop it and its steps with\n"
+                f"snakemake still works in {folder}: process {process.pid}. There is nothing to recover. Stop it and its steps with\n"
                 f"  kill -INT -- -{os.getpgid(process.pid)}\nand wait until it has ended."
             )
     if owner and owner.host != host and is_locked(folder) and not insist:
         raise UserError(
-            f"A snakemake that started on {owner.host} (process {owner.pid}) has locked {folder} and may still be at work. "
-            f"Run `ffkv recover` on {owner.host}; if that snakemake is surely gone, add --insist."
+            f"A snakemake that started on {owner.host} (process {owner.pid}) has locked {folder} and may still work. "
+            f"Run `ffkv recover` on {owner.host}; if you are sure that this snakemake has ended, add --insist."
         )
 
 
 def slurm_jobs(folder: Path) -> list[Job]:
-    """The jobs that this workflow submitted from the folder and that are not over.
+    """Returns the SLURM jobs of this workflow that were submitted from the folder and have not ended.
 
-    SLURM is not asked where there is none, nor for a folder whose jobs all ran on the host itself.
+    SLURM is not asked if it is not installed, or if all jobs of the folder ran on the host itself.
 
     Raises:
         UserError: SLURM does not answer.
@@ -94,24 +105,26 @@ def slurm_jobs(folder: Path) -> list[Job]:
 
 
 def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
-    """Processes of steps at work in the folder on this host, that no process which is alive started.
+    """Returns the processes of steps that work in the folder on this host and whose snakemake has ended.
 
-    jobs: of SLURM, whose processes are SLURM's business even where a node is this host.
+    Args:
+        folder: where snakemake ran.
+        jobs: SLURM jobs. Their processes are left to SLURM, even if this host is one of its nodes.
     """
-    numbers, found = {job.number for job in jobs}, {}
+    numbers, orphans = {job.number for job in jobs}, {}
     for process in psutil.process_iter():
         try:
             if not (is_step(process) and works_in(process, folder) and is_orphan(process)):
                 continue
             if process.environ().get("SLURM_JOB_ID") not in numbers:
-                found |= {one.pid: one for one in (process, *process.children(recursive=True))}
-        except (psutil.Error, ProcessLookupError):  # over meanwhile, or another user's
+                orphans |= {one.pid: one for one in (process, *process.children(recursive=True))}
+        except (psutil.Error, ProcessLookupError):  # it has ended meanwhile, or belongs to another user
             continue
-    return list(found.values())
+    return list(orphans.values())
 
 
 def unfinished_files(folder: Path) -> list[Path]:
-    """What killed steps left under a temporary name; not what a step that lives writes."""
+    """Returns the files that killed steps left under a temporary name, without the files of steps that still run."""
     return [
         path
         for place in ("results", "reports")
@@ -123,17 +136,17 @@ def unfinished_files(folder: Path) -> list[Path]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether Snakemake would refuse to start in the folder."""
+    """Whether the folder is locked, so that Snakemake refuses to start in it."""
     return any((folder / LOCKS).glob("*.lock"))
 
 
 def unlock(folder: Path) -> None:
-    """What `snakemake --unlock` does, without the need to read the workflow."""
+    """Unlocks the folder like `snakemake --unlock`, but does not have to read the workflow."""
     shutil.rmtree(folder / LOCKS, ignore_errors=True)
 
 
 def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> None:
-    """Ends jobs and processes, and waits until they are gone: they write until then.
+    """Ends jobs and processes, and waits until they have ended, because they write until then.
 
     Raises:
         UserError: SLURM does not answer, or something does not end.
@@ -144,7 +157,7 @@ def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> No
         _slurm("scancel", *(job.number for job in jobs))
     for process in psutil.wait_procs(processes, END_SECONDS / 4)[1]:
         signal(process.kill)
-    left = [f"process {process.pid}" for process in psutil.wait_procs(processes, 10)[1] if runs(process)]
+    left = [f"process {process.pid}" for process in psutil.wait_procs(processes, 10)[1] if is_running(process)]
     deadline = time.monotonic() + END_SECONDS
     while (jobs := slurm_jobs(folder) if jobs else []) and time.monotonic() < deadline:
         time.sleep(1)
@@ -155,43 +168,11 @@ def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> No
         )
 
 
-@click.command()
-@click.option(
-    "--directory", "folder", type=FOLDER, default=".", show_default=True, help="Where snakemake ran: its --directory."
-)
-@click.option("--cancel", "cancelling", is_flag=True, help="Do it without asking. Without a terminal, only list.")
-@click.option("--insist", is_flag=True, help="Believe that a snakemake which started on another host is gone.")
-def recover(folder: Path, cancelling: bool, insist: bool) -> None:
-    """After a hard kill of snakemake: end what it left running, delete unfinished files, unlock the folder.
-
-    Then start the same snakemake command again.
-    """
-    folder = folder.resolve()
-    refuse_living(folder, insist)
-    jobs = slurm_jobs(folder)
-    processes, files = local_orphans(folder, jobs), unfinished_files(folder)
-    lines = [f"SLURM job {job.number}, {job.state.lower()}: {job.step}" for job in jobs]
-    lines += [f"process {process.pid}: {command_line(process)[:100]}" for process in processes]
-    lines += [f"unfinished: {path.relative_to(folder)}" for path in files]
-    lines += ["the folder is locked"] if is_locked(folder) else []
-    click.echo("\n".join(lines) or f"Nothing is left behind in {folder}.")
-    if not lines:
-        return
-    if not cancelling and not (sys.stdin.isatty() and click.confirm("Cancel, delete and unlock?")):
-        click.echo("Nothing was changed. `ffkv recover --cancel` cancels, deletes and unlocks all of this.")
-        return
-    cancel(folder, jobs, processes)
-    for path in unfinished_files(folder):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    unlock(folder)
-    click.echo("Done. Start the same snakemake command again.")
-
-
 def _owner(folder: Path) -> Owner | None:
     try:
         note = json.loads((folder / OWNER).read_text())
         return Owner(str(note["host"]), int(note["pid"]), bool(note["local"]))
-    except (OSError, ValueError, KeyError, TypeError):  # none, or half of one: the processes here still tell
+    except (OSError, ValueError, KeyError, TypeError):  # no file, or half of one: the processes on this host still tell
         return None
 
 

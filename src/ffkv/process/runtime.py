@@ -1,4 +1,4 @@
-"""What a process is allowed to use: threads, memory behaviour, device, seeds. Call `configure` before torch works."""
+"""Sets what a process uses: threads, memory allocation, device. Call `configure` before torch is imported."""
 
 import ctypes
 import os
@@ -11,10 +11,10 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
 def configure(threads: int) -> None:
-    """Limits every thread pool to `threads`, so that jobs side by side do not spin against each other.
+    """Limits every thread pool to `threads`, so that parallel jobs do not slow each other down.
 
-    Large temporaries are kept by the process instead of being returned to the kernel at each operation: the page
-    faults that this saves cost more than any other choice in the forward pass.
+    It also lets the process keep the memory of large temporary arrays instead of returning it to the kernel after each
+    operation. This avoids page faults, which cost more than any other choice in the forward pass.
     """
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ[variable] = str(threads)
@@ -27,7 +27,7 @@ def configure(threads: int) -> None:
 
 
 def torch_with(threads: int):
-    """torch, with its pools limited to `threads`. Imported late: a command that does no tensor work stays quick."""
+    """Imports torch and limits its thread pools to `threads`. The import is late, so that other commands start quickly."""
     import torch
 
     torch.set_num_threads(threads)
@@ -36,10 +36,10 @@ def torch_with(threads: int):
 
 
 def choose_device(device: str) -> str:
-    """The torch device behind a setting: `auto` takes a GPU where there is one.
+    """Returns the torch device of a setting: `auto` means a GPU if there is one.
 
     Raises:
-        UserError: the named device is not here.
+        UserError: this machine does not have the device.
     """
     import torch
 
@@ -47,5 +47,7 @@ def choose_device(device: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise UserError(f"model.device is {device!r}, but torch sees {count} GPUs here: use 'auto' or 'cpu'.")
+        raise UserError(
+            f"model.device is {device!r}, but torch finds {count} GPUs on this machine. Use 'auto' or 'cpu'."
+        )
     return device

@@ -1,4 +1,4 @@
-"""How a step ends when it is told to: SIGTERM (a cluster's warning before the time limit) and Ctrl-C."""
+"""How a step ends after SIGTERM (with which a cluster warns before the time limit) or Ctrl-C."""
 
 import contextlib
 import signal
@@ -8,19 +8,20 @@ from types import CodeType, FrameType
 
 import click
 
-WAIT = 0.01  # seconds until a signal that came at a bad moment is looked at again
+WAIT = 0.01  # seconds until a delayed signal is handled
 UNINTERRUPTED: set[CodeType] = set()
-TOLD: list[int] = []  # the signals that ended this process, were it not for libraries that lose exceptions
+# Signals that have arrived. Libraries that swallow exceptions may have lost the one that was raised.
+TOLD: list[int] = []
 
 
 def uninterrupted(function: Callable) -> Callable:
-    """Marks a function that a library calls back and whose exceptions it would lose: signals wait until it is over."""
+    """Marks a function that a library calls back and whose exceptions it would lose. Signals are delayed until it returns."""
     UNINTERRUPTED.add(function.__code__)
     return function
 
 
 def end_in_good_order() -> None:
-    """From here on SIGTERM ends the process as an exception does, as Ctrl-C, so that no unfinished file stays behind."""
+    """Lets SIGTERM and Ctrl-C end the process by an exception, so that it removes its unfinished files."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if _is_uninterrupted(frame):
@@ -31,12 +32,12 @@ def end_in_good_order() -> None:
             end_if_told()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a script
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored in the background of a script
             signal.signal(number, end)
 
 
 def end_if_told() -> None:
-    """Ends the process if a signal said so and nobody heard."""
+    """Exits if a signal arrived while a library was swallowing exceptions."""
     if signal.SIGINT in TOLD:
         raise KeyboardInterrupt
     if TOLD:
@@ -51,28 +52,29 @@ def _is_uninterrupted(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Callable[[], int]]:
-    """Inside, SIGTERM and Ctrl-C are only noted. A long pass asks between two pieces of work, saves what it has, and ends.
+    """Inside the `with` statement, SIGTERM and Ctrl-C are only noted. A long pass checks for them between two batches, saves
+    its state, and ends.
 
     Yields:
-        A function that gives the number of the signal that came, 0 before.
+        A function that returns the number of the signal that arrived, or 0.
     """
-    came = 0
+    arrived = 0
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = number
+        nonlocal arrived
+        arrived = number
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda: came
+        yield lambda: arrived
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def stop(number: int, saved: str) -> None:
-    """Ends the process after a signal, saying what was saved."""
+    """Ends the process after a signal, with a message about what was saved."""
     click.echo(
-        f"ffkv: stopped by {signal.Signals(number).name}; {saved}. The same command goes on from there.", err=True
+        f"ffkv: stopped by {signal.Signals(number).name}; {saved}. The same command continues from there.", err=True
     )
     sys.exit(128 + number)

@@ -1,10 +1,14 @@
-"""What all figures share: the look, the axis of layers, the kinds of drawing, the SVG text."""
+"""What all figures share: the look, the axis of layers, the kinds of drawing, the SVG text.
+
+Layers count from 0. Only an axis that shows the paper's own layers counts from 1, as the paper does, and says so.
+"""
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -15,17 +19,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 PAPER_LAYERS = 16
+PAPER_AXIS = "the paper's layer, of 16, counted from 1"
 PAPER_COLOUR = "0.45"
 PALE = "0.9"
 MARKERS = "osDvP^"
 LINES = ["-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1))]
+BAR_WIDTH = 0.85
 HATCHES = ["", "////", "", "\\\\\\\\"]
+# A panel of stacked shares: its title, its number of layers, and name to share [layer].
+Panel = tuple[str, int, Mapping[str, Sequence[float] | np.ndarray]]
 NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Inside, figures are drawn in the report's look, and the same figure always gives the same SVG bytes."""
+    """Inside the `with` statement, figures have the report's look, and the same figure gives the same SVG bytes."""
     settings = {
         **sns.plotting_context("notebook", font_scale=0.8),
         **sns.axes_style("ticks", {"axes.spines.right": False, "axes.spines.top": False, "axes.grid": True}),
@@ -42,57 +50,68 @@ def look() -> Iterator[None]:
 
 
 def colours(count: int) -> list[tuple[float, float, float]]:
-    """So many colours from dark to light: told apart by luminance alone, in print and by every eye."""
+    """`count` colours from dark to light. Their luminance alone tells them apart, in print and for every eye."""
     return sns.color_palette("mako", count)
 
 
-def canvas(panels: int = 1, **options) -> tuple[Figure, np.ndarray]:
-    """An empty figure of the report's width, and its panels side by side [panel]. Options go to `subplots`."""
+def canvas(panels: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
+    """An empty figure of the report's width, and its panels [panel], side by side. `subplots` gets the options."""
     figure = Figure(figsize=(8.4, 3.7), layout="constrained")
     return figure, figure.subplots(1, panels, squeeze=False, **options)[0]
 
 
 def legend(figure: Figure, *panels: Axes, columns: int = 5) -> None:
-    """What the signs of some panels mean, above them all, where it hides nothing."""
+    """Draws one legend for several panels, above them all, where it hides nothing."""
     handles = [handle for axes in panels for handle in axes.get_legend_handles_labels()[0]]
     figure.legend(handles=handles, loc="outside upper left", ncols=columns, columnspacing=1.4, handlelength=2.4)
 
 
-def layer_axis(axes: Axes, layers: int) -> None:
-    """The horizontal axis of layers, counted from 1."""
-    axes.set_xlim(0.4, layers + 0.6)
+def layer_axis(axes: Axes, layers: int, first: int = 0, label: str = "layer") -> None:
+    """Sets up the horizontal axis of layers. `first` is the number of the first layer."""
+    axes.set_xlim(first - 0.6, first + layers - 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=16, integer=True, min_n_ticks=1))
-    axes.set_xlabel("layer, counted from 1")
+    axes.set_xlabel(label)
 
 
 def share_axis(axes: Axes, label: str, whole: bool = False) -> None:
-    """A vertical axis of shares, as percentages from 0; up to 100 % where `whole`."""
+    """Sets up a vertical axis of shares, as percentages from 0; up to 100 % if `whole`."""
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
     axes.set_ylim(0, 1 if whole else None)
     axes.set_ylabel(label)
 
 
 def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 0, count: int = 1) -> None:
-    """A line by layer with intervals `low` to `high`: number `style` of `count` lines, which stand a little apart."""
+    """Draws a line over the layers, with intervals from `low` to `high`.
+
+    Args:
+        table: one row per layer: layer, low, high, and the column `value`.
+        style: number of the line, from 0, among the `count` lines of the panel. They are shifted a little against each
+            other, so that their intervals do not overlap.
+    """
     apart = min(0.01 * len(table), 0.1)
-    x = table["layer"] + 1 + apart * (style - (count - 1) / 2)
+    x = table["layer"] + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
     bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
-    marks = {"marker": MARKERS[style], "markersize": 5 if len(table) <= 24 else 3, "linestyle": LINES[style]}
+    marks: dict[str, Any] = {
+        "marker": MARKERS[style],
+        "markersize": 5 if len(table) <= 24 else 3,
+        "linestyle": LINES[style],
+    }
     axes.plot(x, table[value], label=label, color=colour, **marks)
     axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
 
 
 def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "the paper", style: int = 5) -> None:
-    """The paper's line: its first layer on our first, its last on our last, an axis above where the depths differ.
+    """Draws the paper's line: its first layer on the model's first layer, its last layer on the model's last.
 
-    A model of one layer has no depth to compare, and gets no line.
+    Where the model has another number of layers than the paper's, an axis above the panel shows the paper's own layers,
+    counted from 1. A model of one layer has no depth to compare, and gets no line.
     """
     if layers == 1:
         return
     ratio = (layers - 1) / (PAPER_LAYERS - 1)
     axes.plot(
-        1 + ratio * np.arange(PAPER_LAYERS),
+        ratio * np.arange(PAPER_LAYERS),
         values,
         label=label,
         color=PAPER_COLOUR,
@@ -104,21 +123,35 @@ def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "
         zorder=1,
     )
     if layers != PAPER_LAYERS and not axes.child_axes:
-        above = axes.secondary_xaxis("top", functions=(lambda x: 1 + (x - 1) / ratio, lambda x: 1 + (x - 1) * ratio))
+        above = axes.secondary_xaxis("top", functions=(_to_paper(ratio), _from_paper(ratio)))
         above.set_ticks([1, 4, 7, 10, 13, 16])
-        above.set_xlabel("the paper's layer, of 16, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
+        above.set_xlabel(f"{PAPER_AXIS}, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
         above.tick_params(colors=PAPER_COLOUR, labelsize="small")
         above.spines["top"].set_color("0.85")
 
 
+def _to_paper(ratio: float) -> Callable[[Any], Any]:
+    """From the model's layer, counted from 0, to the paper's layer, counted from 1."""
+    return lambda layer: 1 + layer / ratio
+
+
+def _from_paper(ratio: float) -> Callable[[Any], Any]:
+    """From the paper's layer, counted from 1, to the model's layer, counted from 0."""
+    return lambda layer: (layer - 1) * ratio
+
+
 def boxes(axes: Axes, table: pd.DataFrame) -> None:
-    """A box by layer from its summary: quartiles, median, whiskers. Layers without a box are left out."""
+    """Draws a box per layer. Layers without a median are left out.
+
+    Args:
+        table: one row per layer: layer, whisker_low, q1, median, q3, whisker_high.
+    """
     table = table.dropna(subset=["median"])
     fields = {"whisker_low": "whislo", "q1": "q1", "median": "med", "q3": "q3", "whisker_high": "whishi"}
     stats = table.rename(columns=fields)[list(fields.values())].to_dict("records")
     axes.bxp(
         stats,
-        positions=table["layer"] + 1,
+        positions=table["layer"],
         widths=0.6,
         showfliers=False,
         patch_artist=True,
@@ -128,22 +161,51 @@ def boxes(axes: Axes, table: pd.DataFrame) -> None:
     )
 
 
-def stack(axes: Axes, x: Sequence[float], shares: Mapping[str, Sequence[float]], width: float = 0.85) -> None:
-    """Bars of shares on top of one another, in the order of `shares`: name to share by bar. The last one is pale."""
+def depth(table: pd.DataFrame) -> int:
+    """Number of layers in a table that has a column `layer`."""
+    return int(table["layer"].max()) + 1
+
+
+def shares_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Share of each name in `column` per layer: name to [layer]; 0 where a layer does not have the name."""
+    wide = table.pivot(index="layer", columns=column, values="share").reindex(columns=names).fillna(0)
+    return {name: wide[name].to_numpy() for name in names}
+
+
+def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
+    """Draws panels of stacked shares per layer, side by side.
+
+    Args:
+        paper: whether the last panel shows the paper's own layers, which count from 1.
+    """
+    figure, axes = canvas(len(panels), sharey=True)
+    for place, (axis, (title, layers, shares)) in enumerate(zip(axes, panels, strict=True)):
+        of_paper = paper and place == len(panels) - 1
+        first = 1 if of_paper else 0
+        _stack(axis, np.arange(first, first + layers), shares)
+        layer_axis(axis, layers, first, "the paper's layer, counted from 1" if of_paper else "layer")
+        axis.set_title(title)
+    share_axis(axes[0], "prefixes", whole=True)
+    legend(figure, axes[0])
+    return figure
+
+
+def _stack(axes: Axes, x: np.ndarray, shares: Mapping[str, Sequence[float] | np.ndarray]) -> None:
+    """Draws bars of shares on top of one another, in the order of `shares`. The last one is pale."""
     below = np.zeros(len(x))
     palette = [*zip(colours(len(shares) - 1), HATCHES), (PALE, "")]
     for (name, heights), (colour, hatch) in zip(shares.items(), palette, strict=True):
-        axes.bar(x, heights, width, below, label=name, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
+        axes.bar(x, heights, BAR_WIDTH, below, label=name, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
         below += np.asarray(heights)
     axes.grid(False)
 
 
 def svg(figure: Figure, name: str, title: str, description: str) -> str:
-    """The figure as an `svg` element with a title and a description for those who do not see it.
+    """The figure as an `svg` element, with a title and a description for readers who do not see it.
 
     Args:
         figure: drawn inside `look`.
-        name: stands before every id, so that several figures can stand in one page.
+        name: prefix of every id in the element, so that one page can hold several figures.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=NO_METADATA)

@@ -1,38 +1,38 @@
-"""What the run was: model, corpus, definitions, proof, versions and cost, as terms and their values."""
+"""Facts about the run: model, corpus, definitions, proof, versions and cost, as terms and their values."""
 
 from collections import Counter
 
-from ffkv.report.results import Results, benchmarks
-from ffkv.report.text import duration, number, percent, visible
+from ffkv.model.identities import IDENTITIES
+from ffkv.report.text import duration
+from ffkv.results.run import Run
+from ffkv.results.text import number, percent, visible
 from ffkv.settings import EMBEDDED, Corpus, Settings
 
 Terms = list[tuple[str, str]]
 
-# What each error of the proof is about.
-IDENTITIES = {
-    "memories": "the memories add up to the feed-forward output: y = Σ m v + b",
-    "residual": "what the block adds it to is the residual: o - y = r",
-    "prefix": "a prefix's coefficients do not depend on the tokens after it",
-    "head": "the last block output, read out by the head, gives the model's own logits",
-}
 
-
-def facts(results: Results) -> dict[str, Terms]:
-    """The run in tables: heading to terms and values."""
+def facts(run: Run) -> dict[str, Terms]:
+    """The tables of facts: heading to terms and values. A table without terms is left out."""
     tables = {
-        "Model": model(results),
-        "Corpus": corpus(results),
-        "Definitions in force": definitions(results.settings, bool(results.signed_layers)),
-        "Proof that the layers decompose": proof(results),
-        "Versions": sorted(results.anatomy.versions.items()),
-        "Time and memory": cost(results),
+        "Model": model(run),
+        "Corpus": corpus(run),
+        "Definitions": definitions(run.settings, bool(signed_layers(run))),
+        "Proof that the layers are sums of memories": proof(run),
+        "Versions": sorted(run.anatomy.versions.items()),
+        "Time and memory": cost(run),
     }
     return {heading: terms for heading, terms in tables.items() if terms}
 
 
-def model(results: Results) -> Terms:
-    """Which model was read."""
-    anatomy = results.anatomy
+def signed_layers(run: Run) -> int:
+    """Number of layers whose coefficients can be negative."""
+    return sum(layer.signed for layer in run.anatomy.layers)
+
+
+def model(run: Run) -> Terms:
+    """The model."""
+    anatomy, signed = run.anatomy, signed_layers(run)
+    layers = len(anatomy.layers)
     sizes = Counter(layer.memories for layer in anatomy.layers)
     memories = [f"{number(size)} in each of {count} layers" for size, count in sizes.items()]
     kinds = ", ".join(sorted({layer.kind for layer in anatomy.layers}))
@@ -40,14 +40,11 @@ def model(results: Results) -> Terms:
         ("checkpoint", visible(f"{anatomy.checkpoint}, revision {anatomy.revision}")),
         ("architecture", anatomy.architecture),
         ("parameters", number(anatomy.parameters)),
-        ("layers", number(results.layers)),
+        ("layers", number(layers)),
         ("width of the residual stream, d", number(anatomy.width)),
         ("memories", ", ".join(memories)),
         ("feed-forward layers", f"{kinds}; activation {anatomy.activation}"),
-        (
-            "negative coefficients",
-            f"in {results.signed_layers} of {results.layers} layers" if results.signed_layers else "none",
-        ),
+        ("negative coefficients", f"in {signed} of {layers} layers" if signed else "none"),
         ("vocabulary", f"{number(anatomy.vocabulary)} tokens"),
         ("context", f"{number(anatomy.context)} tokens"),
         ("type of the weights", anatomy.dtype),
@@ -56,10 +53,10 @@ def model(results: Results) -> Terms:
     ]
 
 
-def corpus(results: Results) -> Terms:
-    """Which text was read, and what was left out of it."""
-    terms = [("source", visible(_source(results.settings.corpus)))]
-    for split, about in results.corpora.items():
+def corpus(run: Run) -> Terms:
+    """The text that was read, and the text that was left out."""
+    terms: Terms = [("source", visible(_source(run.settings.corpus)))]
+    for split, about in run.corpora.items():
         counts = dict(about["counts"])
         read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"
         kept = (
@@ -70,73 +67,96 @@ def corpus(results: Results) -> Terms:
     return terms
 
 
-def _source(chosen: Corpus) -> str:
-    if chosen.dataset == EMBEDDED:
+def _source(settings: Corpus) -> str:
+    if settings.dataset == EMBEDDED:
         return "the documentation of the Python library"
-    if chosen.dataset == "files":
-        return f"files: {', '.join(chosen.train + chosen.validation)}"
-    return f"{chosen.dataset}, configuration {chosen.config}, revision {chosen.revision}"
+    if settings.dataset == "files":
+        return f"files: {', '.join(settings.train + settings.validation)}"
+    return f"{settings.dataset}, configuration {settings.config}, revision {settings.revision}"
 
 
 def definitions(settings: Settings, signed: bool) -> Terms:
-    """The definitions that the settings chose, a sentence each. signed: whether coefficients can be negative."""
-    return [*_candidates(settings, signed), *_methods(settings), ("seed of every random choice", str(settings.seed))]
-
-
-def _candidates(settings: Settings, signed: bool) -> Terms:
-    text, triggers, prefixes = settings.corpus, settings.triggers, settings.prefixes
-    long = "cut into windows" if text.long_sentences == "windows" else "left out"
-    often = "once" if text.deduplicate else "each time"
-    empty = "the empty prefix counts too" if triggers.include_empty_prefix else "at least one token"
-    each = "one a sentence" if triggers.one_prefix_per_sentence else "any number of one sentence"
-    drawn = (
-        "a random sentence, then a random position" if prefixes.sample == "sentence" else "uniformly of all prefixes"
-    )
-    lowest = (
-        f"the {triggers.per_key} prefixes of most negative coefficient, {each}" if triggers.negative else "not kept"
-    )
+    """The definitions that the settings chose, one sentence each. `signed`: whether coefficients can be negative."""
     return [
-        ("sentence", f"a {text.splitter}; longer than the model's context: {long}; identical ones count {often}"),
-        ("prefix", f"the first j tokens of a sentence, never the whole; {empty}"),
-        ("trigger examples of a key", f"the {triggers.per_key} prefixes of highest positive coefficient, {each}"),
-        *([("negative trigger examples", lowest)] if signed else []),
-        ("sampled prefixes", f"{number(prefixes.count)} of the validation split, or all; {drawn}"),
+        *_definitions_of_examples(settings, signed),
+        *_definitions_of_methods(settings),
+        ("seed of all random choices", str(settings.seed)),
     ]
 
 
-def _methods(settings: Settings) -> Terms:
+def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
+    text, triggers, prefixes = settings.corpus, settings.triggers, settings.prefixes
+    long = "are cut into windows" if text.long_sentences == "windows" else "are left out"
+    often = "once" if text.deduplicate else "each time"
+    empty = "The empty prefix counts too" if triggers.include_empty_prefix else "A prefix has at least one token"
+    per_sentence = "one per sentence" if triggers.one_prefix_per_sentence else "any number per sentence"
+    sample = (
+        "a random sentence, then a random position in it"
+        if prefixes.sample == "sentence"
+        else "all prefixes equally probable"
+    )
+    terms = [
+        (
+            "sentence",
+            f"a {text.splitter}. Sentences longer than the model's context {long}. Identical sentences count {often}.",
+        ),
+        ("prefix", f"the first j tokens of a sentence, never the whole sentence. {empty}."),
+        (
+            "trigger examples of a key",
+            f"the {triggers.per_key} prefixes with the highest positive coefficients, {per_sentence}",
+        ),
+        ("sampled prefixes", f"{number(prefixes.count)} of the validation split, or all if it has fewer; {sample}"),
+    ]
+    if signed:
+        negative = f"the {triggers.per_key} prefixes with the most negative coefficients, {per_sentence}"
+        terms.insert(3, ("negative trigger examples", negative if triggers.negative else "not kept"))
+    return terms
+
+
+def _definitions_of_methods(settings: Settings) -> Terms:
     keys, values, composition = settings.keys, settings.values, settings.composition
     projection = (
-        "the model's own head, final norm included" if values.projection == "head" else "the output embedding alone"
+        "the model's own head, with the final norm" if values.projection == "head" else "the output embedding alone"
     )
     return [
         (
             "pattern",
-            f"in at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger examples, more "
-            f"often than in {number(keys.background_prefixes)} random prefixes; false discovery rate "
-            f"{percent(keys.false_discovery_rate)}",
+            f"a feature that at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger "
+            f"examples share, and that is more frequent in them than in {number(keys.background_prefixes)} random "
+            f"prefixes, at a false discovery rate of {percent(keys.false_discovery_rate)}",
         ),
-        ("prediction of a value", f"the top token by {projection}"),
-        ("agreement", "a value predicts the next token of its key's strongest trigger example; of keys that have one"),
-        ("predictive values", f"the {values.predictive} values of highest top probability"),
-        ("active memory", "its coefficient is positive"),
-        ("effective number of memories", f"the fewest that carry {percent(composition.mass)} of the sum of |m|·‖v‖"),
-        ("short prefix", f"fewer than {composition.short_prefix} words, punctuation marks included"),
+        ("prediction of a value", f"the top token of {projection}"),
+        (
+            "agreement",
+            "a value predicts the token that follows its key's strongest trigger example. Only keys with a trigger "
+            "example count.",
+        ),
+        ("predictive values", f"the {values.predictive} values with the highest probability of their top token"),
+        ("active memory", "a memory whose coefficient is positive"),
+        (
+            "effective number of memories",
+            f"the smallest number of memories that carry {percent(composition.mass)} of the sum of |m|·‖v‖",
+        ),
+        ("short prefix", f"a prefix of fewer than {composition.short_prefix} words; punctuation marks are words"),
     ]
 
 
-def proof(results: Results) -> Terms:
-    """How exactly the model's layers are what this analysis takes them for."""
-    errors = results.anatomy.errors.items()
-    return [(IDENTITIES.get(name, name), f"largest relative error {error:.2g}") for name, error in errors]
+def proof(run: Run) -> Terms:
+    """How exactly the model fulfils the identities on which the analysis rests. Those that do not apply are left out."""
+    has_experts = any(matrix.experts for layer in run.anatomy.layers for matrix in layer.writes)
+    return [
+        (IDENTITIES[name].meaning, f"largest relative error {error:.2g}")
+        for name, error in run.anatomy.errors.items()
+        if has_experts or name != "experts"
+    ]
 
 
-def cost(results: Results) -> Terms:
-    """Wall time and peak memory by rule, the costliest first, and their sum."""
-    rules = benchmarks(results.folder, results.settings).sort_values(["seconds", "rule"], ascending=[False, True])
+def cost(run: Run) -> Terms:
+    """Wall time and peak memory per rule, the longest first, and the sum of the times."""
+    rules = run.benchmarks().sort_values(["seconds", "rule"], ascending=[False, True])
     terms = []
     for rule in rules.itertuples():
-        jobs = f"{rule.jobs} jobs, the longest {duration(rule.longest)}" if rule.jobs > 1 else "1 job"
+        jobs = f"{rule.jobs} jobs, the longest took {duration(rule.longest)}" if rule.jobs > 1 else "1 job"
         memory = "" if rule.memory != rule.memory else f"; up to {number(round(rule.memory))} MiB"
         terms.append((rule.rule, f"{duration(rule.seconds)}, {jobs}{memory}"))
     return [*terms, ("all rules", duration(rules["seconds"].sum()))] if terms else []

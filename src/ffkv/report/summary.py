@@ -1,22 +1,23 @@
-"""The run's main numbers in plain sentences."""
+"""The main numbers of a run in plain sentences."""
 
-from ffkv.report.captions import course, rows, weighted_mean
-from ffkv.report.results import Results
-from ffkv.report.text import change, number, percent
-
-
-def summary(results: Results) -> list[str]:
-    """One sentence or two for each question of the paper: keys, values, composition, refinement."""
-    return [_keys(results), _removal(results), _values(results), _composition(results), _refinement(results)]
+from ffkv.report.text import change
+from ffkv.report.wording import course, rows, weighted_mean
+from ffkv.results.run import Run
+from ffkv.results.text import number, percent
 
 
-def _keys(results: Results) -> str:
-    patterns = results.tables["keys/patterns"]
-    trigger, random = (rows(patterns, sample=sample) for sample in ("trigger", "random"))
+def summary(run: Run) -> list[str]:
+    """One paragraph per question of the paper: keys, tokens of the trigger examples, values, composition, refinement."""
+    return [_keys(run), _removal(run), _values(run), _composition(run), _refinement(run)]
+
+
+def _keys(run: Run) -> str:
+    patterns = run.table("figure_2_pattern_counts")
+    trigger, random = rows(patterns, sample="trigger"), rows(patterns, sample="random")
     with_pattern, by_chance = (
         table["keys_with_pattern"].sum() / max(table["keys"].sum(), 1) for table in (trigger, random)
     )
-    examples = rows(results.tables["keys/categories"], sample="trigger")
+    examples = rows(run.table("figure_2_categories"), sample="trigger")
     shallow, semantic = (
         examples[examples["category"].isin([family, "shallow and semantic"])]
         .groupby("layer")["share"]
@@ -26,44 +27,45 @@ def _keys(results: Results) -> str:
     )
     return (
         f"Of {number(trigger['keys'].sum())} keys, {percent(with_pattern)} have a pattern in their trigger examples "
-        f"(in random prefixes: {percent(by_chance)}). Trigger examples with a shallow pattern: "
-        f"{course(shallow, 'share')}; with a semantic one: {course(semantic, 'share')}."
+        f"(in random prefixes: {percent(by_chance)}). Share of trigger examples with a shallow pattern: "
+        f"{course(shallow, 'share')}. Share with a semantic pattern: {course(semantic, 'share')}."
     )
 
 
-def _removal(results: Results) -> str:
-    removal = results.tables["keys/removal"]
+def _removal(run: Run) -> str:
+    removal = run.table("figure_3_removal")
     last, first = (weighted_mean(rows(removal, removed=removed), "change", "keys") for removed in ("last", "first"))
     return (
-        f"Removing the last token of a trigger example changes its key's coefficient by {change(last)} on average, "
-        f"removing the first by {change(first)}."
+        f"When the last token of a trigger example is removed, the coefficient of its key changes by {change(last)} on "
+        f"average. When the first token is removed, it changes by {change(first)}."
     )
 
 
-def _values(results: Results) -> str:
-    own, permuted = (rows(results.tables["values/agreement"], source=source) for source in ("trigger", "permuted"))
+def _values(run: Run) -> str:
+    agreement = run.table("figure_4_agreement")
+    own, permuted = rows(agreement, source="trigger"), rows(agreement, source="permuted")
     rate, baseline = (percent(weighted_mean(table, "rate", "keys")) for table in (own, permuted))
     return (
-        f"A value's top token is the token that follows its key's strongest trigger example for {rate} of "
-        f"{number(own['keys'].sum())} memories ({baseline} with keys permuted): {course(own, 'rate')}."
+        f"For {rate} of {number(own['keys'].sum())} memories, the top token of the value is the token that follows the "
+        f"key's strongest trigger example (with keys permuted: {baseline}). Per layer: {course(own, 'rate')}."
     )
 
 
-def _composition(results: Results) -> str:
-    without = rows(results.tables["composition/agreement"], reading="active")
+def _composition(run: Run) -> str:
+    no_agreement = rows(run.table("figure_8_no_agreement"), reading="active")
     return (
-        "Share of a layer's memories that a prefix activates (median): "
-        f"{course(results.tables['composition/active'], 'median')}. Share of prefixes in which no active memory "
-        f"predicts what the layer predicts: {course(without, 'share')}."
+        "Median share of a layer's memories that a prefix activates: "
+        f"{course(run.table('figure_7_active_memories'), 'median')}. Share of prefixes in which no active memory "
+        f"predicts the token that the layer predicts: {course(no_agreement, 'share')}."
     )
 
 
-def _refinement(results: Results) -> str:
-    breakdown = rows(results.tables["refinement/breakdown"], layer=results.layers - 1).set_index("case")["share"]
+def _refinement(run: Run) -> str:
+    breakdown = rows(run.table("figure_11_breakdown"), layer=len(run.anatomy.layers) - 1).set_index("case")["share"]
     unchanged = breakdown["residual"] + breakdown["agreement"]
     return (
-        "Share of prefixes in which the residual already predicts what the model will: "
-        f"{course(results.tables['refinement/residual'], 'share')}. The last feed-forward layer changes the "
-        f"prediction in {percent(1 - unchanged)} of prefixes: to its own in {percent(breakdown['ffn'])}, to a third "
-        f"token in {percent(breakdown['composition'] + breakdown['other'])}."
+        "Share of prefixes in which the residual already predicts the model's prediction: "
+        f"{course(run.table('figure_9_residual_agreement'), 'share')}. The last feed-forward layer changes the "
+        f"prediction in {percent(1 - unchanged)} of prefixes: to its own prediction in {percent(breakdown['ffn'])}, to a "
+        f"third token in {percent(breakdown['composition'] + breakdown['other'])}."
     )

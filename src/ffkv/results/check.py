@@ -1,20 +1,29 @@
-"""`ffkv check`: reads every file of a run whole, and says which to delete."""
+"""Reads every file of a run, and finds those that are damaged or unfinished."""
 
-import shlex
+import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
+from safetensors import SafetensorError, safe_open
 
 from ffkv.errors import UserError
+from ffkv.files import hdf5, tables
 from ffkv.files.atomic import PARTIAL, PROGRESS, is_written
 from ffkv.files.checksums import is_sum, output_of, sum_path, verify_sum
-from ffkv.options import FOLDER
+from ffkv.model.anatomy import read_anatomy
+from ffkv.results.run_files import SPLIT_OF
 
 
 class Problem(NamedTuple):
-    """What one step wrote (a file, or a folder) and is not right; why; whether a killed step left it unfinished."""
+    """A file or a folder that one step wrote and that cannot be used.
+
+    Attributes:
+        path: the file or the folder.
+        reason: why it cannot be used.
+        unfinished: whether a killed step left it behind.
+    """
 
     path: Path
     reason: str
@@ -24,13 +33,13 @@ class Problem(NamedTuple):
 def check_run(folder: Path) -> tuple[int, list[Problem]]:
     """Reads every file of a run.
 
-    Checksums are compared, tables are parsed, and each file is to belong to the run's own model. What a shard has saved
-    to go on from is no problem.
+    The function compares checksums, reads tables and datasets, and compares the model, tokenizer and corpus that a file
+    belongs to with the run's own. The state that a shard saves to continue from is no problem.
 
     Args:
         folder: `results/<run>`.
     Returns:
-        How many files were read, and what is wrong, by path.
+        The number of files that were read, and the problems, sorted by path.
     Raises:
         UserError: the folder holds no file of a run.
     """
@@ -39,26 +48,26 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
         parts = path.relative_to(folder).parts
         if any(map(PARTIAL.fullmatch, parts)):
             if PARTIAL.fullmatch(path.name) and not is_written(path):
-                problems[path] = Problem(path, "was left unfinished when its step was killed", unfinished=True)
-        elif not any(part.endswith(PROGRESS) for part in parts) and _made(path):
+                problems[path] = Problem(path, "is unfinished: its step was killed", unfinished=True)
+        elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
             read += path.is_file()
             output, reason = output_of(path), _reason(path, folder)
             if reason:
                 problems.setdefault(output, Problem(output, reason))
     if not read and not problems:
-        raise UserError(f"{folder} holds no file of a run: name a folder such as results/demo.")
+        raise UserError(f"{folder} holds no file of a run. Name a folder such as results/demo.")
     return read, sorted(problems.values())
 
 
-def _made(path: Path) -> bool:
-    """Whether a step wrote it; of folders, only one that was written as a whole, in which a file may be missing."""
+def _is_output(path: Path) -> bool:
+    """Whether a step wrote this. Of folders, only those that were written as a whole: a file in them may be missing."""
     if path.is_dir():
         return sum_path(path).exists()
     return not is_sum(path) and (path.suffix in READERS or sum_path(output_of(path)).exists())
 
 
 def _reason(path: Path, folder: Path) -> str | None:
-    """What is wrong with a file, or a folder; None where nothing is."""
+    """Why a file or a folder cannot be used; None where it can be."""
     try:
         verify_sum(path)
         if path.is_file() and path.suffix in READERS:
@@ -69,20 +78,27 @@ def _reason(path: Path, folder: Path) -> str | None:
 
 
 def _read_hdf5(path: Path, folder: Path) -> None:
-    from ffkv.files import hdf5
+    hdf5.verify(path, _identity(path, folder))
 
-    hdf5.verify(path, _identity(folder))
+
+def _identity(path: Path, folder: Path) -> dict[str, Any]:
+    """What a file must belong to. A model or a corpus that is missing or damaged is a problem of its own."""
+    identity: dict[str, Any] = {}
+    with contextlib.suppress(UserError):
+        identity |= read_anatomy(folder / "model").identity
+    split = SPLIT_OF.get(path.relative_to(folder).parts[0].removesuffix(".h5"))
+    with contextlib.suppress(UserError):
+        if split:
+            with hdf5.open(folder / "corpus" / f"{split}.h5", "corpus") as corpus:
+                identity["corpus_hash"] = corpus.attrs["corpus_hash"]
+    return identity
 
 
 def _read_table(path: Path, folder: Path) -> None:
-    from ffkv.files import tables
-
-    tables.read(path)
+    hdf5.check_identities(path, tables.read(path).attrs, _identity(path, folder))
 
 
 def _read_tensors(path: Path, folder: Path) -> None:
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, "numpy") as file:
             file.keys()
@@ -91,21 +107,10 @@ def _read_tensors(path: Path, folder: Path) -> None:
 
 
 def _read_json(path: Path, folder: Path) -> None:
-    import json
-
     try:
         json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
-
-
-def _identity(folder: Path) -> dict[str, Any]:
-    from ffkv.model.anatomy import read_anatomy
-
-    try:
-        return read_anatomy(folder / "model").identity
-    except UserError:  # not made yet, or a problem of its own
-        return {}
 
 
 READERS: dict[str, Callable[[Path, Path], None]] = {
@@ -115,21 +120,3 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
     ".safetensors": _read_tensors,
     ".json": _read_json,
 }
-
-
-@click.command()
-@click.argument("folder", type=FOLDER)
-def check(folder: Path) -> None:
-    """Read every file of a run (FOLDER, results/<run>) and say which are damaged or left over."""
-    read, problems = check_run(folder)
-    for problem in problems:
-        click.echo(f"{problem.path}: {problem.reason}")
-    if problems:
-        names = shlex.join(str(problem.path) for problem in problems)
-        place = folder.parent.parent  # targets are named from where results/ stands
-        again = shlex.join(str(problem.path.relative_to(place)) for problem in problems if not problem.unfinished)
-        raise UserError(
-            f"{len(problems)} of what {folder} holds are not right. Delete them:\n  rm -r {names}"
-            + (f"\nThen make them again, with the options of your run:\n  snakemake {again}" if again else "")
-        )
-    click.echo(f"{folder}: {read} files, all whole.")

@@ -1,26 +1,32 @@
-"""What is wrong with a setting, in a person's words: the key, the value, what is allowed."""
+"""Messages about settings that are refused: the key, the value, and what is allowed."""
 
+import difflib
 import re
 import reprlib
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 
 def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
-    """What is wrong, a line each: the key, the value, what is allowed."""
+    """Checks values against a model.
+
+    Returns:
+        One sentence per problem: the key, the value, and what is allowed. Empty if there is no problem.
+    """
     try:
         model.model_validate(values)
     except ValidationError as error:
-        return [_sentence(model, detail) for detail in error.errors()]
+        return [_sentence(model, dict(detail)) for detail in error.errors()]
     return []
 
 
 def regular_expression(value: str) -> str:
-    """The value, if it is a regular expression.
+    """Returns the value if it is a regular expression.
 
     Raises:
-        ValueError: it is none; says where it goes wrong.
+        ValueError: it is none; the message says where the error is.
     """
     try:
         re.compile(value)
@@ -29,7 +35,8 @@ def regular_expression(value: str) -> str:
     return value
 
 
-# What pydantic calls a problem, and what is allowed; in braces the limit. What is not here says it well enough itself.
+# Type of a pydantic error: what is allowed instead. Limits are filled into the braces. The messages of pydantic itself
+# are clear for all other types.
 ALLOWED = {
     "bool_type": "true or false",
     "dict_type": "a mapping of settings ({{}} for none)",
@@ -50,36 +57,45 @@ ALLOWED = {
 }
 
 
-def refusal(detail: dict[str, Any]) -> str:
-    """The value that pydantic refused, and what is allowed: "0: must be at least 1"."""
-    value, limits = shown(detail["input"]), {key: _plain(limit) for key, limit in detail.get("ctx", {}).items()}
+def refusal(detail: Mapping[str, Any]) -> str:
+    """Describes one error of pydantic: the refused value and what is allowed, such as "0: must be at least 1"."""
+    value = shown(detail["input"])
     if detail["type"] in ALLOWED:
+        limits = {key: _without_fraction(limit) for key, limit in detail.get("ctx", {}).items()}
         return f"{value}: must be {ALLOWED[detail['type']].format(**limits)}"
     return f"{value}: {detail['msg'].removeprefix('Value error, ')}"
 
 
 def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
-    place = [part for part in detail["loc"] if part != "[key]"]
-    key = ".".join(part if re.fullmatch(r"[\w-]+", part) else repr(part) for part in map(str, place))
+    place = [step for step in detail["loc"] if step != "[key]"]
+    key = ".".join(step if re.fullmatch(r"[\w-]+", step) else repr(step) for step in map(str, place))
     if "runs" in place and "[key]" in detail["loc"]:
-        name = detail["input"]
-        run = name if isinstance(name, str) and name and name.isprintable() else repr(name)
-        return (
-            f"runs: {run} is no run name: text of letters, digits, '.', '_' and '-', "
-            "at most 64, that starts with a letter or a digit"
-            + ("" if isinstance(name, str) else "; write it in quotes")
-        )
+        return _refused_run_name(detail["input"])
     if detail["type"] in ("extra_forbidden", "invalid_key"):
-        return f"{key} is no setting; here one of: {', '.join(_known(model, place[:-1]))}"
+        return _unknown_setting(key, str(place[-1]), _settings_at(model, place[:-1]))
     if detail["type"] == "missing":
         return f"{key} is missing"
     if place == ["runs"]:
-        return f"runs is {shown(detail['input'])}: must name one run or more, each with what it overrides"
+        return f"runs is {shown(detail['input'])}: must name one run or more, each with the settings that it overrides"
     return f"{key} is {refusal(detail)}"
 
 
+def _refused_run_name(name: Any) -> str:
+    run = name if isinstance(name, str) and name and name.isprintable() else repr(name)
+    return (
+        f"runs: {run} is not a valid run name. A run name has at most 64 characters: letters, digits, '.', '_' and '-'. "
+        "It starts with a letter or a digit" + ("" if isinstance(name, str) else ". Write it in quotes")
+    )
+
+
+def _unknown_setting(key: str, name: str, valid: list[str]) -> str:
+    similar = difflib.get_close_matches(name, valid, n=1, cutoff=0.7)
+    suggestion = f" Did you mean {similar[0]!r}?" if similar else ""
+    return f"Unknown setting {key!r}.{suggestion} Valid here: {', '.join(valid)}"
+
+
 def shown(value: Any) -> str:
-    """A value as a person wrote it, shortened; there are values without a plain `repr` (numbers of 5,000 digits)."""
+    """A value as a person wrote it, shortened. Some values have no plain `repr`, such as numbers of 5,000 digits."""
     try:
         text = SHORT.repr(value)
     except (ValueError, RecursionError):
@@ -87,19 +103,20 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-# As `repr`, but not endless: aliases make values of a billion parts out of ten lines of YAML.
+# Like `repr`, but bounded: with aliases, ten lines of YAML can describe a value with a billion elements.
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxdict, SHORT.maxlist, SHORT.maxset, SHORT.maxtuple = 4, 8, 8, 8, 8
 SHORT.maxstring, SHORT.maxlong, SHORT.maxother = 300, 300, 300
 
 
-def _plain(limit: Any) -> Any:
+def _without_fraction(limit: Any) -> Any:
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
-def _known(model: type[BaseModel], place: list) -> list[str]:
-    for part in place:
-        field = model.model_fields.get(str(part))
+def _settings_at(model: type[BaseModel], place: list) -> list[str]:
+    """The names of the settings in the section at a place."""
+    for step in place:
+        field = model.model_fields.get(str(step))
         if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
             break
         model = field.annotation

@@ -1,220 +1,380 @@
-"""Every setting: its name, type, default, limits and meaning. The only code that knows defaults.
+"""Every setting: its name, type, default, limits and meaning. No other code knows defaults.
 
-The JSON schema in `workflow/schemas/` and the page `docs/settings.md` are written from these models (`ffkv settings`),
-and the command line takes its options from them.
+`ffkv settings` writes the default settings file, its JSON schema and the page `docs/settings.md` from these models. The
+command line takes its options from them.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from ffkv.errors import UserError
-from ffkv.settings.messages import problems_of, regular_expression
+from ffkv.settings.messages import problems_of, regular_expression, shown
 
 EMBEDDED = "embedded"
-LARGEST = 10**9  # of whole numbers that have no limit of their own: nothing that ffkv counts or allocates overflows
+# The limit of whole numbers that have no smaller one. With it, nothing that ffkv counts or allocates can overflow.
+LARGEST = 10**9
 Globs = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
 ]
 Pattern = Annotated[str, AfterValidator(regular_expression)]
 Whole = Annotated[int, Field(le=LARGEST)]
+SectionType = TypeVar("SectionType", bound="Section")
 
 
 class Section(BaseModel):
-    """A part of the settings. Unknown keys and values of another type are refused."""
+    """A group of settings. Unknown keys and values of a wrong type are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     @field_validator("*")
     @classmethod
     def _without_nul(cls, value: Any) -> Any:
-        """No command line and no file name can hold a NUL."""
+        """Refuses NUL characters, because no command line and no file name can contain them."""
         if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
             raise ValueError("must be text without NUL")
         return value
 
+    def contradictions(self) -> list[str]:
+        """One sentence per pair of settings that exclude each other; empty if there is none."""
+        return []
+
 
 class Model(Section):
-    """Which language model is read."""
+    """The language model to read."""
 
     checkpoint: str = Field(
         EMBEDDED,
         min_length=1,
-        description="A local folder (of transformers, or of fairseq: model.pt and dict.txt), a hub id, or `embedded`: the small GPT-2 that the workflow trains.",
+        description=(
+            "Which model to read: a local folder with a transformers checkpoint, a local folder with a "
+            "fairseq checkpoint (`model.pt` and `dict.txt`), or a hub id. `embedded` means the small GPT-2 "
+            "that the workflow trains."
+        ),
     )
     revision: str = Field(
-        "main", min_length=1, description="The hub's branch, tag or commit. Pythia's training steps are revisions."
+        "main",
+        min_length=1,
+        description="Branch, tag or commit of the hub repository. The training steps of Pythia are revisions.",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "float32",
-        description="Type of the weights; `auto` takes the checkpoint's own. Where it is not float32, the report says what that does to trigger examples.",
+        description=(
+            "Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, "
+            "the report shows how it changes the trigger examples."
+        ),
     )
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
-        description="`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU where there is one.",
+        description=(
+            "Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one."
+        ),
     )
     gpus: int = Field(
         0,
         ge=0,
         le=64,
-        description="GPUs that each job of the activation passes asks a cluster for. Changes no number by itself: `device` says what is used.",
+        description=(
+            "Number of GPUs that each job requests from a cluster if it runs the model over text. This "
+            "setting changes no number in the results. `device` decides which device is used."
+        ),
     )
     second_matrix: Pattern = Field(
         "",
-        description="Regular expression for the second feed-forward matrix's name inside its block, for model code whose names ffkv does not know; empty for the known names. Banks of experts are found without it.",
+        description=(
+            "Regular expression for the name of the second feed-forward matrix inside its block. Set it only "
+            "for model code whose names ffkv does not know. Empty means the known names. ffkv finds mixtures "
+            "of experts without it."
+        ),
     )
     trust_remote_code: bool = Field(
-        False, description="Run model code that the hub repository brings. Off unless you trust it."
+        False,
+        description="Run the Python code that the hub repository contains. Leave it off unless you trust that code.",
     )
 
 
 class Embedded(Section):
-    """The model that the workflow trains itself, and its corpus. Used where `model.checkpoint` is `embedded`."""
+    """The small model that the workflow trains itself. It is used if `model.checkpoint` is `embedded`."""
 
-    layers: int = Field(6, ge=1, le=48, description="Number of blocks.")
+    layers: int = Field(6, ge=1, le=48, description="Number of transformer blocks.")
     width: Whole = Field(160, ge=8, description="Size of the residual stream.")
-    heads: Whole = Field(4, ge=1, description="Attention heads; must divide the width.")
-    vocabulary: Whole = Field(4096, ge=300, description="Size of the byte-level BPE vocabulary.")
-    context: Whole = Field(128, ge=8, description="Longest input in tokens.")
-    steps: Whole = Field(2600, ge=1, description="Training steps.")
-    batch_tokens: Whole = Field(512, ge=64, description="Tokens a training step sees.")
+    heads: Whole = Field(4, ge=1, description="Number of attention heads. It must divide the width.")
+    vocabulary: Whole = Field(4096, ge=300, description="Number of tokens in the byte-level BPE vocabulary.")
+    context: Whole = Field(128, ge=8, description="Length of the longest input, in tokens.")
+    steps: Whole = Field(2600, ge=1, description="Number of training steps.")
+    batch_tokens: Whole = Field(512, ge=64, description="Number of tokens per training step.")
     learning_rate: float = Field(
-        1e-3, gt=0, le=1, description="Peak learning rate of AdamW, with warm-up and cosine decay."
+        1e-3,
+        gt=0,
+        le=1,
+        description="Highest learning rate of AdamW. The rate rises during a warm-up and then falls along a cosine.",
     )
+
+    def contradictions(self) -> list[str]:
+        """The width must be a multiple of the number of heads."""
+        if self.width % self.heads:
+            return [f"embedded.heads is {self.heads}: must divide embedded.width, {self.width}"]
+        return []
 
 
 class Corpus(Section):
-    """Which text is read, and how it becomes sentences of tokens."""
+    """The text to read, and how it becomes sentences of tokens."""
 
     dataset: str = Field(
-        EMBEDDED, min_length=1, description="`embedded` (documentation of the Python library), `files`, or a hub id."
+        EMBEDDED,
+        min_length=1,
+        description=(
+            "Where the text comes from: `embedded` (the documentation of the Python library), `files` (local "
+            "files), or the hub id of a data set."
+        ),
     )
     config: str = Field(
-        "default", min_length=1, description="The hub data set's configuration; `default` takes its default one."
+        "default",
+        min_length=1,
+        description="Configuration of the hub data set. `default` means the default configuration.",
     )
-    revision: str = Field("main", min_length=1, description="The hub data set's branch, tag or commit.")
+    revision: str = Field("main", min_length=1, description="Branch, tag or commit of the hub data set.")
     train: Globs = Field(
         ["train"],
         min_length=1,
-        description="Hub: the split's name. Files: one or more paths or globs (txt, jsonl, csv, parquet; also .gz).",
+        description=(
+            "Text of the train split. For a hub data set: the name of its split. For files: one or more paths "
+            "or glob patterns (txt, jsonl, csv or parquet, each also .gz)."
+        ),
     )
     validation: Globs = Field(
-        [], description="The same for validation. Empty: a share of the train documents is held out."
+        [],
+        description=(
+            "Text of the validation split, written like `train`. If the list is empty, some of the train "
+            "documents become the validation split."
+        ),
     )
     validation_share: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="Share of documents held out, by a hash of their name, where `validation` is empty.",
+        description=(
+            "Share of the train documents that become the validation split if `validation` is empty. A hash "
+            "of its name decides for each document."
+        ),
     )
-    text_field: str = Field("text", min_length=1, description="The field that holds the text.")
+    text_field: str = Field("text", min_length=1, description="Name of the field or column that contains the text.")
     txt_document: Literal["line", "paragraph", "file"] = Field(
         "line",
-        description="What is a document in a txt file: a `line` (WikiText), a `paragraph` (wrapped prose, ended by an empty line), or the whole `file`.",
+        description=(
+            "Unit of a txt file that counts as one document: a `line` (as in WikiText), a `paragraph` "
+            "(wrapped text that an empty line ends), or the whole `file`."
+        ),
     )
     splitter: Literal["sentence", "line", "document"] = Field(
-        "sentence", description="What counts as a sentence: spaCy's rule-based sentences, a line, or a whole document."
+        "sentence",
+        description=(
+            "Unit of a document that counts as one sentence: a `sentence` as the rules of spaCy find it, a "
+            "`line`, or the whole `document`."
+        ),
     )
     pretokenized: bool = Field(
-        False, description="The text is already split by blanks, like WikiText: words are what stands between blanks."
+        False,
+        description=(
+            "Set this to true if the words of the text are already separated by spaces, as in WikiText. A "
+            "word is then the text between two spaces."
+        ),
     )
     long_sentences: Literal["windows", "drop"] = Field(
-        "windows", description="What becomes of a sentence longer than the model's context."
+        "windows",
+        description=(
+            "How to treat sentences that are longer than the context of the model: cut them into `windows`, "
+            "or `drop` them."
+        ),
     )
     bos: Literal["auto", "always", "never"] = Field(
-        "auto", description="Put the beginning-of-sequence token first; `auto` does what the tokenizer does."
+        "auto",
+        description=(
+            "Whether each sentence begins with the beginning-of-sequence token: `always`, `never`, or as the "
+            "tokenizer does it (`auto`)."
+        ),
     )
-    deduplicate: bool = Field(True, description="Identical sentences count once; how many stood for each is kept.")
-    limit: Whole = Field(0, ge=0, description="Read at most so many documents a split; 0 reads all.")
+    deduplicate: bool = Field(
+        True, description="Count identical sentences once. The number of copies of each sentence is stored."
+    )
+    limit: Whole = Field(0, ge=0, description="Maximum number of documents per split. 0 means all documents.")
+
+    def contradictions(self) -> list[str]:
+        """Files need names. A hub data set has one name per split."""
+        problems = []
+        if self.dataset not in (EMBEDDED, "files"):
+            problems += [
+                f"corpus.{name} is {shown(splits)}: a hub data set takes one split name"
+                for name, splits in (("train", self.train), ("validation", self.validation))
+                if len(splits) > 1
+            ]
+        if self.dataset == "files" and self.train == ["train"]:
+            problems.append(
+                "corpus.train is missing: corpus.dataset is 'files', so name the paths or globs of the train text"
+            )
+        return problems
 
 
 class Activations(Section):
-    """How batches are cut. Fixed blocks make every number independent of the number of shards."""
+    """How sentences become batches. Blocks have a fixed size, so the number of shards changes no number in the results."""
 
-    batch_tokens: Whole = Field(1024, ge=1, description="Tokens a batch holds, padding included. Bounds the memory.")
-    block_sentences: Whole = Field(2048, ge=1, description="Sentences that are sorted by length together.")
+    batch_tokens: Whole = Field(
+        1024,
+        ge=1,
+        description="Maximum number of tokens per batch, padding included. It limits the memory that a job needs.",
+    )
+    block_sentences: Whole = Field(
+        2048,
+        ge=1,
+        description=(
+            "Number of sentences per block. The sentences of a block are sorted by length before they are put "
+            "into batches."
+        ),
+    )
 
 
 class Triggers(Section):
-    """Trigger examples of every key (paper section 3.1)."""
+    """The trigger examples of every key (paper section 3.1)."""
 
     per_key: int = Field(
-        50, ge=1, le=10_000, description="t: how many of the highest coefficients are kept for each key."
+        50, ge=1, le=10_000, description="Number of trigger examples that are stored per key (t in the paper)."
     )
     one_prefix_per_sentence: bool = Field(
         True,
-        description="Only the best position of each sentence, as in the authors' code; false takes every prefix, as in the paper's text.",
+        description=(
+            "Store only the best prefix of each sentence, as the authors' code does. If this is false, all "
+            "prefixes of a sentence compete, as in the text of the paper."
+        ),
     )
     include_empty_prefix: bool = Field(
-        False, description="Let the prefix that is only BOS compete, as in the authors' code."
+        False,
+        description=(
+            "Let the empty prefix compete too, which is the beginning-of-sequence token alone. The authors' "
+            "code does this."
+        ),
     )
-    negative: bool = Field(True, description="Keep the most negative coefficients too, where the model has them.")
+    negative: bool = Field(
+        True,
+        description=(
+            "Also store the prefixes with the most negative coefficients, if the model has negative coefficients."
+        ),
+    )
 
 
 class Prefixes(Section):
-    """The sample of validation prefixes behind composition and refinement (paper section 5)."""
+    """The sample of validation prefixes for the analyses of composition and refinement (paper section 5)."""
 
-    count: Whole = Field(4000, ge=1, description="How many prefixes are drawn, without repetition.")
+    count: Whole = Field(4000, ge=1, description="Number of different prefixes in the sample.")
     sample: Literal["sentence", "prefix"] = Field(
         "sentence",
-        description="`sentence`: a random sentence, then a random position (the authors' code); `prefix`: uniform over all prefixes.",
+        description=(
+            "How to draw the sample. `sentence`: draw a sentence, then a position in it, as the authors' code "
+            "does. `prefix`: draw from all prefixes with equal probability."
+        ),
     )
 
 
 class Keys(Section):
-    """Patterns in trigger examples, and token removal (paper section 3.2)."""
+    """Patterns in trigger examples, and the removal of tokens (paper section 3.2)."""
 
-    per_layer: Whole = Field(100, ge=1, description="Random keys a layer that are analysed.")
-    pattern_triggers: Whole = Field(25, ge=3, description="Trigger examples a key that patterns are sought in.")
-    minimum_prefixes: Whole = Field(3, ge=2, description="A pattern stands in at least so many of them.")
+    per_layer: Whole = Field(100, ge=1, description="Number of random keys per layer that are analysed.")
+    pattern_triggers: Whole = Field(
+        25, ge=3, description="Number of trigger examples per key that are searched for patterns."
+    )
+    minimum_prefixes: Whole = Field(
+        3,
+        ge=2,
+        description=(
+            "Minimum number of a key's trigger examples that must share a feature for it to count as a pattern."
+        ),
+    )
     false_discovery_rate: float = Field(
-        0.05, gt=0, lt=1, description="Benjamini-Hochberg level, by layer and family of patterns."
+        0.05,
+        gt=0,
+        lt=1,
+        description=(
+            "Expected share of false patterns among the patterns that are reported (Benjamini-Hochberg). It "
+            "holds for each layer and each family of patterns."
+        ),
     )
     background_prefixes: Whole = Field(
-        20_000, ge=100, description="Random train prefixes that say what is frequent by chance."
+        20_000, ge=100, description="Number of random train prefixes from which chance frequencies are estimated."
     )
-    removal_triggers: Whole = Field(50, ge=1, description="Trigger examples a key that tokens are removed from.")
+    removal_triggers: Whole = Field(
+        50, ge=1, description="Number of trigger examples per key from which tokens are removed."
+    )
+
+    def contradictions(self) -> list[str]:
+        """A pattern cannot need more trigger examples than are searched."""
+        if self.minimum_prefixes > self.pattern_triggers:
+            return [
+                f"keys.minimum_prefixes is {self.minimum_prefixes}: "
+                f"must be at most keys.pattern_triggers, {self.pattern_triggers}"
+            ]
+        return []
 
 
 class Values(Section):
-    """What each value predicts (paper section 4)."""
+    """The prediction of each value (paper section 4)."""
 
     projection: Literal["head", "unembedding"] = Field(
         "head",
-        description="`head`: the model's own head, final norm included; `unembedding`: the output embedding alone.",
+        description=(
+            "How a value becomes a prediction. `head`: through the head of the model, which includes the "
+            "final norm. `unembedding`: by the output embedding alone."
+        ),
     )
-    top_tokens: Whole = Field(50, ge=1, description="Tokens kept for each value.")
-    predictive: Whole = Field(100, ge=1, description="How many values of highest top probability are looked at.")
-    bins: Whole = Field(8, ge=1, description="Bins of top probability (figure 6).")
+    top_tokens: Whole = Field(
+        50,
+        ge=1,
+        description=(
+            "Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."
+        ),
+    )
+    predictive: Whole = Field(
+        100,
+        ge=1,
+        description="Number of values that table 2 shows. These are the values with the highest top probability.",
+    )
+    bins: Whole = Field(8, ge=1, description="Number of bins of the top probability in figure 6.")
 
 
 class Composition(Section):
-    """How memories of a layer compose (paper section 5.1)."""
+    """How the memories of a layer combine (paper section 5.1)."""
 
     mass: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Share of the summed contribution |m|·‖v‖ that the effective number of memories carries.",
+        description=(
+            "Share of the summed contribution |m|·‖v‖ that defines the effective number of memories: the "
+            "smallest number of memories that together reach this share."
+        ),
     )
-    short_prefix: Whole = Field(5, ge=1, description="A prefix of fewer words is called short.")
+    short_prefix: Whole = Field(5, ge=1, description="Number of words below which a prefix counts as short.")
 
 
 class Refinement(Section):
-    """How predictions are refined from layer to layer (paper section 5.2)."""
+    """How predictions change from layer to layer (paper section 5.2)."""
 
-    changes: Whole = Field(100, ge=1, description="Sampled changes of prediction in the last layer.")
+    changes: Whole = Field(
+        100,
+        ge=1,
+        description="Number of prefixes that are sampled among those whose prediction the last layer changes.",
+    )
 
 
 class Report(Section):
     """The HTML report."""
 
-    title: str = Field("Feed-forward layers as key-value memories", min_length=1, description="Its heading.")
-    cards: Whole = Field(24, ge=0, description="Keys shown as cards, spread over the layers.")
-    card_triggers: Whole = Field(10, ge=1, description="Trigger examples a card shows.")
-    paper_curves: bool = Field(True, description="Draw the paper's curve beside ours.")
+    title: str = Field("Feed-forward layers as key-value memories", min_length=1, description="Title of the report.")
+    cards: Whole = Field(
+        24, ge=0, description="Number of memories that the report shows in detail. They are spread over the layers."
+    )
+    card_triggers: Whole = Field(10, ge=1, description="Number of trigger examples per memory that the report shows.")
+    paper_curves: bool = Field(True, description="Draw the numbers of the paper beside those of the run.")
 
 
 class Settings(Section):
@@ -231,30 +391,47 @@ class Settings(Section):
     composition: Composition = Composition()
     refinement: Refinement = Refinement()
     report: Report = Report()
-    seed: int = Field(0, ge=0, lt=2**32, description="Seed of every random choice.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Seed of all random choices.")
     shards: int = Field(
-        1, ge=1, le=10_000, description="Parts that the corpus passes are cut into, each a job. Changes no number."
+        1,
+        ge=1,
+        le=10_000,
+        description=(
+            "Number of parts into which the corpus is cut. Each part is a job. This setting changes no number "
+            "in the results."
+        ),
     )
     layer_groups: int = Field(
         1,
         ge=1,
         le=1000,
-        description="Parts that the layers are cut into, each a job of every branch. Changes no number.",
+        description=(
+            "Number of parts into which the layers are cut. Each part is a job of each analysis. This setting "
+            "changes no number in the results."
+        ),
     )
 
+    def contradictions(self) -> list[str]:
+        """The contradictions of all sections."""
+        sections = [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Section)]
+        return [problem for part in sections for problem in part.contradictions()]
 
-def section(model: type[Section], **values: Any) -> Section:
-    """One section from given values, checked as in a settings file.
+
+def section(model: type[SectionType], **values: Any) -> SectionType:
+    """Makes one section from values, with the checks of a settings file.
 
     Raises:
-        UserError: as `resolve`.
+        UserError: an unknown key, a wrong type, an impossible value or a contradiction; names the key, the value and
+            what is allowed.
     """
-    if problems := problems_of(model, values):
+    problems = problems_of(model, values)
+    made = None if problems else model(**values)
+    if made is None or (problems := made.contradictions()):
         raise UserError("\n".join(problems))
-    return model(**values)
+    return made
 
 
 def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:
-    """Where a split's documents come from, and whether train and validation share those documents."""
+    """Returns the sources of a split, and whether train and validation are drawn from the same documents."""
     shared = corpus.dataset == EMBEDDED or not corpus.validation
     return (corpus.train if split == "train" or shared else corpus.validation), shared

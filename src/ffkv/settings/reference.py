@@ -1,37 +1,41 @@
-"""The default settings file, its JSON schema and the reference page, written from the models in `settings`."""
+"""The default settings file, its JSON schema and the reference page, as text from the models of the settings."""
 
 import json
+import textwrap
 from pathlib import Path
 from typing import get_args, get_origin
 
-import click
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from ffkv.files.atomic import atomic
 from ffkv.settings import LARGEST, Settings
-from ffkv.settings.runs import Configuration, resolve
-from ffkv.settings.yaml_file import read_settings
+from ffkv.settings.runs import Configuration
 
-DEFAULT, SCHEMA, PAGE = Path("config.yaml"), Path("workflow/schemas/config.schema.json"), Path("docs/settings.md")
+COLUMNS = 110  # of a comment in the settings file
+DEFAULT, SCHEMA, PAGE = (
+    Path("config.yaml"),
+    Path("src/ffkv/workflow/schemas/config.schema.json"),
+    Path("docs/settings.md"),
+)
 
 
 def schema() -> str:
-    """The JSON schema of a settings file."""
+    """Returns the JSON schema of a settings file."""
     return json.dumps(Configuration.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def default() -> str:
-    """The default settings file: every setting at its default, with a comment, and the demo's run."""
+    """Returns the default settings file: every setting at its default with a comment, and the run `demo`."""
     lines = [
-        "# yaml-language-server: $schema=workflow/schemas/config.schema.json",
-        "# The default run: a small GPT-2, trained here, on the documentation of the Python library. `make report` runs it.",
-        "# Every setting stands here at its default. Settings above `runs:` hold for all runs; a run may override any of them.",
+        f"# yaml-language-server: $schema={SCHEMA}",
+        "# The default run `demo` trains a small GPT-2 on the documentation of the Python library. `make report` starts it.",
+        "# This file holds every setting at its default. Settings above `runs:` apply to all runs. Each run can override them.",
     ]
     for name, field in Settings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             lines += [
                 "",
-                f"# {field.annotation.__doc__.strip()}",
+                *_comment(field.annotation.__doc__.strip(), ""),
                 f"{name}:",
                 *_lines(field.annotation.model_fields, "  "),
             ]
@@ -42,7 +46,8 @@ def default() -> str:
             [
                 *lines,
                 "",
-                "# Results go to results/<run>/, the report to reports/<run>/index.html.",
+                "# Run name: the settings that this run overrides. Results are written to results/<run>/, the report to",
+                "# reports/<run>/index.html.",
                 "runs:",
                 "  demo: {}",
             ]
@@ -51,21 +56,28 @@ def default() -> str:
     )
 
 
-def _lines(fields: dict, indent: str) -> list[str]:
+def _lines(fields: dict[str, FieldInfo], indent: str) -> list[str]:
     return [
         line
         for name, field in fields.items()
-        for line in (f"{indent}# {field.description}", f"{indent}{name}: {json.dumps(field.default)}")
+        for line in (*_comment(field.description, indent), f"{indent}{name}: {json.dumps(field.default)}")
     ]
 
 
+def _comment(text: str, indent: str) -> list[str]:
+    """A comment in lines of at most `COLUMNS` characters."""
+    return textwrap.wrap(
+        text, COLUMNS, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_on_hyphens=False
+    )
+
+
 def page() -> str:
-    """The reference page: a table a section."""
+    """Returns the reference page, with one table per section."""
     lines = [
         "# Settings",
         "",
-        "Written by `ffkv settings` from `src/ffkv/settings.py`. A settings file holds these at its top level, and under `runs:` what each",
-        f"run overrides. Whole numbers are at most {LARGEST:,} where nothing else is said.",
+        "`ffkv settings` writes this page from `src/ffkv/settings/models.py`. A settings file has these settings at its top level. Under `runs:`",
+        f"it has one entry per run, with the settings that the run overrides. A whole number is at most {LARGEST:,} unless the table says otherwise.",
     ]
     plain = {}
     for name, field in Settings.model_fields.items():
@@ -83,7 +95,7 @@ def page() -> str:
     return "\n".join([*lines, "", "## At the top level", "", *_table(plain)]) + "\n"
 
 
-def _table(fields: dict) -> list[str]:
+def _table(fields: dict[str, FieldInfo]) -> list[str]:
     rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for name, field in fields.items():
         default = json.dumps(field.default)
@@ -91,7 +103,7 @@ def _table(fields: dict) -> list[str]:
     return rows
 
 
-def _allowed(field) -> str:
+def _allowed(field: FieldInfo) -> str:
     if choices := get_args(field.annotation):
         if get_origin(field.annotation) is not list:
             return ", ".join(f"`{choice}`" for choice in choices)
@@ -105,16 +117,3 @@ def _allowed(field) -> str:
         if getattr(rule, key, None) not in (None, LARGEST)
     ]
     return ", ".join([kind, *limits])
-
-
-@click.command()
-@click.option("--check", "file", type=click.Path(), help="Only say what is wrong with this settings file, and where.")
-def settings(file: str | None) -> None:
-    """Write config.yaml, workflow/schemas/config.schema.json and docs/settings.md."""
-    if file is not None:
-        click.echo(f"{file} is valid; its runs: {', '.join(resolve(read_settings(file)))}.")
-        return
-    for path, text in ((DEFAULT, default()), (SCHEMA, schema()), (PAGE, page())):
-        with atomic(path, summed=False) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        click.echo(path)

@@ -1,7 +1,7 @@
-"""Settings files as YAML: what is wrong with one is said with its name and line.
+"""Reads settings files, which are YAML. An error is reported with the name of the file and the line.
 
-Snakemake reads the file before the Snakefile and says less, or nothing but a traceback. `profiles/` therefore call
-`check_command_line`, and the Snakefile calls `read_settings`.
+Snakemake reads a settings file before it reads the Snakefile, and often answers an error with a traceback. The profiles
+therefore call `check_command_line` first, and the Snakefile calls `read_settings`.
 """
 
 import json
@@ -14,49 +14,49 @@ import yaml
 
 from ffkv.errors import UserError
 
-LONGEST_NUMBER = 1000  # digits; Python reads no more than 4,300
-DEEPEST = 50  # sections inside each other; settings have three
+LONGEST_NUMBER = 1000  # digits of a number; Python reads at most 4,300
+DEEPEST = 50  # levels of nesting; settings need three
 
 
 def read_settings(path: Path | str) -> dict[str, Any]:
-    """What stands in a settings file, as nested dictionaries.
+    """Reads a settings file into nested dictionaries.
 
     Raises:
-        UserError: no such file, no UTF-8, no YAML, no mapping, a key twice, a list under `<<`, an alias inside of what it stands for; names
-            the file and the line.
+        UserError: the file does not exist, is not UTF-8, YAML or a mapping, has a key twice, a list under `<<`, or an alias
+            that contains itself; names the file and the line.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
-        raise _wrong(path, error.object[: error.start].count(b"\n"), "is no UTF-8 text") from error
+        raise _wrong(path, error.object[: error.start].count(b"\n"), "is not UTF-8 text") from error
     twice: list[str] = []
     try:
         found = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, twice))
         if not twice:
             return _checked(path, found)
-        text = text.replace("\t", " ")  # which JSON has only between words; YAML, which knows lines, refuses tabs
-    except (ValueError, RecursionError):  # no JSON, as nearly always
+        text = text.replace("\t", " ")  # JSON has tabs only between words; YAML refuses them but can tell the line
+    except (ValueError, RecursionError):  # not JSON, as nearly always
         twice = []
     try:
         node = yaml.compose(text, yaml.SafeLoader)
         if node is not None:
             _check_node(path, node)
-        if twice:  # and YAML did not see it
-            raise UserError(f"{path}: the key {twice[0][:80]!r} stands here twice.")
+        if twice:  # YAML did not notice it
+            raise UserError(f"{path}: the key {twice[0][:80]!r} occurs twice.")
         return _checked(path, yaml.safe_load(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        hint = " (YAML is indented by blanks, not by tabs)" if "'\\t'" in str(error.problem) else ""
+        hint = " (YAML is indented by spaces, not by tabs)" if "'\\t'" in str(error.problem) else ""
         raise _wrong(path, mark.line if mark else 0, f"{error.problem or error.context}{hint}") from error
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n")
-        raise _wrong(path, line, f"the character {chr(error.character)!r} may not stand in YAML") from error
+        raise _wrong(path, line, f"the character {chr(error.character)!r} is not allowed in YAML") from error
     except RecursionError:
         raise _wrong(path, 0, "is nested too deeply") from None
     except ValueError as error:  # a date such as 2020-99-99
-        raise UserError(f"{path} is no settings file: {error}.") from error
+        raise UserError(f"{path} is not a settings file: {error}.") from error
 
 
 def _wrong(path: Path | str, line: int, reason: str) -> UserError:
@@ -64,7 +64,7 @@ def _wrong(path: Path | str, line: int, reason: str) -> UserError:
 
 
 def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
-    """An object of JSON; the keys that it has twice are put on a list."""
+    """Makes an object of JSON, and adds the keys that it has twice to a list."""
     twice += [name for name, number in Counter(name for name, _ in pairs).items() if number > 1]
     return dict(pairs)
 
@@ -72,12 +72,12 @@ def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
 def _checked(path: Path | str, found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         what = "is empty" if found is None else f"holds {type(found).__name__}, not a mapping"
-        raise UserError(f"{path} {what}: a settings file has keys at its top level, `runs:` among them.")
+        raise UserError(f"{path} {what}: a settings file has keys at its top level, and one of them is `runs:`.")
     return found
 
 
 def _check_node(path: Path | str, top: yaml.Node) -> None:
-    """Refuses what YAML allows and no settings file means. Every node is seen once, however many aliases it has."""
+    """Refuses YAML that no settings file needs. Every node is checked once, even if many aliases refer to it."""
     done: set[int] = set()
 
     def visit(node: yaml.Node, above: tuple[int, ...]) -> None:
@@ -111,17 +111,15 @@ def _check_keys(path: Path | str, node: yaml.MappingNode) -> None:
             raise _wrong(path, line, "a key is a word, not a list or a mapping")
         merges = key.tag == "tag:yaml.org,2002:merge"
         if merges and (key.value != "<<" or not isinstance(value, yaml.MappingNode)):
-            # lists of mappings that are merged from lists grow tenfold a level
+            # lists of merged mappings grow tenfold per level
             raise _wrong(path, line, "`<<` takes one mapping here, such as `<<: *name`, not a list or a word")
         if key.value in seen:
-            raise _wrong(
-                path, line, f"the key {key.value[:80]!r} stands here twice, first in line {seen[key.value] + 1}"
-            )
+            raise _wrong(path, line, f"the key {key.value[:80]!r} occurs twice, first in line {seen[key.value] + 1}")
         seen[key.value] = line
 
 
 def check_command_line() -> None:
-    """Ends the program with a message if a settings file that Snakemake's command line names cannot be read."""
+    """Ends the program with a message if a settings file on the command line of Snakemake cannot be read."""
     files, named = [], False
     for argument in sys.argv[1:]:
         flag, _, value = argument.partition("=")

@@ -1,1 +1,1 @@
-"""What values predict: agreement, rank, top probability (paper section 4)."""
+"""What each value predicts: agreement with the triggers, rank, top probability (paper section 4)."""

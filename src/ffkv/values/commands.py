@@ -1,14 +1,16 @@
-"""`ffkv values`: `measure`, `summarize`."""
+"""`ffkv values`: `project`, `summarize`."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from ffkv.options import (
-    MEMORIES,
+    CORPUS,
     MODEL,
     READABLE,
     TRIGGERS,
+    VALUES,
     WRITABLE,
     part_options,
     seed_option,
@@ -26,67 +28,56 @@ def values() -> None:
 
 @values.command()
 @MODEL
-@MEMORIES
+@VALUES
 @TRIGGERS
 @setting(Values, "projection", "top_tokens")
 @setting(Model, "device")
 @part_options("layer_group")
 @threads_option
 @click.option(
-    "--projections",
-    "projections_file",
-    type=WRITABLE,
-    required=True,
-    help="The file to write, values/projections/<group>.h5.",
+    "--output-projections", type=WRITABLE, required=True, help="File to write, values/projections/<group>.h5."
 )
-@click.option("--output", type=WRITABLE, required=True, help="The table to write, values/memories/<group>.parquet.")
-def measure(
+@click.option(
+    "--output-by-memory", type=WRITABLE, required=True, help="Table to write, values/by_memory/<group>.parquet."
+)
+def project(
     model_folder: Path,
-    memories_file: Path,
+    values_file: Path,
     triggers_file: Path,
-    projection: str,
+    projection: Literal["head", "unembedding"],
     top_tokens: int,
     device: str,
     layer_group: int,
     layer_groups: int,
     threads: int,
-    projections_file: Path,
-    output: Path,
+    output_projections: Path,
+    output_by_memory: Path,
 ) -> None:
-    """Project the values of a group of layers onto the vocabulary and compare them with what follows their keys' triggers."""
-    from dataclasses import replace
-
+    """Project the values of a layer group onto the vocabulary and compare them with their keys' trigger examples."""
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    from ffkv.activations.trigger_file import read_triggers
     from ffkv.files import tables
-    from ffkv.model.anatomy import read_anatomy
-    from ffkv.model.head.head_file import load_head
-    from ffkv.model.values_file import read_memories
-    from ffkv.values.compare import compare, first_next
-    from ffkv.values.projections import project, write_projections
+    from ffkv.values.projections import write_projections
+    from ffkv.values.step import project_values
 
-    anatomy = read_anatomy(model_folder)
-    memories = read_memories(memories_file, Part(layer_group, layer_groups).of(len(anatomy.layers)), anatomy.identity)
-    triggers = read_triggers(triggers_file, anatomy.identity)
-    head = load_head(model_folder, device, projection)
-    projections, ranks = project(head, memories, top_tokens, first_next(memories, triggers))
-    attributes = {**anatomy.identity, "projection": projection}
-    write_projections(projections_file, replace(projections, attributes=attributes))
-    tables.write(compare(projections, ranks, triggers), output)
+    settings = Values(projection=projection, top_tokens=top_tokens)
+    group = Part(layer_group, layer_groups)
+    projections, by_memory = project_values(model_folder, values_file, triggers_file, settings, device, group)
+    write_projections(output_projections, projections)
+    tables.write(by_memory, output_by_memory)
 
 
 @values.command()
-@click.argument("memory_tables", nargs=-1, required=True, type=READABLE)
+@click.argument("by_memory", nargs=-1, required=True, type=READABLE)
 @MODEL
 @TRIGGERS
-@click.option("--corpus", "corpus_file", type=READABLE, required=True, help="The train split, corpus/train.h5.")
+@CORPUS
 @setting(Values, "predictive", "bins")
 @seed_option
-@click.option("--output", type=WRITABLE, required=True, help="The folder to write into, values/.")
+@click.option("--output", type=WRITABLE, required=True, help="Folder to write into, values/.")
 def summarize(
-    memory_tables: tuple[Path, ...],
+    by_memory: tuple[Path, ...],
     model_folder: Path,
     triggers_file: Path,
     corpus_file: Path,
@@ -95,24 +86,14 @@ def summarize(
     seed: int,
     output: Path,
 ) -> None:
-    """Summarize MEMORY_TABLES, those of all groups, into the tables of figures 4 to 6 and of table 2."""
-    from ffkv.activations.trigger_file import read_triggers
-    from ffkv.corpus.corpus_file import read_corpus
-    from ffkv.files import tables
-    from ffkv.model.checkpoint.vocabulary import read_vocabulary
-    from ffkv.values import summaries
+    """Summarize the tables BY_MEMORY of all layer groups into the tables of figures 4 to 6 and of table 2.
 
-    triggers = read_triggers(triggers_file)
-    corpus = read_corpus(corpus_file, triggers.attributes)
-    table = tables.read_all(memory_tables)
-    tables.check_layers(table, ["layer", "memory"], set(range(triggers.layers)), "MEMORY_TABLES")
-    chosen = summaries.predictive(table, predictive)
-    per_key = triggers.coefficient.shape[1]
-    for name, summary in {
-        "agreement": summaries.agreement(table, corpus.unigram, seed),
-        "rank": summaries.ranks(table),
-        "probability": summaries.by_probability(table, bins),
-        "predictive": summaries.examples(chosen, triggers, corpus, read_vocabulary(model_folder), per_key),
-        "predictive_layers": summaries.predictive_layers(chosen, triggers.layers),
-    }.items():
-        tables.write(summary, output / f"{name}.csv")
+    The corpus is the train split.
+    """
+    from ffkv.files import tables
+    from ffkv.values.step import summarize_values
+
+    settings = Values(predictive=predictive, bins=bins)
+    summaries = summarize_values(by_memory, model_folder, triggers_file, corpus_file, settings, seed)
+    for name, table in summaries.items():
+        tables.write(table, output / f"{name}.csv")

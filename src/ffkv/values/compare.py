@@ -1,33 +1,54 @@
-"""What each value predicts, beside what follows its key's triggers."""
+"""Compares the prediction of each value with the tokens that follow its key's trigger examples (paper section 4)."""
 
 import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import NONE, Triggers
-from ffkv.model.values_file import Memories
 from ffkv.values.projections import Projections
 
 
-def first_next(memories: Memories, triggers: Triggers) -> np.ndarray:
-    """w_i, the token that follows the first trigger of each memory's key [row]; -1: the key has none."""
-    return triggers.next_token[triggers.layer_offset[memories.layer] + memories.memory, 0]
+def first_next_tokens(layer: np.ndarray, memory: np.ndarray, triggers: Triggers) -> np.ndarray:
+    """Looks up w_i, the token that follows the first trigger example of each key.
+
+    Args:
+        layer: layer of each memory [row].
+        memory: number of each memory in its layer [row].
+        triggers: trigger examples of all keys.
+    Returns:
+        Token ids [row]; -1 if the key has no trigger example.
+    """
+    return triggers.next_token[triggers.layer_offset[layer] + memory, 0]
 
 
 def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> pd.DataFrame:
-    """One row a memory: what its value predicts beside what follows its triggers. Columns: see docs/architecture.md.
-
-    next_token is w_i, the token after the key's first trigger (-1: the key has none); agrees: top(v_i) = w_i; rank: number
-    of tokens with a strictly greater logit than w_i (-1: no trigger); matching: how many of all its triggers are followed
-    by top(v_i); first_match: the rank of the first of these (-1: none). Of keys whose negative coefficients are kept, also
-    how many negative triggers there are, the token after the first of them (-1: none), and whether it is the bottom token
-    of v_i, which a negative coefficient promotes.
+    """Compares values with the trigger examples of their keys (paper section 4, figures 4 to 6).
 
     Args:
-        projections, ranks: of `project`.
+        projections: of the values of some layers.
+        ranks: rank of w_i in the projection of v_i [row]; -1 if the key has no trigger example.
+        triggers: trigger examples of all keys.
+    Returns:
+        One row per memory, with these columns:
+
+        - layer, memory, norm, tied: as in `Projections`
+        - top_token, top_probability: top(v_i) and its probability
+        - bottom_token: the token of the lowest logit
+        - triggers: number of trigger examples
+        - next_token: w_i; -1 if there is no trigger example
+        - rank: number of tokens with a strictly greater logit than w_i; -1 if there is no trigger example
+        - agrees: whether top(v_i) = w_i
+        - matching: number of trigger examples that top(v_i) follows
+        - first_match: rank of the first of these trigger examples; -1 if there is none
+
+        If the file of triggers has negative coefficients, also:
+
+        - negative_triggers: number of negative trigger examples
+        - negative_next_token: the token that follows the first of them; -1 if there is none
+        - negative_agrees: whether this token is the bottom token of v_i, which a negative coefficient promotes
     """
     rows = triggers.layer_offset[projections.layer] + projections.memory
-    following, w = triggers.next_token[rows], triggers.next_token[rows, 0]
-    matches = (following == projections.top[:, None]) & (following != NONE)
+    next_tokens = triggers.next_token[rows]
+    matches = (next_tokens == projections.top[:, None]) & (next_tokens != NONE)
     table = pd.DataFrame(
         {
             "layer": projections.layer,
@@ -38,7 +59,7 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
             "tied": projections.tied,
             "bottom_token": projections.bottom,
             "triggers": triggers.count[rows],
-            "next_token": w,
+            "next_token": next_tokens[:, 0],
             "rank": ranks,
             "agrees": matches[:, 0],
             "matching": matches.sum(1),
@@ -46,8 +67,8 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
         }
     )
     if triggers.negative:
-        following = triggers.negative.next_token[rows, 0]
+        w = triggers.negative.next_token[rows, 0]
         table["negative_triggers"] = triggers.negative.count[rows]
-        table["negative_next_token"] = following
-        table["negative_agrees"] = following == projections.bottom
+        table["negative_next_token"] = w
+        table["negative_agrees"] = w == projections.bottom
     return table.astype({"matching": np.int32, "first_match": np.int32})

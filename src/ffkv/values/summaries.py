@@ -1,147 +1,220 @@
-"""Do values predict what follows their keys' trigger examples? (paper section 4)"""
+"""Summaries of figures 4 to 6 and of table 2: do values predict the tokens that follow their keys' trigger examples?"""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import Triggers
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.intervals import boxes, wilson
 
 PERMUTATIONS = 1000
 
 
-def agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFrame:
-    """Agreement rate by layer (figure 4): top(v_i) = w_i, of the keys that have a trigger, beside three baselines.
+class Agreement(NamedTuple):
+    """Agreement of the keys of one layer.
 
-    - trigger: the rate itself, with a Wilson interval
-    - permuted: keys against values of the same layer in random order: the exact expectation, and the middle 95 % of
-      1,000 permutations
-    - unigram: w drawn from the corpus, whatever the key: the mean corpus frequency of top(v_i)
-    - uniform: w drawn from the vocabulary, 1 / |V|
-    - negative (where negative coefficients are kept): the bottom token of v_i follows the first negative trigger, of the
-      keys that have one, with a Wilson interval
-
-    Args:
-        table: of `compare`, all layers. unigram: how often each id occurs in the corpus [vocabulary].
+    Attributes:
+        agreeing: number of keys that agree; for a baseline, the expected number.
+        rate: `agreeing` per key; NaN if there is no key.
+        low: lower end of the 95 % interval of the rate, or of the middle 95 % of random draws.
+        high: upper end.
     """
-    frequency = unigram / max(unigram.sum(), 1)
-    rows = []
-    for layer, whole in table.groupby("layer"):
-        keys = whole[whole["triggers"] > 0]
-        rows += [
-            _row(layer, source, whole, keys, rate)
-            for source, rate in _rates(keys, frequency, seed + int(layer)).items()
-        ]
-        if "negative_triggers" in whole:
-            keys = whole[whole["negative_triggers"] > 0]
-            rows.append(_row(layer, "negative", whole, keys, _share(keys["negative_agrees"])))
-    return pd.DataFrame(rows)
 
-
-class Rate(NamedTuple):
-    """A rate and what it may be: an interval around it, or the middle 95 % of random draws of it."""
-
+    agreeing: float
     rate: float
     low: float
     high: float
 
 
-def _row(layer: int, source: str, whole: pd.DataFrame, keys: pd.DataFrame, found: Rate) -> dict:
-    counts = {"agreeing": np.nan_to_num(found.rate) * len(keys), "keys": len(keys), "dead": len(whole) - len(keys)}
-    return {"layer": layer, "source": source, **counts, **found._asdict()}
+def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFrame:
+    """Agreement rate by layer, top(v_i) = w_i, beside its baselines (figure 4).
 
+    Keys without a trigger example do not count. The column `source` names the rate:
 
-def _share(agrees: pd.Series) -> Rate:
-    """The share of keys that agree, with its Wilson interval; no keys have a rate of nothing."""
-    low, high = wilson(agrees.sum(), len(agrees))
-    return Rate(agrees.mean() if len(agrees) else np.nan, float(low), float(high))
+    - trigger: the rate itself, with a Wilson interval
+    - permuted: baseline; keys and values of the same layer are paired at random: the exact expectation, and the middle
+      95 % of 1,000 permutations
+    - unigram: baseline; w is drawn from the corpus: the mean corpus frequency of top(v_i)
+    - uniform: baseline; w is drawn from the vocabulary: 1 / |V|
+    - negative: the bottom token of v_i follows the first negative trigger example, with a Wilson interval; only if the
+      table has negative trigger examples
 
-
-def _rates(keys: pd.DataFrame, frequency: np.ndarray, seed: int) -> dict[str, Rate]:
-    """The rate of positive triggers and its baselines; a layer of dead keys has none of these."""
-    if keys.empty:
-        return {"trigger": _share(keys["agrees"])}
-    tops, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
-    by_unigram, uniform = frequency[tops].mean(), 1 / len(frequency)
-    return {
-        "trigger": _share(keys["agrees"]),
-        "permuted": permutation_baseline(tops, w, seed),
-        "unigram": Rate(by_unigram, by_unigram, by_unigram),
-        "uniform": Rate(uniform, uniform, uniform),
-    }
-
-
-def permutation_baseline(tops: np.ndarray, w: np.ndarray, seed: int) -> Rate:
-    """Agreement of values [key] with the next tokens [key] of randomly permuted keys.
-
-    Each pair meets in one of n permutations: the expectation is sum over tokens of (values that predict it) times (keys
-    that it follows), over n squared.
+    Args:
+        table: of `compare`, all layers.
+        unigram: number of occurrences of each id in the corpus [vocabulary].
+        seed: seed of the permutations.
+    Returns:
+        One row per layer and source: layer, source, agreeing, keys, dead (memories without such a trigger example),
+        rate, low, high.
     """
-    n = len(tops)
-    tokens = np.union1d(tops, w)
-    predicted, following = (np.bincount(np.searchsorted(tokens, ids), minlength=len(tokens)) for ids in (tops, w))
+    frequency = unigram / max(unigram.sum(), 1)
+    rows = []
+    for layer, memories in table.groupby("layer"):
+        keys = memories[memories["triggers"] > 0]
+        sources = _agreements(keys, frequency, seed + int(layer))
+        rows += [_row(layer, source, memories, keys, agreement) for source, agreement in sources.items()]
+        if "negative_triggers" in memories:
+            keys = memories[memories["negative_triggers"] > 0]
+            rows.append(_row(layer, "negative", memories, keys, count_agreeing(keys["negative_agrees"])))
+    return pd.DataFrame(rows)
+
+
+def _row(layer: int, source: str, memories: pd.DataFrame, keys: pd.DataFrame, agreement: Agreement) -> dict:
+    """One row of figure 4."""
+    agreeing, rate, low, high = agreement
+    counts = {"agreeing": agreeing, "keys": len(keys), "dead": len(memories) - len(keys)}
+    return {"layer": layer, "source": source, **counts, "rate": rate, "low": low, "high": high}
+
+
+def _agreements(keys: pd.DataFrame, frequency: np.ndarray, seed: int) -> dict[str, Agreement]:
+    """The agreement of a layer's keys and its baselines; a layer of dead keys has no baselines."""
+    agreements = {"trigger": count_agreeing(keys["agrees"])}
+    if len(keys):
+        top, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
+        agreements["permuted"] = permute(top, w, seed)
+        agreements["unigram"] = _constant(frequency[top].mean(), len(keys))
+        agreements["uniform"] = _constant(1 / len(frequency), len(keys))
+    return agreements
+
+
+def _constant(rate: float, keys: int) -> Agreement:
+    """A baseline that is known exactly."""
+    return Agreement(rate * keys, rate, rate, rate)
+
+
+def count_agreeing(agrees: pd.Series) -> Agreement:
+    """Counts the keys that agree.
+
+    Args:
+        agrees: whether each key agrees [key].
+    Returns:
+        Their number and rate with a Wilson interval; a rate of NaN if there is no key.
+    """
+    agreeing, keys = int(agrees.sum()), len(agrees)
+    low, high = wilson(agreeing, keys)
+    return Agreement(agreeing, agreeing / keys if keys else np.nan, float(low), float(high))
+
+
+def permute(top: np.ndarray, w: np.ndarray, seed: int) -> Agreement:
+    """Agreement of values with the next tokens of randomly permuted keys.
+
+    Every value meets every key in one of n permutations. The expected number of agreements is therefore the sum over
+    tokens of (number of values that predict it) times (number of keys that it follows), divided by n.
+
+    Args:
+        top: top(v_i) [key].
+        w: w_i [key].
+        seed: seed of the permutations.
+    Returns:
+        The expectation, and the middle 95 % of 1,000 permutations.
+    """
+    n = len(top)
+    tokens = np.union1d(top, w)
+    predicted, following = (np.bincount(np.searchsorted(tokens, ids), minlength=len(tokens)) for ids in (top, w))
     generator = np.random.default_rng(seed)
-    rates = [(tops == generator.permutation(w)).mean() for _ in range(PERMUTATIONS)]
+    rates = [(top == generator.permutation(w)).mean() for _ in range(PERMUTATIONS)]
     low, high = np.quantile(rates, [0.025, 0.975])
-    return Rate(float(predicted @ following) / n**2, float(low), float(high))
+    pairs = int(predicted @ following)
+    return Agreement(pairs / n, pairs / n**2, float(low), float(high))
 
 
-def ranks(table: pd.DataFrame) -> pd.DataFrame:
-    """Rank of the next token in the value's projection by layer, as boxes (figure 5); 0 is best. Keys with a trigger."""
+def summarize_rank(table: pd.DataFrame) -> pd.DataFrame:
+    """Rank of the next token in the value's projection, as one box per layer (figure 5). 0 is best.
+
+    Args:
+        table: of `compare`, all layers. Keys without a trigger example do not count.
+    Returns:
+        One row per layer: see `ffkv.intervals.boxes`.
+    """
     return boxes(table[table["triggers"] > 0], "rank", "keys")
 
 
-def by_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
-    """Agreement rate by the value's top probability, in bins of equal width over all layers (figure 6)."""
+def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
+    """Agreement rate by the value's top probability (figure 6).
+
+    Args:
+        table: of `compare`, all layers. Keys without a trigger example do not count.
+        bins: number of bins of equal width, over all layers.
+    Returns:
+        One row per bin: low, high (its edges), values, agreeing, rate, rate_low, rate_high (Wilson interval). No row if
+        no key has a trigger example.
+    """
     keys = table[table["triggers"] > 0]
     if keys.empty:
         return pd.DataFrame(columns=["low", "high", "values", "agreeing", "rate", "rate_low", "rate_high"])
     edges = np.linspace(keys["top_probability"].min(), keys["top_probability"].max(), bins + 1)
-    within = np.clip(np.searchsorted(edges, keys["top_probability"], side="right") - 1, 0, bins - 1)
-    values = np.bincount(within, minlength=bins)
-    agreeing = np.bincount(within, weights=keys["agrees"], minlength=bins).astype(int)
+    bin_of_key = np.clip(np.searchsorted(edges, keys["top_probability"], side="right") - 1, 0, bins - 1)
+    values = np.bincount(bin_of_key, minlength=bins)
+    agreeing = np.bincount(bin_of_key[keys["agrees"].to_numpy()], minlength=bins)
     low, high = wilson(agreeing, values)
-    rate = np.divide(agreeing, values, out=np.full(bins, np.nan), where=values > 0)
     return pd.DataFrame(
         {
             "low": edges[:-1],
             "high": edges[1:],
             "values": values,
             "agreeing": agreeing,
-            "rate": rate,
+            "rate": np.divide(agreeing, values, out=np.full(bins, np.nan), where=values > 0),
             "rate_low": low,
             "rate_high": high,
         }
     )
 
 
-def predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The `count` values of highest top probability over all layers, descending; equals by layer and memory."""
-    return table.sort_values(["top_probability", "layer", "memory"], ascending=[False, True, True], kind="stable").head(
-        count
-    )
+def select_predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Selects the values with the highest top probability over all layers (table 2).
+
+    Args:
+        table: of `compare`, all layers.
+        count: number of values.
+    Returns:
+        Rows of the table by descending probability; equal probabilities by layer and memory.
+    """
+    columns, ascending = ["top_probability", "layer", "memory"], [False, True, True]
+    return table.sort_values(columns, ascending=ascending, kind="stable").head(count)
 
 
-def predictive_layers(chosen: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """Where the most predictive values live, and how many match the next token of at least one of their triggers."""
+def count_predictive(predictive: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """Counts the most predictive values by layer.
+
+    Args:
+        predictive: of `select_predictive`.
+        layers: number of layers.
+    Returns:
+        One row per layer: layer; values; matching (values whose prediction follows at least one of their triggers).
+    """
     counts = pd.DataFrame({"layer": np.arange(layers)})
-    for name, rows in (("values", chosen), ("matching", chosen[chosen["matching"] > 0])):
+    for name, rows in (("values", predictive), ("matching", predictive[predictive["matching"] > 0])):
         counts[name] = np.bincount(rows["layer"], minlength=layers)
     return counts
 
 
-def examples(chosen: pd.DataFrame, triggers: Triggers, corpus, tokens, per_key: int) -> pd.DataFrame:
-    """The table of predictive values (paper's table 2): each with a trigger that its prediction follows, else its first.
+def describe_predictive(
+    predictive: pd.DataFrame, triggers: Triggers, corpus: Corpus, tokens: Sequence[str], per_key: int
+) -> pd.DataFrame:
+    """Describes each of the most predictive values with one trigger example (table 2).
+
+    The trigger example is the first one that the prediction follows; the first one of all if there is none.
 
     Args:
-        corpus: the train split. tokens: the text of every id. per_key: t; precision at t divides by it even where a key
-            has fewer triggers.
+        predictive: of `select_predictive`.
+        triggers: trigger examples of all keys.
+        corpus: the train split.
+        tokens: text of each id [vocabulary].
+        per_key: t. The precision at t divides by t even if a key has fewer trigger examples.
+    Returns:
+        One row per value: layer, memory, norm, top_token, token (its text), top_probability, triggers, matching,
+        precision, prefix (text of the trigger example), next_token (text); both texts are empty for a dead key.
     """
     rows = []
-    for value in chosen.itertuples():
-        at, rank = triggers.layer_offset[value.layer] + value.memory, max(value.first_match, 0)
-        found = triggers.count[at] > 0
+    for value in predictive.itertuples():
+        key, rank = triggers.layer_offset[value.layer] + value.memory, max(value.first_match, 0)
+        prefix = next_token = ""
+        if triggers.count[key] > 0:
+            prefix = corpus.prefix_text(triggers.sentence[key, rank], triggers.position[key, rank])
+            next_token = tokens[triggers.next_token[key, rank]]
         rows.append(
             {
                 "layer": value.layer,
@@ -153,8 +226,8 @@ def examples(chosen: pd.DataFrame, triggers: Triggers, corpus, tokens, per_key: 
                 "triggers": value.triggers,
                 "matching": value.matching,
                 "precision": value.matching / per_key,
-                "prefix": corpus.prefix_text(triggers.sentence[at, rank], triggers.position[at, rank]) if found else "",
-                "next_token": tokens[triggers.next_token[at, rank]] if found else "",
+                "prefix": prefix,
+                "next_token": next_token,
             }
         )
     return pd.DataFrame(rows)

@@ -1,26 +1,28 @@
-"""Checkpoints to models and tokenizers: from a local folder, of transformers or of fairseq, or from the hub."""
+"""Loads models and tokenizers from checkpoints: local folders of transformers or fairseq, or the hub."""
 
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.errors import UserError
 from ffkv.fairseq import checkpoint as fairseq
 from ffkv.files.checksums import verify_sum
-from ffkv.model.discover.find import SECOND_MATRIX
-from ffkv.model.experts.record import form_of
+from ffkv.model.discover.find import SECOND_MATRIX_NAMES
+from ffkv.model.experts.record import layout_of
 from ffkv.settings import EMBEDDED, Model
 
 
-def load_checkpoint(settings: Model) -> torch.nn.Module:
-    """A causal language model from a local folder (of fairseq's, too) or the hub, in evaluation mode on the CPU.
+def load_checkpoint(settings: Model) -> PreTrainedModel:
+    """Loads a causal language model from a local folder (also of fairseq) or from the hub, in evaluation mode on the CPU.
 
     Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
 
     Raises:
-        UserError: no such checkpoint, not a causal language model, weights missing, packed or not finite.
+        UserError: there is no such checkpoint, it is no causal language model, or weights are missing, packed or not finite.
     """
     check_checkpoint(settings.checkpoint)
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
@@ -35,54 +37,64 @@ def load_checkpoint(settings: Model) -> torch.nn.Module:
     return model.eval()
 
 
-def _from_transformers(settings: Model) -> torch.nn.Module:
+def _from_transformers(settings: Model) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    loaded: Any  # a tuple, which the library's types do not say
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded = AutoModelForCausalLM.from_pretrained(
             settings.checkpoint,
             revision=settings.revision,
             dtype=settings.dtype,
             trust_remote_code=settings.trust_remote_code,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # to be refused below, by name
+            ignore_mismatched_sizes=True,  # `_check_weights` refuses them by name
         )
-    except Exception as error:  # the library raises many classes for what a person named wrongly
+    except Exception as error:  # the library raises many classes for a wrong name or file
         method = _quantisation(settings)
-        what = f"is quantised ({method}), and its weights cannot be unpacked" if method else "cannot be loaded"
+        problem = f"is quantised ({method}), and its weights cannot be unpacked" if method else "cannot be loaded"
         raise UserError(
-            f"The checkpoint {settings.checkpoint} {what} as a causal language model: {_short(error, settings.checkpoint)}"
+            f"The checkpoint {settings.checkpoint} {problem} as a causal language model: {_short(error, settings.checkpoint)}"
         ) from error
-    if info["mismatched_keys"]:
-        name, found, expected = sorted(info["mismatched_keys"])[0]
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} has the tensor {name} of shape {tuple(found)}, where a {type(model).__name__} of its config has {tuple(expected)}."
-        )
-    if surplus := [name for name in sorted(info["unexpected_keys"]) if _is_a_further_layer(model, name)]:
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} holds feed-forward layers that its config does not have, {surplus[0]} for one: check its number of layers."
-        )
-    if any(form_of(module) is not None for module in model.modules()) and hasattr(model, "set_experts_implementation"):
+    model, info = loaded
+    _check_weights(settings, model, info)
+    if any(layout_of(module) is not None for module in model.modules()) and hasattr(
+        model, "set_experts_implementation"
+    ):
         model.set_experts_implementation("eager")  # the plainest code is what ffkv's own is proven against
-    packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
-    if packed:
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} is quantised ({_quantisation(settings) or 'unknown method'}) and hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
-        )
-    if info["missing_keys"]:
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
-        )
     return model
 
 
-def load_form(settings: Model) -> torch.nn.Module:
-    """The model of a checkpoint on torch's meta device: its form from its config alone, no weight is read.
+def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]) -> None:
+    """Refuses tensors of another shape, feed-forward layers left over, packed and missing weights."""
+    checkpoint = f"The checkpoint {settings.checkpoint}"
+    if info["mismatched_keys"]:
+        name, stored, expected = sorted(info["mismatched_keys"])[0]
+        raise UserError(
+            f"{checkpoint} has the tensor {name} of shape {tuple(stored)}, where a {type(model).__name__} of its config has {tuple(expected)}."
+        )
+    if surplus := [name for name in sorted(info["unexpected_keys"]) if _is_a_further_layer(model, name)]:
+        raise UserError(
+            f"{checkpoint} holds feed-forward layers that its config does not have, {surplus[0]} for one: check its number of layers."
+        )
+    packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
+    if packed:
+        raise UserError(
+            f"{checkpoint} is quantised ({_quantisation(settings) or 'unknown method'}) and hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
+        )
+    if info["missing_keys"]:
+        raise UserError(
+            f"{checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
+        )
+
+
+def load_form(settings: Model) -> PreTrainedModel:
+    """Builds the model of a checkpoint on torch's meta device, from its config alone. No weight is read.
 
     Raises:
-        UserError: no such checkpoint or none within reach, or not a causal language model.
+        UserError: there is no such checkpoint, it cannot be reached, or it is no causal language model.
     """
     if fairseq.is_fairseq(settings.checkpoint):
         return fairseq.load_model(settings, with_weights=False)
@@ -104,13 +116,13 @@ def load_form(settings: Model) -> torch.nn.Module:
         ) from error
 
 
-def _is_a_further_layer(model: torch.nn.Module, name: str) -> bool:
-    """Whether a tensor that a model has no place for is a second matrix of one of its own lists of blocks.
+def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
+    """Whether a tensor without a place in the model is a second matrix of one of the model's own lists of blocks.
 
-    Others are left out rightly: the encoder of a model whose decoder is read, a vision tower.
+    Other such tensors are left out rightly: the encoder of a model whose decoder is read, a vision tower.
     """
     blocks = re.match(r"(.+?)\.\d+\.", name)
-    if not blocks or not re.search(SECOND_MATRIX, name.removesuffix(".weight")):
+    if not blocks or not re.search(SECOND_MATRIX_NAMES, name.removesuffix(".weight")):
         return False
     try:
         return isinstance(model.get_submodule(blocks[1]), torch.nn.ModuleList)
@@ -119,7 +131,7 @@ def _is_a_further_layer(model: torch.nn.Module, name: str) -> bool:
 
 
 def _quantisation(settings: Model) -> str:
-    """How a checkpoint says that it is quantised; "" where it does not."""
+    """The method by which a checkpoint says that it is quantised; "" if it says none."""
     from transformers import PreTrainedConfig
 
     try:
@@ -134,10 +146,10 @@ def _quantisation(settings: Model) -> str:
 
 
 def check_checkpoint(checkpoint: str) -> None:
-    """Refuses a name that is neither a local folder nor a possible hub id, before anything is asked of the hub.
+    """Refuses a name that is neither a local folder nor a possible hub id, before the hub is asked.
 
     Raises:
-        UserError: says which of the two it could have been.
+        UserError: it is neither; says which of the two the name looks like.
     """
     path = Path(checkpoint)
     try:
@@ -163,11 +175,13 @@ def check_checkpoint(checkpoint: str) -> None:
         )
 
 
-def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code: bool = False):
-    """The tokenizer of a checkpoint or of the model stage's folder.
+def load_tokenizer(
+    source: Path | str, revision: str = "main", trust_remote_code: bool = False
+) -> PreTrainedTokenizerFast:
+    """Loads the tokenizer of a checkpoint or of the model step's folder.
 
     Raises:
-        UserError: there is none, or it is no fast one (a fast one knows which characters a token stands for).
+        UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
     """
     if fairseq.is_fairseq(source):
         return fairseq.load_tokenizer(source)
@@ -181,7 +195,7 @@ def load_tokenizer(source: Path | str, revision: str = "main", trust_remote_code
         raise UserError(f"The tokenizer of {source} cannot be loaded: {_short(error, source)}") from error
     if not tokenizer.is_fast:
         raise UserError(
-            f"{source} has a {type(tokenizer).__name__}, which does not tell which characters a token stands for. ffkv needs a fast tokenizer (tokenizer.json)."
+            f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
         )
     return tokenizer
 

@@ -1,129 +1,171 @@
-"""Learns how each feed-forward layer reads and reaches the residual stream, by switching it off.
+"""Learns how each feed-forward layer reaches the residual stream, by switching it off.
 
-A block is run again on the inputs that it had, as it is and with its writes returning zero. Where the two differ by what was
-written, scaled, and what remains is a residual, there stands o = r + y. No knowledge of the model's wiring is needed: norms
-before and after the layer, norms after the sum, multipliers, gates and parallel attention all come out.
+Each block is run again on the inputs that it had, as it is and with its second matrices returning zero. At the place where
+the difference of the two is the scaled output of these matrices, and the remainder is a residual, o = r + y holds. No
+knowledge of the model's wiring is needed: this finds norms before and after the layer, norms after the sum, multipliers,
+gates and parallel attention.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ffkv.errors import UserError
-from ffkv.model.anatomy import Layer, Write
-from ffkv.model.discover.find import Found
-from ffkv.model.discover.first_matrices import readers
-from ffkv.model.discover.replay import Arguments, Run, capture, replay
-from ffkv.model.discover.residual_path import Arrival, Runs, arrival, run_without
-from ffkv.model.discover.scaling import Fit, proportion
-from ffkv.model.experts.record import coefficients, form_of, shape_of
+from ffkv.model.anatomy import Layer, SecondMatrix
+from ffkv.model.discover.find import FoundBlock
+from ffkv.model.discover.first_matrices import find_first_matrices
+from ffkv.model.discover.replay import Arguments, BlockTrace, capture, replay
+from ffkv.model.discover.residual_path import Ablations, ResidualPath, ablate, residual_path
+from ffkv.model.discover.scaling import Scaling, proportion
+from ffkv.model.experts.record import coefficients, layout_of, shape_of
 
 # Relative error up to which an identity counts as true, by type of the weights: rounding, with room to spare.
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
-def calibrate(model: nn.Module, found: Found, ids: Tensor) -> list[Layer]:
-    """The feed-forward layers of a model, from what `find` has found, on ids [sentence, token].
+class _Block(NamedTuple):
+    """One repeat of a block: its name, number and module, its arguments, its trace as it is, and the tolerance."""
 
+    name: str
+    repeat: int
+    module: nn.Module
+    arguments: Arguments
+    intact: BlockTrace
+    tolerance: float
+
+    def path(self, inside: str) -> str:
+        """The name in the model of a module of the block; "" for ""."""
+        return f"{self.name}.{inside}" if inside else ""
+
+
+class _Group(NamedTuple):
+    """Second matrices that are added to the residual stream at the same place."""
+
+    matrices: list[str]
+    path: ResidualPath
+
+
+def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[Layer]:
+    """Describes the feed-forward layers of a model.
+
+    Args:
+        model: a causal language model.
+        found: what `find_second_matrices` found.
+        ids: a text [sentence, token].
     Raises:
-        UserError: what is written is not added to a residual stream, or nothing that feeds it reads that stream position by
-            position; names the block.
+        UserError: a second matrix's output is not added to a residual stream, or no matrix that feeds it reads that
+            stream position by position; names the block.
     """
     arguments = capture(model, [block for block, _, _ in found], ids)
     tolerance = TOLERANCE[next(p.dtype for p in model.parameters() if p.is_floating_point())]
     layers: list[Layer] = []
-    for block, run, writes in found:
+    for name, repeat, matrices in found:
+        module = model.get_submodule(name)
         try:
-            layers += _layers(model, len(layers), block, run, writes, arguments[block, run], tolerance)
+            intact = replay(module, arguments[name, repeat])
+            block = _Block(name, repeat, module, arguments[name, repeat], intact, tolerance)
+            layers += _layers(block, [matrix[len(name) + 1 :] for matrix in matrices], len(layers))
         except UserError as error:
-            raise UserError(f"{block} ({type(model.get_submodule(block)).__name__}), {error}") from error
+            raise UserError(f"{name} ({type(module).__name__}), {error}") from error
     return layers
 
 
-def _layers(
-    model: nn.Module, index: int, block: str, run: int, writes: list[str], arguments: Arguments, tolerance: float
-) -> Iterator[Layer]:
-    """The layers of one run of a block: one, or as many as there are places where something is added."""
-    module = model.get_submodule(block)
-    inside = [write[len(block) + 1 :] for write in writes]
-    on = replay(module, arguments)
-    for group, arrived, runs in _groups(module, inside, on, arguments, tolerance):
-        yield _layer(model, index, block, run, group, arrived, runs, arguments, tolerance)
+def _layers(block: _Block, matrices: list[str], index: int) -> Iterator[Layer]:
+    """The layers of a block: one for each place where something is added to the residual stream."""
+    for group in _groups(block, matrices):
+        yield _layer(block, group, index)
         index += 1
 
 
-def _groups(
-    module: nn.Module, writes: list[str], on: Run, arguments: Arguments, tolerance: float
-) -> list[tuple[list[str], Arrival, Runs]]:
-    """Which writes are added at the same place, and how they arrive there."""
-    runs = run_without(module, arguments, on, writes)
-    try:
-        return [(writes, arrival(module, writes, runs, tolerance), runs)]
-    except UserError:
-        if len(writes) == 1:
-            raise
-        together: dict[str, list[str]] = {}
-        for write in writes:
-            alone = run_without(module, arguments, on, [write])
-            together.setdefault(arrival(module, [write], alone, tolerance).site, []).append(write)
-        if len(together) == 1:
-            raise
+def _groups(block: _Block, matrices: list[str]) -> list[_Group]:
+    """Which second matrices are added at the same place."""
+    path = _path(block, matrices)
+    if isinstance(path, ResidualPath):
+        return [_Group(matrices, path)]
+    if len(matrices) == 1:
+        raise path
+    together: dict[str, list[str]] = {}
+    for matrix in matrices:
+        alone = _path(block, [matrix])
+        if not isinstance(alone, ResidualPath):
+            raise alone
+        together.setdefault(alone.sum_module, []).append(matrix)
+    if len(together) == 1:
+        raise path
+    order = list(block.intact.outputs)
     groups = []
-    order = list(on.outputs)
     for group in sorted(together.values(), key=lambda group: order.index(group[-1])):
-        runs = run_without(module, arguments, on, group)
-        groups.append((group, arrival(module, group, runs, tolerance), runs))
+        path = _path(block, group)
+        if not isinstance(path, ResidualPath):
+            raise path
+        groups.append(_Group(group, path))
     return groups
 
 
-def _layer(
-    model: nn.Module,
-    index: int,
-    block: str,
-    run: int,
-    writes: list[str],
-    arrived: Arrival,
-    runs: Runs,
-    arguments: Arguments,
-    tolerance: float,
-) -> Layer:
-    module, on = model.get_submodule(block), runs.on
-    parts = zip(writes, arrived.fits, strict=True)
-    found = [_write(model, block, write, found, on, arguments, tolerance) for write, found in parts]
-    at_site = on.outputs.get(arrived.site)
-    same = at_site is not None and at_site.shape == on.output.shape
-    replay(module, arguments)  # banks of experts keep what they did in their last call
+def _path(block: _Block, matrices: list[str]) -> ResidualPath | UserError:
+    """The path of some second matrices to the residual stream, or the refusal."""
+    ablations: Ablations = ablate(block.module, block.arguments, block.intact, matrices)
+    path = residual_path(block.module, matrices, ablations, block.tolerance)
+    if isinstance(path, ResidualPath):
+        return path
+    where = f"{', '.join(matrices)}: what is written is not added to a residual stream"
+    return UserError(f"{where} ({'; '.join(path[:3]) or 'no residual found'})")
+
+
+def _layer(block: _Block, group: _Group, index: int) -> Layer:
+    path, intact = group.path, block.intact
+    second_matrices = [
+        _second_matrix(block, matrix, scaling) for matrix, scaling in zip(group.matrices, path.scalings, strict=True)
+    ]
+    summed = intact.outputs.get(path.sum_module)
+    post_norm = (
+        summed is not None
+        and summed.shape == intact.output.shape
+        and proportion(summed, intact.output, block.tolerance) == 1.0
+    )
+    replay(block.module, block.arguments)  # so that the banks' last call is of the intact block
+    negative = (
+        coefficients(block.module.get_submodule(matrix), intact.inputs[matrix]) < 0 for matrix in group.matrices
+    )
     return Layer(
         index,
-        block,
-        found,
-        any(bool((coefficients(module.get_submodule(w), on.inputs[w]) < 0).any()) for w in writes),
-        call=run,
-        site=_path(block, arrived.site),
-        post_norm=same and proportion(at_site, on.output, tolerance) == 1.0,
-        carrier=_path(block, arrived.carrier),
-        carrier_scale=arrived.carrier_scale,
-        carrier_kind=arrived.carrier_kind,
+        block.name,
+        second_matrices,
+        signed=any(bool(entries.any()) for entries in negative),
+        repeat=block.repeat,
+        sum_module=block.path(path.sum_module),
+        post_norm=post_norm,
+        output_module=block.path(path.output_module),
+        output_scale=path.output_scale,
+        output_kind=path.output_kind,
     )
 
 
-def _write(
-    model: nn.Module, block: str, write: str, found: Fit, on: Run, arguments: Arguments, tolerance: float
-) -> Write:
-    module, bank = model.get_submodule(block), model.get_submodule(f"{block}.{write}")
-    scale = found.scale.flatten().tolist() if isinstance(found.scale, Tensor) else found.scale
-    name = f"{block}.{write}"
-    if (form := form_of(bank)) is not None:
-        experts, units = shape_of(bank)
-        reader = name if form.reads_x else name.rpartition(".")[0]
-        kind, gate = "gated" if form.gated(bank) else "plain", name if form.signed(bank) else ""
-        return Write(name, [reader], kind, experts * units, gate, experts=experts, scale=scale, weighted=found.weighted)
-    fed = readers(module, write, on, arguments, tolerance)
-    names = [f"{block}.{reader}" for reader in fed.names]
-    gate = {"gate": _path(block, fed.gate), "gate_part": fed.gate_part}
-    return Write(name, names, fed.kind, on.inputs[write].shape[-1], **gate, scale=scale, weighted=found.weighted)
-
-
-def _path(block: str, inside: str) -> str:
-    return f"{block}.{inside}" if inside else ""
+def _second_matrix(block: _Block, matrix: str, scaling: Scaling) -> SecondMatrix:
+    name, module = block.path(matrix), block.module.get_submodule(matrix)
+    scale = scaling.scale.flatten().tolist() if isinstance(scaling.scale, Tensor) else scaling.scale
+    if (layout := layout_of(module)) is not None:
+        experts, units = shape_of(module)
+        return SecondMatrix(
+            name,
+            [name if layout.reads_x else name.rpartition(".")[0]],
+            "gated" if layout.gated else "plain",
+            experts * units,
+            gate=name if layout.gate_has_sign else "",
+            experts=experts,
+            scale=scale,
+            per_token_weight=scaling.per_token_weight,
+        )
+    first = find_first_matrices(block.module, matrix, block.intact, block.arguments, block.tolerance)
+    return SecondMatrix(
+        name,
+        [block.path(inside) for inside in first.names],
+        first.kind,
+        block.intact.inputs[matrix].shape[-1],
+        gate=block.path(first.gate),
+        gate_columns=first.gate_columns,
+        scale=scale,
+        per_token_weight=scaling.per_token_weight,
+    )

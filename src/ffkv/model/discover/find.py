@@ -1,79 +1,107 @@
-"""Finds what writes into the residual stream: second matrices by their name, banks of experts by what they hold."""
+"""Finds the modules that write into the residual stream: second matrices by their names, banks of experts by their tensors."""
 
 import re
 from collections import Counter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ffkv.errors import UserError
-from ffkv.model.experts.record import form_of, written
-from ffkv.model.tap.hooks import after, before, forward, hidden
+from ffkv.model.experts.record import layout_of, written
+from ffkv.model.tap.hooks import AfterHook, BeforeHook, after, before, forward, hidden_state
 
-# How models call the second matrix, at the end of its name inside its block. The only table of names there is.
-SECOND_MATRIX = (
+# The names of second matrices, at the end of their name inside the block. There is no other table of names.
+SECOND_MATRIX_NAMES = (
     r"(^|\.)(down_proj|fc2|fc_out|c_proj|dense_4h_to_h|w2|w_out|Wo|output_linear|lin2|layer_2|proj_down"
     r"|output\.dense|ffn\.2|feed_forward\.(value|output))$"
 )
 # Parts of a block in which such a name means something else.
-ELSEWHERE = re.compile(r"att|norm|router|indexer|adapter|embed")
-
-Found = list[tuple[str, int, list[str]]]  # block, which run of it, the names of its writes in order of execution
+OTHER_PARTS = re.compile(r"att|norm|router|indexer|adapter|embed")
 
 
-def find(model: nn.Module, ids: Tensor, second_matrix: str = "") -> Found:
-    """What writes into the residual stream, by block and its run, in order of execution.
+class FoundBlock(NamedTuple):
+    """One repeat of a block, and what writes into the residual stream in it.
+
+    Attributes:
+        block: name of the block.
+        repeat: which repeat of the block within one forward pass, from 0.
+        matrices: names of its second matrices and banks, in order of execution.
+    """
+
+    block: str
+    repeat: int
+    matrices: list[str]
+
+
+def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "") -> list[FoundBlock]:
+    """Finds what writes into the residual stream, in order of execution.
 
     Args:
-        ids: a text to run [sentence, token], so that parts that do not run on text (a vision tower, an unused encoder)
-            drop out.
+        model: any causal language model.
+        ids: a text to run [sentence, token]. Parts that do not run on text (a vision tower, an unused encoder) drop out.
         second_matrix: the setting `model.second_matrix`; "" for the names that ffkv knows.
     Raises:
-        UserError: no feed-forward layer, or one of a form that is not one vector a token.
+        UserError: there is no feed-forward layer, or the residual stream is not one vector per token.
     """
     modules = dict(model.named_modules())
     candidates = candidates_of(model, modules, second_matrix)
-    shapes: dict[str, tuple] = {}
-    runs: Counter[str] = Counter()
-    found: dict[tuple[str, int], list[str]] = {}
-
-    def on_input(block: str):
-        return lambda module, args, kwargs: runs.update([block])
-
-    def on_output(name: str):
-        def note(module, args, kwargs, output) -> None:
-            if (state := hidden(output)) is not None:
-                shapes[name] = tuple(state.shape)
-            if name in candidates and state is not None:
-                shapes[name] = tuple(written(module, state).shape)
-                found.setdefault((candidates[name], runs[candidates[name]] - 1), []).append(name)
-
-        return note
-
-    blocks = {*candidates.values()}
-    with (
-        before(*[(modules[name], on_input(name)) for name in blocks]),
-        after(*[(modules[name], on_output(name)) for name in {*candidates, *blocks}]),
-    ):
-        forward(model, ids)
-    for (block, run), names in list(found.items()):
-        names[:] = [name for name in names if not _is_inside_a_router(name, shapes[name], shapes[block])]
-        if not names:
-            del found[block, run]
+    shapes, executed = _run(modules, candidates, model, ids)
+    found = []
+    for (block, repeat), ran in executed.items():
+        names = [name for name in ran if not _is_inside_a_router(name, shapes[name], shapes[block])]
         for name in names:
             _check(block, name, names, shapes, modules, ids)
+        if names:
+            found.append(FoundBlock(block, repeat, names))
     if not found:
         raise UserError(f"no feed-forward layer: {_describe(model)}")
-    return [(block, run, names) for (block, run), names in found.items()]
+    return found
+
+
+def _run(
+    modules: dict[str, nn.Module], candidates: dict[str, str], model: nn.Module, ids: Tensor
+) -> tuple[dict[str, tuple[int, ...]], dict[tuple[str, int], list[str]]]:
+    """Runs a text.
+
+    Returns:
+        The shape of what each candidate writes and of what each block returns, by name; and the candidates that ran,
+        by block and repeat, in order of execution.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    repeats: Counter[str] = Counter()
+    executed: dict[tuple[str, int], list[str]] = {}
+
+    def count(block: str) -> BeforeHook:
+        return lambda module, args, kwargs: repeats.update([block])
+
+    def note(name: str) -> AfterHook:
+        def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            if (state := hidden_state(output)) is None:
+                return
+            shapes[name] = tuple(state.shape)
+            if name in candidates:
+                shapes[name] = tuple(written(module, state).shape)
+                block = candidates[name]
+                executed.setdefault((block, repeats[block] - 1), []).append(name)
+
+        return on_output
+
+    blocks = {*candidates.values()}
+    counting = before(*[(modules[name], count(name)) for name in blocks])
+    noting = after(*[(modules[name], note(name)) for name in {*candidates, *blocks}])
+    with counting, noting:
+        forward(model, ids)
+    return shapes, executed
 
 
 def block_of(model: nn.Module, name: str) -> str:
-    """The outermost item of a module list that holds a module; "" where none does."""
-    parts, module = name.split(".") if name else [], model
-    for depth, part in enumerate(parts):
+    """The outermost item of a module list that holds a module; "" if there is none."""
+    path, module = name.split(".") if name else [], model
+    for depth, attribute in enumerate(path):
         if isinstance(module, nn.ModuleList):
-            return ".".join(parts[: depth + 1])
-        module = getattr(module, part)
+            return ".".join(path[: depth + 1])
+        module = getattr(module, attribute)
     return ""
 
 
@@ -83,18 +111,24 @@ def is_matrix(module: nn.Module) -> bool:
 
 
 def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix: str) -> dict[str, str]:
-    """Which modules may write into the residual stream, by name and form alone, and the block that each stands in.
+    """The modules that may write into the residual stream, judged by name and form alone.
 
+    Args:
+        model: any causal language model.
+        modules: its modules, by name.
+        second_matrix: the setting `model.second_matrix`.
+    Returns:
+        The block of each such module, by the module's name.
     Raises:
         UserError: a mixture of experts of an unknown form.
     """
-    pattern = re.compile(second_matrix or SECOND_MATRIX)
-    banks = [name for name, module in modules.items() if form_of(module) is not None]
+    pattern = re.compile(second_matrix or SECOND_MATRIX_NAMES)
+    banks = [name for name, module in modules.items() if layout_of(module) is not None]
     candidates = {}
     for name, module in modules.items():
         block = block_of(model, name)
         inside = name[len(block) + 1 :]
-        if not block or (ELSEWHERE.search(inside) and not second_matrix):
+        if not block or (OTHER_PARTS.search(inside) and not second_matrix):
             continue
         if any(name.startswith(f"{bank}.") for bank in banks):
             continue
@@ -108,17 +142,22 @@ def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix
 
 
 def _holds_tensors(module: nn.Module) -> bool:
-    """Whether a module has matrices of its own instead of modules that have them."""
+    """Whether a module has matrices of its own, not modules that have them."""
     within = list(module.modules())
     return any(parameter.ndim > 1 for parameter in module.parameters()) and not any(map(is_matrix, within))
 
 
-def _is_inside_a_router(name: str, shape: tuple, block: tuple) -> bool:
+def _is_inside_a_router(name: str, shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
     return shape[-1] != block[-1] and bool(re.search(r"(^|\.)gate\.", name))
 
 
 def _check(
-    block: str, name: str, names: list[str], shapes: dict[str, tuple], modules: dict[str, nn.Module], ids: Tensor
+    block: str,
+    name: str,
+    names: list[str],
+    shapes: dict[str, tuple[int, ...]],
+    modules: dict[str, nn.Module],
+    ids: Tensor,
 ) -> None:
     if names.count(name) > 1:
         raise UserError(f"{name} runs {names.count(name)} times within {block}: it is no layer of its own")
@@ -139,7 +178,7 @@ def _check(
 
 
 def _describe(model: nn.Module) -> str:
-    """Why a model has no feed-forward layer, as far as its blocks tell."""
+    """Why a model has no feed-forward layer, as far as its first block tells."""
     lists = (
         (name, module[0]) for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and module
     )
@@ -147,7 +186,7 @@ def _describe(model: nn.Module) -> str:
     if block is None:
         return "the model has no list of blocks"
     matrices = ", ".join(inside for inside, part in block.named_modules() if is_matrix(part))
-    what = f"{name}.0 is a {type(block).__name__} with the matrices {matrices}"
+    first_block = f"{name}.0 is a {type(block).__name__} with the matrices {matrices}"
     if any(parameter.endswith("A_log") for parameter, _ in block.named_parameters()):
-        return f"state-space model; {what}"
-    return f"no module that ran is named like the second matrix of one; {what}. If one of them is, name it in model.second_matrix"
+        return f"state-space model; {first_block}"
+    return f"no module that ran has the name of a second matrix; {first_block}. If one of them is a second matrix, set model.second_matrix to its name"

@@ -1,4 +1,4 @@
-"""What feeds a second matrix: the matrices that read the FF input x, and which of them is the gate."""
+"""Finds what feeds a second matrix: the matrices that read the FF input x, and which of them is the gate."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,81 +7,96 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.errors import UserError
-from ffkv.model.discover.find import ELSEWHERE, is_matrix
-from ffkv.model.discover.replay import Arguments, Run, replay, reverse
+from ffkv.model.discover.find import OTHER_PARTS, is_matrix
+from ffkv.model.discover.replay import Arguments, BlockTrace, replay, reverse
+from ffkv.model.tap.assemble import columns_of
 from ffkv.model.tap.hooks import relative_error
 
-PARTS: dict[str, Callable[[Tensor], slice]] = {
-    "whole": lambda output: slice(None),
-    "first half": lambda output: slice(0, output.shape[-1] // 2),
-    "second half": lambda output: slice(output.shape[-1] // 2, None),
-}
+Factor = tuple[str, str]  # a first matrix, and the columns of its output
 
 
-class Readers(NamedTuple):
-    """names: the matrices that read x and feed the write, inside the block. kind, gate, gate_part: see `anatomy.Write`."""
+class FirstMatrices(NamedTuple):
+    """The matrices that feed a second matrix.
+
+    Attributes:
+        names: names inside the block.
+        kind: see `anatomy.SecondMatrix`, as for the next two.
+        gate: name inside the block, "" without a gate.
+        gate_columns: "" without a gate.
+    """
 
     names: list[str]
     kind: str
     gate: str
-    gate_part: str
+    gate_columns: str
 
 
-def readers(block: nn.Module, write: str, on: Run, arguments: Arguments, tolerance: float) -> Readers:
-    """The matrices that read x and feed a second matrix, and how they make m: plain, gated, or gated and fused.
+def find_first_matrices(
+    block: nn.Module, matrix: str, intact: BlockTrace, arguments: Arguments, tolerance: float
+) -> FirstMatrices:
+    """Finds the matrices that read x and feed a second matrix, and how they make m: plain, gated, or gated and fused.
 
     Args:
-        write: the second matrix, by its name inside the block. on: the block's run on these arguments.
+        block: the block that holds the second matrix.
+        matrix: name of the second matrix inside the block.
+        intact: the trace of the unchanged block on `arguments`.
+        arguments: of the block.
+        tolerance: relative error up to which tensors are equal.
     Raises:
         UserError: none reads the residual stream, or m at a token depends on other tokens.
     """
-    coefficients, width = on.inputs[write], on.output.shape[-1]
-    sizes = (coefficients.shape[-1], 2 * coefficients.shape[-1])
-    order = list(on.outputs)
-    earlier = [n for n in order[: order.index(write)] if is_matrix(block.get_submodule(n)) and n in on.inputs]
-    reads = [
-        n
-        for n in earlier
-        if not ELSEWHERE.search(n) and on.inputs[n].shape[-1] == width and on.outputs[n].shape[-1] in sizes
+    m, width = intact.inputs[matrix], intact.output.shape[-1]
+    sizes = (m.shape[-1], 2 * m.shape[-1])
+    order = list(intact.outputs)
+    earlier = [n for n in order[: order.index(matrix)] if is_matrix(block.get_submodule(n)) and n in intact.inputs]
+    feeding = [
+        name
+        for name in earlier
+        if not OTHER_PARTS.search(name)
+        and intact.inputs[name].shape[-1] == width
+        and intact.outputs[name].shape[-1] in sizes
     ]
-    if not reads:
-        raise UserError(f"{write}: no matrix that reads the residual stream and feeds it was found")
-    x = on.inputs[reads[-1]]
-    same_input = [n for n in earlier if on.inputs[n].shape == x.shape and torch.equal(on.inputs[n], x)]
-    turned = replay(block, arguments, flipped=tuple(same_input)).inputs[write]
-    if not relative_error(turned, reverse(coefficients, arguments)) < tolerance:
-        raise UserError(f"{write}: its input at a token depends on other tokens, so it is no feed-forward layer")
-    names = [n for n in reads if n in same_input]
-    fused = on.outputs[names[0]].shape[-1] == sizes[1]
+    if not feeding:
+        raise UserError(f"{matrix}: no matrix that reads the residual stream and feeds it was found")
+    x = intact.inputs[feeding[-1]]
+    same_input = [
+        name for name in earlier if intact.inputs[name].shape == x.shape and torch.equal(intact.inputs[name], x)
+    ]
+    reversed_m = replay(block, arguments, reversed_inputs=tuple(same_input)).inputs[matrix]
+    if not relative_error(reversed_m, reverse(m, arguments)) < tolerance:
+        raise UserError(f"{matrix}: its input at a token depends on other tokens, so it is no feed-forward layer")
+    names = [name for name in feeding if name in same_input]
+    fused = intact.outputs[names[0]].shape[-1] == sizes[1]
     if len(names) == 1 and not fused:
-        return Readers(names, "plain", "", "")
-    factors = [(names[0], "first half"), (names[0], "second half")] if fused else [(n, "whole") for n in names]
-    gate = _gate(block, write, factors, on, arguments, tolerance)
-    return Readers(names, "gated, fused" if fused else "gated", *gate)
+        return FirstMatrices(names, "plain", "", "")
+    factors = [(names[0], "first half"), (names[0], "second half")] if fused else [(name, "all") for name in names]
+    gate = _find_gate(block, matrix, factors, intact, arguments, tolerance)
+    return FirstMatrices(names, "gated, fused" if fused else "gated", *gate)
 
 
-def _gate(
-    block: nn.Module,
-    write: str,
-    factors: list[tuple[str, str]],
-    on: Run,
-    arguments: Arguments,
-    tolerance: float,
-) -> tuple[str, str]:
-    """The factor that goes through the activation: when the other one is negated, m is. ("", "") where that is neither, or
-    where the signs of both do not make that of m (a sigmoid gate is always positive)."""
-    coefficients = on.inputs[write]
-    first, second = (on.outputs[name][..., PARTS[part](on.outputs[name])] for name, part in factors)
-    if (coefficients * first.sign() * second.sign()).min() < 0:
+def _find_gate(
+    block: nn.Module, matrix: str, factors: list[Factor], intact: BlockTrace, arguments: Arguments, tolerance: float
+) -> Factor:
+    """The factor that goes through the activation: m changes its sign if the other factor does.
+
+    ("", "") if that holds for neither, or if the signs of both factors do not make the sign of m (a sigmoid is always
+    positive).
+    """
+    m = intact.inputs[matrix]
+    first, second = (columns_of(intact.outputs[name], columns) for name, columns in factors)
+    if (m * first.sign() * second.sign()).min() < 0:
         return "", ""
-    for other, gate in zip(factors, reversed(factors), strict=True):
-
-        def negated(output: Tensor, part: str = other[1]) -> Tensor:
-            changed = output.clone()
-            changed[..., PARTS[part](output)] *= -1
-            return changed
-
-        turned = replay(block, arguments, {other[0]: negated}).inputs[write]
-        if relative_error(turned, -coefficients) < tolerance:
+    for (other, columns), gate in zip(factors, reversed(factors), strict=True):
+        negated_m = replay(block, arguments, {other: _negate(columns)}).inputs[matrix]
+        if relative_error(negated_m, -m) < tolerance:
             return gate
     return "", ""
+
+
+def _negate(columns: str) -> Callable[[Tensor], Tensor]:
+    def negate(output: Tensor) -> Tensor:
+        negated = output.clone()
+        columns_of(negated, columns).neg_()
+        return negated
+
+    return negate

@@ -2,8 +2,10 @@
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.errors import UserError
+from ffkv.model.checkpoint.config import DEFAULT_CONTEXT, configured_context
 
 PASSAGES = (
     "The harbour was quiet when the first boats came in. A woman on the quay counted the crates, wrote the number in a "
@@ -11,13 +13,13 @@ PASSAGES = (
     "In 1897 the committee published a report of 214 pages on the water supply of the city. It recommended three new "
     "reservoirs, of which only one was ever built, because the council could not agree on how to pay for the others.",
 )
-LONGEST = 40  # tokens of a passage that are run
-SHORTEST = 3
-DISTINCT = 8  # different tokens that a passage must have to prove anything
+MAX_TOKENS = 40  # of a sentence that is run
+MIN_TOKENS = 3
+MIN_DISTINCT = 8  # different tokens that a passage must have to prove anything
 
 
-def passages(model: nn.Module, tokenizer) -> tuple[Tensor, Tensor]:
-    """Two passages as ids, each as two sentences of equal length [2, token].
+def passages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
+    """The ids of two passages, each cut into two sentences of equal length [2, token].
 
     Raises:
         UserError: see `check_vocabulary`.
@@ -27,11 +29,11 @@ def passages(model: nn.Module, tokenizer) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def check_vocabulary(model: nn.Module, tokenizer) -> None:
-    """Refuses a tokenizer that knows ids which the model does not embed.
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuses a tokenizer with ids that the model does not embed.
 
     Raises:
-        UserError: names both numbers.
+        UserError: the largest id has no embedding; names both numbers.
     """
     embedded, largest = embedded_tokens(model), max(tokenizer.get_vocab().values(), default=0)
     if largest >= embedded:
@@ -40,35 +42,36 @@ def check_vocabulary(model: nn.Module, tokenizer) -> None:
         )
 
 
-def _two_sentences(tokenizer, passage: str, model: nn.Module) -> Tensor:
+def _two_sentences(tokenizer: PreTrainedTokenizerFast, passage: str, model: PreTrainedModel) -> Tensor:
     ids = tokenizer(passage, add_special_tokens=False, verbose=False)["input_ids"]
-    if len(set(ids)) < DISTINCT:  # a tokenizer that knows no English: any of its tokens will do
+    if len(set(ids)) < MIN_DISTINCT:  # a tokenizer that knows no English: any of its tokens will do
         generator = torch.Generator().manual_seed(len(passage))
-        ids = torch.randint(min(len(tokenizer), embedded_tokens(model)), (2 * LONGEST,), generator=generator).tolist()
-    context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or LONGEST
-    tokens = min(len(ids) // 2, LONGEST, context)
-    if tokens < SHORTEST:
-        raise UserError(f"it reads {context} tokens at a time: at least {SHORTEST} are needed to prove anything")
+        ids = torch.randint(
+            min(len(tokenizer), embedded_tokens(model)), (2 * MAX_TOKENS,), generator=generator
+        ).tolist()
+    context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or MAX_TOKENS
+    tokens = min(len(ids) // 2, MAX_TOKENS, context)
+    if tokens < MIN_TOKENS:
+        raise UserError(f"it reads {context} tokens at a time: at least {MIN_TOKENS} are needed to prove anything")
     return torch.tensor(ids[: 2 * tokens]).reshape(2, tokens)
 
 
-def embedded_tokens(model: nn.Module) -> int:
-    """How many tokens a model embeds."""
+def embedded_tokens(model: PreTrainedModel) -> int:
+    """Number of tokens that a model embeds."""
     weight = getattr(model.get_input_embeddings(), "weight", None)
     return weight.shape[0] if weight is not None else model.config.get_text_config(decoder=True).vocab_size
 
 
-def context_of(model: nn.Module, tokenizer) -> int:
+def context_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
     """The longest input in tokens: as the config says, else the tokenizer, else 2048."""
-    config = model.config.get_text_config(decoder=True)
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"):
-        if isinstance(length := getattr(config, name, None), int) and length > 0:
-            return length - _reserved_positions(model, length)
-    return tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else 2048
+    length = configured_context(model.config.get_text_config(decoder=True))
+    if length is not None:
+        return length - _reserved_positions(model, length)
+    return tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else DEFAULT_CONTEXT
 
 
-def _reserved_positions(model: nn.Module, length: int) -> int:
-    """How many rows of the position embedding no token has: RoBERTa counts on from the padding's."""
+def _reserved_positions(model: PreTrainedModel, length: int) -> int:
+    """Number of rows of the position embedding that no token has: RoBERTa counts positions from the padding's row on."""
     tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
     paddings = (
         table.padding_idx

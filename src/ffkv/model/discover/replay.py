@@ -1,5 +1,6 @@
 """Runs single blocks again on the inputs that they had, with some of their modules changed."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -7,74 +8,88 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.model.experts.record import written
-from ffkv.model.tap.hooks import after, before, forward, given, hidden, with_hidden
+from ffkv.model.tap.hooks import (
+    AfterHook,
+    BeforeHook,
+    after,
+    before,
+    forward,
+    hidden_argument,
+    hidden_state,
+    known_state,
+    replace_hidden_state,
+)
 
-Arguments = tuple[tuple, dict]  # of a call
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments of a call
 
 
-class Run(NamedTuple):
-    """A block run once more.
+class BlockTrace(NamedTuple):
+    """The states inside a block that was run once more.
 
-    output: its hidden state. inputs, outputs: hidden states of each of its modules, by name inside the block, in order of
-    execution; the output of a bank of experts is what it writes for each token.
+    Attributes:
+        output: hidden state that the block returned.
+        inputs: hidden state that each module read, by the module's name inside the block, in order of execution.
+        outputs: hidden state that each module returned, likewise; for a bank of experts, what it wrote for each token.
     """
 
     output: Tensor
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
 
-    def at(self, site: str) -> Tensor | None:
-        """What goes into a module; "" for the block's output. None where that module does not run."""
-        return self.inputs.get(site) if site else self.output
+    def at(self, sum_module: str) -> Tensor | None:
+        """The input of a module, or the block's output for ""; None if the module did not run."""
+        return self.inputs.get(sum_module) if sum_module else self.output
 
 
-def capture(model: nn.Module, blocks: list[str], ids: Tensor) -> dict[tuple[str, int], Arguments]:
-    """The arguments that each run of each block gets on `ids` [sentence, token], by (block, run)."""
-    caught: dict[tuple[str, int], Arguments] = {}
-    runs = dict.fromkeys(blocks, 0)
+def capture(model: nn.Module, modules: list[str], ids: Tensor) -> dict[tuple[str, int], Arguments]:
+    """The arguments of each call of some modules on `ids` [sentence, token], by module and repeat."""
+    captured: dict[tuple[str, int], Arguments] = {}
+    repeats: Counter[str] = Counter()
 
-    def note(name: str):
-        def on_input(module, args, kwargs) -> None:
-            caught[name, runs[name]] = _copy((args, kwargs))
-            runs[name] += 1
+    def note(name: str) -> BeforeHook:
+        def on_input(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            captured[name, repeats[name]] = _copy((args, kwargs))
+            repeats[name] += 1
 
         return on_input
 
-    with before(*[(model.get_submodule(name), note(name)) for name in runs]):
+    with before(*[(model.get_submodule(name), note(name)) for name in dict.fromkeys(modules)]):
         forward(model, ids)
-    return caught
+    return captured
 
 
 def replay(
     block: nn.Module,
     arguments: Arguments,
-    changed: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
-    flipped: tuple[str, ...] = (),
-) -> Run:
+    changes: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+    reversed_inputs: tuple[str, ...] = (),
+) -> BlockTrace:
     """Runs a block again on captured arguments.
 
     Args:
-        changed: what becomes of the output of some modules, by name inside the block.
-        flipped: names of modules that see the tokens in reverse order.
+        changes: functions of the outputs of some modules, by the module's name inside the block.
+        reversed_inputs: names of modules that are to read the tokens in reverse order.
     """
-    inputs, outputs, changed = {}, {}, changed or {}
+    inputs: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
+    changes = changes or {}
 
-    def on_input(name: str):
-        def note(module, args, kwargs):
-            if (state := given(args, kwargs)) is not None:
+    def on_input(name: str) -> BeforeHook:
+        def note(module: nn.Module, args: tuple, kwargs: dict) -> Arguments | None:
+            if (state := hidden_argument(args, kwargs)) is not None:
                 inputs[name] = state.clone()
-            return ((reverse(args[0], arguments), *args[1:]), kwargs) if name in flipped else None
+            return ((reverse(args[0], arguments), *args[1:]), kwargs) if name in reversed_inputs else None
 
         return note
 
-    def on_output(name: str):
-        def note(module, args, kwargs, output):
-            state = hidden(output)
+    def on_output(name: str) -> AfterHook:
+        def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+            state = hidden_state(output)
             if state is None:
                 return output
-            if name in changed:
-                output = with_hidden(output, changed[name](state))
-                state = changed[name](written(module, state))
+            if name in changes:
+                output = replace_hidden_state(output, changes[name](state))
+                state = changes[name](written(module, state))
             else:
                 state = written(module, state)
             outputs[name] = state.clone()
@@ -82,21 +97,23 @@ def replay(
 
         return note
 
-    parts = [(name, module) for name, module in block.named_modules() if name]
+    modules = [(name, module) for name, module in block.named_modules() if name]
+    reading = before(*[(module, on_input(name)) for name, module in modules])
+    writing = after(*[(module, on_output(name)) for name, module in modules])
     args, kwargs = _copy(arguments)
-    with torch.no_grad(), before(*[(m, on_input(n)) for n, m in parts]), after(*[(m, on_output(n)) for n, m in parts]):
-        output = hidden(block(*args, **kwargs)).clone()
-    return Run(output, inputs, outputs)
+    with torch.no_grad(), reading, writing:
+        output = known_state(block(*args, **kwargs)).clone()
+    return BlockTrace(output, inputs, outputs)
 
 
 def reverse(states: Tensor, arguments: Arguments) -> Tensor:
     """`states` with the tokens of each sentence in reverse order, whether [sentence, token, .] or [sentence * token, .]."""
-    sentences, tokens = given(*arguments).shape[:2]
+    sentences, tokens = known_state(hidden_argument(*arguments)).shape[:2]
     return states.reshape(sentences, tokens, -1).flip(1).reshape(states.shape)
 
 
 def _copy(arguments: Any) -> Any:
-    """Captured arguments, their tensors cloned: some models add the residual in place."""
+    """Captured arguments with their tensors cloned, because some models add to the residual in place."""
     if torch.is_tensor(arguments):
         return arguments.clone()
     if type(arguments) is dict:

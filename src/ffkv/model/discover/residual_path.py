@@ -1,74 +1,98 @@
-"""Where what a layer writes arrives in the residual stream, and what happens to it on the way."""
+"""Finds where the output of a feed-forward layer is added to the residual stream, and what happens to it on the way."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
-from ffkv.model.discover.replay import Arguments, Run, replay
-from ffkv.model.discover.scaling import Fit, fit, proportion
-from ffkv.model.tap.hooks import hidden
+from ffkv.model.discover.replay import Arguments, BlockTrace, replay
+from ffkv.model.discover.scaling import Scaling, find_scaling, proportion
+from ffkv.model.tap.assemble import norm_gain
+from ffkv.model.tap.hooks import known_state
 
-ROUNDING = 1e-6  # relative: what is smaller is rounding, or nothing
+ROUNDING = 1e-6  # relative: smaller differences are rounding, or nothing
 
 
-class Arrival(NamedTuple):
-    """How the writes of a layer arrive; names are those inside the block.
+class ResidualPath(NamedTuple):
+    """How the outputs of second matrices reach the residual stream. Names are those inside the block.
 
-    site: the module whose input is o = r + y, "" where the block returns it. fits: what happens to each write before the
-    sum. carrier, carrier_scale, carrier_kind: see `anatomy.Layer`.
+    Attributes:
+        sum_module: the module whose input is o = r + y; "" if the block returns it.
+        scalings: what happens to the output of each second matrix before the sum.
+        output_module: see `anatomy.Layer`, as for the next two.
+        output_scale: a number.
+        output_kind: "sum", "norm" or "linear".
     """
 
-    site: str
-    fits: list[Fit]
-    carrier: str
-    carrier_scale: float
-    carrier_kind: str
+    sum_module: str
+    scalings: list[Scaling]
+    output_module: str = ""
+    output_scale: float = 1.0
+    output_kind: str = ""
 
 
-class Runs(NamedTuple):
-    """A block as it is, without a group of writes, without each of them, and with each of them doubled."""
+class Ablations(NamedTuple):
+    """Traces of one block on the same arguments.
 
-    on: Run
-    off: Run
-    each: dict[str, Run]
-    doubled: dict[str, Run]
-
-
-def run_without(block: nn.Module, arguments: Arguments, on: Run, writes: list[str]) -> Runs:
-    """Runs a block with some of its writes switched off: all of them, and one at a time."""
-    off = replay(block, arguments, dict.fromkeys(writes, torch.zeros_like))
-    each = {write: off if len(writes) == 1 else replay(block, arguments, {write: torch.zeros_like}) for write in writes}
-    return Runs(on, off, each, {write: replay(block, arguments, {write: _double}) for write in writes})
-
-
-def arrival(block: nn.Module, writes: list[str], runs: Runs, tolerance: float) -> Arrival:
-    """Where o = r + y stands for a group of writes of one block.
-
-    Raises:
-        UserError: nowhere in the block; says what was found instead.
+    Attributes:
+        intact: the block as it is.
+        without: all of some second matrices return zero.
+        without_each: this one alone returns zero, by its name.
+        doubled: this one alone returns twice its output, by its name.
     """
-    order = list(runs.on.outputs)
-    first, last = (extreme(order.index(write) for write in writes) for extreme in (min, max))
-    failures: dict[str, None] = {}
-    for site in ["", *(name for name in order[last + 1 :] if name not in writes)]:
-        y = _added(runs, site)
+
+    intact: BlockTrace
+    without: BlockTrace
+    without_each: dict[str, BlockTrace]
+    doubled: dict[str, BlockTrace]
+
+
+def ablate(block: nn.Module, arguments: Arguments, intact: BlockTrace, matrices: list[str]) -> Ablations:
+    """Runs a block again with some of its second matrices switched off, all together and one at a time, and doubled."""
+    without = replay(block, arguments, dict.fromkeys(matrices, torch.zeros_like))
+    without_each = {
+        matrix: without if len(matrices) == 1 else replay(block, arguments, {matrix: torch.zeros_like})
+        for matrix in matrices
+    }
+    doubled = {matrix: replay(block, arguments, {matrix: lambda output: 2 * output}) for matrix in matrices}
+    return Ablations(intact, without, without_each, doubled)
+
+
+def residual_path(
+    block: nn.Module, matrices: list[str], ablations: Ablations, tolerance: float
+) -> ResidualPath | list[str]:
+    """Finds the place in a block where o = r + y, with y the joint output of some second matrices.
+
+    The block's output is tried first, then the inputs of its later modules.
+
+    Returns:
+        The path; if there is none, the reasons against the places that were tried.
+    """
+    order = list(ablations.intact.outputs)
+    first, last = (extreme(order.index(matrix) for matrix in matrices) for extreme in (min, max))
+    reasons: dict[str, None] = {}
+    for place in ["", *(name for name in order[last + 1 :] if name not in matrices)]:
+        y = _added(ablations, place)
         if y is None:
             continue
-        fits = _fits(runs, site, writes, tolerance, failures)
-        if fits is not None and not any(found.weighted for found in fits):
-            return Arrival(site, fits, "", 1.0, "")
+        scalings = _scalings(ablations, place, matrices, tolerance)
+        if isinstance(scalings, str):
+            reasons[scalings] = None
+        elif not any(scaling.per_token_weight for scaling in scalings):
+            return ResidualPath(place, scalings)
         for name in order[first:]:
-            if name not in writes and (found := _carrier(block, name, y, fits, runs, writes, tolerance, failures)):
-                return found._replace(site=site)
-    where = f"{', '.join(writes)}: what is written is not added to a residual stream"
-    raise UserError(f"{where} ({'; '.join(list(failures)[:3]) or 'no residual found'})")
+            if name in matrices:
+                continue
+            path = _through(block, name, y, scalings, ablations, matrices, tolerance)
+            if isinstance(path, ResidualPath):
+                return path._replace(sum_module=place)
+            reasons[path] = None
+    return [reason for reason in reasons if reason]
 
 
-def _added(runs: Runs, site: str) -> Tensor | None:
-    """y as it stands at a site; None where nothing arrives there, or nothing but what was written."""
-    whole, rest, output = runs.on.at(site), runs.off.at(site), runs.on.output
+def _added(ablations: Ablations, place: str) -> Tensor | None:
+    """y at a place; None if nothing arrives there, or nothing but the outputs of the second matrices."""
+    whole, rest, output = ablations.intact.at(place), ablations.without.at(place), ablations.intact.output
     if whole is None or rest is None or whole.shape != rest.shape or whole.numel() != output.numel():
         return None
     if whole.shape[-1] != output.shape[-1]:
@@ -79,85 +103,80 @@ def _added(runs: Runs, site: str) -> Tensor | None:
     return None if added.abs().max() < ROUNDING * size or spread < ROUNDING * size else added
 
 
-def _fits(runs: Runs, site: str, writes: list[str], tolerance: float, failures: dict[str, None]) -> list[Fit] | None:
-    """What happens to each write until it arrives at a site; None where one does not arrive as a scaled self."""
-    whole, fits = runs.on.at(site), []
-    place = site or "the block's output"
-    for write in writes:
-        z, without, twice = runs.on.outputs[write], runs.each[write].at(site), runs.doubled[write].at(site)
+def _scalings(ablations: Ablations, place: str, matrices: list[str], tolerance: float) -> list[Scaling] | str:
+    """The scaling of each second matrix's output on its way to a place; if one has none, the reason, perhaps ""."""
+    whole, scalings = ablations.intact.at(place), []
+    where = place or "the block's output"
+    for matrix in matrices:
+        z = ablations.intact.outputs[matrix]
+        without, twice = ablations.without_each[matrix].at(place), ablations.doubled[matrix].at(place)
         if whole is None or without is None or whole.numel() != z.numel() or whole.shape[-1] != z.shape[-1]:
-            return None
+            return ""
         arrived = (whole - without).reshape(z.shape)
         if arrived.abs().max() < ROUNDING * max(z.abs().max(), whole.abs().max()):
-            failures[f"{write} does not arrive at {place}"] = None
-            return None
-        found = fit(z, arrived, allowed := tolerance + _rounding(whole, arrived))
-        if found is None:
-            failures[f"{write} arrives changed at {place}: gated, normed or transformed"] = None
-            return None
-        # A branch with a norm of its own is taken as one with a weight of its own; a norm of the whole layer is a carrier.
-        branch = isinstance(found.scale, Tensor) and len(writes) > 1
-        if (
-            found.weighted
-            and not branch
-            and proportion((twice - whole).reshape(z.shape), arrived, 10 * allowed) is None
-        ):
-            failures[f"{write} arrives at {place} through something that scales each token by its own length"] = None
-            return None
-        fits.append(found)
-    return fits
+            return f"{matrix} does not arrive at {where}"
+        allowed = tolerance + _rounding(whole, arrived)
+        scaling = find_scaling(z, arrived, allowed)
+        if scaling is None:
+            return f"{matrix} arrives changed at {where}: gated, normed or transformed"
+        # A norm of one of several branches is read as a weight per token; a norm of the whole layer is an output module.
+        branch = isinstance(scaling.scale, Tensor) and len(matrices) > 1
+        if scaling.per_token_weight and not branch:
+            more = (known_state(twice) - whole).reshape(z.shape)
+            if proportion(more, arrived, 10 * allowed) is None:
+                return f"{matrix} arrives at {where} through something that scales each token by its own length"
+        scalings.append(scaling)
+    return scalings
 
 
 def _rounding(whole: Tensor, difference: Tensor) -> float:
-    """The relative error of a difference that comes from rounding what it is a difference of; bounded."""
+    """The relative error that rounding of `whole` leaves in a difference of two such tensors; at most 0.05."""
     relative = 8 * torch.finfo(whole.dtype).eps * whole.abs().max() / difference.abs().max()
     return min(relative.item(), 0.05)
 
 
-def _carrier(
+def _through(
     block: nn.Module,
     name: str,
     y: Tensor,
-    fits: list[Fit] | None,
-    runs: Runs,
-    writes: list[str],
+    scalings: list[Scaling] | str,
+    ablations: Ablations,
+    matrices: list[str],
     tolerance: float,
-    failures: dict[str, None],
-) -> Arrival | None:
-    """Whether a module carries y: it adds up the parts (where they are known to arrive weighted), norms or maps their sum."""
-    given, output = runs.on.inputs.get(name), runs.on.outputs[name]
+) -> ResidualPath | str:
+    """The path of y through a module that returns y; if the module does not, the reason, perhaps "".
+
+    Args:
+        block: the block.
+        name: name of the module inside the block.
+        y: what is added to the residual stream.
+        scalings: of the second matrices on the way to the sum, if they are known: then the module sums them up.
+        ablations: of the block.
+        matrices: names of the second matrices.
+        tolerance: relative error up to which tensors are equal.
+    """
+    state, output = ablations.intact.inputs.get(name), ablations.intact.outputs[name]
     if output.numel() != y.numel() or output.shape[-1] != y.shape[-1]:
-        return None
+        return ""
     scale = proportion(output.reshape(y.shape), y, tolerance)
     if scale is None:
-        return None
-    if fits is not None:
-        return Arrival("", fits, name, scale, "sum")
-    if given is None or given.shape != output.shape:
-        return None
-    kind = _kind(block.get_submodule(name), given, output, tolerance)
-    inner = kind and _fits(runs, name, writes, tolerance, failures)
-    return Arrival("", inner, name, scale, kind) if inner else None
+        return ""
+    if not isinstance(scalings, str):
+        return ResidualPath("", scalings, name, scale, "sum")
+    if state is None or state.shape != output.shape:
+        return ""
+    kind = _kind(block.get_submodule(name), state, output, tolerance)
+    before = _scalings(ablations, name, matrices, tolerance) if kind else ""
+    return before if isinstance(before, str) else ResidualPath("", before, name, scale, kind)
 
 
-def _kind(module: nn.Module, given: Tensor, output: Tensor, tolerance: float) -> str:
+def _kind(module: nn.Module, state: Tensor, output: Tensor, tolerance: float) -> str:
     """What a module does with each token: "norm", "linear", or "" for anything else."""
     with torch.no_grad():
-        one, two, zero = (hidden(module(state)) for state in (given[..., -1:, :].clone(), 2 * given, 0 * given))
+        one, two, zero = (known_state(module(x)) for x in (state[..., -1:, :].clone(), 2 * state, 0 * state))
     if proportion(one, output[..., -1:, :], tolerance) != 1.0:
         return ""  # it mixes tokens
     if proportion(two - zero, 2 * (output - zero), tolerance) == 1.0:
         return "linear"
-    scaled = fit(given * norm_gain(module, given), output, tolerance)
-    return "norm" if scaled is not None and not isinstance(scaled.scale, Tensor) else ""
-
-
-def norm_gain(module: nn.Module, like: Tensor) -> Tensor:
-    """The constant gain of a norm without a mean, by dimension [d]: what it makes of a vector of ones, whose length is 1."""
-    ones = torch.ones_like(like.reshape(-1, like.shape[-1])[:1])
-    with torch.no_grad():
-        return hidden(module(ones))[0]
-
-
-def _double(state: Tensor) -> Tensor:
-    return 2 * state
+    scaling = find_scaling(state * norm_gain(module, state), output, tolerance)
+    return "norm" if scaling is not None and not isinstance(scaling.scale, Tensor) else ""

@@ -1,1 +1,1 @@
-"""Mixtures of experts: banks that tell the coefficients of their memories."""
+"""Mixtures of experts: banks whose experts run one at a time, so that the coefficients of their memories are known."""

@@ -1,15 +1,22 @@
-"""What is to be known of a layout of experts."""
+"""What ffkv must know of a bank of experts: the base class of all layouts."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 
-class Routed(NamedTuple):
-    """An expert's work: its number, the tokens [n] that it is for, what it reads [n, d], the router's weight [n, 1] (or None)."""
+class RoutedTokens(NamedTuple):
+    """The tokens that one expert works on.
+
+    Attributes:
+        expert: number of the expert.
+        tokens: numbers of the tokens [n].
+        x: what the expert reads [n, d].
+        weight: the router's weight [n, 1]; None if x already carries it.
+    """
 
     expert: int
     tokens: Tensor
@@ -17,51 +24,91 @@ class Routed(NamedTuple):
     weight: Tensor | None
 
 
-def _nothing(module: nn.Module, *args: Any) -> None:
-    return None
+class ExpertLayout(ABC):
+    """How a bank stores the matrices of its experts, and which tokens it sends to them. An instance describes one bank.
 
+    A new layout is a subclass in `layouts.py` and an entry of `LAYOUTS` there.
 
-@dataclass(frozen=True)
-class Form:
-    """A layout of experts.
-
-    fits: whether a module has it. gated: whether coefficients are products of a gate and another factor; signed: whether the
-    sign of the gate's activation is that of the gate. shape: number of experts, units of each. routed: the work of each expert, for inputs
-    [row, d] and the bank's other arguments; an expert beyond the last is a slot that routes nowhere, or, where the form
-    `passes_on`, one that passes x on as it is. first: coefficients of an expert before the router's weight, and whether
-    their gates are positive (None: no gate). second: its values [unit, d]. bias: what it adds beside them. constant: what
-    the bank adds to every token. tokens: how many tokens its inputs are for. returned: what the bank returns, from its
-    first argument and what it writes [token, d]. reads_x: its own input is the FF input x (else its parent's is).
+    Attributes:
+        passes_on: experts beyond the last one pass their tokens on as they are; else they are slots that route nowhere.
+        reads_x: the bank's own input is the FF input x; else the input of its parent is.
+        gated: coefficients are products of a gate and another factor.
+        bank: the module.
     """
 
-    fits: Callable[[nn.Module], bool]
-    gated: Callable[[nn.Module], bool]
-    signed: Callable[[nn.Module], bool]
-    shape: Callable[[nn.Module], tuple[int, int]]
-    routed: Callable[..., Iterator[Routed]]
-    first: Callable[[nn.Module, int, Tensor], tuple[Tensor, Tensor | None]]
-    second: Callable[[nn.Module, int], Tensor]
-    bias: Callable[[nn.Module, int], Tensor | None] = _nothing
-    constant: Callable[[nn.Module], Tensor | None] = _nothing
-    tokens: Callable[[nn.Module, Tensor], int] = lambda module, states: len(states)
-    returned: Callable[[Tensor, Tensor], Tensor] = lambda given, written: written.reshape(given.shape)
-    passes_on: bool = False
-    reads_x: bool = True
+    passes_on: ClassVar[bool] = False
+    reads_x: ClassVar[bool] = True
+    gated: bool = True
+
+    def __init__(self, bank: nn.Module):
+        """Describes a bank that `fits`."""
+        self.bank: Any = bank
+
+    @staticmethod
+    @abstractmethod
+    def fits(module: nn.Module) -> bool:
+        """Whether a module has this layout."""
+
+    @property
+    @abstractmethod
+    def activation(self) -> Callable[[Tensor], Tensor]:
+        """The activation function of the gate."""
+
+    @property
+    def gate_has_sign(self) -> bool:
+        """Whether the activated gate has the sign of the gate, or is 0."""
+        positive, negative = self.activation(torch.tensor([1.0, -1.0])).tolist()
+        return positive * negative <= 0
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Number of experts, and units per expert."""
+
+    def route(self, states: Tensor, *arguments: Any) -> Iterator[RoutedTokens]:
+        """The tokens of each expert, for inputs [row, d] and the bank's other arguments.
+
+        By default these arguments are the router's choice: experts [token, slot] and weights [token, slot].
+        """
+        index, weights = arguments[:2]
+        for expert in index.unique().tolist():
+            tokens, slots = torch.where(index == expert)
+            yield RoutedTokens(expert, tokens, states[tokens], weights[tokens, slots, None])
+
+    @abstractmethod
+    def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Coefficients [n, unit] of an expert without the router's weight, and whether their gates are positive.
+
+        The second is None in a bank without gates.
+        """
+
+    @abstractmethod
+    def values(self, expert: int) -> Tensor:
+        """The values of an expert [unit, d]."""
+
+    def expert_bias(self, expert: int) -> Tensor | None:
+        """What an expert adds beside its values [d]; None: nothing."""
+        return None
+
+    def bank_bias(self) -> Tensor | None:
+        """What the bank adds to every token [d]; None: nothing."""
+        return None
+
+    def count_tokens(self, states: Tensor) -> int:
+        """Number of tokens that the inputs [row, d] are for."""
+        return len(states)
+
+    def output(self, argument: Tensor, written: Tensor) -> Tensor:
+        """What the bank returns, from its first argument and what it writes [token, d]."""
+        return written.reshape(argument.shape)
 
 
-def by_index(module: nn.Module, states: Tensor, index: Tensor, weights: Tensor) -> Iterator[Routed]:
-    """Work from the router's choice: experts and weights [token, slot]."""
-    for expert in index.unique().tolist():
-        tokens, slots = torch.where(index == expert)
-        yield Routed(expert, tokens, states[tokens], weights[tokens, slots, None])
-
-
-def has_parameter(module: nn.Module, name: str, dimensions: int) -> bool:
+def has_parameter(module: Any, name: str, dimensions: int) -> bool:
     """Whether a module holds a tensor of that name with so many dimensions."""
     return getattr(getattr(module, name, None), "ndim", 0) == dimensions
 
 
-def keeps_sign(activation: Callable[[Tensor], Tensor]) -> bool:
-    """Whether an activation has the sign of its input, or is 0."""
-    positive, negative = activation(torch.tensor([1.0, -1.0])).tolist()
-    return positive * negative <= 0
+def gated_product(gate_and_up: Tensor, activation: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """act(gate) * up, and whether the gate is positive; gate and up are the halves of one output [n, 2 unit]."""
+    gate, up = gate_and_up.chunk(2, -1)
+    return activation(gate) * up, gate > 0

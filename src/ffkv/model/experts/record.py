@@ -1,21 +1,32 @@
-"""Mixtures of experts: banks that tell the coefficients of their memories.
+"""Runs the experts of a bank one at a time, and keeps the record of the bank's last call.
 
-The memories of a bank are its (expert, unit) pairs, experts side by side: memory `e * units + u`. The coefficient carries the
-router's weight; units of an expert that the token is not sent to are not evaluated, their coefficient is 0.
+The memories of a bank are its (expert, unit) pairs, one expert after the other: memory `e * units + u`. The coefficient carries
+the router's weight. The units of an expert that a token is not sent to are not evaluated; their coefficient is 0.
+
+`record_experts` replaces the `forward` of each bank. Nothing else of a foreign module is changed: records are kept here,
+in `_last_calls`, until `forget_call` or until the bank itself is deleted.
 """
 
 import functools
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from ffkv.model.experts.layout import Form
-from ffkv.model.experts.other_layouts import FORMS
+from ffkv.model.experts.layout import ExpertLayout
+from ffkv.model.experts.layouts import LAYOUTS
 
 
-class Worked(NamedTuple):
-    """What one expert did: for which tokens [n], with which coefficients [n, unit], whether gates were positive (or None)."""
+class ExpertCall(NamedTuple):
+    """What one expert did.
+
+    Attributes:
+        expert: number of the expert.
+        tokens: numbers of its tokens [n].
+        coefficients: with the router's weight [n, unit].
+        positive: whether the gates were positive [n, unit]; None without a gate.
+    """
 
     expert: int
     tokens: Tensor
@@ -23,92 +34,113 @@ class Worked(NamedTuple):
     positive: Tensor | None
 
 
-class Record(NamedTuple):
-    """What a bank did in its last call: its experts, what it wrote for each token [token, d], and the part of that which
-    no memory wrote [token, d]: the experts' biases, and tokens that were passed on as they are."""
+class BankCall(NamedTuple):
+    """What a bank of experts did in one call.
 
-    worked: list[Worked]
-    tokens: int
+    Attributes:
+        experts: the calls of its experts.
+        written: what the bank wrote for each token [token, d].
+        bias: the part of `written` that no memory wrote [token, d]: biases, and tokens that were passed on as they are.
+    """
+
+    experts: list[ExpertCall]
     written: Tensor
-    rest: Tensor
+    bias: Tensor
+
+
+_last_calls: WeakKeyDictionary[nn.Module, BankCall] = WeakKeyDictionary()
 
 
 def record_experts(model: nn.Module) -> None:
-    """Lets every bank of experts of a model run one expert at a time and keep a record. What it returns stays the same."""
+    """Makes every bank of a model run one expert at a time and keep a record. What it returns stays the same."""
     for module in model.modules():
-        if (form := form_of(module)) is not None:
-            module.forward = functools.partial(_forward, module, form)
+        if (layout := layout_of(module)) is not None:
+            module.forward = functools.partial(_forward, layout)  # type: ignore[method-assign]  # this is the purpose
 
 
-def form_of(module: nn.Module) -> Form | None:
-    """How a bank of experts is laid out; None for any other module."""
-    return next((form for form in FORMS if form.fits(module)), None)
+def layout_of(module: nn.Module) -> ExpertLayout | None:
+    """The layout of a bank of experts; None for any other module."""
+    return next((layout(module) for layout in LAYOUTS if layout.fits(module)), None)
 
 
-def shape_of(module: nn.Module) -> tuple[int, int]:
-    """Number of experts of a bank, and units of each."""
-    form = form_of(module)
-    assert form is not None, "not a bank of experts"
-    return form.shape(module)
+def shape_of(bank: nn.Module) -> tuple[int, int]:
+    """Number of experts of a bank, and units per expert."""
+    return _layout(bank).shape
+
+
+def last_call(module: nn.Module) -> BankCall | None:
+    """The record of a bank's last call; None for a module that keeps none."""
+    return _last_calls.get(module)
+
+
+def forget_call(bank: nn.Module) -> None:
+    """Drops the record of a bank's last call. It is as large as the bank's coefficients."""
+    _last_calls.pop(bank, None)
 
 
 def coefficients(module: nn.Module, state: Tensor) -> Tensor:
-    """m of a write, [token, memory] or as the model shapes it. `state`: what went into it."""
-    record: Record | None = getattr(module, "expert_record", None)
-    if record is None:
+    """m of a second matrix or a bank, [token, memory] or as the model shapes it. `state`: the input of the module."""
+    call = last_call(module)
+    if call is None:
         return state
     experts, units = shape_of(module)
-    m = record.written.new_zeros(record.tokens, experts * units)
-    for expert, tokens, values, _ in record.worked:
+    m = call.written.new_zeros(len(call.written), experts * units)
+    for expert, tokens, values, _ in call.experts:
         m[:, expert * units : (expert + 1) * units].index_add_(0, tokens, values)
     return m
 
 
-def positive_gates(module: nn.Module) -> Tensor:
-    """Whether the gate of each memory of a bank was positive [token, memory]; False where it was not evaluated."""
-    record: Record = module.expert_record
-    experts, units = shape_of(module)
-    positive = torch.zeros(record.tokens, experts * units, dtype=torch.bool, device=record.written.device)
-    for expert, tokens, _, values in record.worked:
-        positive[tokens, expert * units : (expert + 1) * units] = values
+def positive_gates(bank: nn.Module) -> Tensor:
+    """Whether the gate of each memory of a bank was positive [token, memory]; False if it was not evaluated."""
+    call, (experts, units) = _last_calls[bank], shape_of(bank)
+    positive = torch.zeros(len(call.written), experts * units, dtype=torch.bool, device=call.written.device)
+    for expert, tokens, _, gates in call.experts:
+        positive[tokens, expert * units : (expert + 1) * units] = gates
     return positive
 
 
 def written(module: nn.Module, output: Tensor) -> Tensor:
-    """What a write adds for each token. `output`: what it returned, which a bank may shape otherwise."""
-    record: Record | None = getattr(module, "expert_record", None)
-    return output if record is None else record.written
+    """What a second matrix or a bank writes for each token. `output`: what it returned; a bank may shape it otherwise."""
+    call = last_call(module)
+    return output if call is None else call.written
 
 
-def expert_values(module: nn.Module) -> Tensor:
-    """The values of a bank [memory, d], as its second matrices hold them."""
-    form = form_of(module)
-    assert form is not None, "not a bank of experts"
-    return torch.cat([form.second(module, expert) for expert in range(form.shape(module)[0])])
+def expert_values(bank: nn.Module) -> Tensor:
+    """The values of a bank [memory, d], as its second matrices store them."""
+    layout = _layout(bank)
+    return torch.cat([layout.values(expert) for expert in range(layout.shape[0])])
 
 
-def _forward(module: nn.Module, form: Form, *args: Any, **kwargs: Any) -> Tensor:
-    arguments = (*args, *kwargs.values())
-    states = arguments[0].reshape(-1, arguments[0].shape[-1])
-    experts, _ = form.shape(module)
-    worked, tokens = [], form.tokens(module, states)
-    added = states.new_zeros(tokens, states.shape[-1])
-    rest = torch.zeros_like(added)
-    for expert, at, x, weight in form.routed(module, states, *arguments[1:]):
-        if not len(at):
+def _layout(bank: nn.Module) -> ExpertLayout:
+    layout = layout_of(bank)
+    if layout is None:
+        raise TypeError(f"{type(bank).__name__} is not a bank of experts")
+    return layout
+
+
+def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
+    """The forward pass of a bank, one expert at a time."""
+    argument, *others = (*args, *kwargs.values())
+    states = argument.reshape(-1, argument.shape[-1])
+    experts, calls = layout.shape[0], []
+    memories_wrote = states.new_zeros(layout.count_tokens(states), states.shape[-1])
+    bias = torch.zeros_like(memories_wrote)
+    for expert, tokens, x, weight in layout.route(states, *others):
+        if not len(tokens):
             continue
         if expert >= experts:
-            if form.passes_on:
-                rest.index_add_(0, at, (x * weight).to(rest.dtype))
+            if layout.passes_on:
+                bias.index_add_(0, tokens, (x * weight).to(bias.dtype))
             continue
-        m, positive = form.first(module, expert, x)
+        m, positive = layout.coefficients(expert, x)
         weight = None if weight is None else weight.to(m.dtype)
         m = m if weight is None else m * weight
-        worked.append(Worked(expert, at, m, positive))
-        added.index_add_(0, at, (m @ form.second(module, expert)).to(added.dtype))
-        if (bias := form.bias(module, expert)) is not None:
-            rest.index_add_(0, at, (bias if weight is None else bias * weight).to(rest.dtype).expand(len(at), -1))
-    if (constant := form.constant(module)) is not None:
-        rest += constant
-    module.expert_record = Record(worked, tokens, added + rest, rest)
-    return form.returned(arguments[0], module.expert_record.written)
+        calls.append(ExpertCall(expert, tokens, m, positive))
+        memories_wrote.index_add_(0, tokens, (m @ layout.values(expert)).to(memories_wrote.dtype))
+        if (own := layout.expert_bias(expert)) is not None:
+            own = (own if weight is None else own * weight).to(bias.dtype)
+            bias.index_add_(0, tokens, own.expand(len(tokens), -1))
+    if (shared := layout.bank_bias()) is not None:
+        bias += shared
+    call = _last_calls[layout.bank] = BankCall(calls, memories_wrote + bias, bias)
+    return layout.output(argument, call.written)

@@ -1,149 +1,154 @@
-"""A model without its blocks: what stands after the last one, kept in a file of its own.
+"""`model/head.safetensors`: the head of a proven model, in a file of its own.
 
-The blocks are emptied and the last one returns the vectors that are to be read. What remains is the model's own final norm,
-projections, output embedding, scale and soft cap, so nothing needs to be known of them.
+The file holds the tensors of an emptied model. Its metadata names, for each tensor name of the model, the tensor in the file:
+tensors that share memory are stored once.
 """
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
-from ffkv.model.anatomy import Shell, read_anatomy
+from ffkv.model.anatomy import HeadSpec, read_anatomy
+from ffkv.model.head.emptied import EmptiedModel
 from ffkv.model.head.head import Head
-from ffkv.model.tap.hooks import given
 from ffkv.process.runtime import choose_device
 
-FILE = "head.safetensors"
-NAMES = "names"  # the file's one piece of metadata: safetensors writes several in any order
-EMBEDDING = "output embedding"  # among the names; the others are names of tensors
+HEAD_FILE = "head.safetensors"
+NAMES = "names"  # the only entry of the metadata, because safetensors writes several in any order
+EMBEDDING = "output embedding"  # an entry of the names that is no tensor of the model
+FAIRSEQ = "FairseqForCausalLM"
 
 
-def empty(model: nn.Module, shell: Shell) -> nn.Module:
-    """Empties the blocks of a model in place: they pass their input on, the last returns what is injected.
-
-    The blocks themselves stay, with the attributes that the model's own code asks them for, and where a block adds the
-    feed-forward output before a last norm, that norm stays too.
-    """
-    sites = {layer.site for layer in shell.layers if layer.post_norm}
-    for siblings in dict.fromkeys(layer.block.rpartition(".")[0] for layer in shell.layers):
-        for name, block in model.get_submodule(siblings).named_children():
-            path = f"{siblings}.{name}"
-            kept = {site[len(path) + 1 :].split(".")[0] for site in sites if site.startswith(path + ".")}
-            for part in [part for part in block._modules if part not in kept]:
-                del block._modules[part]
-            block._parameters.clear()
-            block._buffers.clear()
-            block.forward = _pass_on(block, path == shell.last_block, shell.returns)
-    return model
-
-
-def _pass_on(block: nn.Module, is_last: bool, returns: int):
-    def forward(*args, **kwargs):
-        output = block.injected if is_last else given(args, kwargs)
-        return (output, *[None] * (returns - 1)) if returns else output
-
-    return forward
-
-
-def write_head(folder: Path, model: nn.Module, shell: Shell) -> None:
-    """Empties the model and writes what is left, config included. Tensors that share memory are written once."""
-    emptied = empty(model, shell)
-    names: dict[int, str] = {}
-    aliases, tensors = {}, {}
+def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> None:
+    """Empties the model and writes its tensors and its config into a folder."""
+    emptied: Any = EmptiedModel(model, spec).model
+    stored_names: dict[int, str] = {}
+    names: dict[str, str] = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in [
         *emptied.named_parameters(remove_duplicate=False),
         *emptied.named_buffers(remove_duplicate=False),
     ]:
-        first = names.setdefault(id(tensor), name)
-        aliases[name] = first
-        tensors[first] = tensor.detach().cpu().contiguous()
+        stored_name = names[name] = stored_names.setdefault(id(tensor), name)
+        tensors[stored_name] = tensor.detach().cpu().contiguous()
     embedding = emptied.get_output_embeddings()
-    aliases[EMBEDDING] = names.get(id(embedding.weight), "") if embedding is not None else ""
-    save_file(tensors, folder / FILE, metadata={NAMES: json.dumps(aliases, sort_keys=True)})
+    names[EMBEDDING] = stored_names.get(id(embedding.weight), "") if embedding is not None else ""
+    save_file(tensors, folder / HEAD_FILE, metadata={NAMES: json.dumps(names, sort_keys=True)})
     emptied.config.save_pretrained(folder)
 
 
-def load_head(model_folder: Path, device: str = "auto", projection: str = "head") -> Head:
-    """The head of a proven model, without its blocks.
+def load_head(model_folder: Path | str, device: str = "auto", projection: str = "head") -> Head:
+    """Loads the head of a proven model, without its blocks.
 
     Args:
         model_folder: `results/<run>/model`.
-        projection: "head", or "unembedding" for the output embedding alone.
+        device: as the setting `model.device`.
+        projection: as the setting `values.projection`: "head", or "unembedding" for the output embedding alone.
     Raises:
-        UserError: the model stage has not been run.
+        UserError: the model step has not been run, or its files are damaged.
     """
     anatomy = read_anatomy(model_folder)
     source = anatomy.checkpoint if anatomy.trust_remote_code else ""
-    emptied = read_head(Path(model_folder), anatomy.shell, source, anatomy.revision)
-    return Head(emptied, anatomy.shell, anatomy.vocabulary, choose_device(device), projection)
+    emptied = read_head(Path(model_folder), anatomy.head_spec, source, anatomy.revision)
+    return Head(emptied, anatomy.vocabulary, choose_device(device), projection)
 
 
-def read_head(folder: Path, shell: Shell, source: str = "", revision: str = "main") -> nn.Module:
-    """The emptied model that `write_head` wrote.
+def read_head(folder: Path, spec: HeadSpec, source: str = "", revision: str = "main") -> EmptiedModel:
+    """Reads the emptied model that `write_head` wrote.
 
     Args:
-        source, revision: the checkpoint that brings the model's code; "" for models of `transformers`.
+        folder: the folder of the model step.
+        spec: of the model.
+        source: the checkpoint that brings the model's code; "" for models of `transformers` and fairseq.
+        revision: of this checkpoint.
     Raises:
-        UserError: there is none.
+        UserError: the folder holds no readable head.
     """
-    import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM, logging
-
-    import ffkv.fairseq.modeling  # noqa: F401 (transformers is to know fairseq's class)
-
-    logging.set_verbosity_error()
     verify_sum(folder)
-    if not (folder / FILE).exists():
-        raise UserError(f"{folder / FILE} does not exist: run `ffkv model` again.")
+    path = folder / HEAD_FILE
+    if not path.exists():
+        raise UserError(f"{path} does not exist: run `ffkv model` again.")
     try:
-        config = AutoConfig.from_pretrained(
-            source or folder, revision=revision, code_revision=revision, trust_remote_code=bool(source)
-        )
-        tensors = load_file(folder / FILE)
-        with safe_open(folder / FILE, "pt") as file:
-            aliases = {name: first for name, first in _names(file).items() if name != EMBEDDING}
+        tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            names = {name: stored for name, stored in _names(file).items() if name != EMBEDDING}
+        dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+        with torch.device("meta"):
+            model = _build(folder, spec.architecture, dtype, source, revision)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise UserError(f"The model stage's {folder} cannot be read ({error}). Run `ffkv model` again.") from error
-    dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
-    known = getattr(transformers, shell.architecture, None)
-    with torch.device("meta"):
-        # The class itself where it is the library's: a text model inside a larger one has no entry in the automatic choice.
-        model = (
-            known._from_config(config, dtype=dtype)
-            if known
-            else AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=bool(source))
-        )
-    empty(model, shell)
-    shared = {
+        raise UserError(f"The files in {folder} cannot be read ({error}). Run `ffkv model` again.") from error
+    emptied = EmptiedModel(model, spec)
+    _fill(model, tensors, names)
+    model.eval()
+    return emptied
+
+
+def _build(folder: Path, architecture: str, dtype: torch.dtype, source: str, revision: str) -> Any:
+    """A model of the stored config on torch's current device. Imports the code of this one class if possible."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    if architecture == FAIRSEQ:
+        from ffkv.fairseq.modeling import FairseqForCausalLM
+
+        known: Any = FairseqForCausalLM
+    else:
+        known = getattr(transformers, architecture, None)
+    config_class = getattr(known, "config_class", None)
+    if not source and config_class and config_class.model_type == _model_type(folder):
+        return known._from_config(config_class.from_pretrained(folder), dtype=dtype)
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(
+        source or folder, revision=revision, code_revision=revision, trust_remote_code=bool(source)
+    )
+    # The class itself if it is the library's: a text model inside a larger one has no entry in the automatic choice.
+    if known is not None:
+        return known._from_config(config, dtype=dtype)
+    return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=bool(source))
+
+
+def _model_type(folder: Path) -> str:
+    return json.loads((folder / "config.json").read_text()).get("model_type", "")
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -> None:
+    """Gives an emptied model its tensors. Parameters that share memory become one."""
+    parameters = {
         name: nn.Parameter(tensor, requires_grad=False)
         for name, tensor in tensors.items()
         if tensor.is_floating_point()
     }
-    for name, first in aliases.items():
+    for name, stored_name in names.items():
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)
         if attribute in module._buffers:
-            module._buffers[attribute] = tensors[first]
+            module._buffers[attribute] = tensors[stored_name]
         else:
-            module._parameters[attribute] = shared[first]
-    return model.eval()
+            module._parameters[attribute] = parameters[stored_name]
 
 
-def stored_output_embedding(model_folder: Path) -> np.ndarray | None:
-    """The output embedding [vocabulary, d] in float32; None where the model has no single one."""
-    verify_sum(Path(model_folder) / FILE)
-    with safe_open(Path(model_folder) / FILE, "pt") as file:
+def stored_output_embedding(model_folder: Path | str) -> np.ndarray | None:
+    """The output embedding [vocabulary, d] in float32; None if the model has no single one.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = Path(model_folder) / HEAD_FILE
+    verify_sum(path)
+    with safe_open(path, "pt") as file:
         name = _names(file)[EMBEDDING]
         return file.get_tensor(name).float().numpy() if name else None
 
 
-def _names(file: safe_open) -> dict[str, str]:
-    """Of every tensor, the name under which the file holds it."""
+def _names(file: Any) -> dict[str, str]:
+    """For each tensor name of the model, the name of the tensor in the file."""
     return json.loads(file.metadata()[NAMES])

@@ -1,87 +1,238 @@
-"""The parts of one layer, as its modules give them, put together: m, y and what comes with them."""
+"""Reads layers whose m and y no single module knows: several second matrices, banks of experts, or a module after the layer.
 
-from typing import NamedTuple
+What each second matrix did is collected during the forward pass. As soon as the last piece is there, they become m and y.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ffkv.model.anatomy import Layer, Write
-from ffkv.model.discover.scaling import tokens_weights
-from ffkv.model.experts.record import coefficients, written
+from ffkv.model.anatomy import Layer, SecondMatrix
+from ffkv.model.experts.record import coefficients, forget_call, last_call, layout_of, positive_gates, written
+from ffkv.model.tap.hooks import AfterHook, hidden_argument, known_state
+from ffkv.model.tap.quantities import OnTensor, Quantity
 
 
-class Part(NamedTuple):
-    """What one write did, by token: its coefficients m [token, memory], what it wrote z [token, d], and the part of z that
-    no memory wrote [token or 1, d]."""
+class SecondMatrixTrace(NamedTuple):
+    """What one second matrix did.
+
+    Attributes:
+        m: its coefficients [token, memory].
+        z: what it wrote [token, d].
+        bias: the part of z that no memory wrote [token or 1, d].
+    """
 
     m: Tensor
     z: Tensor
-    rest: Tensor
+    bias: Tensor
 
 
-class Carried(NamedTuple):
-    """What went into a layer's carrier and what came out of it [token, d]."""
+class OutputModuleTrace(NamedTuple):
+    """What a layer's output module did.
 
-    given: Tensor
+    Attributes:
+        input: what it read [token, d].
+        output: what it returned [token, d].
+    """
+
+    input: Tensor
     output: Tensor
 
 
-class States(NamedTuple):
-    """m [token, memory] and y [token, d] of a layer; b: what the sum before the carrier holds beside the memories [token, d]."""
+class LayerTrace(NamedTuple):
+    """What a layer did.
+
+    Attributes:
+        m: its coefficients [token, memory].
+        y: what it added to the residual stream [token, d].
+        bias: what the sum before the output module holds beside the memories [token or 1, d].
+    """
 
     m: Tensor
     y: Tensor
-    b: Tensor
+    bias: Tensor
 
 
-def part(module: nn.Module, state: Tensor, output: Tensor, bias: Tensor) -> Part:
-    """What a write did when `state` went in and `output` came out. bias: what it returns for zero."""
-    record = getattr(module, "expert_record", None)
-    rest = bias if record is None else record.rest
-    # Copies: what stands in the model's own memory may be added to in place before the layer is through.
-    return Part(*(flat(t).clone() for t in (coefficients(module, state), written(module, output), rest)))
+def assembly_hooks(
+    model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor
+) -> tuple[list, list[tuple[nn.Module, AfterHook]]]:
+    """The hooks, before and after modules, that assemble m and y of a layer and pass them to `emit`."""
+    assembly = _Assembly(model, layer, wanted, emit)
+    after: list[tuple[nn.Module, AfterHook]] = [
+        (model.get_submodule(matrix.module), assembly.on_second_matrix(matrix)) for matrix in layer.second_matrices
+    ]
+    for matrix in layer.second_matrices:
+        if matrix.gate and matrix.gate_columns and Quantity.GATE in wanted:
+            after.append((model.get_submodule(matrix.gate), assembly.on_gate(matrix)))
+    if layer.output_module:
+        after.append((model.get_submodule(layer.output_module), assembly.on_output_module))
+    return [], after
 
 
-def combine(layer: Layer, parts: list[Part], carried: Carried | None) -> States:
-    """Puts the parts of a layer together, in the order of its writes."""
-    scales = [scale_of(write, part.z) for write, part in zip(layer.writes, parts, strict=True)]
-    weights = _weights(layer, [scale * part.z for scale, part in zip(scales, parts, strict=True)], carried)
-    ms, zs, rests = zip(
-        *[
-            (weight * part.m, weight * scale * part.z, weight * scale * part.rest)
-            for weight, scale, part in zip(weights, scales, parts, strict=True)
-        ],
-        strict=True,
-    )
-    y = sum(zs) if carried is None else layer.carrier_scale * flat(carried.output)
-    return States(torch.cat(ms, -1), y, sum(rests))
+class _Assembly:
+    """The pieces of one layer that this forward pass has seen so far, by the name of the second matrix."""
+
+    def __init__(self, model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor):
+        self.layer, self.wanted, self.emit = layer, wanted, emit
+        self.traces: dict[str, SecondMatrixTrace] = {}
+        self.gates: dict[str, Tensor] = {}
+        self.biases = {
+            matrix.module: bias_of(model.get_submodule(matrix.module), matrix) for matrix in layer.second_matrices
+        }
+        self.gain: Tensor | None = None
+        if layer.output_kind == "norm":
+            self.gain = norm_gain(model.get_submodule(layer.output_module), next(iter(self.biases.values())))
+
+    def on_second_matrix(self, matrix: SecondMatrix) -> AfterHook:
+        """The hook that collects what a second matrix or a bank did."""
+
+        def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            self.traces[matrix.module] = trace(module, args[0], output, self.biases[matrix.module])
+            if last_call(module) is not None:
+                if matrix.gate and Quantity.GATE in self.wanted:
+                    self.gates[matrix.module] = positive_gates(module)
+                forget_call(module)
+            if not self.layer.output_module and len(self.traces) == len(self.layer.second_matrices):
+                self._finish(None)
+
+        return note
+
+    def on_gate(self, matrix: SecondMatrix) -> AfterHook:
+        """The hook that collects the signs of a gate."""
+
+        def note(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
+            self.gates[matrix.module] = flat(columns_of(output, matrix.gate_columns)) > 0
+
+        return note
+
+    def on_output_module(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """The hook that reads the module after the second matrices."""
+        self._finish(OutputModuleTrace(flat(known_state(hidden_argument(args, kwargs))), flat(known_state(output))))
+
+    def _finish(self, outcome: OutputModuleTrace | None) -> None:
+        """Emits everything and forgets the pieces."""
+        layer, matrices = self.layer, self.layer.second_matrices
+        traces = [self.traces[matrix.module] for matrix in matrices]
+        gates = [
+            self.gates.get(matrix.module, torch.zeros_like(own.m, dtype=torch.bool))
+            for matrix, own in zip(matrices, traces, strict=True)
+            if layer.gated and Quantity.GATE in self.wanted
+        ]
+        self.traces.clear()
+        self.gates.clear()
+        state = assemble(layer, traces, outcome)
+        del traces  # they are as large as the state
+        if gates:
+            self.emit(layer, Quantity.GATE, torch.cat(gates, -1))
+        self.emit(layer, Quantity.COEFFICIENTS, state.m)
+        self.emit(layer, Quantity.BIAS, state.bias.expand(state.y.shape))
+        if self.gain is not None and outcome is not None and Quantity.FACTOR in self.wanted:
+            self.emit(layer, Quantity.FACTOR, norm_factor(self.gain, outcome))
+        self.emit(layer, Quantity.FF_OUTPUT, state.y)
 
 
-def scale_of(write: Write, like: Tensor) -> Tensor:
-    """What is multiplied with what a write returns: one number [1] or one a dimension [d]."""
-    return torch.as_tensor(write.scale, dtype=like.dtype, device=like.device).reshape(-1)
+def trace(module: nn.Module, state: Tensor, output: Tensor, bias: Tensor) -> SecondMatrixTrace:
+    """What a second matrix or a bank did.
+
+    Args:
+        module: the second matrix or bank.
+        state: what it read.
+        output: what it returned.
+        bias: what it returns for zero [1, d].
+    """
+    call = last_call(module)
+    bias = bias if call is None else call.bias
+    # Copies, because the model may add to its own memory in place before the layer is finished.
+    m, z, bias = (flat(tensor).clone() for tensor in (coefficients(module, state), written(module, output), bias))
+    return SecondMatrixTrace(m, z, bias)
 
 
-def factor(gain: Tensor, carried: Carried) -> Tensor:
+def assemble(layer: Layer, traces: list[SecondMatrixTrace], outcome: OutputModuleTrace | None) -> LayerTrace:
+    """Puts together what the second matrices of a layer did, in their order. `outcome`: None without an output module."""
+    scales = [scale_of(matrix, own.z) for matrix, own in zip(layer.second_matrices, traces, strict=True)]
+    weights = _weights(layer, [scale * own.z for scale, own in zip(scales, traces, strict=True)], outcome)
+    weighted = list(zip(weights, scales, traces, strict=True))
+    m = torch.cat([weight * own.m for weight, _, own in weighted], -1)
+    bias = _sum(weight * scale * own.bias for weight, scale, own in weighted)
+    if outcome is None:
+        return LayerTrace(m, _sum(weight * scale * own.z for weight, scale, own in weighted), bias)
+    return LayerTrace(m, layer.output_scale * outcome.output, bias)
+
+
+def _sum(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.as_tensor(sum(tensors))
+
+
+def _weights(layer: Layer, scaled: list[Tensor], outcome: OutputModuleTrace | None) -> list[Tensor]:
+    """The block's own weight of each second matrix, per token [token, 1]; 1 for a matrix without such a weight."""
+    weights = [torch.ones_like(z[:, :1]) for z in scaled]
+    weighted = [number for number, matrix in enumerate(layer.second_matrices) if matrix.per_token_weight]
+    if weighted and outcome is not None:
+        total = layer.output_scale * outcome.output if layer.output_kind == "sum" else outcome.input
+        known = [z for z, matrix in zip(scaled, layer.second_matrices, strict=True) if not matrix.per_token_weight]
+        unknown = token_weights(torch.stack([scaled[number] for number in weighted]), total - sum(known))
+        for number, weight in zip(weighted, unknown, strict=True):
+            weights[number] = weight[:, None].to(scaled[number].dtype)
+    return weights
+
+
+def token_weights(summands: Tensor, total: Tensor) -> Tensor:
+    """The weight of each summand in a total, per token, by least squares.
+
+    Args:
+        summands: [summand, token, d].
+        total: [token, d].
+    Returns:
+        Weights [summand, token], so that total = sum_p weight_p summand_p; 0 for a summand that is zero.
+    """
+    summands, total = summands.double(), total.double()
+    products = torch.einsum("ptd,qtd->tpq", summands, summands)
+    onto = torch.einsum("ptd,td->tp", summands, total)
+    return (torch.linalg.pinv(products, hermitian=True) @ onto[..., None])[..., 0].T
+
+
+def scale_of(matrix: SecondMatrix, like: Tensor) -> Tensor:
+    """What the block multiplies with what a second matrix returns: one number [1] or one per dimension [d]."""
+    return torch.as_tensor(matrix.scale, dtype=like.dtype, device=like.device).reshape(-1)
+
+
+def bias_of(module: nn.Module, matrix: SecondMatrix) -> Tensor:
+    """What a second matrix returns for zero [1, d]; zeros for a bank, whose biases depend on the router."""
+    if (layout := layout_of(module)) is not None:
+        values = layout.values(0)
+        return values.new_zeros(1, values.shape[-1])
+    like: Any = module.weight
+    with torch.no_grad():
+        return flat(module(like.new_zeros(1, matrix.memories)))
+
+
+def norm_gain(module: nn.Module, like: Tensor) -> Tensor:
+    """The constant gain of a norm without a mean, per dimension [d]: its output for a vector of ones, whose length is 1."""
+    ones = torch.ones_like(like.reshape(-1, like.shape[-1])[:1])
+    with torch.no_grad():
+        return known_state(module(ones))[0]
+
+
+def norm_factor(gain: Tensor, outcome: OutputModuleTrace) -> Tensor:
     """The factor by which a norm scales each token [token, 1]: output = factor * gain * input."""
-    direction = gain * flat(carried.given)
-    return tokens_weights(direction[None], flat(carried.output))[0][:, None].to(direction.dtype)
+    direction = gain * outcome.input
+    return token_weights(direction[None], outcome.output)[0][:, None].to(direction.dtype)
+
+
+COLUMNS: dict[str, Callable[[int], slice]] = {
+    "all": lambda width: slice(None),
+    "first half": lambda width: slice(0, width // 2),
+    "second half": lambda width: slice(width // 2, None),
+}
+
+
+def columns_of(output: Tensor, columns: str) -> Tensor:
+    """The columns of a first matrix's output that `SecondMatrix.gate_columns` names: "all", "first half", "second half"."""
+    return output[..., COLUMNS[columns](output.shape[-1])]
 
 
 def flat(state: Tensor) -> Tensor:
     """[token, .], whatever the number of dimensions in front."""
     return state.reshape(-1, state.shape[-1])
-
-
-def _weights(layer: Layer, scaled: list[Tensor], carried: Carried | None) -> list[Tensor]:
-    """The block's own weight of each part, by token [token, 1]; 1 for a part that is added as it is."""
-    weights = [torch.ones_like(part[:, :1]) for part in scaled]
-    weighted = [number for number, write in enumerate(layer.writes) if write.weighted]
-    if weighted and carried is not None:
-        sums_up = layer.carrier_kind == "sum"
-        total = layer.carrier_scale * flat(carried.output) if sums_up else flat(carried.given)
-        known = sum(part for part, write in zip(scaled, layer.writes, strict=True) if not write.weighted)
-        found = tokens_weights(torch.stack([scaled[number] for number in weighted]), total - known)
-        for number, weight in zip(weighted, found, strict=True):
-            weights[number] = weight[:, None].to(scaled[number].dtype)
-    return weights

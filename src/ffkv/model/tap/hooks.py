@@ -1,4 +1,4 @@
-"""Hooks that are always removed, and the shapes that modules return."""
+"""Hooks that are always removed, and the hidden states in what modules read and return."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+BeforeHook = Callable[[nn.Module, tuple, dict], Any]
+AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]
+
 
 @contextlib.contextmanager
-def before(*pairs: tuple[nn.Module, Callable[[nn.Module, tuple, dict], Any]]) -> Iterator[None]:
-    """While the block runs, each function is called as f(module, args, kwargs) before its module works."""
-    handles = [module.register_forward_pre_hook(function, with_kwargs=True) for module, function in pairs]
+def before(*pairs: tuple[nn.Module, BeforeHook]) -> Iterator[None]:
+    """Inside the `with` statement, calls hook(module, args, kwargs) before each forward pass of its module."""
+    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module, hook in pairs]
     try:
         yield
     finally:
@@ -20,9 +23,9 @@ def before(*pairs: tuple[nn.Module, Callable[[nn.Module, tuple, dict], Any]]) ->
 
 
 @contextlib.contextmanager
-def after(*pairs: tuple[nn.Module, Callable[[nn.Module, tuple, dict, Any], Any]]) -> Iterator[None]:
-    """While the block runs, each function is called as f(module, args, kwargs, output) after its module has worked."""
-    handles = [module.register_forward_hook(function, with_kwargs=True) for module, function in pairs]
+def after(*pairs: tuple[nn.Module, AfterHook]) -> Iterator[None]:
+    """Inside the `with` statement, calls hook(module, args, kwargs, output) after each forward pass of its module."""
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module, hook in pairs]
     try:
         yield
     finally:
@@ -30,38 +33,50 @@ def after(*pairs: tuple[nn.Module, Callable[[nn.Module, tuple, dict, Any], Any]]
             handle.remove()
 
 
-def hidden(output: Any) -> Tensor | None:
-    """The hidden state in what a module returns: the tensor itself, or the first in a tuple or mapping; None: none."""
+def hidden_state(output: Any) -> Tensor | None:
+    """The hidden state in what a module returns: the tensor itself, or the first one in a tuple or mapping."""
     if torch.is_tensor(output):
         return output
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
-    return next((found for part in parts if (found := hidden(part)) is not None), None)
+    items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return next((state for item in items if (state := hidden_state(item)) is not None), None)
 
 
-def with_hidden(output: Any, state: Tensor) -> Any:
-    """What a module returned, with another tensor in the place of its hidden state."""
+def known_state(output: Any) -> Tensor:
+    """The hidden state in what a module returns, if a caller knows that there is one.
+
+    Raises:
+        TypeError: there is none.
+    """
+    state = hidden_state(output)
+    if state is None:
+        raise TypeError(f"no tensor in a {type(output).__name__}")
+    return state
+
+
+def replace_hidden_state(output: Any, state: Tensor) -> Any:
+    """What a module returned, with another tensor as its hidden state."""
     if torch.is_tensor(output):
         return state
     if isinstance(output, Mapping):
-        name = next(name for name, part in output.items() if hidden(part) is not None)
-        return type(output)(**{**output, name: with_hidden(output[name], state)})
-    at = next(number for number, part in enumerate(output) if hidden(part) is not None)
-    return type(output)([*output[:at], with_hidden(output[at], state), *output[at + 1 :]])
+        name = next(name for name, item in output.items() if hidden_state(item) is not None)
+        return type(output)(**{**output, name: replace_hidden_state(output[name], state)})
+    place = next(number for number, item in enumerate(output) if hidden_state(item) is not None)
+    return type(output)([*output[:place], replace_hidden_state(output[place], state), *output[place + 1 :]])
 
 
-def given(args: tuple, kwargs: dict) -> Tensor | None:
-    """The first floating-point tensor among a module's arguments: its hidden state."""
+def hidden_argument(args: tuple, kwargs: dict) -> Tensor | None:
+    """The hidden state among a module's arguments: the first floating-point tensor."""
     tensors = (value for value in (*args, *kwargs.values()) if torch.is_tensor(value) and value.is_floating_point())
     return next(tensors, None)
 
 
 def forward(model: nn.Module, ids: Tensor) -> Any:
-    """One pass over `ids` [sentence, token] without gradients and without a cache."""
+    """One forward pass over `ids` [sentence, token], without gradients and without a cache."""
     with torch.no_grad():
         return model(input_ids=ids, use_cache=False)
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Largest absolute difference, relative to the largest absolute expected value. NaN where either is not finite."""
-    found, expected = found.double(), expected.double()
-    return ((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30)).item()
+def relative_error(tensor: Tensor, expected: Tensor) -> float:
+    """Largest absolute difference, relative to the largest absolute expected value. NaN if a number is not finite."""
+    tensor, expected = tensor.double(), expected.double()
+    return ((tensor - expected).abs().max() / expected.abs().max().clamp_min(1e-30)).item()

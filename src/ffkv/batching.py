@@ -1,0 +1,40 @@
+"""How rows of tokens become batches: rows of similar length together, padded on the right."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
+    """Groups rows of similar length into batches.
+
+    Args:
+        lengths: number of tokens of each row [row].
+        batch_tokens: maximum number of tokens per batch, with padding. A longer row is a batch of its own.
+    Returns:
+        The rows of each batch, shortest first; rows of equal length stay in order [batch][row].
+    """
+    groups: list[np.ndarray] = []
+    group: list[int] = []
+    for row in np.argsort(lengths, kind="stable"):
+        if group and (len(group) + 1) * lengths[row] > batch_tokens:
+            groups.append(np.asarray(group))
+            group = []
+        group.append(row)
+    return [*groups, np.asarray(group)] if group else groups
+
+
+def pad(rows: Sequence[np.ndarray], device: str = "cpu", value: int = 0) -> Tensor:
+    """Puts rows of ids into one tensor [row, token], padded on the right.
+
+    Args:
+        rows: token ids [row][token], at least one row.
+        device: device of the tensor.
+        value: id of the padding.
+    """
+    padded = np.full((len(rows), max(map(len, rows))), value, np.int64)
+    for line, row in zip(padded, rows):
+        line[: len(row)] = row
+    return torch.from_numpy(padded).to(device)

@@ -1,0 +1,97 @@
+"""Measures what the memories of one layer do on each sampled prefix (paper section 5.1)."""
+
+import numpy as np
+import pandas as pd
+
+from ffkv.corpus.corpus_file import Corpus
+from ffkv.corpus.words import stop_words, word_at, words
+
+PREFIXES_PER_SORT = 64  # few enough for their contributions to stay in the cache
+
+
+def describe_memories(
+    m: np.ndarray, top_v: np.ndarray, top_y: np.ndarray, norm: np.ndarray, mass: float
+) -> pd.DataFrame:
+    """Counts the active, agreeing and effective memories of one layer on each prefix.
+
+    Args:
+        m: memory coefficients [prefix, memory].
+        top_v: top(v_i) [memory].
+        top_y: top(y) [prefix].
+        norm: length of v_i [memory].
+        mass: share of the summed contribution that the effective memories carry.
+    Returns:
+        One row per prefix, with these columns:
+
+        - active: number of memories with m_i > 0
+        - share: share of memories with m_i > 0
+        - agreeing: number of active memories with top(v_i) = top(y)
+        - agreeing_all: number of memories with top(v_i) = top(y)
+        - effective, participation: see `count_effective`
+    """
+    active, agrees = m > 0, top_v[None] == top_y[:, None]
+    effective, participation = count_effective(m, norm, mass)
+    return pd.DataFrame(
+        {
+            "active": active.sum(1).astype(np.int32),
+            "share": active.mean(1),
+            "agreeing": (active & agrees).sum(1).astype(np.int32),
+            "agreeing_all": agrees.sum(1).astype(np.int32),
+            "effective": effective,
+            "participation": participation,
+        }
+    )
+
+
+def count_effective(m: np.ndarray, norm: np.ndarray, mass: float) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the memories that matter on each prefix, by the size of their contributions c_i = |m_i| ‖v_i‖.
+
+    Args:
+        m: memory coefficients [prefix, memory].
+        norm: length of v_i [memory].
+        mass: share of the sum of c_i that the effective memories carry.
+    Returns:
+        The effective number: the smallest number of memories that carry `mass` of the sum of c_i, int32 [prefix].
+        The participation (sum c)² / sum c², which is the number of memories if all contribute alike [prefix].
+        Both are 0 if all contributions are 0.
+    """
+    effective, participation = np.zeros(len(m), np.int32), np.zeros(len(m))
+    for start in range(0, len(m), PREFIXES_PER_SORT):
+        rows = slice(start, start + PREFIXES_PER_SORT)
+        c = np.abs(m[rows]).astype(np.float64) * norm
+        total, squares = c.sum(1), (c**2).sum(1)
+        silent = total == 0
+        c.sort(1)
+        carried = np.cumsum(c[:, ::-1], 1)
+        # The first count at which the carried sum reaches the mass; rounding must not ask for one memory more.
+        needed = (carried < mass * total[:, None] * (1 - 1e-12)).sum(1) + 1
+        effective[rows] = np.where(silent, 0, needed)
+        participation[rows] = total**2 / np.where(silent, 1, squares)
+    return effective, participation
+
+
+def describe_prefixes(corpus: Corpus, sentence: np.ndarray, position: np.ndarray) -> pd.DataFrame:
+    """Describes sampled prefixes by their words. Words are not tokens.
+
+    Args:
+        corpus: the validation split.
+        sentence: sentence of each prefix [prefix].
+        position: number of tokens of each prefix, BOS not counted [prefix].
+    Returns:
+        One row per prefix, with these columns:
+
+        - prefix: its number, from 0
+        - words: number of its words, an unfinished last word included
+        - target_is_stop_word: whether the next token lies in a stop word
+    """
+    counts, stops = [], []
+    for s, p in zip(sentence.tolist(), position.tolist(), strict=True):
+        counts.append(len(words(corpus.prefix_text(s, p), corpus.pretokenized)))
+        stops.append(word_at(corpus.texts[s], corpus.character(s, p + 1), corpus.pretokenized).lower() in stop_words())
+    return pd.DataFrame(
+        {
+            "prefix": np.arange(len(counts), dtype=np.int32),
+            "words": np.asarray(counts, np.int32),
+            "target_is_stop_word": np.asarray(stops, bool),
+        }
+    )

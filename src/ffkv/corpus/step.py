@@ -1,0 +1,52 @@
+"""The step of the room `corpus`: encode a split."""
+
+from pathlib import Path
+
+from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
+from ffkv.corpus.encode import bos_ids, encode
+from ffkv.corpus.sources import read_documents
+from ffkv.errors import UserError
+from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.settings import Corpus as Settings
+
+
+def encode_corpus(model: Path | str, split: str, settings: Settings, output: Path | str) -> Corpus:
+    """Reads the documents of a split, encodes their sentences as token ids, and writes `corpus/<split>.h5`.
+
+    Args:
+        model: folder of the model step, for its tokenizer and context.
+        split: "train" or "validation".
+        settings: where the text is, and how to split it.
+        output: file to write.
+    Returns:
+        The corpus, read from the file.
+    Raises:
+        UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more; the
+            tokenizer has no BOS token, but `settings.bos` asks for one.
+    """
+    anatomy = read_anatomy(Path(model))
+    tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
+    bos = bos_ids(tokenizer, settings.bos)
+    encoded = encode(
+        read_documents(settings, split),
+        tokenizer,
+        anatomy.context - len(bos),
+        settings.splitter,
+        settings.pretokenized,
+        settings.long_sentences,
+        settings.deduplicate,
+    )
+    if len(encoded.ids) < 2:
+        raise UserError(
+            f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "
+            f"and at least 2 are needed ({dict(encoded.counts)}). Check the corpus settings."
+        )
+    attributes = {
+        "model": anatomy.checkpoint,
+        "tokenizer_hash": anatomy.tokenizer_hash,
+        "split": split,
+        "settings": settings.model_dump(),
+    }
+    write_corpus(Path(output), encoded, bos, anatomy.vocabulary, settings.pretokenized, attributes)
+    return read_corpus(Path(output))

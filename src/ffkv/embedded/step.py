@@ -1,0 +1,42 @@
+"""The step of the room `embedded`: train the embedded model."""
+
+import json
+from pathlib import Path
+
+from ffkv.corpus.sources import read_documents
+from ffkv.embedded.training import Trained, train_model
+from ffkv.files import tables
+from ffkv.files.atomic import atomic
+from ffkv.process.progress import progress
+from ffkv.settings import Corpus, Embedded
+
+
+def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> Trained:
+    """Trains the embedded model and its tokenizer on the embedded corpus, and writes a checkpoint folder.
+
+    Args:
+        settings: sizes, number of steps and learning rate.
+        corpus: `limit` and `validation_share` are used.
+        seed: seed of the first weights and of the batches.
+        output: checkpoint folder to write. transformers can load it; it also contains `training.csv` (the loss by
+            step) and `training.json` (the result in numbers).
+    Returns:
+        The model, its tokenizer, and the contents of `training.csv` and `training.json`.
+    Raises:
+        UserError: a split has no sentences; or see `files.atomic`.
+    """
+    embedded = Corpus(limit=corpus.limit, validation_share=corpus.validation_share)
+    documents = {split: list(read_documents(embedded, split)) for split in ("train", "validation")}
+    with progress(settings.steps * settings.batch_tokens, "tokens", "training") as bar:
+        trained = train_model(documents["train"], documents["validation"], settings, seed, bar.update)
+        bar.total = bar.n  # few batches are full to the last token
+    _write_checkpoint(trained, Path(output))
+    return trained
+
+
+def _write_checkpoint(trained: Trained, folder: Path) -> None:
+    with atomic(folder) as temporary:
+        trained.model.save_pretrained(temporary)
+        trained.tokenizer.save_pretrained(temporary)
+        tables.write(trained.curve, temporary / "training.csv")
+        (temporary / "training.json").write_text(json.dumps(trained.summary, indent=2) + "\n")

@@ -1,0 +1,208 @@
+"""The steps of the room `keys`: find patterns, remove tokens, measure the effect of low precision, summarize.
+
+The two steps that run the model import torch themselves: it takes a second, and the other two steps do without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from ffkv.activations.trigger_file import Triggers, read_triggers
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.files import tables
+from ffkv.files.hdf5 import IDENTITIES
+from ffkv.keys import summaries
+from ffkv.keys.key_sample import removal_stream, sample_examples, sample_keys, trigger_prefixes
+from ffkv.keys.patterns import detect_patterns, prepare_detector
+from ffkv.keys.precision import PRECISION, precision_row, rescore
+from ffkv.keys.removal import relative_changes
+from ffkv.keys.tables import BY_PREFIX, PATTERNS, REMOVAL, make_table, pattern_rows, prefix_rows, removal_rows
+from ffkv.model.anatomy import read_anatomy
+from ffkv.parts import WHOLE, Part
+from ffkv.process.progress import progress
+from ffkv.settings import Activations, Keys
+
+if TYPE_CHECKING:
+    from ffkv.model.checkpoint.load import LoadedModel
+
+DEFAULTS = Keys()
+BATCH_TOKENS = Activations().batch_tokens
+
+
+def find_patterns(
+    triggers: Path | str, corpus: Path | str, settings: Keys = DEFAULTS, seed: int = 0, layer_group: Part = WHOLE
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Finds patterns in the trigger examples of random keys, and in as many random keys (paper section 3.2).
+
+    Args:
+        triggers: file `triggers.h5`.
+        corpus: file `corpus/train.h5`.
+        settings: all but `removal_triggers` are used.
+        seed: the run's seed.
+        layer_group: the layers to read.
+    Returns:
+        Two tables: a row per pattern (`ffkv.keys.tables.PATTERNS`), and a row per prefix with its category
+        (`ffkv.keys.tables.BY_PREFIX`). Their `attrs` hold the identities of model, tokenizer and corpus.
+    Raises:
+        UserError: a file is missing or damaged, or the files belong to different corpora; there is no such layer group.
+    """
+    sentences = read_corpus(Path(corpus))
+    examples = read_triggers(Path(triggers), sentences.attributes)
+    layers = layer_group.of(examples.layers)
+    patterns, prefixes = [], []
+    detector = prepare_detector(sentences, settings, seed)
+    with progress(len(layers), "layers", "patterns") as bar:
+        for layer in layers:
+            keys = sample_examples(examples, sentences, layer, settings.per_layer, settings.pattern_triggers, seed)
+            patterns_of_keys = detect_patterns([key.prefixes for key in keys], detector)
+            patterns += pattern_rows(layer, keys, patterns_of_keys)
+            prefixes += prefix_rows(layer, keys, patterns_of_keys)
+            bar.update()
+    return _identified(make_table(patterns, PATTERNS), examples), _identified(make_table(prefixes, BY_PREFIX), examples)
+
+
+def remove_tokens(
+    model: Path | str,
+    triggers: Path | str,
+    corpus: Path | str,
+    settings: Keys = DEFAULTS,
+    batch_tokens: int = BATCH_TOKENS,
+    device: str = "auto",
+    seed: int = 0,
+    layer_group: Part = WHOLE,
+) -> pd.DataFrame:
+    """Removes the first, the last or a random token from trigger examples of random keys (paper section 3.2, figure 3).
+
+    Args:
+        model: folder of the model step.
+        triggers: file `triggers.h5`.
+        corpus: file `corpus/train.h5`.
+        settings: `per_layer` and `removal_triggers` are used.
+        batch_tokens: number of tokens per batch, with padding.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        seed: the run's seed.
+        layer_group: the layers to read.
+    Returns:
+        A row per key and removal (`ffkv.keys.tables.REMOVAL`). The table's `attrs` hold the identities of model,
+        tokenizer and corpus.
+    Raises:
+        UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
+            changed; there is no such layer group or device.
+    """
+    examples, sentences = _read_triggers_and_corpus(model, triggers, corpus)
+    layers, rows = layer_group.of(examples.layers), []
+    loaded = _load(model, device)
+    with progress(len(layers), "layers", "token removal") as bar:
+        for layer in layers:
+            keys = sample_keys(examples, layer, settings.per_layer, seed)
+            memories, _, prefixes = trigger_prefixes(examples, sentences, layer, keys, settings.removal_triggers)
+            coefficients = _coefficients(loaded, layer, batch_tokens)
+            changes = relative_changes(prefixes, memories, sentences.bos, coefficients, removal_stream(seed, layer))
+            rows += removal_rows(layer, keys, memories, changes)
+            bar.update()
+    return _identified(make_table(rows, REMOVAL), examples)
+
+
+def measure_precision(
+    model: Path | str,
+    triggers: Path | str,
+    corpus: Path | str,
+    settings: Keys = DEFAULTS,
+    batch_tokens: int = BATCH_TOKENS,
+    device: str = "auto",
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Computes the coefficients of trigger examples of random keys again in float32, and compares them.
+
+    Args:
+        model: folder of the model step.
+        triggers: file `triggers.h5`.
+        corpus: file `corpus/train.h5`.
+        settings: `per_layer` is used.
+        batch_tokens: number of tokens per batch, with padding.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        seed: the run's seed.
+    Returns:
+        A row per layer (`ffkv.keys.precision.PRECISION`).
+    Raises:
+        UserError: as `remove_tokens`.
+    """
+    examples, sentences = _read_triggers_and_corpus(model, triggers, corpus)
+    loaded, rows = _load(model, device), []
+    loaded.model.float()
+    with progress(examples.layers, "layers", "float32") as bar:
+        for layer in range(examples.layers):
+            keys = sample_keys(examples, layer, settings.per_layer, seed)
+            coefficients = _coefficients(loaded, layer, batch_tokens)
+            rows.append(precision_row(layer, *rescore(examples, sentences, layer, keys, coefficients)))
+            bar.update()
+    return make_table(rows, PRECISION)
+
+
+def summarize_keys(
+    triggers: Path | str,
+    patterns: Iterable[Path | str],
+    by_prefix: Iterable[Path | str],
+    removal: Iterable[Path | str],
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Summarizes the tables of all layer groups, per layer.
+
+    Args:
+        triggers: file `triggers.h5`.
+        patterns: the tables `keys/patterns/<group>.parquet`, each once.
+        by_prefix: the tables `keys/by_prefix/<group>.parquet`, each once.
+        removal: the tables `keys/removal/<group>.parquet`, each once.
+        seed: seed of the bootstrap intervals.
+    Returns:
+        The tables by the stem of their file.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model, tokenizer or corpus than the triggers; a
+            layer is missing or repeated.
+    """
+    examples = read_triggers(Path(triggers))
+    pattern_table = tables.read_all(patterns, examples.attributes)
+    prefix_table = tables.read_all(by_prefix, examples.attributes)
+    removal_table = tables.read_all(removal, examples.attributes)
+    living = summaries.living_layers(examples)
+    tables.check_layers(prefix_table, ["sample", "layer", "memory", "rank"], living, "--by-prefix")
+    tables.check_layers(removal_table, ["layer", "memory", "removed"], living, "--removal")
+    return {
+        "figure_2_categories": summaries.count_categories(prefix_table, examples.layers),
+        "figure_2_pattern_counts": summaries.count_patterns(pattern_table, prefix_table, examples.layers),
+        "figure_3_removal": summaries.average_removals(removal_table, examples.layers, seed),
+        "activity": summaries.measure_activity(examples),
+    }
+
+
+def _identified(table: pd.DataFrame, triggers: Triggers) -> pd.DataFrame:
+    """The table with the identities of the triggers, which parquet files keep."""
+    table.attrs = {name: triggers.attributes[name] for name in IDENTITIES if name in triggers.attributes}
+    return table
+
+
+def _read_triggers_and_corpus(model: Path | str, triggers: Path | str, corpus: Path | str) -> tuple[Triggers, Corpus]:
+    """Reads both files, and checks that they belong to the model and to each other."""
+    identity = read_anatomy(Path(model)).identity
+    sentences = read_corpus(Path(corpus), identity)
+    return read_triggers(Path(triggers), {**sentences.attributes, **identity}), sentences
+
+
+def _load(model: Path | str, device: str) -> LoadedModel:
+    from ffkv.model.checkpoint.load import load
+
+    return load(Path(model), device)
+
+
+def _coefficients(
+    model: LoadedModel, layer: int, batch_tokens: int
+) -> Callable[[list[np.ndarray], np.ndarray], np.ndarray]:
+    """A function that returns the coefficients of memories of a layer at the last token of rows of token ids."""
+    from ffkv.activations.last_token import last_coefficients
+
+    return lambda rows, memories: last_coefficients(model, layer, rows, memories, batch_tokens)

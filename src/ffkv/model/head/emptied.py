@@ -1,0 +1,59 @@
+"""A model without the contents of its blocks.
+
+The blocks pass their input on, and the last one returns the vectors that are to be read out. What remains is the model's own
+final norm, projections, output embedding, scale and soft cap, so that ffkv needs to know none of them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ffkv.model.anatomy import HeadSpec
+from ffkv.model.tap.hooks import hidden_argument, known_state
+
+
+class EmptiedModel:
+    """A model whose blocks are empty, and the vectors that its last block returns.
+
+    The blocks themselves stay, with the attributes that the model's own code asks them for. If a block adds the
+    feed-forward output before a last norm, that norm stays too.
+
+    Attributes:
+        model: the emptied model.
+    """
+
+    def __init__(self, model: nn.Module, spec: HeadSpec):
+        """Empties the blocks of a model in place."""
+        self.model: Any = model
+        self._spec = spec
+        self._vectors: Tensor | None = None
+        norms = {layer.sum_module for layer in spec.layers if layer.post_norm}
+        for siblings in dict.fromkeys(layer.block.rpartition(".")[0] for layer in spec.layers):
+            for name, block in model.get_submodule(siblings).named_children():
+                path = f"{siblings}.{name}"
+                kept = {norm[len(path) + 1 :].split(".")[0] for norm in norms if norm.startswith(path + ".")}
+                for child in [child for child in block._modules if child not in kept]:
+                    del block._modules[child]
+                block._parameters.clear()
+                block._buffers.clear()
+                forward = self._pass_vectors if path == spec.last_block else self._pass_input
+                block.forward = forward  # type: ignore[method-assign]  # this is what emptying means
+
+    def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
+        """Logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""
+        states = vectors[:, None]
+        if layer is not None and self._spec.layers[layer].post_norm:
+            states = known_state(self.model.get_submodule(self._spec.layers[layer].sum_module)(states))
+        self._vectors = states
+        ids = torch.zeros(len(states), 1, dtype=torch.long, device=states.device)
+        return self.model(input_ids=ids, use_cache=False).logits[:, 0]
+
+    def _pass_input(self, *args: Any, **kwargs: Any) -> Any:
+        return self._as_block_output(hidden_argument(args, kwargs))
+
+    def _pass_vectors(self, *args: Any, **kwargs: Any) -> Any:
+        return self._as_block_output(self._vectors)
+
+    def _as_block_output(self, states: Tensor | None) -> Any:
+        return (states, *[None] * (self._spec.returns - 1)) if self._spec.returns else states

@@ -1,0 +1,43 @@
+"""The predictions of the head for many vectors: top(h), ties, probabilities."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ffkv.model.head.head import Head
+from ffkv.model.head.topk import highest, log_probability
+
+
+class Predictions(NamedTuple):
+    """The predictions of n vectors.
+
+    Attributes:
+        ids: top(h), the lowest id of equal logits [n].
+        tied: whether several ids share the highest logit [n].
+        probability: of one given token per vector, float32 [n]; [0] if no tokens were given.
+    """
+
+    ids: np.ndarray
+    tied: np.ndarray
+    probability: np.ndarray
+
+
+def predictions(head: Head, vectors: np.ndarray, layer: int | None, tokens: np.ndarray | None = None) -> Predictions:
+    """The predictions top(h) of many vectors.
+
+    Args:
+        head: of the model.
+        vectors: residual vectors [n, d].
+        layer: the layer that they come from; None: they are outputs of the last block.
+        tokens: one token per vector [n], if its probability is wanted.
+    """
+    ids, tied = np.zeros(len(vectors), np.int32), np.zeros(len(vectors), bool)
+    probability = np.zeros(0 if tokens is None else len(vectors), np.float32)
+    for rows, logits in head.chunks(torch.from_numpy(vectors), layer):
+        top = highest(logits)
+        ids[rows], tied[rows] = top.first.cpu().numpy(), top.tied.cpu().numpy()
+        if tokens is not None:
+            chosen = torch.from_numpy(tokens[rows].astype(np.int64)).to(logits.device)
+            probability[rows] = log_probability(logits, chosen).exp().cpu().numpy()
+    return Predictions(ids, tied, probability)

@@ -1,0 +1,70 @@
+"""Highest and lowest logits, ranks and log-probabilities."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+GROUP_SIZE = 64  # neighbouring logits of which the extremes are compared first
+
+
+class Extremes(NamedTuple):
+    """The highest logits of many rows, or the lowest.
+
+    Attributes:
+        first: id of the most extreme logit, the lowest id of equal ones [n].
+        tied: whether several ids share this logit [n].
+        ids: ids from the most extreme logit on, equal ones in any order [n, count].
+    """
+
+    first: Tensor
+    tied: Tensor
+    ids: Tensor
+
+
+def highest(logits: Tensor, count: int = 1) -> Extremes:
+    """The `count` highest of the logits [n, vocabulary] of each row; `first` is top(h)."""
+    return _extremes(logits, count, True)
+
+
+def lowest(logits: Tensor, count: int = 1) -> Extremes:
+    """The `count` lowest of the logits [n, vocabulary] of each row."""
+    return _extremes(logits, count, False)
+
+
+def _extremes(logits: Tensor, count: int, largest: bool) -> Extremes:
+    outermost, ids = _outermost(logits, min(max(count, 2), logits.shape[-1]), largest)
+    first, tied = ids[:, 0].clone(), outermost[:, 0] == outermost[:, min(1, outermost.shape[1] - 1)]
+    tied &= logits.shape[-1] > 1
+    if tied.any():
+        equals = logits[tied]
+        first[tied] = equals.argmax(-1) if largest else equals.argmin(-1)
+    return Extremes(first, tied, ids[:, :count])
+
+
+def _outermost(logits: Tensor, count: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """The logits that `topk` finds, and their ids, each [n, count].
+
+    It compares the extremes of groups first. The `count` outermost logits lie in the `count` outermost groups, because
+    each of these has a member at least as far out as all members of the other groups.
+    """
+    whole = logits.shape[-1] // GROUP_SIZE * GROUP_SIZE
+    if whole < 2 * GROUP_SIZE * count:
+        return logits.topk(count, -1, largest)
+    groups = logits[:, :whole].unflatten(-1, (-1, GROUP_SIZE))
+    chosen = (groups.amax(-1) if largest else groups.amin(-1)).topk(count, -1, largest).indices
+    ids = (GROUP_SIZE * chosen[:, :, None] + torch.arange(GROUP_SIZE, device=logits.device)).flatten(1)
+    rest = torch.arange(whole, logits.shape[-1], device=logits.device).expand(len(ids), -1)
+    ids = torch.cat([ids, rest], 1)
+    outermost, places = logits.gather(-1, ids).topk(count, -1, largest)
+    return outermost, ids.gather(-1, places)
+
+
+def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probability [n] of one token per row [n], from logits [n, vocabulary]."""
+    return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+
+
+def rank(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Rank [n] of one token per row [n]: the number of tokens with a strictly greater logit; 0 is best."""
+    return (logits > logits.gather(-1, tokens[:, None])).sum(-1)

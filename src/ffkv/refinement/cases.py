@@ -1,0 +1,26 @@
+"""The cases of figure 11: how the predictions of residual, FF output and block output relate (paper section 5.2)."""
+
+import numpy as np
+
+CASES = ("residual", "agreement", "composition", "ffn", "other")
+
+
+def classify(top_r: np.ndarray, top_y: np.ndarray, top_o: np.ndarray) -> np.ndarray:
+    """Names the case of each prefix in one layer.
+
+    - residual: top(o) = top(r), not top(y)
+    - agreement: top(o) = top(r) = top(y)
+    - ffn: top(o) = top(y), not top(r)
+    - composition: all three differ
+    - other: top(r) = top(y), not top(o); possible with a final norm or an adaptive softmax, not with a linear head
+
+    Args:
+        top_r: predictions of the residual [prefix].
+        top_y: predictions of the FF output [prefix].
+        top_o: predictions of the block output [prefix].
+    Returns:
+        One of `CASES` per prefix [prefix].
+    """
+    from_r, from_y, inputs_agree = top_o == top_r, top_o == top_y, top_r == top_y
+    conditions = [from_r & from_y, from_r, from_y, inputs_agree]
+    return np.select(conditions, ["agreement", "residual", "ffn", "other"], "composition")

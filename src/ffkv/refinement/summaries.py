@@ -1,0 +1,44 @@
+"""Summaries of figures 9 to 11: when the residual holds the final prediction, and which part of a layer decides."""
+
+import pandas as pd
+
+from ffkv.intervals import boxes, shares
+from ffkv.refinement.cases import CASES
+
+
+def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:
+    """Share of prefixes whose residual predicts the model's final prediction (figure 9).
+
+    Args:
+        table: by prefix, all layers.
+    Returns:
+        One row per layer: layer, prefixes, matching, share, low, high (Wilson interval).
+    """
+    return shares(table.assign(matches=table["top_residual"] == table["final"]), "matches", "matching", "prefixes")
+
+
+def summarize_final_probability(table: pd.DataFrame) -> pd.DataFrame:
+    """Probability that the residual gives to the final prediction, as one box per layer (figure 10).
+
+    Args:
+        table: by prefix, all layers.
+    Returns:
+        One row per layer: see `ffkv.intervals.boxes`.
+    """
+    return boxes(table, "probability", "prefixes")
+
+
+def summarize_breakdown(table: pd.DataFrame) -> pd.DataFrame:
+    """Share of each case by layer (figure 11).
+
+    Args:
+        table: by prefix, all layers.
+    Returns:
+        One row per layer and case: layer, case, prefixes (number with this case), share, low, high (Wilson interval).
+    """
+    by_case = [
+        shares(table.assign(is_case=table["case"] == case), "is_case", "prefixes", "total").assign(case=case)
+        for case in CASES
+    ]
+    rows = pd.concat(by_case).sort_values("layer", kind="stable", ignore_index=True)
+    return rows[["layer", "case", "prefixes", "share", "low", "high"]]

@@ -1,0 +1,59 @@
+"""Figure 2: the shares of trigger examples that have shallow patterns, semantic patterns, both or none."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
+from ffkv.report.figure import Caption, Figure
+from ffkv.report.wording import course, rows, weighted_mean
+from ffkv.results.run import Run
+from ffkv.results.text import number, percent
+
+CATEGORIES = ["shallow", "shallow and semantic", "semantic", "none"]
+SHARES, COUNTS = "figure_2_categories", "figure_2_pattern_counts"
+
+
+def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
+    """Stacked bars per layer: trigger examples, random prefixes, and the paper's figure."""
+    categories = run.table(SHARES)
+    panels: list[Panel] = [
+        (title, depth(categories), shares_by(rows(categories, sample=sample), "category", CATEGORIES))
+        for sample, title in (("trigger", "trigger examples"), ("random", "random prefixes"))
+    ]
+    if paper:
+        panels.append(("the paper's, judged by a person", PAPER_LAYERS, paper))
+    return stacked_panels(panels, paper=bool(paper))
+
+
+def caption(run: Run) -> Caption:
+    """Names the samples, their sizes and the definition of a pattern."""
+    keys, counts = run.settings.keys, run.table(COUNTS)
+    examples = rows(run.table(SHARES), sample="trigger")
+    in_triggers, in_random = rows(counts, sample="trigger"), rows(counts, sample="random")
+    text = (
+        f"Patterns in the {keys.pattern_triggers} strongest trigger examples of {number(in_triggers['keys'].sum())} "
+        f"random keys: up to {number(keys.per_layer)} keys per layer, {number(examples['prefixes'].sum())} trigger "
+        f"examples in all. A pattern is a feature that at least {keys.minimum_prefixes} of a key's trigger examples "
+        f"share, and that is more frequent in them than in {number(keys.background_prefixes)} random prefixes of the "
+        f"corpus, at a false discovery rate of {percent(keys.false_discovery_rate)} per layer and family. Shallow "
+        "patterns concern the form of the text, semantic patterns its subject. A key has "
+        f"{weighted_mean(in_triggers, 'patterns_per_key', 'keys'):.1f} patterns on average. The next panel shows the "
+        "same search in equally many random prefixes, which gives the patterns that arise by chance: "
+        f"{weighted_mean(in_random, 'patterns_per_key', 'keys'):.1f} on average."
+    )
+    if run.settings.report.paper_curves:
+        text += " The right panel is the paper's figure: 160 keys of a model with 16 layers, judged by a person."
+    return Caption(text, _description(examples))
+
+
+def _description(examples: pd.DataFrame) -> str:
+    with_pattern = (1 - rows(examples, category="none").set_index("layer")["share"]).reset_index()
+    return (
+        "Stacked bars per layer: shallow, shallow and semantic, semantic, none. Trigger examples with a pattern: "
+        f"{course(with_pattern, 'share')}."
+    )
+
+
+FIGURE = Figure((SHARES, COUNTS), draw, caption)

@@ -1,0 +1,50 @@
+"""Figure 3: the change of a memory coefficient when a token of its trigger example is removed."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve
+from ffkv.report.figure import Caption, Figure
+from ffkv.report.text import change
+from ffkv.report.wording import INTERVALS, course, paper_line, rows
+from ffkv.results.run import Run
+from ffkv.results.text import number
+
+REMOVAL = "figure_3_removal"
+
+
+def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
+    """Lines per layer: the first, a random and the last token removed."""
+    removal = run.table(REMOVAL)
+    figure, (axes,) = canvas()
+    for style, removed in enumerate(["first", "random", "last"]):
+        curve(axes, rows(removal, removed=removed), "change", f"{removed} token", style, 3)
+        if paper:
+            paper_curve(axes, paper[removed], depth(removal), f"the paper: {removed}", style)
+    axes.axhline(0, color="0.3", linewidth=0.8)
+    axes.set_ylabel("change of the coefficient (%)")
+    layer_axis(axes, depth(removal))
+    legend(figure, axes, columns=3)
+    return figure
+
+
+def caption(run: Run) -> Caption:
+    """Names the number of keys and of trigger examples."""
+    table = run.table(REMOVAL)
+    last = rows(table, removed="last")
+    text = (
+        "Mean relative change of a key's memory coefficient when the first, the last or another random token of its "
+        f"trigger example is removed. {number(last['keys'].sum())} keys with up to "
+        f"{run.settings.keys.removal_triggers} trigger examples each, {number(last['triggers'].sum())} in all. "
+        f"{number(last['skipped'].sum())} further trigger examples are left out, because they are too short to lose a "
+        f"token. {INTERVALS}"
+    ) + paper_line(run, "Grey lines are the paper's.")
+    courses = [
+        f"{removed} token removed: {course(rows(table, removed=removed), 'change', change)}"
+        for removed in ("first", "random", "last")
+    ]
+    return Caption(text, f"Lines per layer. {'; '.join(courses)}.")
+
+
+FIGURE = Figure((REMOVAL,), draw, caption)

@@ -1,0 +1,62 @@
+"""Figure 4: how often the prediction of a value is the token that follows its key's first trigger example."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve, share_axis
+from ffkv.report.figure import Caption, Figure
+from ffkv.report.wording import PROJECTIONS, course, paper_line, rows
+from ffkv.results.run import Run
+from ffkv.results.text import number
+
+AGREEMENT = "figure_4_agreement"
+LABELS = {
+    "trigger": "values and their keys",
+    "negative": "bottom of values, negative triggers",
+    "permuted": "keys permuted",
+    "unigram": "token of the corpus",
+    "uniform": "any token",
+}
+
+
+def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
+    """Lines per layer: the agreement, its three baselines, and the agreement of negative coefficients if there are any."""
+    agreement = run.table(AGREEMENT)
+    figure, (axes,) = canvas()
+    present = [source for source in LABELS if source in agreement["source"].unique()]
+    for style, source in enumerate(present):
+        curve(axes, rows(agreement, source=source), "rate", LABELS[source], style, len(present))
+    if paper:
+        paper_curve(axes, paper, depth(agreement))
+    share_axis(axes, "agreement rate")
+    layer_axis(axes, depth(agreement))
+    legend(figure, axes, columns=3 if "negative" in present else 5)
+    return figure
+
+
+def caption(run: Run) -> Caption:
+    """Names the number of values, the projection and the baselines."""
+    table = run.table(AGREEMENT)
+    own, permuted = rows(table, source="trigger"), rows(table, source="permuted")
+    negative = rows(table, source="negative")
+    text = (
+        "How often the token that a value predicts is the token that follows its key's strongest trigger example in "
+        f"the corpus: {number(own['agreeing'].sum())} of {number(own['keys'].sum())} values. "
+        f"{number(own['dead'].sum())} keys without a trigger example are left out. "
+        f"{PROJECTIONS[run.settings.values.projection]} There are three baselines: the keys of a layer permuted (mean "
+        "and middle 95 % of 1,000 permutations); a token drawn from the corpus in place of the next token; any token "
+        f"of the vocabulary in its place (1 in {number(run.anatomy.vocabulary)}). Bars are 95 % intervals."
+    )
+    description = f"Lines per layer. Agreement: {course(own, 'rate')}. With keys permuted: {course(permuted, 'rate')}."
+    if len(negative):
+        text += (
+            " A memory with a negative coefficient promotes the bottom of its value, which is the token with the lowest "
+            "logit. The bottom of the value is the token that follows the key's most negative trigger example for "
+            f"{number(negative['agreeing'].sum())} of {number(negative['keys'].sum())} values."
+        )
+        description += f" Bottom of values and negative trigger examples: {course(negative, 'rate')}."
+    return Caption(text + paper_line(run, "The grey line is the paper's."), description)
+
+
+FIGURE = Figure((AGREEMENT,), draw, caption)

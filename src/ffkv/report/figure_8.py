@@ -1,0 +1,53 @@
+"""Figure 8: the share of prefixes in which no memory's prediction is the prediction of the layer."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve, share_axis
+from ffkv.report.figure import Caption, Figure
+from ffkv.report.wording import INTERVALS, PROJECTIONS, course, paper_line, rows
+from ffkv.results.run import Run
+from ffkv.results.text import number, percent
+
+NO_AGREEMENT, CASES = "figure_8_no_agreement", "figure_8_agreement_cases"
+ALL_LAYERS = -1  # the row of CASES that counts all layers together
+
+
+def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
+    """Lines per layer: no active memory agrees, and no memory at all agrees."""
+    table = run.table(NO_AGREEMENT)
+    figure, (axes,) = canvas()
+    for style, (reading, label) in enumerate([("active", "no active memory agrees"), ("all", "no memory agrees")]):
+        curve(axes, rows(table, reading=reading), "share", label, style, 2)
+    if paper:
+        paper_curve(axes, paper, depth(table))
+    share_axis(axes, "prefixes", whole=True)
+    layer_axis(axes, depth(table))
+    legend(figure, axes)
+    return figure
+
+
+def caption(run: Run) -> Caption:
+    """Defines both readings, and tells of the prefixes in which a memory does agree."""
+    table = run.table(NO_AGREEMENT)
+    cases = rows(run.table(CASES), layer=ALL_LAYERS).iloc[0]
+    text = (
+        f"Share of {number(table['prefixes'].max())} validation prefixes in which no memory predicts the token that the "
+        "layer's output predicts, so that several memories compose it: no active memory (m > 0), and no memory at all. "
+        f"{PROJECTIONS[run.settings.values.projection]} {INTERVALS} In {number(cases['cases'])} cases (a prefix in a "
+        f"layer) an active memory agrees. In {percent(cases['stop_word_share'])} of them the next token is a stop word "
+        f"(in all prefixes: {percent(cases['base_stop_word_share'])}; in the paper's cases: 60 %). In "
+        f"{percent(cases['short_share'])} of them the prefix has fewer than {run.settings.composition.short_prefix} "
+        f"words (in all prefixes: {percent(cases['base_short_share'])}; in the paper's cases: 43 %)."
+    )
+    text += paper_line(run, "The grey line is the paper's.")
+    active, everything = rows(table, reading="active"), rows(table, reading="all")
+    description = (
+        f"Lines per layer. No active memory agrees: {course(active, 'share')}. No memory at all agrees: "
+        f"{course(everything, 'share')}."
+    )
+    return Caption(text, description)
+
+
+FIGURE = Figure((NO_AGREEMENT, CASES), draw, caption)

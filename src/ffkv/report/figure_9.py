@@ -1,0 +1,42 @@
+"""Figure 9: the share of prefixes in which the residual already predicts the model's prediction."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve, share_axis
+from ffkv.report.figure import Caption, Figure
+from ffkv.report.wording import INTERVALS, course, paper_line
+from ffkv.results.run import Run
+from ffkv.results.text import number
+
+RESIDUAL = "figure_9_residual_agreement"
+
+
+def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
+    """One line per layer."""
+    table = run.table(RESIDUAL)
+    figure, (axes,) = canvas()
+    curve(axes, table, "share", "the residual predicts what the model predicts")
+    if paper:
+        paper_curve(axes, paper, depth(table))
+    share_axis(axes, "prefixes", whole=True)
+    layer_axis(axes, depth(table))
+    legend(figure, axes)
+    return figure
+
+
+def caption(run: Run) -> Caption:
+    """Names the number of prefixes and the place where the residual is read."""
+    table = run.table(RESIDUAL)
+    text = (
+        "How often the residual stream already predicts the token that the model will predict, before the layer's "
+        f"feed-forward output is added. {number(table['prefixes'].max())} validation prefixes. The model's own head "
+        f"turns the residual into a prediction. {INTERVALS}"
+    )
+    return Caption(
+        text + paper_line(run, "The grey line is the paper's."), f"A line per layer: {course(table, 'share')}."
+    )
+
+
+FIGURE = Figure((RESIDUAL,), draw, caption)

@@ -1,0 +1,100 @@
+"""The tables of the page: the run's tables as they are, and two tables for reading."""
+
+import base64
+from dataclasses import dataclass
+
+import pandas as pd
+from markupsafe import Markup
+
+from ffkv.report.text import MINUS
+from ffkv.results.memory_name import memory_name
+from ffkv.results.run import Run
+from ffkv.results.text import ending, number, percent, token, visible
+
+MAX_TEXT_CHARACTERS = 160  # of a longer prefix a table shows the end
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table as the page shows it.
+
+    Attributes:
+        name: the table's name, such as "figure_4_agreement".
+        headers: heading of each column [column].
+        numeric: whether a column holds numbers [column].
+        rows: text of each cell [row, column].
+        file: name under which the reader saves the table; "" where the page offers no file.
+        href: the file's content as a data link; "" where the page offers no file.
+    """
+
+    name: str
+    headers: list[str]
+    numeric: list[bool]
+    rows: list[list[Markup | str]]
+    file: str = ""
+    href: str = ""
+
+
+def data_table(run: Run, name: str) -> PageTable:
+    """A table of the run, with all its columns and its file."""
+    frame, file = run.table(name), run.table_file(name)
+    return PageTable(
+        name=name,
+        headers=[column.replace("_", " ") for column in frame],
+        numeric=[pd.api.types.is_numeric_dtype(frame[column]) for column in frame],
+        rows=[[_cell(column, value) for column, value in zip(frame, row)] for row in frame.itertuples(index=False)],
+        file=file.name,
+        href="data:text/csv;charset=utf-8;base64," + base64.b64encode(file.read_bytes()).decode(),
+    )
+
+
+def predictive_values(run: Run) -> PageTable:
+    """The values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
+    rows = [
+        [
+            memory_name(row.layer, row.memory),
+            chip(row.token),
+            percent(row.top_probability),
+            f"{row.matching} of {row.triggers}",
+            Markup("{} {}").format(ending(row.prefix, MAX_TEXT_CHARACTERS), chip(row.next_token))
+            if row.next_token
+            else "",
+        ]
+        for row in run.table("table_2_predictive_values").itertuples()
+    ]
+    headers = [
+        "memory",
+        "prediction",
+        "probability",
+        "followed by it",
+        "trigger example and its next token",
+    ]
+    return PageTable("predictive values", headers, [False, False, True, True, False], rows)
+
+
+def prediction_changes(run: Run) -> PageTable:
+    """The sampled changes of prediction in the last layer."""
+    rows = [
+        [
+            Markup("{} {}").format(ending(row.text, MAX_TEXT_CHARACTERS), chip(row.next_token)),
+            Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
+            "–" if pd.isna(row.cosine) else f"{row.cosine:.2f}".replace("-", MINUS),
+            percent(row.cosine_percentile),
+        ]
+        for row in run.table("prediction_changes").itertuples()
+    ]
+    headers = ["prefix and its next token", "residual → block output", "cosine", "closer than"]
+    return PageTable("prediction changes", headers, [False, False, True, True], rows)
+
+
+def chip(text: str) -> Markup:
+    """A token, set off from the text around it."""
+    return Markup('<span class="token">{}</span>').format(token(text))
+
+
+def _cell(column: str, value: str | float) -> Markup | str:
+    if isinstance(value, str):
+        return token(value) if "token" in column else visible(value)
+    if column == "layer":
+        return f"{value:.0f}" if value >= 0 else "all"
+    return number(value)

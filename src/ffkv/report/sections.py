@@ -1,0 +1,166 @@
+"""The sections of the page: their words, their figures and their tables."""
+
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+from ffkv.report import drawing
+from ffkv.report.figure import Caption, paper_numbers
+from ffkv.report.page_tables import PageTable, data_table, prediction_changes, predictive_values
+from ffkv.report.registry import FIGURES, load_figure
+from ffkv.results.run import Run
+
+# Section: its heading and its introduction. The section "run" also has the facts of the run, and is written apart.
+SECTIONS = {
+    "keys": (
+        "Keys",
+        "A key is a row of the first matrix of a feed-forward layer. Its memory coefficient says how strongly a prefix "
+        "matches the key. The trigger examples of a key are the prefixes of the train split that match it most strongly.",
+    ),
+    "values": (
+        "Values",
+        "A value is a row of the second matrix of a feed-forward layer. It is a vector in the space of the residual "
+        "stream, so that the model's head turns it into a distribution over the vocabulary.",
+    ),
+    "composition": (
+        "Composition",
+        "The output of a layer is the sum of its values, each multiplied by its memory coefficient. These figures ask how "
+        "many memories contribute, and whether the sum predicts what one of them predicts.",
+    ),
+    "refinement": (
+        "Refinement",
+        "Each block adds to the residual stream. These figures ask at which layer the stream holds the model's "
+        "prediction, and how the feed-forward layer changes it.",
+    ),
+}
+PRECISION = (
+    "The coefficients of the sampled keys' trigger examples were computed again in float32, with the same weights "
+    "({dtype}). The table shows the error of the coefficients relative to themselves, the share of keys whose first "
+    "trigger example remains the first, and the share of trigger examples in the upper half of a key's list that remain "
+    "there. It does not show the effect of rounding the weights themselves."
+)
+PREDICTIVE = (
+    "The {count} values with the highest probability of their top token. The table shows how many of a key's trigger "
+    "examples are followed by this token. It also shows the strongest of these examples, or the strongest of all "
+    "examples if none of them is followed by the token. Of the 100 such values of the paper, 97 were in its upper six layers, "
+    "and 46 had such an example."
+)
+CHANGES = (
+    "A random sample of the validation prefixes in which the last feed-forward layer changes the residual's prediction. "
+    "The cosine compares the output embeddings of both tokens. “Closer than” is the share of random pairs of tokens that "
+    "have a lower cosine. In the paper, 66 of 100 such changes were judged to be changes to an unrelated word."
+)
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A figure with everything that belongs to it.
+
+    Attributes:
+        name: the figure's name, such as "figure_4".
+        heading: number and title, such as "Figure 4. Agreement ...". A figure that is not in the paper has no number.
+        caption: the words below the figure.
+        svg: the drawing.
+        tables: the tables that the figure shows.
+    """
+
+    name: str
+    heading: str
+    caption: Caption
+    svg: Markup
+    tables: list[PageTable]
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """Tables between the figures of a section.
+
+    Attributes:
+        anchor: id of the heading; "" where there is none.
+        heading: the heading; "" where there is none.
+        text: a paragraph; "" where there is none.
+        table: a table whose first rows are open; None where there is none.
+        folded: tables that the reader opens: what each of them shows, and the table.
+    """
+
+    anchor: str = ""
+    heading: str = ""
+    text: str = ""
+    table: PageTable | None = None
+    folded: list[tuple[str, PageTable]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page: words, tables, figures, tables.
+
+    Attributes:
+        name: id of the section.
+        heading: the heading.
+        introduction: the paragraph below the heading.
+        exhibits: the figures.
+        before, after: the tables above and below the figures.
+    """
+
+    name: str
+    heading: str
+    introduction: str
+    exhibits: list[Exhibit]
+    before: list[TableBlock]
+    after: list[TableBlock]
+
+
+def draw_exhibits(run: Run) -> dict[str, Exhibit]:
+    """Draws the figures that the run has, in the order of the registry: name to figure."""
+    paper = paper_numbers() if run.settings.report.paper_curves else {}
+    exhibits = {}
+    with drawing.look():
+        for name, entry in FIGURES.items():
+            figure = load_figure(name)
+            if not figure.applies(run):
+                continue
+            number = name.replace("figure_", "Figure ") + ". " if name.startswith("figure_") else ""
+            heading, caption = number + entry.title, figure.caption(run)
+            svg = drawing.svg(figure.draw(run, paper.get(name)), name, heading, caption.description)
+            tables = [data_table(run, table) for table in figure.tables]
+            exhibits[name] = Exhibit(name, heading, caption, Markup(svg), tables)
+    return exhibits
+
+
+def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[Section]:
+    """The sections of the page, but for the run's own."""
+    before = {"keys": _key_tables(run)}
+    after = {"values": [_predictive(run)], "refinement": [_changes(run)]}
+    return [
+        Section(name, *words, of_section(name, exhibits), before.get(name, []), after.get(name, []))
+        for name, words in SECTIONS.items()
+    ]
+
+
+def of_section(section: str, exhibits: dict[str, Exhibit]) -> list[Exhibit]:
+    """The figures of one section."""
+    return [exhibit for name, exhibit in exhibits.items() if FIGURES[name].section == section]
+
+
+def _key_tables(run: Run) -> list[TableBlock]:
+    blocks = [TableBlock(folded=[("How often keys fire, per layer", data_table(run, "activity"))])]
+    if "precision" in run.tables:
+        folded = [("Effect of the weights' type on trigger examples, per layer", data_table(run, "precision"))]
+        blocks.append(TableBlock(text=PRECISION.format(dtype=run.anatomy.dtype), folded=folded))
+    return blocks
+
+
+def _predictive(run: Run) -> TableBlock:
+    table, tables = predictive_values(run), ("table_2_predictive_layers", "table_2_predictive_values")
+    return TableBlock(
+        "predictive",
+        "Table 2. Predictive values",
+        PREDICTIVE.format(count=len(table.rows)),
+        table,
+        list(zip(("Number of these values per layer", "All columns"), (data_table(run, name) for name in tables))),
+    )
+
+
+def _changes(run: Run) -> TableBlock:
+    folded = [("All columns", data_table(run, "prediction_changes"))]
+    return TableBlock("changes", "Changes in the last layer", CHANGES, prediction_changes(run), folded)

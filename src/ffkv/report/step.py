@@ -1,0 +1,26 @@
+"""The report of a run: a page, and a file per figure."""
+
+from pathlib import Path
+
+from ffkv.files.atomic import atomic
+from ffkv.report.page import render
+from ffkv.report.sections import draw_exhibits
+from ffkv.results.run import Run
+
+
+def write_report(run: Run, output: Path | str) -> None:
+    """Writes the page of a run, and each figure as an SVG file in the folder `figures` beside the page.
+
+    Args:
+        run: the run, from `ffkv.open`.
+        output: the HTML file to write.
+    Raises:
+        UserError: a file of the run is missing, damaged, or of another model, tokenizer or corpus. Nothing is written.
+    """
+    exhibits = draw_exhibits(run)
+    page = render(run, exhibits)
+    for name, exhibit in exhibits.items():
+        with atomic(Path(output).parent / "figures" / f"{name}.svg", summed=False) as temporary:
+            temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")
+    with atomic(Path(output), summed=False) as temporary:
+        temporary.write_text(page, encoding="utf-8")

@@ -1,0 +1,211 @@
+"""One memory of a run: what triggers its key, and what its value promotes."""
+
+import functools
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES
+from ffkv.errors import UserError
+from ffkv.results.html import examples_table, summary, table, tokens_table
+from ffkv.results.memory_name import memory_name
+from ffkv.results.memory_statistics import key_statistics, token_texts, value_statistics
+from ffkv.results.run_files import RunFiles
+from ffkv.results.text import number, percent, visible
+
+SHOWN = 5  # rows of each table in a notebook's summary
+
+
+class Memory:
+    """A memory: a key with its trigger examples, and a value with the tokens that it promotes.
+
+    Only the rows of this memory are read, when they are asked for, and they are kept as long as this object lives.
+
+    Attributes:
+        layer: the layer, from 0.
+        memory: the memory in its layer, from 0.
+        name: both in one word: "L3.17".
+        unit: in a mixture of experts "expert 2, unit 17" or "shared, unit 3"; "" in other layers.
+    """
+
+    def __init__(self, files: RunFiles, layer: int, memory: int):
+        """Use `Run.memory`."""
+        self._files, self.layer, self.memory = files, layer, memory
+        self.name = memory_name(layer, memory)
+        self.unit = files.anatomy.layers[layer].unit(memory)
+        self._row = files.anatomy.layer_offset[layer] + memory
+
+    def __repr__(self) -> str:
+        """One line for a person."""
+        return f"<Memory {self.name} of {self._files.name}>"
+
+    def _repr_html_(self) -> Markup:
+        """A summary for a notebook."""
+        numbers, unit = self.statistics, [self.unit] if self.unit else []
+        fires = f"fires on {percent(numbers['firing_rate'])} of prefixes"
+        facts = [*unit, fires, f"maximum coefficient {number(numbers['maximum_coefficient'])}"]
+        labels = [[visible(row.label), str(row.prefixes)] for row in self.patterns.head(SHOWN).itertuples()]
+        return summary(
+            f"Memory {self.name} of {self._files.name}",
+            facts,
+            examples_table("Trigger examples", self.triggers.head(SHOWN)),
+            examples_table("Negative trigger examples", self.negative_triggers.head(SHOWN)),
+            table("Patterns", ["pattern", "trigger examples"], labels),
+            tokens_table(
+                "The value promotes",
+                self.promotes(min(SHOWN, len(self._files.vocabulary), self._files.settings.values.top_tokens)),
+            ),
+        )
+
+    @functools.cached_property
+    def triggers(self) -> pd.DataFrame:
+        """The trigger examples, the highest coefficient first, one row per example.
+
+        rank (from 0), coefficient, text (of the prefix), last_token (the last token of the text), next_token (the token
+        that follows it in the corpus), position (length of the prefix in tokens, without BOS), sentence (number in the
+        train split, from 0), document (name of its document). Of a gated memory also gate and up: the signs of the
+        coefficient's two factors, 1 or -1; 0 where they are not known.
+
+        Raises:
+            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
+        """
+        return self._examples("")
+
+    @functools.cached_property
+    def negative_triggers(self) -> pd.DataFrame:
+        """The prefixes with the most negative coefficients, the most negative first; columns as of `triggers`.
+
+        No rows where coefficients are never negative, or where the run does not keep negative ones.
+
+        Raises:
+            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
+        """
+        return self._examples("negative/")
+
+    def _examples(self, side: str) -> pd.DataFrame:
+        names = ["coefficient", "position", "sentence", "next_token", "gate"]
+        with self._files.open_triggers() as file:
+            count = int(file[f"{side}count"][self._row]) if f"{side}count" in file else 0
+            stored = {name: file[f"{side}{name}"][self._row, :count] if count else [] for name in names}
+        columns = {name: np.asarray(values) for name, values in stored.items()}
+        corpus, gate = self._files.corpus("train"), columns["gate"]
+        texts, last_tokens, documents = [], [], []
+        for sentence, position in zip(columns["sentence"].tolist(), columns["position"].tolist()):
+            text = corpus.prefix_text(sentence, position)
+            texts.append(text)
+            last_tokens.append(text[corpus.character(sentence, max(position - 1, 0)) :])
+            documents.append(corpus.document_names[int(corpus.document[sentence])])
+        examples = pd.DataFrame(
+            {
+                "rank": np.arange(count),
+                "coefficient": columns["coefficient"],
+                "text": texts,
+                "last_token": last_tokens,
+                "next_token": token_texts(columns["next_token"], self._files.vocabulary),
+                "position": columns["position"],
+                "sentence": columns["sentence"],
+                "document": documents,
+            }
+        )
+        if not self._files.anatomy.layers[self.layer].gated:
+            return examples
+        return examples.assign(gate=gate, up=np.sign(columns["coefficient"]).astype(np.int8) * gate)
+
+    def promotes(self, count: int = 10) -> pd.DataFrame:
+        """The tokens of the highest logits of the value by itself: what a positive coefficient promotes.
+
+        Args:
+            count: number of tokens.
+        Returns:
+            One row per token, the highest logit first: token (its text), id, log_probability (nats), probability.
+        Raises:
+            UserError: the run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
+        """
+        return self._predictions("top", count)
+
+    def demotes(self, count: int = 10) -> pd.DataFrame:
+        """The tokens of the lowest logits of the value by itself: what a negative coefficient promotes.
+
+        Args:
+            count: number of tokens.
+        Returns:
+            One row per token, the lowest logit first: token (its text), id, log_probability (nats), probability.
+        Raises:
+            UserError: the run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
+        """
+        return self._predictions("bottom", count)
+
+    def _predictions(self, end: str, count: int) -> pd.DataFrame:
+        with self._files.open_projections(self._files.layer_group(self.layer)) as file:
+            row = self._projection_row(file["layer"], file["memory"])
+            kept = file[f"{end}_token"].shape[1]
+            if not 0 < count <= kept:
+                raise UserError(
+                    f"The run keeps {kept} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to {kept},"
+                    " or set values.top_tokens and run the workflow again."
+                )
+            ids = file[f"{end}_token"][row, :count]
+            log_probability = file[f"{end}_log_probability"][row, :count].astype(float)
+        return pd.DataFrame(
+            {
+                "token": token_texts(ids, self._files.vocabulary),
+                "id": ids,
+                "log_probability": log_probability,
+                "probability": np.exp(log_probability),
+            }
+        )
+
+    def _projection_row(self, layers, memories) -> int:
+        """The memory's row in the file of its layer group: files hold the group's memories in order."""
+        group = self._files.layer_groups[self._files.layer_group(self.layer)]
+        row = self._row - self._files.anatomy.layer_offset[group.start]
+        if not (row < len(layers) and (layers[row], memories[row]) == (self.layer, self.memory)):
+            raise UserError(
+                f"values/projections does not hold {self.name} where it must be: it was made with another"
+                " layer_groups. Run the workflow again."
+            )
+        return row
+
+    @functools.cached_property
+    def patterns(self) -> pd.DataFrame:
+        """The patterns in the trigger examples, those in the most examples first, one row per pattern.
+
+        pattern (its number, from 0), kind (such as "last word"), family ("shallow" or "semantic"), label (the pattern in
+        words), prefixes (number of trigger examples that have it), chance (probability that a random prefix has it),
+        p_value, q_value (share of false patterns among those at least as significant in the layer), ranks (of the
+        trigger examples that have it). No rows for a memory that is not among the sampled keys, or has no pattern.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        rows = self._files.memory_rows("keys/patterns", self.layer, self.memory)
+        rows = rows[rows["sample"] == "trigger"].drop(columns=["sample", "layer", "memory"])
+        return rows.sort_values(["prefixes", "q_value", "pattern"], ascending=[False, True, True], ignore_index=True)
+
+    @functools.cached_property
+    def statistics(self) -> pd.Series:
+        """Numbers about the memory, by name: the columns of `Run.memories` but for layer, memory and name.
+
+        Raises:
+            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
+        """
+        with self._files.open_triggers() as file:
+            key = key_statistics(file, slice(self._row, self._row + 1))
+        rows = self._files.memory_rows("values/by_memory", self.layer, self.memory)
+        value = value_statistics(rows, self._files.vocabulary)
+        return pd.Series({name: frame[name][0] for frame in (key, value) for name in frame}, name=self.name)
+
+    @functools.cached_property
+    def histogram(self) -> pd.DataFrame:
+        """How often the coefficient falls into each bin, over the prefixes of every eighth sentence.
+
+        One row per bin: low (included), high (excluded), prefixes (number of prefixes). The first bin holds all
+        coefficients that are not positive.
+
+        Raises:
+            UserError: the file is missing, damaged, or of another model, tokenizer or corpus.
+        """
+        with self._files.open_triggers() as file:
+            counts = file["histogram"][self._row]
+        return pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})

@@ -1,0 +1,272 @@
+"""A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
+
+import functools
+import operator
+from pathlib import Path
+from typing import TYPE_CHECKING, SupportsIndex
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from pydantic import ValidationError
+
+from ffkv.errors import UserError
+from ffkv.files.checksums import verify_sum
+from ffkv.model.anatomy import read_anatomy
+from ffkv.results.html import summary, table
+from ffkv.results.memory import Memory
+from ffkv.results.memory_name import check_memory, memory_name, parse_memory_name
+from ffkv.results.memory_statistics import key_statistics, value_statistics
+from ffkv.results.run_files import RunFiles
+from ffkv.results.run_tables import read_benchmarks, read_table, table_files, unknown
+from ffkv.results.search import promoting, triggered
+from ffkv.results.text import number, percent, visible
+from ffkv.settings import Settings
+
+if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
+    from ffkv.model.checkpoint.load import LoadedModel
+
+
+def open(path: Path | str) -> "Run":
+    """Opens a finished run. Only `settings.json` and `model/anatomy.json` are read; all else is read when it is asked for.
+
+    Args:
+        path: the run's folder, `results/<run>`.
+    Returns:
+        The run.
+    Raises:
+        UserError: the folder is missing, holds no run, or one of the two files is damaged.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder. Name the folder of a run, such as results/demo.")
+    return Run(folder, _read_settings(folder / "settings.json"), read_anatomy(folder / "model"))
+
+
+def _read_settings(path: Path) -> Settings:
+    verify_sum(path)
+    try:
+        return Settings.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist. Name the folder of a finished run, such as results/demo.") from error
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} does not hold the complete settings of a run: {error}") from error
+
+
+class Run(RunFiles):
+    """A finished run: its settings, model, corpora, tables and memories.
+
+    Every file is checked when it is read: a file that belongs to another model, tokenizer or corpus is refused. Files
+    are read when they are asked for, and what was read is kept as long as this object lives.
+
+    Attributes:
+        folder: `results/<run>`.
+        settings: the run's complete settings.
+        anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
+    """
+
+    def __repr__(self) -> str:
+        """One line for a person."""
+        layers, memories = len(self.anatomy.layers), self.anatomy.layer_offset[-1]
+        return f"<Run {self.name}: {self.anatomy.checkpoint}, {layers} layers, {memories:,} memories>"
+
+    # Tables
+
+    @functools.cached_property
+    def layers(self) -> pd.DataFrame:
+        """The layers, one row per layer.
+
+        layer (from 0), memories (number of memories), kind (how the layer is built), gated, signed (whether coefficients
+        can be negative), dead (memories without a trigger example), agreement (share of the memories whose value's top
+        token follows the strongest trigger example, as in figure 4; NaN where all memories are dead).
+
+        Raises:
+            UserError: a table that is needed is missing.
+        """
+        layers = pd.DataFrame(
+            [(each.index, each.memories, each.kind, each.gated, each.signed) for each in self.anatomy.layers],
+            columns=["layer", "memories", "kind", "gated", "signed"],
+        )
+        agreement = self.table("figure_4_agreement").query("source == 'trigger'").set_index("layer")["rate"]
+        dead = self.table("activity").set_index("layer")["dead"]
+        return layers.assign(dead=layers["layer"].map(dead), agreement=layers["layer"].map(agreement))
+
+    @functools.cached_property
+    def _table_files(self) -> dict[str, Path]:
+        return table_files(self.folder, self.settings)
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables that `table` reads, such as "figure_4_agreement"."""
+        return sorted(self._table_files)
+
+    def table_file(self, name: str) -> Path:
+        """The CSV file of a table.
+
+        Raises:
+            UserError: there is no table of this name; lists the names that exist.
+        """
+        if name not in self._table_files:
+            raise unknown(f"table in {self.folder} called", name, self.tables)
+        return self._table_files[name]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table that a figure or a section of the report shows.
+
+        Args:
+            name: the file's name without its ending, such as "figure_4_agreement". See `tables`.
+        Returns:
+            The table. Texts from the corpus stay texts, also where a text reads "nan" or "1". You may change it: each
+            call reads the file again.
+        Raises:
+            UserError: there is no table of this name (the message lists the names that exist), or it is damaged.
+        """
+        return read_table(self.table_file(name))
+
+    def benchmarks(self) -> pd.DataFrame:
+        """How much time and memory each rule of the workflow took.
+
+        Returns:
+            One row per rule: rule, jobs (number of jobs), seconds (of all jobs together), longest (seconds of the
+            longest job), memory (highest peak, MiB). No rows where Snakemake wrote no benchmark files.
+        """
+        return read_benchmarks(self.folder / "benchmarks", self.settings)
+
+    # Memories
+
+    def memory(self, layer: SupportsIndex | str, memory: SupportsIndex | None = None) -> Memory:
+        """One memory.
+
+        Args:
+            layer: the layer, from 0; or, without `memory`, the name of a memory: "L3.17", "3.17", "3/17", or "L3D17" as
+                LM-Debugger writes it.
+            memory: the memory in its layer, from 0.
+        Returns:
+            The memory. Nothing is read yet.
+        Raises:
+            UserError: the name has another form, or there is no such memory; says which exist.
+        """
+        if isinstance(layer, str):
+            if memory is not None:
+                raise UserError(
+                    "Name a memory by two numbers, as in memory(3, 17), or by one text, as in memory('L3.17')."
+                )
+            place = parse_memory_name(layer)
+        elif memory is None:
+            raise UserError(f"Name the memory too, as in memory({layer}, 17).")
+        else:
+            place = operator.index(layer), operator.index(memory)
+        check_memory(*place, [each.memories for each in self.anatomy.layers])
+        return Memory(self, *place)
+
+    def memories(
+        self,
+        promotes: str | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+        minimum: float | None = None,
+    ) -> pd.DataFrame:
+        """The memories with their statistics; all of them, or those that a search finds.
+
+        Args:
+            promotes: only memories that keep this token among the top tokens of their value. Blanks at the two ends do
+                not count: "church" finds " church" too. Adds promoted_token, promoted_rank (from 0) and
+                promoted_probability.
+            text: only memories with a trigger example whose text contains this, to the letter. Adds examples_with_text
+                (number of such examples) and coefficient_with_text (their highest coefficient).
+            sort: the column to sort by, the largest value first; equal values stay in the order of the memories. By
+                default "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by
+                `text`, else the order of the memories.
+            minimum: only memories whose value in the sorted column is at least this.
+        Returns:
+            One row per memory: layer, memory (both from 0), name ("L3.17"); of the key firing_rate (share of the
+            prefixes with a positive coefficient), mean_coefficient, maximum_coefficient, trigger_examples; of the value
+            norm, top_token, top_probability, tied, bottom_token, next_token (after the strongest trigger example), rank
+            (of next_token in the value's prediction, from 0), agrees (whether top_token is next_token), matching
+            (trigger examples that top_token follows), first_match (the first of them, from 0); where negative
+            coefficients are kept also negative_rate, minimum_coefficient, negative_trigger_examples,
+            negative_next_token, negative_agrees. You may change it.
+        Raises:
+            UserError: the model has no such token; there is no such column; `minimum` without a sorted column; or a file
+                is missing, damaged, or of another model, tokenizer or corpus.
+        """
+        memories = self._statistics
+        for search, wanted in ((promoting, promotes), (triggered, text)):
+            if wanted is not None:
+                memories = memories.join(search(self, wanted).set_index("row"), how="inner")
+        by_default = (
+            "promoted_probability" if promotes is not None else "coefficient_with_text" if text is not None else None
+        )
+        column = sort or by_default
+        if column is None and minimum is not None:
+            raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
+        if column is not None:
+            memories = self._sorted(memories, column, minimum)
+        return memories.reset_index(drop=True)
+
+    @staticmethod
+    def _sorted(memories: pd.DataFrame, column: str, minimum: float | None) -> pd.DataFrame:
+        if column not in memories:
+            raise unknown("column", column, list(memories))
+        if minimum is not None:
+            if not pd.api.types.is_numeric_dtype(memories[column]):
+                raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
+            memories = memories[memories[column] >= minimum]
+        return memories.sort_values(column, ascending=False, kind="stable")
+
+    @functools.cached_property
+    def _statistics(self) -> pd.DataFrame:
+        """The memories in the order of flat arrays: layer, memory, name and all statistics. Read once per run object."""
+        counts = [layer.memories for layer in self.anatomy.layers]
+        place = pd.DataFrame(
+            {
+                "layer": np.repeat(np.arange(len(counts)), counts),
+                "memory": np.concatenate([np.arange(count) for count in counts]),
+            }
+        )
+        place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
+        by_memory = self.details("values/by_memory")
+        if not np.array_equal(by_memory[["layer", "memory"]], place[["layer", "memory"]]):
+            raise UserError(
+                f"{self.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again."
+            )
+        with self.open_triggers() as file:
+            key = key_statistics(file)
+        return pd.concat([place, key, value_statistics(by_memory, self.vocabulary)], axis=1)
+
+    def _repr_html_(self) -> Markup:
+        """A summary for a notebook."""
+        anatomy, layers = self.anatomy, self.layers
+        facts = [
+            visible(anatomy.checkpoint),
+            f"{anatomy.architecture}, {number(anatomy.parameters)} parameters",
+            f"{len(layers)} layers, {number(layers['memories'].sum())} memories",
+            visible(f"corpus {self.settings.corpus.dataset}"),
+            f"{number(self.corpora['train']['sentences'])} train sentences",
+        ]
+        rows = [
+            [str(row.layer), number(row.memories), row.kind, number(row.dead), percent(row.agreement)]
+            for row in layers.itertuples()
+        ]
+        return summary(
+            f"Run {self.name}",
+            facts,
+            table("Layers", ["layer", "memories", "kind", "dead", "agreement"], rows),
+            table("Tables", ["run.table(...)"], [[name] for name in self.tables]),
+        )
+
+    # The model
+
+    def model(self, device: str = "auto") -> "LoadedModel":
+        """Loads the model that was proven, from its checkpoint.
+
+        Args:
+            device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
+        Returns:
+            The model in evaluation mode on the device, with its anatomy.
+        Raises:
+            UserError: the checkpoint is gone, its weights have changed, or there is no such device.
+        """
+        from ffkv.model.checkpoint.load import load
+
+        return load(self.folder / "model", device)

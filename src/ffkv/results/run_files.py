@@ -1,0 +1,170 @@
+"""The files of a run, each checked for the model, tokenizer and corpus that it belongs to."""
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pandas as pd
+
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.errors import UserError
+from ffkv.files import hdf5, tables
+from ffkv.files.checksums import verify_sum
+from ffkv.model.anatomy import Anatomy
+from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
+from ffkv.parts import Part
+from ffkv.results.run_tables import unknown
+from ffkv.settings import Settings
+
+SPLITS = ("train", "validation")
+# The split that a file's numbers are about, by the first folder of its path, or by its name.
+SPLIT_OF = {
+    "triggers": "train",
+    "keys": "train",
+    "values": "train",
+    "sampled_prefixes": "validation",
+    "composition": "validation",
+    "refinement": "validation",
+}
+
+
+class RunFiles:
+    """What is stored of a run.
+
+    Every file is checked when it is read: a file that belongs to another model, tokenizer or corpus is refused. Files
+    are read when they are asked for, and what was read is kept as long as this object lives.
+
+    Attributes:
+        folder: `results/<run>`.
+        settings: the run's complete settings.
+        anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
+    """
+
+    def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):
+        """Use `ffkv.open`."""
+        self.folder, self.settings, self.anatomy = folder, settings, anatomy
+        self._corpora_read: dict[str, Corpus] = {}
+
+    @property
+    def name(self) -> str:
+        """The run's name: the name of its folder."""
+        return self.folder.resolve().name
+
+    @functools.cached_property
+    def corpora(self) -> dict[str, dict[str, Any]]:
+        """Facts about the corpus of each split ("train", "validation").
+
+        counts (of documents and sentences that were read or left out), settings (of the section `corpus`), tokens,
+        sentences, corpus_hash.
+
+        Raises:
+            UserError: a corpus is missing, damaged, or of another tokenizer.
+        """
+        return {split: self._corpus_facts(split) for split in SPLITS}
+
+    def _corpus_facts(self, split: str) -> dict[str, Any]:
+        with hdf5.open(self._corpus_file(split), "corpus", self.anatomy.identity) as file:
+            facts = {name: file.attrs[name] for name in ("counts", "settings", "tokens", "sentences", "corpus_hash")}
+        return {**facts, "counts": json.loads(facts["counts"]), "settings": json.loads(facts["settings"])}
+
+    def _corpus_file(self, split: str) -> Path:
+        if split not in SPLITS:
+            raise unknown("split", split, list(SPLITS))
+        return self.folder / "corpus" / f"{split}.h5"
+
+    def corpus(self, split: str = "train") -> Corpus:
+        """The sentences of a split. Trigger examples are from "train".
+
+        Raises:
+            UserError: there is no such split, or its file is missing, damaged, or of another tokenizer.
+        """
+        if split not in self._corpora_read:
+            self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity)
+        return self._corpora_read[split]
+
+    @functools.cached_property
+    def vocabulary(self) -> Sequence[str]:
+        """The text of every token id.
+
+        Raises:
+            UserError: the file is missing, damaged, or of another model.
+        """
+        with hdf5.open(self.folder / "model" / FILE, "vocabulary", self.anatomy.identity):
+            return read_vocabulary(self.folder / "model")
+
+    def identity(self, split: str) -> dict[str, Any]:
+        """The hashes of the run's model, tokenizer and corpus, which files of this split must share.
+
+        Raises:
+            UserError: a corpus is missing, damaged, or of another tokenizer.
+        """
+        return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
+
+    @contextlib.contextmanager
+    def open_triggers(self) -> Iterator[h5py.File]:
+        """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked.
+
+        Raises:
+            UserError: the file is missing, damaged, or belongs to another model, tokenizer or corpus.
+        """
+        with hdf5.open(self.folder / "triggers.h5", "triggers", self.identity("train")) as file:
+            yield file
+
+    @contextlib.contextmanager
+    def open_projections(self, layer_group: int) -> Iterator[h5py.File]:
+        """The projections of the values of one layer group, open for reading, after their model was checked.
+
+        Raises:
+            UserError: the file is missing, damaged, or belongs to another model.
+        """
+        path = self.folder / "values" / "projections" / f"{layer_group}.h5"
+        with hdf5.open(path, "projections", self.anatomy.identity) as file:
+            yield file
+
+    @functools.cached_property
+    def layer_groups(self) -> list[range]:
+        """The layers of each layer group. Steps write one file per group."""
+        count = self.settings.layer_groups
+        return [Part(index, count).of(len(self.anatomy.layers)) for index in range(count)]
+
+    def details(self, name: str) -> pd.DataFrame:
+        """A large table that a step wrote per layer group, all groups together.
+
+        Args:
+            name: the folder of its files, such as "values/by_memory" or "keys/patterns".
+        Returns:
+            The rows of all groups, in the order of the layers.
+        Raises:
+            UserError: a group's file is missing, damaged, or of another model, tokenizer or corpus.
+        """
+        paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
+        return tables.read_all(paths, self.identity(SPLIT_OF[Path(name).parts[0]]))
+
+    def layer_group(self, layer: int) -> int:
+        """The number of the layer group that a layer belongs to."""
+        return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)
+
+    def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
+        """The rows of one memory in a large table. Only these are read.
+
+        Args:
+            name: the folder of the table's files, as in `details`.
+            layer: the layer, from 0.
+            memory: the memory in its layer, from 0.
+        Raises:
+            UserError: the file is missing, damaged, or of another model, tokenizer or corpus.
+        """
+        path = self.folder / name / f"{self.layer_group(layer)}.parquet"
+        verify_sum(path)
+        try:
+            rows = pd.read_parquet(path, filters=[("layer", "==", layer), ("memory", "==", memory)])
+        except FileNotFoundError as error:
+            raise UserError(f"{path} does not exist: run the step that makes it first.") from error
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}). Delete it and run the workflow again.") from error
+        hdf5.check_identities(path, rows.attrs, self.identity(SPLIT_OF[Path(name).parts[0]]))
+        return rows

@@ -1,0 +1,10 @@
+#!/bin/bash
+# Snakemake runs this script in the environment that it made of ffkv.yaml (--sdm conda).
+# The workflow sets FFKV_SOURCE to the clone that it is part of, or to the released version. A value of your own, such as
+# the path of a wheel, has priority. A clone is installed as editable, so that its source is what runs.
+set -euo pipefail
+if [ -d "$FFKV_SOURCE" ]; then
+    pip install --no-deps --editable "$FFKV_SOURCE"
+else
+    pip install --no-deps "$FFKV_SOURCE"
+fi

@@ -1,0 +1,121 @@
+"""What the rules share: the checked settings of every run, and how options, inputs and parameters follow from them."""
+
+import json
+import shutil
+import sys
+from os import environ
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from ffkv.dependencies import code_hash
+from ffkv.errors import UserError
+from ffkv.options import command_line
+from ffkv.process.disk import check_disk, full, is_full
+from ffkv.process.recover import note_owner
+from ffkv.settings import EMBEDDED
+from ffkv.settings.runs import resolve
+from ffkv.workflow import SOURCE
+from ffkv.workflow.inputs import (
+    checkpoint_files,
+    corpus_files,
+    states,
+    tracked,
+    training_settings,
+)
+
+if shutil.which("ffkv") is None:
+    raise WorkflowError(
+        "The `ffkv` command is not on the PATH. Activate the environment that ffkv is installed in, "
+        "for example by `. .venv/bin/activate`."
+    )
+
+# envs/ffkv.post-deploy.sh installs this into the environments that Snakemake makes (--sdm conda).
+environ.setdefault("FFKV_SOURCE", SOURCE)
+
+PLACES = (Path("results"), Path("reports"))
+
+try:
+    check_disk([Path(), Path(".snakemake")])
+    # Run to its complete settings: the defaults, the shared settings, the run's own.
+    SETTINGS = {run: settings.model_dump() for run, settings in resolve(config).items()}
+except UserError as error:
+    raise WorkflowError(str(error))
+
+TRAINING = {run: training_settings(settings) for run, settings in SETTINGS.items()}
+
+
+wildcard_constraints:
+    run=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    split="train|validation",
+    shard=r"\d+",
+    group=r"\d+",
+
+
+def check_places():
+    """Before a run: the folders of its results can be written."""
+    runs = [place / run for place in PLACES for run in SETTINGS]
+    try:
+        check_disk(
+            [*PLACES, *(path for top in runs for path in (top, *top.rglob("*")))]
+        )
+    except UserError as error:
+        raise WorkflowError(str(error))
+
+
+def name_full_disks():
+    """After a failure."""
+    for place in full(PLACES):
+        print(is_full(place), file=sys.stderr)
+
+
+def setting(name):
+    """One setting of the job's run."""
+    return lookup(dpath=f"{{run}}/{name}", within=SETTINGS)
+
+
+def options(*names, settings=SETTINGS):
+    """Settings of the job's run as options of its command. A change of one of them repeats the rule."""
+    return lambda wildcards: command_line(settings[wildcards.run], *names)
+
+
+def repeated(name):
+    """An option that is repeated for each file of the input of that name."""
+    return lambda wildcards, input: [
+        f"--{name.replace('_', '-')}={path}" for path in input[name]
+    ]
+
+
+def code(name):
+    """The version of the modules that a rule's numbers depend on. A change of one of them repeats the rule."""
+    return f"code {code_hash(name)}"
+
+
+def every_shard(path):
+    """The files of all shards of the job's run."""
+    return lambda wildcards: collect(
+        path, run=wildcards.run, shard=range(SETTINGS[wildcards.run]["shards"])
+    )
+
+
+def every_layer_group(path):
+    """The files of all layer groups of the job's run."""
+    return lambda wildcards: collect(
+        path, run=wildcards.run, group=range(SETTINGS[wildcards.run]["layer_groups"])
+    )
+
+
+def trained_checkpoint(wildcards):
+    """The checkpoint that the workflow trains, if the job's run asks for it."""
+    trained = SETTINGS[wildcards.run]["model"]["checkpoint"] == EMBEDDED
+    return f"results/{wildcards.run}/checkpoint" if trained else []
+
+
+def files_of_checkpoint(wildcards):
+    """The files of a local checkpoint. They stay where they are if another workflow gives this one a `prefix:`."""
+    return local(tracked(checkpoint_files(SETTINGS[wildcards.run])))
+
+
+def files_of_corpus(wildcards):
+    """The files of a local corpus, likewise."""
+    return local(tracked(corpus_files(SETTINGS[wildcards.run], wildcards.split)))

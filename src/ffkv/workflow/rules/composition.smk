@@ -1,0 +1,71 @@
+"""Composition: how the memories of a layer compose (figures 7 and 8).
+
+Needs: sampled_prefixes.h5, the projections of the values, the head, the validation split.
+Makes: results/<run>/composition/: a table of prefixes by group of layers, and the tables of the figures.
+"""
+
+
+rule composition_measure:
+    input:
+        model="results/{run}/model",
+        prefixes="results/{run}/sampled_prefixes.h5",
+        projections="results/{run}/values/projections/{group}.h5",
+        corpus="results/{run}/corpus/validation.h5",
+    output:
+        by_prefix="results/{run}/composition/by_prefix/{group}.parquet",
+    log:
+        "results/{run}/logs/composition_measure/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/composition_measure/{group}.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 4
+    params:
+        options=options("composition/mass", "model/device", "layer_groups"),
+        code=code("composition_measure"),
+    message:
+        "Measure how the memories of layer group {wildcards.group} of {wildcards.run} compose."
+    shell:
+        """
+        ffkv composition measure {params.options} \
+            --model {input.model:q} \
+            --prefixes {input.prefixes:q} \
+            --projections {input.projections:q} \
+            --corpus {input.corpus:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output {output.by_prefix:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule composition_summarize:
+    input:
+        by_prefix=every_layer_group(
+            "results/{run}/composition/by_prefix/{group}.parquet"
+        ),
+        model="results/{run}/model",
+    output:
+        active_memories="results/{run}/composition/figure_7_active_memories.csv",
+        effective_number="results/{run}/composition/figure_7_effective_number.csv",
+        no_agreement="results/{run}/composition/figure_8_no_agreement.csv",
+        agreement_cases="results/{run}/composition/figure_8_agreement_cases.csv",
+    log:
+        "results/{run}/logs/composition_summarize.log",
+    benchmark:
+        "results/{run}/benchmarks/composition_summarize.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    params:
+        folder=subpath(output.active_memories, parent=True),
+        options=options("composition/short_prefix"),
+        code=code("composition_summarize"),
+    message:
+        "Summarize the composition of memories in {wildcards.run} for figures 7 and 8."
+    shell:
+        """
+        ffkv composition summarize {input.by_prefix:q} {params.options} \
+            --model {input.model:q} \
+            --output {params.folder:q} \
+            >{log:q} 2>&1
+        """

@@ -1,0 +1,37 @@
+"""Corpus: documents to sentences of token ids.
+
+Needs: a data set or files; the model's tokenizer, BOS token and context.
+Makes: results/<run>/corpus/train.h5 and validation.h5.
+"""
+
+
+rule corpus:
+    input:
+        files=files_of_corpus,
+        model="results/{run}/model",
+    output:
+        corpus="results/{run}/corpus/{split}.h5",
+    log:
+        "results/{run}/logs/corpus/{split}.log",
+    benchmark:
+        "results/{run}/benchmarks/corpus/{split}.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 1
+    params:
+        braced_files=lambda wildcards: states(
+            corpus_files(SETTINGS[wildcards.run], wildcards.split)
+        ),
+        options=options("corpus"),
+        code=code("corpus"),
+    message:
+        "Turn the {wildcards.split} documents of {wildcards.run} into sentences of token ids."
+    shell:
+        """
+        ffkv corpus {params.options} \
+            --model {input.model:q} \
+            --split {wildcards.split} \
+            --threads {threads} \
+            --output {output.corpus:q} \
+            >{log:q} 2>&1
+        """

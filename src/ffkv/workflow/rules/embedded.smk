@@ -1,0 +1,35 @@
+"""Embedded: the default run's own model.
+
+Needs: nothing but Python's standard library, whose English documentation is the corpus.
+Makes: results/<run>/checkpoint/, an ordinary checkpoint folder, with its training curve.
+"""
+
+
+rule train:
+    output:
+        checkpoint=directory("results/{run}/checkpoint"),
+    log:
+        "results/{run}/logs/train.log",
+    benchmark:
+        "results/{run}/benchmarks/train.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 4
+    params:
+        options=options(
+            "embedded",
+            "corpus/limit",
+            "corpus/validation_share",
+            "seed",
+            settings=TRAINING,
+        ),
+        code=code("train"),
+    message:
+        "Train the model of {wildcards.run} on the documentation of Python."
+    shell:
+        """
+        ffkv train {params.options} \
+            --threads {threads} \
+            --output {output.checkpoint:q} \
+            >{log:q} 2>&1
+        """

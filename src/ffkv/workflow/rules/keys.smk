@@ -1,0 +1,160 @@
+"""Keys: what keys detect (figures 2 and 3).
+
+Needs: triggers.h5, the train split; token removal also the model.
+Makes: results/<run>/keys/: tables of patterns, prefixes and removals by group of layers, and the tables of the figures;
+if the weights may be of low precision, what that does to trigger examples.
+"""
+
+
+rule keys_patterns:
+    input:
+        triggers="results/{run}/triggers.h5",
+        corpus="results/{run}/corpus/train.h5",
+    output:
+        patterns="results/{run}/keys/patterns/{group}.parquet",
+        by_prefix="results/{run}/keys/by_prefix/{group}.parquet",
+    log:
+        "results/{run}/logs/keys_patterns/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/keys_patterns/{group}.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 1
+    params:
+        options=options(
+            "keys/per_layer",
+            "keys/pattern_triggers",
+            "keys/minimum_prefixes",
+            "keys/false_discovery_rate",
+            "keys/background_prefixes",
+            "seed",
+            "layer_groups",
+        ),
+        code=code("keys_patterns"),
+    message:
+        "Find patterns in the trigger examples of layer group {wildcards.group} of {wildcards.run}."
+    shell:
+        """
+        ffkv keys patterns {params.options} \
+            --triggers {input.triggers:q} \
+            --corpus {input.corpus:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output-patterns {output.patterns:q} \
+            --output-by-prefix {output.by_prefix:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule keys_removal:
+    input:
+        model="results/{run}/model",
+        triggers="results/{run}/triggers.h5",
+        corpus="results/{run}/corpus/train.h5",
+    output:
+        removal="results/{run}/keys/removal/{group}.parquet",
+    log:
+        "results/{run}/logs/keys_removal/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/keys_removal/{group}.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=setting("model/gpus"),
+    params:
+        options=options(
+            "keys/per_layer",
+            "keys/removal_triggers",
+            "activations/batch_tokens",
+            "model/device",
+            "seed",
+            "layer_groups",
+        ),
+        code=code("keys_removal"),
+    message:
+        "Remove tokens from the trigger examples of layer group {wildcards.group} of {wildcards.run}."
+    shell:
+        """
+        ffkv keys removal {params.options} \
+            --model {input.model:q} \
+            --triggers {input.triggers:q} \
+            --corpus {input.corpus:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output {output.removal:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule keys_precision:
+    input:
+        model="results/{run}/model",
+        triggers="results/{run}/triggers.h5",
+        corpus="results/{run}/corpus/train.h5",
+    output:
+        precision="results/{run}/keys/precision.csv",
+    log:
+        "results/{run}/logs/keys_precision.log",
+    benchmark:
+        "results/{run}/benchmarks/keys_precision.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 4
+    resources:
+        gpu=setting("model/gpus"),
+    params:
+        options=options(
+            "keys/per_layer", "activations/batch_tokens", "model/device", "seed"
+        ),
+        code=code("keys_precision"),
+    message:
+        "Measure how the low precision of {wildcards.run} changes its trigger examples."
+    shell:
+        """
+        ffkv keys precision {params.options} \
+            --model {input.model:q} \
+            --triggers {input.triggers:q} \
+            --corpus {input.corpus:q} \
+            --threads {threads} \
+            --output {output.precision:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule keys_summarize:
+    input:
+        triggers="results/{run}/triggers.h5",
+        patterns=every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
+        by_prefix=every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
+        removal=every_layer_group("results/{run}/keys/removal/{group}.parquet"),
+    output:
+        categories="results/{run}/keys/figure_2_categories.csv",
+        pattern_counts="results/{run}/keys/figure_2_pattern_counts.csv",
+        removal="results/{run}/keys/figure_3_removal.csv",
+        activity="results/{run}/keys/activity.csv",
+    log:
+        "results/{run}/logs/keys_summarize.log",
+    benchmark:
+        "results/{run}/benchmarks/keys_summarize.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    params:
+        folder=subpath(output.categories, parent=True),
+        patterns=repeated("patterns"),
+        by_prefix=repeated("by_prefix"),
+        removal=repeated("removal"),
+        options=options("seed"),
+        code=code("keys_summarize"),
+    message:
+        "Summarize the keys of {wildcards.run} for figures 2 and 3."
+    shell:
+        """
+        ffkv keys summarize {params.options} \
+            --triggers {input.triggers:q} \
+            {params.patterns:q} \
+            {params.by_prefix:q} \
+            {params.removal:q} \
+            --output {params.folder:q} \
+            >{log:q} 2>&1
+        """

@@ -1,0 +1,71 @@
+"""Refinement: how predictions are refined from layer to layer (figures 9 to 11).
+
+Needs: sampled_prefixes.h5, the head, the validation split.
+Makes: results/<run>/refinement/: a table of prefixes by group of layers, and the tables of the figures.
+"""
+
+
+rule refinement_measure:
+    input:
+        model="results/{run}/model",
+        prefixes="results/{run}/sampled_prefixes.h5",
+    output:
+        by_prefix="results/{run}/refinement/by_prefix/{group}.parquet",
+    log:
+        "results/{run}/logs/refinement_measure/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/refinement_measure/{group}.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 4
+    params:
+        options=options("model/device", "layer_groups"),
+        code=code("refinement_measure"),
+    message:
+        "Measure how the layers of group {wildcards.group} of {wildcards.run} refine predictions."
+    shell:
+        """
+        ffkv refinement measure {params.options} \
+            --model {input.model:q} \
+            --prefixes {input.prefixes:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output {output.by_prefix:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule refinement_summarize:
+    input:
+        by_prefix=every_layer_group(
+            "results/{run}/refinement/by_prefix/{group}.parquet"
+        ),
+        model="results/{run}/model",
+        prefixes="results/{run}/sampled_prefixes.h5",
+        corpus="results/{run}/corpus/validation.h5",
+    output:
+        residual_agreement="results/{run}/refinement/figure_9_residual_agreement.csv",
+        final_probability="results/{run}/refinement/figure_10_final_probability.csv",
+        breakdown="results/{run}/refinement/figure_11_breakdown.csv",
+        changes="results/{run}/refinement/prediction_changes.csv",
+    log:
+        "results/{run}/logs/refinement_summarize.log",
+    benchmark:
+        "results/{run}/benchmarks/refinement_summarize.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    params:
+        folder=subpath(output.breakdown, parent=True),
+        options=options("refinement/changes", "seed"),
+        code=code("refinement_summarize"),
+    message:
+        "Summarize the refinement of predictions in {wildcards.run} for figures 9 to 11."
+    shell:
+        """
+        ffkv refinement summarize {input.by_prefix:q} {params.options} \
+            --model {input.model:q} \
+            --prefixes {input.prefixes:q} \
+            --corpus {input.corpus:q} \
+            --output {params.folder:q} \
+            >{log:q} 2>&1
+        """

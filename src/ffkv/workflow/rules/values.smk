@@ -1,0 +1,76 @@
+"""Values: what each value predicts (figures 4 to 6, table 2).
+
+Needs: values.h5 and the head; triggers.h5 and the train split.
+Makes: results/<run>/values/: projections and a table of memories by group of layers, and the tables of the figures.
+"""
+
+
+rule values_project:
+    input:
+        model="results/{run}/model",
+        values_file="results/{run}/values.h5",
+        triggers="results/{run}/triggers.h5",
+    output:
+        projections="results/{run}/values/projections/{group}.h5",
+        by_memory="results/{run}/values/by_memory/{group}.parquet",
+    log:
+        "results/{run}/logs/values_project/{group}.log",
+    benchmark:
+        "results/{run}/benchmarks/values_project/{group}.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 4
+    params:
+        options=options(
+            "values/projection", "values/top_tokens", "model/device", "layer_groups"
+        ),
+        code=code("values_project"),
+    message:
+        "Project the values of layer group {wildcards.group} of {wildcards.run} on the vocabulary."
+    shell:
+        """
+        ffkv values project {params.options} \
+            --model {input.model:q} \
+            --values {input.values_file:q} \
+            --triggers {input.triggers:q} \
+            --layer-group {wildcards.group} \
+            --threads {threads} \
+            --output-projections {output.projections:q} \
+            --output-by-memory {output.by_memory:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule values_summarize:
+    input:
+        by_memory=every_layer_group("results/{run}/values/by_memory/{group}.parquet"),
+        model="results/{run}/model",
+        triggers="results/{run}/triggers.h5",
+        corpus="results/{run}/corpus/train.h5",
+    output:
+        agreement="results/{run}/values/figure_4_agreement.csv",
+        rank="results/{run}/values/figure_5_rank.csv",
+        top_probability="results/{run}/values/figure_6_top_probability.csv",
+        predictive_values="results/{run}/values/table_2_predictive_values.csv",
+        predictive_layers="results/{run}/values/table_2_predictive_layers.csv",
+    log:
+        "results/{run}/logs/values_summarize.log",
+    benchmark:
+        "results/{run}/benchmarks/values_summarize.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    params:
+        folder=subpath(output.agreement, parent=True),
+        options=options("values/predictive", "values/bins", "seed"),
+        code=code("values_summarize"),
+    message:
+        "Summarize the values of {wildcards.run} for figures 4 to 6 and table 2."
+    shell:
+        """
+        ffkv values summarize {input.by_memory:q} {params.options} \
+            --model {input.model:q} \
+            --triggers {input.triggers:q} \
+            --corpus {input.corpus:q} \
+            --output {params.folder:q} \
+            >{log:q} 2>&1
+        """

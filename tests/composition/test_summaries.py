@@ -1,0 +1,47 @@
+"""Summaries of composition: small cases by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ffkv.composition import summaries
+
+TABLE = pd.DataFrame(
+    {
+        "layer": [0, 0, 0, 0, 1, 1],
+        "share": [0.1, 0.2, 0.3, 0.4, 0.5, 0.5],
+        "agreeing": [0, 0, 1, 2, 0, 0],
+        "agreeing_all": [0, 1, 1, 2, 0, 3],
+        "effective": [1, 2, 3, 4, 5, 5],
+        "participation": [1.0, 2, 3, 4, 5, 5],
+        "target_is_stop_word": [True, True, True, False, False, False],
+        "words": [1, 5, 4, 9, 2, 2],
+    }
+)
+
+
+def test_the_share_of_prefixes_without_an_agreeing_memory():
+    table = summaries.summarize_no_agreement(TABLE)
+    assert table["reading"].tolist() == ["active", "active", "all", "all"]
+    assert table["layer"].tolist() == [0, 1, 0, 1]
+    rates = table.set_index(["reading", "layer"])
+    assert rates.loc[("active", 0), ["prefixes", "no_agreement", "share"]].tolist() == [4, 2, 0.5]
+    assert rates.loc[("all", 0), ["no_agreement", "share"]].tolist() == [1, 0.25]
+    assert rates.loc[("active", 1), "share"] == 1
+    assert (rates["low"] <= rates["share"]).all() and (rates["share"] <= rates["high"]).all()
+
+
+def test_cases_of_agreement_beside_all_prefixes():
+    cases = summaries.summarize_cases(TABLE, short_prefix=5).set_index("layer")
+    columns = ["cases", "stop_word", "short", "base_stop_word_share", "base_short_share"]
+    assert cases.loc[0, columns].tolist() == [2, 1, 1, 0.75, 0.5]
+    assert cases.loc[-1, ["cases", "stop_word_share", "short_share"]].tolist() == [2, 0.5, 0.5]
+    assert cases.loc[1, "cases"] == 0
+    assert np.isnan(cases.loc[1, "stop_word_share"])
+
+
+def test_boxes_and_quartiles_by_layer():
+    assert summaries.summarize_active(TABLE)["median"].tolist() == pytest.approx([0.25, 0.5])
+    numbers = summaries.summarize_effective(TABLE, {0: 10, 1: 20})
+    assert numbers["effective_median"].tolist() == [2.5, 5]
+    assert numbers["memories"].tolist() == [10, 20]

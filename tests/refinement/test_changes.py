@@ -1,0 +1,35 @@
+"""The table of prediction changes: small cases by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.vocabulary import read_vocabulary
+from ffkv.refinement.changes import describe_changes, measure_closeness, sample_changes
+
+
+def test_sampled_changes_are_changes_and_no_more_than_asked_for():
+    last = pd.DataFrame({"prefix": [0, 1, 2], "top_residual": [1, 5, 3], "top_output": [4, 6, 3]})
+    assert sample_changes(last, 10, 0)["prefix"].tolist() == [0, 1]
+    assert len(sample_changes(last, 1, 0)) == 1
+    assert sample_changes(last[last["prefix"] == 2], 10, 0).empty
+
+
+def test_closeness_of_tokens_by_hand():
+    embedding = np.array([[1, 0], [2, 0], [0, 3], [-1, 0]], np.float32)
+    cosine, percentile = measure_closeness(embedding, np.array([0, 0, 0]), np.array([1, 2, 3]), seed=0)
+    assert cosine.tolist() == pytest.approx([1, 0, -1])
+    # pairs of different tokens: 1 of 6 has cosine 1, 1 of 3 has -1 ((0,3), (1,3)), the rest 0; 7,500 draws or so
+    assert percentile.tolist() == pytest.approx([5 / 6, 1 / 3, 0], abs=0.03)
+
+
+def test_the_table_to_annotate_tells_text_and_words(detector, write_corpus):
+    corpus = read_corpus(write_corpus(["a b c", "d e"], load_tokenizer(detector), 17))
+    changes = pd.DataFrame({"prefix": [1], "top_residual": [2], "top_output": [3]})
+    sentence, position, tokens = np.array([0, 0, 1]), np.array([1, 2, 1]), read_vocabulary(detector)
+    row = describe_changes(changes, corpus, sentence, position, tokens, None, 0).loc[0]
+    texts = ["text", "next_token", "residual_token", "output_token", "related"]
+    assert row[texts].tolist() == ["a b", "c", "b", "c", ""]
+    assert np.isnan(row["cosine"]) and np.isnan(row["cosine_percentile"])

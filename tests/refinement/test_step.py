@@ -1,0 +1,110 @@
+"""The steps of `refinement` on the detector, by hand; files of another model or corpus are refused."""
+
+import math
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from sampled import write_prefixes
+from support import WORDS
+
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.errors import UserError
+from ffkv.files import tables
+from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.parts import Part
+from ffkv.refinement.commands import refinement as command
+from ffkv.refinement.step import measure_refinement, summarize_refinement
+from ffkv.settings import Refinement
+
+
+@pytest.fixture
+def run(detector, write_corpus, tmp_path):
+    """Model, prefixes that end with a, b, c, d, e and p, the table by prefix, and the corpus."""
+    corpus = write_corpus([f"{word} p" for word in "abcdep"], load_tokenizer(detector), 17)
+    corpus_hash = read_corpus(corpus).attributes["corpus_hash"]
+    prefixes = write_prefixes(tmp_path / "prefixes.h5", read_anatomy(detector), "abcdep", corpus_hash=corpus_hash)
+    tables.write(measure_refinement(detector, prefixes, "cpu"), tmp_path / "0.parquet")
+    return detector, prefixes, tmp_path / "0.parquet", corpus
+
+
+def words(tokens: pd.Series) -> list[str]:
+    return [WORDS[token] for token in tokens]
+
+
+def test_the_detectors_predictions_by_hand(run):
+    """Residual e_w predicts w itself. After a, layer 0 adds 4 e_b: ffn. After b it adds 0.4 e_c: residual, and y predicts c.
+
+    After c it adds to what is there: agreement. After the others, nothing: y = 0, all logits alike, id 0 wins; residual.
+    Layer 1 adds 4 e_e and 2 e_f after d, and 4 e_a after e.
+    """
+    table = tables.read(run[2])
+    first, second = (table[table["layer"] == layer] for layer in (0, 1))
+    assert words(first["top_residual"]) == [*"abcdep"]
+    assert words(first["top_ffn"]) == ["b", "c", "c", "<bos>", "<bos>", "<bos>"]
+    assert words(first["top_output"]) == words(second["top_residual"]) == [*"bbcdep"]
+    assert first["case"].tolist() == ["ffn", "residual", "agreement", "residual", "residual", "residual"]
+    assert first["tied"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert words(second["top_ffn"]) == ["<bos>", "<bos>", "<bos>", "e", "a", "<bos>"]
+    assert words(second["top_output"]) == words(second["final"]) == words(first["final"]) == [*"bbceap"]
+    assert second["case"].tolist() == ["residual"] * 3 + ["ffn"] * 2 + ["residual"]
+    # the probability that r gives to the final prediction: LayerNorm of e_w is 4 at w and -1/4 at the others
+    total = math.exp(4) + 16 * math.exp(-0.25)
+    final, other = math.exp(4) / total, math.exp(-0.25) / total
+    expected = [other, final, final, other, other, final]
+    assert first["probability"].tolist() == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_final_prediction_comes_from_a_later_block_if_there_is_one(run, tmp_path):
+    prefixes = write_prefixes(tmp_path / "end.h5", read_anatomy(run[0]), "abcdep", extra="pponmk")
+    assert words(measure_refinement(run[0], prefixes, "cpu")["final"]) == [*"pponmk"] * 2
+
+
+def test_groups_of_layers_change_nothing(run):
+    groups = [measure_refinement(*run[:2], "cpu", Part(group, 3)) for group in range(3)]
+    assert sorted(map(len, groups)) == [0, 6, 6]
+    whole = pd.concat([rows for rows in groups if len(rows)], ignore_index=True)
+    pd.testing.assert_frame_equal(whole, measure_refinement(*run[:2], "cpu"))
+
+
+def test_prefixes_of_another_model_are_refused(run, tmp_path):
+    other = write_prefixes(tmp_path / "x.h5", read_anatomy(run[0]), "abcdep", model_hash="0" * 16)
+    with pytest.raises(UserError, match=r"x\.h5 belongs to another model"):
+        measure_refinement(run[0], other, "cpu")
+    with pytest.raises(UserError, match=r"x\.h5 belongs to another model"):
+        summarize_refinement([run[2]], run[0], other, run[3])
+
+
+def test_another_corpus_or_other_prefixes_are_refused(run, tmp_path):
+    other = write_prefixes(tmp_path / "x.h5", read_anatomy(run[0]), "abcdep", corpus_hash="0" * 16)
+    with pytest.raises(UserError, match=r"corpus\.h5 belongs to another corpus"):
+        summarize_refinement([run[2]], run[0], other, run[3])
+    fewer = write_prefixes(tmp_path / "fewer.h5", read_anatomy(run[0]), "abc")
+    with pytest.raises(UserError, match=r"BY_PREFIX has 12 rows, but .*fewer\.h5 has 3 prefixes in 2 layers"):
+        summarize_refinement([run[2]], run[0], fewer, run[3])
+
+
+def test_the_commands_write_a_table_by_prefix_and_the_tables_of_the_figures(run, tmp_path):
+    model, prefixes, table, corpus = run
+    folder = tmp_path / "refinement"
+    inputs = f"--model {model} --prefixes {prefixes}"
+    call(f"measure {inputs} --device cpu --output {folder}/0.parquet")
+    pd.testing.assert_frame_equal(tables.read(folder / "0.parquet"), tables.read(table))
+    call(f"summarize {folder}/0.parquet {inputs} --corpus {corpus} --changes 9 --seed 0 --output {folder}")
+    summaries = summarize_refinement([table], model, prefixes, corpus, Refinement(changes=9))
+    assert list(summaries) == [
+        "figure_9_residual_agreement",
+        "figure_10_final_probability",
+        "figure_11_breakdown",
+        "prediction_changes",
+    ]
+    assert {path.stem for path in folder.glob("*.csv")} == set(summaries)
+    changes = summaries["prediction_changes"]
+    assert changes[["text", "residual_token", "output_token"]].to_numpy().tolist() == [["d", "d", "e"], ["e", "e", "a"]]
+    assert summaries["figure_9_residual_agreement"]["matching"].tolist() == [3, 4]
+
+
+def call(line: str) -> None:
+    result = CliRunner().invoke(command, line.split(), catch_exceptions=False)
+    assert result.exit_code == 0, result.output

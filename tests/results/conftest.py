@@ -1,0 +1,165 @@
+"""A finished run that is small enough to know every number of."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
+from ffkv.corpus.corpus_file import write_corpus
+from ffkv.corpus.encode import Encoded
+from ffkv.files import hdf5, tables
+from ffkv.model.anatomy import Anatomy, Layer, Write, write_anatomy
+from ffkv.model.checkpoint.vocabulary import write_vocabulary
+from ffkv.results.run import Run, open
+from ffkv.settings import Settings
+from ffkv.values.projections import Projections, write_projections
+
+HOSTILE = " <script>alert(1)</script>\u202e\x07"
+VOCABULARY = [" the", " church", "church", " é", " nan", HOSTILE]
+# Token ids of the train sentences; their texts are those of the tokens, one behind the other.
+SENTENCES = [[0, 1, 4], [3, 0, 2, 0], [0, 5, 3], [4, 4]]
+IDENTITY = {"model": "synthetic", "model_hash": "a" * 16, "tokenizer_hash": "b" * 16}
+MEMORIES = [3, 2]  # per layer
+NOTHING = (0.0, -1, 0)
+# Of each memory: coefficient, sentence and position of its trigger examples; two at most are kept.
+EXAMPLES = [
+    [(4.0, 1, 3), (2.0, 0, 2)],
+    [(1.0, 3, 1), NOTHING],
+    [NOTHING, NOTHING],  # a dead key
+    [(0.5, 2, 2), NOTHING],
+    [(9.0, 2, 1), (8.0, 1, 2)],
+]
+TOP = [[1, 0, 3], [0, 2, 1], [3, 4, 5], [5, 0, 1], [2, 1, 0]]  # the three top tokens of each value
+
+
+class Tokenizer:
+    """The little of a tokenizer that the vocabulary's file is made with."""
+
+    def __len__(self):
+        return len(VOCABULARY)
+
+    def batch_decode(self, ids, **options):
+        return [VOCABULARY[number] for (number,) in ids]
+
+    def convert_ids_to_tokens(self, ids):
+        return [VOCABULARY[number] for number in ids]
+
+
+def anatomy(memories: list[int]) -> Anatomy:
+    layers = [
+        Layer(n, f"h.{n}", [Write(f"h.{n}.v", [f"h.{n}.k"], "gated", count, f"h.{n}.g")], signed=True)
+        for n, count in enumerate(memories)
+    ]
+    return Anatomy(
+        checkpoint="synthetic", revision="main", dtype="float32", trust_remote_code=False, architecture="Toy",
+        activation="silu", parameters=1234, model_hash="a" * 16, tokenizer_hash="b" * 16, vocabulary=len(VOCABULARY),
+        context=8, width=4, last_block="h.1", returns=1, layers=layers, errors={}, versions={},
+    )  # fmt: skip
+
+
+def write_sentences(path: Path, split: str) -> None:
+    encoded = Encoded(names=["one.txt", "two.txt"])
+    for number, ids in enumerate(SENTENCES):
+        encoded.ids.append(np.asarray(ids, np.int32))
+        encoded.text.append("".join(VOCABULARY[token] for token in ids))
+        encoded.ends.append(np.cumsum([len(VOCABULARY[token]) for token in ids]).astype(np.int32))
+        encoded.document.append(number % 2)
+        encoded.multiplicity.append(1 + (split == "train"))
+    encoded.counts.update(documents=2, sentences=len(SENTENCES))
+    write_corpus(path, encoded, [], len(VOCABULARY), False, {**IDENTITY, "settings": {"dataset": "toy"}})
+
+
+def triggers(corpus_hash: str) -> Triggers:
+    coefficient, sentence, position = (np.array(values) for values in np.moveaxis(np.array(EXAMPLES), -1, 0))
+    exists = coefficient > 0
+    following = [
+        [SENTENCES[int(s)][int(p)] if s >= 0 else -1 for s, p in zip(*row, strict=True)]
+        for row in zip(sentence, position, strict=True)
+    ]
+    examples = {
+        "coefficient": coefficient.astype(np.float32),
+        "sentence": sentence.astype(np.int32),
+        "position": position.astype(np.int32),
+        "next_token": np.array(following, np.int32),
+        "gate": exists.astype(np.int8),
+        "count": exists.sum(1),
+        "fires": exists.sum(1) * 2,
+    }
+    negative = {**examples, "coefficient": -examples["coefficient"], "gate": -examples["gate"]}
+    bins = len(HISTOGRAM_EDGES) - 1
+    return Triggers(
+        **examples,
+        layer_offset=np.concatenate([[0], np.cumsum(MEMORIES)]),
+        total=np.rint(coefficient.sum(1) / FIXED_POINT).astype(np.int64),
+        maximum=examples["coefficient"][:, 0],
+        histogram=np.arange(len(EXAMPLES) * bins).reshape(-1, bins),
+        prefixes=8,
+        attributes={**IDENTITY, "corpus_hash": corpus_hash},
+        negative=Negative(**negative, minimum=negative["coefficient"][:, 0]),
+    )
+
+
+def write_values_of(folder: Path, group: int, layer: int) -> None:
+    count, start = MEMORIES[layer], sum(MEMORIES[:layer])
+    rows = slice(start, start + count)
+    top = np.array(TOP, np.int32)[rows]
+    log_probability = np.log(
+        np.array([[0.5, 0.25, 0.125]] * count, np.float32) / (1 + np.arange(rows.start, rows.stop))[:, None]
+    )
+    places = {"layer": np.full(count, layer, np.int32), "memory": np.arange(count, dtype=np.int32)}
+    projections = Projections(
+        **places, top=top[:, 0], tied=np.zeros(count, bool), top_token=top, top_log_probability=log_probability,
+        bottom=top[:, -1], bottom_token=top[:, ::-1], bottom_log_probability=log_probability[:, ::-1],
+        norm=np.ones(count, np.float32), attributes=IDENTITY,
+    )  # fmt: skip
+    write_projections(folder / f"values/projections/{group}.h5", projections)
+    following = [SENTENCES[s][p] if s >= 0 else -1 for ((_, s, p), _) in EXAMPLES[rows]]
+    tables.write(
+        pd.DataFrame(
+            {**places, "norm": 1.0, "top_token": top[:, 0], "top_probability": np.exp(log_probability[:, 0]),
+             "triggers": 2, "next_token": following, "rank": 1, "agrees": top[:, 0] == following, "matching": 1}
+        ),
+        folder / f"values/by_memory/{group}.parquet",
+    )  # fmt: skip
+    rows = [(sample, layer, 0, number, "last word", "shallow", f"ends with “{HOSTILE}”", 3 + number, 0.1, [0])
+            for sample in ("trigger", "random") for number in (0, 1)]  # fmt: skip
+    names = ["sample", "layer", "memory", "pattern", "kind", "family", "label", "prefixes", "q_value", "ranks"]
+    tables.write(pd.DataFrame(rows, columns=names), folder / f"keys/patterns/{group}.parquet")
+
+
+def write_small_run(folder: Path) -> Path:
+    """Writes a run of two layers of three and two memories, in two layer groups, into `folder`."""
+    settings = Settings.model_validate(
+        {"layer_groups": 2, "model": {"checkpoint": "synthetic"}, "values": {"top_tokens": 3}}
+    )
+    (folder / "model").mkdir(parents=True)
+    (folder / "settings.json").write_text(settings.model_dump_json())
+    write_anatomy(folder / "model", anatomy(MEMORIES))
+    write_vocabulary(folder / "model", Tokenizer(), anatomy(MEMORIES))
+    for split in ("train", "validation"):
+        write_sentences(folder / f"corpus/{split}.h5", split)
+    with hdf5.open(folder / "corpus/train.h5", "corpus") as corpus:
+        write_triggers(folder / "triggers.h5", triggers(corpus.attrs["corpus_hash"]))
+    for layer in range(len(MEMORIES)):
+        write_values_of(folder, layer, layer)
+    agreement = {"layer": [0, 1] * 2, "source": ["trigger"] * 2 + ["uniform"] * 2, "rate": [0.5, 0.25, 0, 0]}
+    tables.write(pd.DataFrame(agreement), folder / "values/figure_4_agreement.csv")
+    tables.write(pd.DataFrame({"layer": [0, 1], "dead": [1, 0]}), folder / "keys/activity.csv")
+    predictive = {"token": ["nan", "1"], "next_token": ["null", ""], "norm": [1.5, 2.5]}
+    tables.write(pd.DataFrame(predictive), folder / "values/table_2_predictive_values.csv")
+    tables.write(pd.DataFrame({"step": [1]}), folder / "checkpoint/training.csv")  # of a run with other settings
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """The folder of the small run."""
+    return write_small_run(tmp_path / "small")
+
+
+@pytest.fixture
+def run(folder) -> Run:
+    """The small run, open."""
+    return open(folder)

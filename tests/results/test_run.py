@@ -1,0 +1,187 @@
+"""A finished run as a Python object: what it says, what it refuses, and how little it reads."""
+
+import json
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from results.conftest import HOSTILE, IDENTITY, VOCABULARY, anatomy
+
+import ffkv
+from ffkv.errors import UserError
+from ffkv.files import hdf5, tables
+from ffkv.model.anatomy import write_anatomy
+from ffkv.results import run as run_module
+from ffkv.results.run import open
+
+
+def test_a_run_knows_what_it_is(run, folder):
+    assert (run.name, run.folder) == ("small", folder)
+    assert run.settings.layer_groups == 2
+    assert run.anatomy.layers[1].memories == 2
+    assert list(run.vocabulary) == VOCABULARY
+    assert run.corpora["train"]["counts"]["sentences"] == 4
+    assert (run.corpora["validation"]["tokens"], run.corpora["validation"]["settings"]) == (12, {"dataset": "toy"})
+    assert run.corpus("validation").texts[3] == " nan nan"
+    assert repr(run) == "<Run small: synthetic, 2 layers, 5 memories>"
+
+
+def test_layers_have_a_row_each(run):
+    expected = {
+        "layer": [0, 1], "memories": [3, 2], "kind": "gated", "gated": True, "signed": True,
+        "dead": [1, 0], "agreement": [0.5, 0.25],
+    }  # fmt: skip
+    pd.testing.assert_frame_equal(run.layers, pd.DataFrame(expected))
+
+
+def test_tables_are_called_as_their_files(run):
+    assert run.tables == ["activity", "figure_4_agreement", "table_2_predictive_values"]
+    assert run.table("figure_4_agreement")["rate"].tolist() == [0.5, 0.25, 0, 0]
+
+
+def test_texts_in_tables_stay_texts(run):
+    table = run.table("table_2_predictive_values")
+    assert table["token"].tolist() == ["nan", "1"]
+    assert table["next_token"].tolist() == ["null", ""]
+
+
+def test_a_column_without_a_value_is_nan(run, folder):
+    tables.write(pd.DataFrame({"layer": [0], "change": [None]}), folder / "keys/figure_3_removal.csv")
+    assert open(folder).table("figure_3_removal")["change"].isna().all()
+
+
+def test_an_unknown_table_is_refused_with_those_there_are(run):
+    with pytest.raises(UserError, match=r"figure_99.*activity, figure_4_agreement, table_2_predictive_values"):
+        run.table("figure_99")
+
+
+@pytest.mark.parametrize("name", ["settings.json", "model/anatomy.json"])
+def test_a_folder_without_a_run_is_refused(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=name):
+        open(folder)
+
+
+def test_a_place_that_is_no_folder_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is not a folder"):
+        ffkv.open(tmp_path / "nowhere")
+
+
+def test_settings_of_another_edition_are_refused(folder):
+    settings = json.loads((folder / "settings.json").read_text())
+    (folder / "settings.json").write_text(json.dumps({**settings, "surprise": 1}))
+    with pytest.raises(UserError, match=r"settings\.json does not hold the complete settings"):
+        open(folder)
+
+
+READS = {
+    "triggers.h5": lambda run: run.memory(0, 0).triggers,
+    "corpus/train.h5": lambda run: run.corpus(),
+    "model/vocabulary.h5": lambda run: run.vocabulary,
+    "values/projections/1.h5": lambda run: run.memory(1, 0).promotes(1),
+}
+
+
+@pytest.mark.parametrize(
+    "name, identity",
+    [(name, "tokenizer_hash") for name in READS]  # a corpus belongs to a tokenizer, not to a model
+    + [(name, "model_hash") for name in READS if not name.startswith("corpus")],
+)
+def test_a_file_of_another_model_or_tokenizer_is_refused_by_name(run, folder, name, identity):
+    with hdf5.open(folder / name, None) as file:
+        kind = file.attrs["kind"]
+    with hdf5.create(folder / name, kind, {**IDENTITY, identity: "of another"}):
+        pass
+    with pytest.raises(UserError, match=f"{name} belongs to another {identity.removesuffix('_hash')}"):
+        READS[name](run)
+
+
+def test_triggers_of_another_corpus_are_refused(run, folder):
+    with hdf5.create(folder / "triggers.h5", "triggers", {**IDENTITY, "corpus_hash": "of another"}):
+        pass
+    with pytest.raises(UserError, match=r"triggers\.h5 belongs to another corpus"):
+        _ = run.memory(0, 0).triggers
+
+
+@pytest.mark.parametrize("name", ["values/by_memory", "keys/patterns"])
+@pytest.mark.parametrize("identity", ["model_hash", "corpus_hash"])
+def test_a_table_of_another_model_or_corpus_is_refused(run, folder, name, identity):
+    table = run.details(name)
+    table.attrs = {identity: "of another"}
+    for group in (0, 1):
+        tables.write(table, folder / f"{name}/{group}.parquet")
+    for read in (lambda: run.details(name), lambda: run.memory_rows(name, 1, 0)):
+        with pytest.raises(UserError, match=rf"{name}/.\.parquet belongs to another {identity.removesuffix('_hash')}"):
+            read()
+
+
+def test_a_split_that_does_not_exist_is_refused(run):
+    with pytest.raises(UserError, match=r"'test'\. Choose one of: train, validation"):
+        run.corpus("test")
+
+
+@pytest.mark.parametrize("name", ["values/by_memory/1.parquet", "triggers.h5", "values/projections/0.h5"])
+def test_a_missing_file_is_named(run, folder, name):
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=name):
+        run.memories(promotes="church")
+
+
+def test_benchmarks_are_per_rule_and_of_this_run(run, folder):
+    for name, seconds, memory in (
+        ("triggers/0", 61.5, "812.3"),
+        ("triggers/1", 9.5, "1"),  # an earlier run had two shards
+        ("corpus/train", 2, "10"),
+        ("corpus/validation", 1, "-"),
+        ("values_project/1", 4, "5"),
+        ("train", 9, "9"),  # an earlier run trained its model
+        ("report", 9, "9"),
+    ):
+        path = folder / "benchmarks" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:01:01\t{memory}\n")
+    (folder / "benchmarks/model.tsv").write_text("s\th:m")  # the power went
+    expected = pd.DataFrame(
+        {"rule": ["corpus", "triggers", "values_project"], "jobs": [2, 1, 1], "seconds": [3, 61.5, 4],
+         "longest": [2, 61.5, 4], "memory": [10, 812.3, 5]}
+    )  # fmt: skip
+    pd.testing.assert_frame_equal(run.benchmarks(), expected, check_dtype=False)
+
+
+def test_a_run_without_benchmark_files_has_no_benchmarks(run):
+    assert run.benchmarks().empty
+
+
+def test_the_summary_is_escaped_and_needs_nothing_from_outside(run, folder):
+    (folder.parent / HOSTILE.replace("/", "")).symlink_to(folder)
+    html = open(folder.parent / HOSTILE.replace("/", ""))._repr_html_()
+    assert "figure_4_agreement" in html
+    assert "<script" not in html
+    run.settings.corpus.__dict__["dataset"] = HOSTILE
+    assert "<script" not in run._repr_html_()
+    assert "\u202e" not in run._repr_html_()
+
+
+def test_opening_reads_two_small_files(folder, monkeypatch):
+    """A run of 36,864 memories opens in a moment: nothing that grows with the memories is opened."""
+    write_anatomy(folder / "model", anatomy([3072] * 12))
+    monkeypatch.setattr(hdf5, "open", lambda *_: pytest.fail("opened a data file"))
+    monkeypatch.setattr(run_module, "read_table", lambda *_: pytest.fail("read a table"))
+    start = time.perf_counter()
+    run = open(folder)
+    assert time.perf_counter() - start < 0.2
+    assert run.anatomy.layer_offset[-1] == 36_864
+
+
+def test_the_model_is_loaded_from_the_run(run, monkeypatch):
+    import ffkv.model.checkpoint.load as load_module
+
+    monkeypatch.setattr(load_module, "load", lambda folder, device: (folder, device))
+    assert run.model("cpu") == (run.folder / "model", "cpu")
+
+
+def test_details_are_the_rows_of_all_layer_groups(run):
+    assert run.details("values/by_memory")["layer"].tolist() == [0, 0, 0, 1, 1]
+    assert run.layer_groups == [range(1), range(1, 2)]
+    assert np.array_equal(run.memory_rows("values/by_memory", 1, 1)[["layer", "memory"]], [[1, 1]])

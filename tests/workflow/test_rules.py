@@ -1,0 +1,124 @@
+"""The rules: each passes its command every option, says what it does, and reruns when its modules change."""
+
+import re
+import shlex
+import subprocess
+from functools import cache
+
+import click
+import pytest
+import yaml
+from support import ROOT, snakemake
+
+from ffkv.cli import COMMANDS, ffkv
+from ffkv.dependencies import NUMBERS_DEPEND_ON
+
+pytestmark = pytest.mark.workflow
+RULES = sorted((ROOT / "src/ffkv/workflow/rules").glob("*.smk"))
+# Rules that call no command of ffkv, and the options of commands that no rule passes.
+NO_COMMAND = {"write_settings"}
+NOT_PASSED = {"triggers": {"--save-every"}}
+
+
+@pytest.fixture(scope="module")
+def dry_run(tmp_path_factory) -> str:
+    """What Snakemake would do for a model in low precision, in two shards and two layer groups, with the commands."""
+    folder = tmp_path_factory.mktemp("dry")
+    config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
+    config |= {
+        "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)"},
+        "corpus": {"validation": ["a b", "c"]},
+        "runs": {"tiny": {}},
+    }
+    (folder / "settings.yaml").write_text(yaml.safe_dump(config))
+    dry = snakemake(folder, folder / "settings.yaml", "-n", "--printshellcmds")
+    assert dry.returncode == 0, dry.stderr
+    return dry.stdout + dry.stderr
+
+
+@cache
+def lines_of(output: str) -> dict[str, list[str]]:
+    """Rule to the words of its first command."""
+    commands = {}
+    for text in re.findall(r"^ *ffkv (.*?) *>\S+ 2>&1$", output, re.M):
+        words = shlex.split(text)
+        size = 2 if isinstance(subcommand(words[0]), click.Group) else 1
+        commands.setdefault("_".join(words[:size]).replace("-", "_"), words[size:])
+    return commands
+
+
+def subcommand(*names: str) -> click.Command:
+    command = ffkv
+    for name in names:
+        command = command.get_command(click.Context(command), name)
+    return command
+
+
+def command_of(rule: str) -> click.Command:
+    """The command of a rule, which has its name: `keys_patterns` calls `ffkv keys patterns`."""
+    name = rule.replace("_", "-")
+    return subcommand(name) if name in COMMANDS else subcommand(*rule.split("_", 1))
+
+
+def rules() -> dict[str, str]:
+    """Rule to its text."""
+    return {
+        text.partition(":")[0]: text for path in RULES for text in re.split(r"^rule ", path.read_text(), flags=re.M)[1:]
+    }
+
+
+def test_each_rule_has_the_name_of_its_command(dry_run):
+    assert lines_of(dry_run).keys() == rules().keys() - NO_COMMAND == NUMBERS_DEPEND_ON.keys()
+
+
+@pytest.mark.parametrize("rule", NUMBERS_DEPEND_ON)
+def test_a_rule_passes_every_option_of_its_command(dry_run, rule):
+    """So no setting can be forgotten, and no option is passed that the command does not have."""
+    passed = {word.partition("=")[0] for word in lines_of(dry_run)[rule] if word.startswith("--")}
+    options = [
+        {*option.opts, *option.secondary_opts}
+        for option in command_of(rule).params
+        if isinstance(option, click.Option) and not NOT_PASSED.get(rule, set()) & set(option.opts)
+    ]
+    assert [names for names in options if len(names & passed) != 1] == []
+    assert passed <= set().union(*options)
+
+
+@pytest.mark.parametrize("rule", NUMBERS_DEPEND_ON)
+def test_an_option_that_writes_is_called_output(dry_run, rule):
+    words = lines_of(dry_run)[rule]
+    written = [word for word, name in zip(words[1:], words) if name.startswith("--output")]
+    assert written
+    read = [word.rpartition("=")[2] for word in words if "results/" in word]
+    assert not {word for word in read if word not in written} & set(written)
+
+
+def test_settings_are_expanded_and_quoted(dry_run):
+    commands = {rule: shlex.join(words) for rule, words in lines_of(dry_run).items()}
+    assert commands["triggers"].startswith(
+        "--per-key 20 --one-prefix-per-sentence --no-include-empty-prefix --negative "
+        "--batch-tokens 1024 --block-sentences 2048 --device auto --shards 2 --model "
+    )
+    assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]
+    assert "--train train --validation 'a b' --validation c --validation-share 0.1" in commands["corpus"]
+    assert commands["keys_summarize"].count("--by-prefix=") == 2
+
+
+def test_each_rule_says_what_it_does(dry_run):
+    for rule, text in rules().items():
+        message = re.search(r"message:\s+\"(.+)\"", text)
+        assert message and message[1].endswith("."), rule
+        wildcards = set(re.findall(r"\{(run|split|shard|group)\}", text.partition("output:")[2].partition("log:")[0]))
+        assert wildcards == set(re.findall(r"\{wildcards\.(\w+)\}", message[1])), rule
+    assert "Find the trigger examples of every key in shard 1 of tiny." in dry_run
+
+
+def test_the_rules_pass_snakemakes_lint():
+    lint = subprocess.run(["snakemake", "--lint"], cwd=ROOT, capture_output=True, text=True)
+    assert lint.returncode == 0, lint.stdout + lint.stderr
+
+
+def test_no_shell_writes_under_the_name_of_an_output():
+    """A file has another name until it is complete, so that no reader sees half of it."""
+    assert RULES
+    assert not [path for path in RULES if re.search(r">\s*\{output", path.read_text())]

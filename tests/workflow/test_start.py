@@ -1,0 +1,182 @@
+"""The workflow outside the clone: `ffkv init`, the installed wheel, and as a module of another workflow."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support import ROOT
+from workflow.dry_run import planned
+
+from ffkv.cli import ffkv
+from ffkv.errors import UserError
+from ffkv.settings.runs import resolve
+from ffkv.settings.yaml_file import read_settings
+from ffkv.workflow.start import start_files, write_start
+
+PIP_INPUTS = ("pyproject.toml", "README.md", "LICENSE")
+
+
+def run(*command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def test_init_writes_what_the_clone_itself_has(tmp_path):
+    written = write_start(tmp_path / "mine")
+    assert {str(path.relative_to(tmp_path / "mine")) for path in written} == {
+        "Snakefile",
+        "config.yaml",
+        "profiles/default/profile.yaml",
+        "profiles/slurm/profile.yaml",
+    }
+    for name, text in start_files().items():
+        mine, ours = (tmp_path / "mine" / name).read_text(), (ROOT / name).read_text()
+        assert mine == text
+        assert mine.splitlines()[1:] == ours.splitlines()[1:], f"{name}: copy it from src/ffkv/workflow/template"
+    assert list(resolve(read_settings(tmp_path / "mine/config.yaml"))) == ["demo"]
+
+
+def test_the_settings_file_names_the_installed_schema(tmp_path):
+    write_start(tmp_path)
+    schema = re.match(r"# yaml-language-server: \$schema=(.*)\n", (tmp_path / "config.yaml").read_text())
+    assert Path(schema[1]).is_file()
+
+
+def test_init_overwrites_nothing_and_then_writes_nothing(tmp_path):
+    (tmp_path / "config.yaml").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=re.escape(str(tmp_path / "config.yaml"))):
+        write_start(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.yaml", "notes.txt"]
+
+
+def test_the_command_says_what_to_do_next(tmp_path):
+    done = CliRunner().invoke(ffkv, ["init", str(tmp_path / "mine")])
+    assert done.exit_code == 0, done.output
+    assert f"Edit {tmp_path / 'mine/config.yaml'}, then run `snakemake`" in done.output
+
+
+@pytest.mark.workflow
+def test_snakemake_finds_workflow_and_profiles_in_the_new_folder(tmp_path):
+    write_start(tmp_path)
+    dry = run("snakemake", "-n", folder=tmp_path)
+    assert dry.returncode == 0, dry.stderr
+    assert "Using workflow specific profile profiles/default" in dry.stdout + dry.stderr
+    assert {"train", "triggers", "report", "all"} <= planned(dry.stdout + dry.stderr).keys()
+    (tmp_path / "mine.yaml").write_text("shards: 3\nruns: {a: {}, b: {}}\n")
+    dry = run("snakemake", "-n", "--configfile", "mine.yaml", folder=tmp_path)
+    assert planned(dry.stdout + dry.stderr)["triggers"] == 6
+
+
+@pytest.mark.workflow
+def test_without_the_settings_file_the_message_names_it(tmp_path):
+    write_start(tmp_path)
+    (tmp_path / "config.yaml").unlink()
+    refused = run("snakemake", "-n", "--workflow-profile", "none", "--cores", "1", folder=tmp_path)
+    assert refused.returncode != 0
+    assert "config.yaml cannot be read: No such file or directory" in refused.stdout + refused.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder with the package as its wheel has it."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    for name in ("src", "envs"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in PIP_INPUTS:
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = run(*pip, "--target", str(target), str(source), folder=source)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.mark.workflow
+def test_the_wheel_carries_the_whole_workflow(installed, tmp_path):
+    files = [
+        path.relative_to(ROOT / "src")
+        for path in (ROOT / "src/ffkv").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    assert [str(path) for path in files if not (installed / path).is_file()] == []
+    python = [sys.executable, "-m"]
+    done = run(*python, "ffkv", "init", "mine", folder=tmp_path, PYTHONPATH=str(installed))
+    assert done.returncode == 0, done.stderr
+    dry = run(*python, "snakemake", "-n", folder=tmp_path / "mine", PYTHONPATH=str(installed))
+    assert dry.returncode == 0, dry.stderr
+    assert {"train", "triggers", "report", "all"} <= planned(dry.stdout + dry.stderr).keys()
+
+
+MODULE = """
+from ffkv.workflow import SNAKEFILE
+
+rule all:
+    default_target: True
+    input: "copy.csv", "ffkv/reports/demo/index.html"
+
+rule copy:
+    input: "ffkv/results/demo/keys/activity.csv"
+    output: "copy.csv"
+    shell: "cp {input} {output}"
+
+module ffkv:
+    snakefile: SNAKEFILE
+    config: {"runs": {"demo": {}}, "corpus": {"dataset": "files", "train": ["texts/*.txt"]}}
+    prefix: "ffkv"
+
+use rule * from ffkv as ffkv_*
+
+use rule triggers from ffkv as ffkv_triggers with:
+    threads: 2
+"""
+
+
+@pytest.mark.workflow
+def test_it_is_a_module_of_another_workflow_with_a_prefix_and_other_names(tmp_path):
+    (tmp_path / "Snakefile").write_text(MODULE)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("Corpus files stay where they are.\n")
+    (tmp_path / "config.yaml").write_text("theirs: 1\ntheirs: 2\n")  # Their settings are no business of ours.
+    dry = run("snakemake", "-n", "--printshellcmds", "--cores", "4", folder=tmp_path)
+    said = dry.stdout + dry.stderr
+    assert dry.returncode == 0, said
+    assert {"all", "copy", "ffkv_triggers", "ffkv_report"} <= planned(said).keys()
+    commands = [line for line in said.splitlines() if line.startswith("        ffkv ")]
+    assert all("ffkv/results/demo/" in line and not re.search(r"(?<!ffkv/)results/demo", line) for line in commands)
+    (triggers,) = [line for line in commands if line.startswith("        ffkv triggers ")]
+    assert "--threads 2" in triggers
+
+
+def package_copy(folder: Path) -> Path:
+    """A copy of the package, whose modules a test may edit."""
+    shutil.copytree(ROOT / "src/ffkv", folder / "ffkv", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("module", "repeated"),
+    [("report/cards.py", {"report", "all"}), ("plan/commands.py", set()), ("intervals.py", None)],
+)
+def test_an_edit_of_a_module_repeats_the_rules_whose_numbers_depend_on_it(tiny, tmp_path, module, repeated):
+    """What is finished stays finished after an edit elsewhere: no pass over the corpus is repeated for the report."""
+    source = package_copy(tmp_path)
+    command = ["snakemake", "-n", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(tiny), "--cores", "1"]
+    command += ["--configfile", str(ROOT / "configs/tiny.yaml"), "--workflow-profile", "none"]
+    before = run(*command, folder=tmp_path, PYTHONPATH=str(source))
+    assert "Nothing to be done" in before.stdout + before.stderr
+    with (source / "ffkv" / module).open("a") as file:
+        file.write("\n# edited\n")
+    after = run(*command, folder=tmp_path, PYTHONPATH=str(source))
+    said = after.stdout + after.stderr
+    if repeated is None:
+        assert not {"train", "model", "corpus", "triggers", "sampled_prefixes"} & planned(said).keys()
+        assert {"keys_summarize", "values_summarize", "report"} <= planned(said).keys()
+    else:
+        assert (planned(said).keys() if repeated else set()) == repeated
+        assert repeated or "Nothing to be done" in said
