@@ -20,7 +20,9 @@ TOO_SMALL = 3  # exit code if the disk or the memory does not suffice
 @click.option("--cores", type=click.IntRange(1), show_default="all", help="Cores that snakemake may use.")
 @click.option("--train-tokens", type=click.IntRange(2), help="Number of tokens of the train split, if it is not known.")
 @click.option("--validation-tokens", type=click.IntRange(2), help="The same for the validation split.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables. Sizes are in bytes, times in seconds.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of tables. Sizes are in bytes, times in seconds."
+)
 def plan(
     configfile: Path, cores: int | None, train_tokens: int | None, validation_tokens: int | None, as_json: bool
 ) -> None:
@@ -30,16 +32,16 @@ def plan(
     copy of each run in a temporary folder. No weight is read and nothing is kept. Exit code 3 and a warning tell
     that the disk or the memory does not suffice.
     """
-    from ffkv.plan.show import as_data, as_text
-    from ffkv.plan.step import make_plan
     from ffkv.process.runtime import configure
 
-    configure(1)  # no thread pool is started here: forks of this process run the trial with the threads of real jobs
+    configure(1)  # no thread pool starts here: forks of this process run the trial with the threads of the jobs
+    from ffkv.plan.show import as_text
+    from ffkv.plan.step import make_plan
+
     given = {"train": train_tokens, "validation": validation_tokens}
     found = make_plan(configfile, cores, {split: tokens for split, tokens in given.items() if tokens is not None})
-    shown = as_data(*found) if as_json else as_text(*found[:3])
-    click.echo(json.dumps(shown, indent=1) if as_json else shown)
-    for warning in found[3]:
+    click.echo(json.dumps(found.as_data(), indent=1) if as_json else as_text(found))
+    for warning in found.warnings:
         click.echo(click.style("ffkv: ", fg="red", bold=True, reset=True) + warning, err=True)
-    if found[3]:
+    if found.warnings:
         sys.exit(TOO_SMALL)

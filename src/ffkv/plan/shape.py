@@ -1,8 +1,7 @@
-"""The shape of a model: the sizes that a plan needs, without its weights."""
+"""The shape of a model: the sizes that a plan needs. No weight is read."""
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,8 +16,7 @@ from ffkv.settings import EMBEDDED, Settings
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """The sizes of a model.
 
     Attributes:
@@ -30,6 +28,7 @@ class Shape:
         outside: number of weights outside of the blocks: the embeddings, the head.
         body: number of weights in the blocks that one token is multiplied with; of experts, those that it is sent to.
         dtype: name of the weights' type.
+        itemsize: bytes per weight.
     """
 
     architecture: str
@@ -40,25 +39,11 @@ class Shape:
     outside: int
     body: int
     dtype: str
-
-    @property
-    def layers(self) -> int:
-        """L, number of feed-forward layers."""
-        return len(self.memories)
-
-    @property
-    def all_memories(self) -> int:
-        """M, number of memories of all layers."""
-        return sum(self.memories)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per weight."""
-        return getattr(torch, self.dtype).itemsize
+    itemsize: int
 
 
-def form_of_run(settings: Settings) -> PreTrainedModel:
-    """The model of a run on torch's meta device, without weights.
+def load_model_form(settings: Settings) -> PreTrainedModel:
+    """The model of a run on torch's meta device: all its modules, no weights.
 
     Raises:
         UserError: no such checkpoint, or not a causal language model.
@@ -73,56 +58,42 @@ def form_of_run(settings: Settings) -> PreTrainedModel:
 
 
 def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
-    """The shape of a model, with or without weights.
-
-    Feed-forward layers are found by the names of their second matrices. The model is not run, so that layers that
-    `ffkv model` leaves out later are counted here.
+    """The shape of a model. Its feed-forward layers are found by the names of their second matrices; it is not run.
 
     Args:
+        model: the model, with or without weights.
         second_matrix: the setting `model.second_matrix`.
     Raises:
         UserError: no feed-forward layer has a name that ffkv knows.
     """
-<<<<<<< HEAD
     config, modules = model.config.get_text_config(decoder=True), dict(model.named_modules())
-    embedding = model.get_output_embeddings() or model.get_input_embeddings()
+    embedding: Any = model.get_output_embeddings() or model.get_input_embeddings()
     width = getattr(config, "hidden_size", None) or embedding.weight.shape[-1]
+    readers = [name for name, part in modules.items() if getattr(part, "config", None) is config]
+    text = tuple(f"{name}." for name in readers if name) if "" not in readers else ("",)  # beside a vision tower
     memories: dict[str, int] = {}
-    text_parts = _text_parts(modules, config)
-    candidates = candidates_of(model, modules, second_matrix)
-    for name, block in candidates.items():
-        if name.startswith(text_parts) and (count := _memories(modules[name], width)):
+    shares: dict[str, float] = {}
+    for name, block in candidates_of(model, modules, second_matrix).items():
+        if name.startswith(text or ("",)) and (count := _memories(modules[name], width)):
             memories[block] = memories.get(block, 0) + count
+            if layout_of(modules[name]) is not None:
+                sent = next((n for key in EXPERTS_PER_TOKEN if isinstance(n := getattr(config, key, None), int)), 0)
+                shares[f"{name}."] = min(1.0, sent / shape_of(modules[name])[0]) if sent else 1.0
     if not memories:
         raise UserError(
             f"{type(model).__name__} has no feed-forward layer of a name that ffkv knows. "
-            "Set model.second_matrix; `ffkv inspect` shows the model's modules."
+            "Set model.second_matrix; `ffkv inspect` shows the modules of the model."
         )
     lists = {block.rpartition(".")[0] for block in memories}
     parameters = dict(model.named_parameters())
     inside = {name: p for name, p in parameters.items() if block_of(model, name).rpartition(".")[0] in lists}
-    banks = {f"{name}.": _share(modules[name], config) for name in candidates if form_of(modules[name]) is not None}
+    multiplied = (
+        p.numel() * next((share for bank, share in shares.items() if name.startswith(bank)), 1.0)
+        for name, p in inside.items()
+        if p.ndim > 1
+    )
     total = sum(p.numel() for p in parameters.values())
-=======
-    config = model.config.get_text_config(decoder=True)
-    modules = dict(model.named_modules())
-    width = _width(model, config)
-    writes = _writes(model, modules, second_matrix, width)
-    by_block: dict[str, int] = {}
-    for block, size in writes.values():
-        by_block[block] = by_block.get(block, 0) + size
-    lists = {block.rpartition(".")[0] for block in by_block}
-    inside = {
-        name: parameter
-        for name, parameter in model.named_parameters()
-        if block_of(model, name).rpartition(".")[0] in lists
-    }
-    outside = sum(p.numel() for name, p in model.named_parameters() if name not in inside)
-    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    banks = [name for name in writes if layout_of(modules[name]) is not None]
-    embedding = model.get_output_embeddings()
-    gated = any(_is_gated(modules, name, size) for name, (_, size) in writes.items())
->>>>>>> workflow
+    dtype = next(p.dtype for p in parameters.values() if p.is_floating_point())
     return Shape(
         architecture=type(model).__name__,
         memories=tuple(memories.values()),
@@ -130,63 +101,16 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
         vocabulary=embedding.weight.shape[0],
         parameters=total,
         outside=total - sum(p.numel() for p in inside.values()),
-        body=round(
-            sum(
-                p.numel() * next((share for bank, share in banks.items() if name.startswith(bank)), 1.0)
-                for name, p in inside.items()
-                if p.ndim > 1
-            )
-        ),
-        dtype=str(next(p.dtype for p in parameters.values() if p.is_floating_point())).removeprefix("torch."),
+        body=round(sum(multiplied)),
+        dtype=str(dtype).removeprefix("torch."),
+        itemsize=dtype.itemsize,
     )
 
 
-def _text_parts(modules: dict[str, nn.Module], config: Any) -> tuple[str, ...]:
-    """Prefixes of the names of the part that reads text: the whole model, but not a vision tower beside it."""
-    names = [name for name, part in modules.items() if isinstance(part, PreTrainedModel) and part.config is config]
-    return tuple(f"{name}." if name else "" for name in names) or ("",)
-
-
 def _memories(module: nn.Module, width: int) -> int:
-<<<<<<< HEAD
-    """Number of memories of a second matrix or of a bank of experts; 0 if it does not write into the residual stream."""
-    if form_of(module) is not None:
-=======
-    """d_m of a second matrix or a bank of experts; 0 for a matrix that does not write vectors of the residual stream."""
+    """Number of memories of a second matrix or a bank of experts; 0 if it does not write into the residual stream."""
     if layout_of(module) is not None:
->>>>>>> workflow
         return math.prod(shape_of(module))
-    rows, columns = module.weight.shape if isinstance(module, nn.Linear) else reversed(module.weight.shape)
+    weight: Any = module.weight
+    rows, columns = weight.shape if isinstance(module, nn.Linear) else reversed(weight.shape)
     return columns if rows == width else 0
-
-
-<<<<<<< HEAD
-def _share(bank: nn.Module, config: Any) -> float:
-    """Share of a bank's experts that a token is sent to; 1 if the config does not tell."""
-    sent = next((n for name in EXPERTS_PER_TOKEN if isinstance(n := getattr(config, name, None), int)), 0)
-=======
-def _is_gated(modules: dict[str, nn.Module], name: str, size: int) -> bool:
-    """Whether a write is fed by two first matrices, or by one of double width."""
-    form = layout_of(modules[name])
-    if form is not None:
-        return form.gated
-    parent = name.rpartition(".")[0]
-    beside = [part for path, part in modules.items() if path.rpartition(".")[0] == parent and path != name]
-    shapes = [tuple(part.weight.shape) for part in beside if getattr(getattr(part, "weight", None), "ndim", 0) == 2]
-    return sum(size in shape for shape in shapes) > 1 or any(2 * size in shape for shape in shapes)
-
-
-def _multiplied(inside: dict, banks: list[str], modules: dict[str, nn.Module], config) -> int:
-    """Entries of matrices that one token meets: all but those of experts that it is not sent to."""
-    total = 0.0
-    for name, parameter in inside.items():
-        bank = next((bank for bank in banks if name.startswith(f"{bank}.")), None)
-        total += (parameter.numel() if parameter.ndim > 1 else 0) * (_share(modules[bank], config) if bank else 1)
-    return round(total)
-
-
-def _share(bank: nn.Module, config) -> float:
-    """The share of a bank's experts that a token is sent to; 1 where the config does not say."""
-    sent = next((n for name in EXPERTS_A_TOKEN if isinstance(n := getattr(config, name, None), int)), None)
->>>>>>> workflow
-    return min(1.0, sent / shape_of(bank)[0]) if sent else 1.0

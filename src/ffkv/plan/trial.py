@@ -16,11 +16,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -35,43 +34,39 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GPT2
 from ffkv.errors import UserError
 from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.model.anatomy import read_anatomy
-from ffkv.plan.amounts import Amounts
+from ffkv.plan.growth import Amounts
 from ffkv.plan.jobs import Job, ask_snakemake, read_jobs
-from ffkv.plan.shape import Shape, form_of_run, measure_shape
-from ffkv.plan.text import SPLITS, Text, read_size
+from ffkv.plan.shape import Shape, load_model_form, measure_shape
+from ffkv.plan.text import SPLITS, read_size
 from ffkv.settings import EMBEDDED, Settings
 
-OPERATIONS = 2e10  # floating-point operations that each pass and each projection of the trial may take
-LARGEST_LAYER = 2e7  # weights of a block; of a larger one a stand-in is tried
-TOKENS = 20_000  # most tokens of the trial's train split
-TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 10, 4, 20, 60, 2  # of the trial: per key, per layer, of training, ...
-# What jobs import. The seconds and the memory of each line hold without the other lines, but for those of "tables".
+OPERATIONS = 2e10  # floating-point operations that a pass or a projection of the trial may take, about
+LARGEST_LAYER = 2e7  # weights of a block; larger ones are replaced by a smaller one of the same proportions
+TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 16, 4, 30, 2  # at most, in the trial
+# What jobs import. "model" includes "tables".
 LIBRARIES = {
-    "tables": ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file"),
-    "keys": ("ffkv.keys.patterns",),
+    "tables": ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
     "model": ("ffkv.model.checkpoint.load", "ffkv.model.head.head_file", "transformers.models.gpt2.modeling_gpt2"),
 }
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """What a job of the trial took.
 
     Attributes:
-        seconds: all seconds, without the start of the process.
-        counted: seconds in which its progress bar was open; None if it has none.
+        seconds: seconds without the start of the process.
+        working: seconds in which a progress bar was open; None if there was none.
         memory: bytes at its peak, beyond those of its libraries.
         written: bytes of its outputs.
     """
 
     seconds: float
-    counted: float | None
+    working: float | None
     memory: float
     written: float
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """What a trial run tells.
 
     Attributes:
@@ -84,66 +79,63 @@ class Trial:
 
 
 def import_libraries() -> dict[str, tuple[float, float]]:
-    """Imports what jobs import; returns the seconds and the bytes of memory that each group of `LIBRARIES` takes."""
-    process = psutil.Process()
-    last, taken = (0.0, 0.0), {}
+    """Imports what jobs import; returns the seconds and the bytes that a job's start takes, for each of `LIBRARIES`."""
+    taken = {}
     for name, modules in LIBRARIES.items():
         for module in modules:
             importlib.import_module(module)
-        now = time.process_time(), float(process.memory_info().rss)
-        base = taken.get("tables", (0.0, 0.0))
-        taken[name] = base[0] + now[0] - last[0], base[1] + now[1] - last[1]
-        last = now
+        taken[name] = time.process_time(), float(psutil.Process().memory_info().rss)
     return taken
 
 
-def try_out(settings: Settings, form: Any, text: Text, cores: int, trained: bool) -> Trial:
+def try_out(amounts: Amounts, form: Any, sentences: list[str], cores: int, trained: bool) -> Trial:
     """Runs a small copy of a run in a temporary folder.
 
     Args:
-        settings: the settings of the run.
+        amounts: how much the run has to do.
         form: its model, without weights.
-        text: the size of its corpus, and some sentences.
+        sentences: sentences of its corpus.
         cores: cores that the run may use.
-        trained: whether the embedded model exists already.
+        trained: whether its embedded model exists already.
     Raises:
-        UserError: a command of the trial refuses the model or the corpus.
+        UserError: a command of the trial refuses the model or the text.
     """
     with tempfile.TemporaryDirectory(prefix="ffkv-plan-") as name:
         folder = Path(name)
-        small = _small_copy(settings, form, text, folder, trained)
+        small = _small_settings(amounts, form, sentences, folder, trained)
         (folder / "config.yaml").write_text(yaml.safe_dump({**small.model_dump(), "runs": {"trial": {}}}))
-        jobs = read_jobs(ask_snakemake(folder / "config.yaml", cores, folder))
         (folder / "results/trial/logs").mkdir(parents=True)
+        jobs = read_jobs(ask_snakemake(folder / "config.yaml", cores, folder))
         measured: dict[str, list[Measured]] = {}
-        for job in _in_order(jobs, folder):
-            measured.setdefault(job.rule, []).append(_measure(job, folder))
+        while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
+            for job in ready:
+                measured.setdefault(job.rule, []).append(_measure(job, folder))
+            jobs = [job for job in jobs if job not in ready]
         run = folder / "results/trial"
-        train, validation = (read_size(run / f"corpus/{split}.h5") for split in SPLITS)
+        splits = {split: read_size(run / f"corpus/{split}.h5") for split in SPLITS}
         signed = any(layer.signed for layer in read_anatomy(run / "model").layers)
-        shape = measure_shape(form_of_run(small), settings.model.second_matrix)
-        return Trial(Amounts(small, shape, train, validation, signed), measured)
+        return Trial(Amounts(small, measure_shape(load_model_form(small)), splits, signed), measured)
 
 
-def _small_copy(settings: Settings, form: Any, text: Text, folder: Path, trained: bool) -> Settings:
-    """Settings of the trial; writes its model and its text where it does not make them itself."""
-    shape = measure_shape(form, settings.model.second_matrix)
-    layer = shape.body / shape.layers
-    layers = min(shape.layers, 2 if 2 * layer < LARGEST_LAYER else 1)
-    tokens = max(2000, min(TOKENS, OPERATIONS / (2 * layers * min(layer, LARGEST_LAYER))))
-    sentences = _some_sentences(text.sentences, 2 * tokens)
-    share = len(sentences) / 2 / min(max(text.train.sentences, 1), PASSAGES * PASSAGE_SENTENCES)
-    prefixes = settings.prefixes.count * len(sentences) / 2 / max(text.validation.sentences, 1)
-    triggers, keys = min(TRIGGERS, settings.triggers.per_key), settings.keys
+def _small_settings(amounts: Amounts, form: Any, sentences: list[str], folder: Path, trained: bool) -> Settings:
+    """Settings of the trial; writes a model and a text, unless the trial trains the embedded model."""
+    settings, shape, train = amounts.settings, amounts.shape, amounts.splits["train"]
+    keys, layer = settings.keys, min(shape.body / amounts.layers, LARGEST_LAYER)
+    layers = min(amounts.layers, 2 if 2 * layer < LARGEST_LAYER else 1)
+    tokens = max(1000, min(TOKENS, OPERATIONS / (2 * layers * layer)))
+    lines = _some_sentences(sentences, 2 * tokens)
+    share = len(lines) / 2 / min(train.sentences, PASSAGES * PASSAGE_SENTENCES)
+    triggers = min(TRIGGERS, settings.triggers.per_key)
     patterns = max(min(triggers, keys.pattern_triggers), 3)
+    removal = max(2, int(OPERATIONS / (2 * KEYS * 60 * layer)))
     changes: dict[str, dict[str, Any]] = {
         "triggers": {"per_key": triggers},
-        "prefixes": {"count": int(min(max(prefixes, 50), settings.prefixes.count, tokens / 2))},
+        "prefixes": {"count": min(PREFIXES, settings.prefixes.count)},
         "keys": {
             "per_layer": min(KEYS, keys.per_layer),
             "pattern_triggers": patterns,
             "minimum_prefixes": min(keys.minimum_prefixes, patterns),
-            "removal_triggers": min(triggers, keys.removal_triggers),
+            "removal_triggers": min(triggers, keys.removal_triggers, removal),
             "background_prefixes": max(100, int(keys.background_prefixes * min(share, 1.0))),
         },
         "report": {"cards": min(CARDS, settings.report.cards)},
@@ -151,18 +143,18 @@ def _small_copy(settings: Settings, form: Any, text: Text, folder: Path, trained
         "embedded": {"layers": layers, "steps": min(STEPS, settings.embedded.steps)},
     }
     if settings.model.checkpoint != EMBEDDED or trained:
-        checkpoint = folder / "checkpoint"
-        write_small_model(form, shape, layers, sentences, checkpoint)
-        for split, lines in zip(SPLITS, (sentences[::2], sentences[1::2]), strict=True):
-            (folder / f"{split}.txt").write_text("\n".join(lines), errors="replace")
-        paths = {split: [str(folder / f"{split}.txt")] for split in SPLITS}
+        _write_small_model(form, shape, layers, lines, folder / "checkpoint")
+        files = {"train": lines[::2], "validation": lines[1::2]}
+        for split, part in files.items():
+            (folder / f"{split}.txt").write_text("\n".join(part), errors="replace")
+        paths = {split: [str(folder / f"{split}.txt")] for split in files}
         changes["corpus"] = {"dataset": "files", "limit": 0, "splitter": "line", "txt_document": "line", **paths}
-        changes["model"] = {"checkpoint": str(checkpoint), "revision": "main", "dtype": shape.dtype}
+        changes["model"] = {"checkpoint": str(folder / "checkpoint"), "revision": "main", "dtype": shape.dtype}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "layer_groups": layers + 1})
 
 
-def _some_sentences(sentences: tuple[str, ...], words: float) -> list[str]:
+def _some_sentences(sentences: list[str], words: float) -> list[str]:
     """The first sentences, of so many words together."""
     chosen, total = [], 0
     for sentence in sentences:
@@ -173,18 +165,18 @@ def _some_sentences(sentences: tuple[str, ...], words: float) -> list[str]:
     return chosen
 
 
-def write_small_model(form: Any, shape: Shape, layers: int, sentences: list[str], folder: Path) -> None:
+def _write_small_model(form: Any, shape: Shape, layers: int, sentences: list[str], folder: Path) -> None:
     """Writes a random model like another one, with fewer layers and a smaller vocabulary, and a tokenizer of words.
 
     A model with larger layers than `LARGEST_LAYER`, or of a class that transformers does not know by itself, is replaced by
     a GPT-2 of the same proportions.
     """
-    layer = shape.body / shape.layers
+    layer = shape.body / len(shape.memories)
     scale = min(1.0, (LARGEST_LAYER / layer) ** 0.5)
     columns = max(layer * scale * scale / (2 * shape.width * scale) - 2 * shape.width * scale, shape.width * scale)
     vocabulary = int(min(shape.vocabulary, max(300, OPERATIONS / (2 * shape.width * scale * columns * layers))))
     config = copy.deepcopy(form.config)
-    if scale < 1 or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or shape.parameters > 20 * layers * layer + shape.outside:
+    if scale < 1 or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         width = max(64, 64 * round(shape.width * scale / 64))
         config = GPT2Config(n_embd=width, n_head=width // 64, n_inner=int(columns), n_positions=512)
     text = config.get_text_config(decoder=True)
@@ -201,10 +193,14 @@ def write_small_model(form: Any, shape: Shape, layers: int, sentences: list[str]
     model.save_pretrained(folder)
     counts = Counter(word for sentence in sentences for word in sentence.split())
     words = ["<bos>", "<unk>", *(word for word, _ in counts.most_common(vocabulary) if word not in ("<bos>", "<unk>"))]
-    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words[:vocabulary])}, unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        WordLevel({word: number for number, word in enumerate(words[:vocabulary])}, unk_token="<unk>")
+    )
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", unk_token="<unk>", model_max_length=512)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", unk_token="<unk>", model_max_length=512
+    )
     fast.save_pretrained(folder)
 
 
@@ -217,24 +213,15 @@ def stop_watch() -> Callable[[], float]:
     return lambda: min(time.perf_counter() - clock, time.process_time() - processor)
 
 
-def _in_order(jobs: list[Job], folder: Path) -> Iterator[Job]:
-    """The jobs, each one once its inputs exist."""
-    while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
-        for job in ready:
-            yield job
-        jobs = [job for job in jobs if job not in ready]
-
-
 def _measure(job: Job, folder: Path) -> Measured:
     """Runs the command of a job in a fork of this process, which has its libraries already."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    before = float(psutil.Process().memory_info().rss)
     process = context.Process(target=_run, args=(job, folder, sender))
     process.start()
     sender.close()
     try:
-        seconds, counted, peak = receiver.recv()
+        seconds, working, peak = receiver.recv()
     except EOFError:
         log = (folder / "log").read_text(errors="replace").strip()[-500:]
         raise UserError(f"The trial run of {job.rule} failed: {log or 'its process ended'}") from None
@@ -242,7 +229,7 @@ def _measure(job: Job, folder: Path) -> Measured:
         process.join()
     outputs = [folder / path for path in job.outputs]
     files = [file for path in outputs for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
-    return Measured(seconds, counted, max(peak - before, 0.0), float(sum(file.stat().st_size for file in files)))
+    return Measured(seconds, working, peak, float(sum(file.stat().st_size for file in files)))
 
 
 def _run(job: Job, folder: Path, sender: Connection) -> None:
@@ -270,15 +257,19 @@ def _run(job: Job, folder: Path, sender: Connection) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     words = shlex.split(job.command)
+    before = psutil.Process().memory_info().rss
     since = stop_watch()
     try:
         if words[0] == "ffkv":
-            ffkv.main(words[1 : next(place for place, word in enumerate(words) if word.startswith(">"))], standalone_mode=False)
+            ffkv.main(
+                words[1 : next(place for place, word in enumerate(words) if word.startswith(">"))],
+                standalone_mode=False,
+            )
         else:
             subprocess.run(job.command, shell=True, check=True)
         seconds = since()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        sender.send((seconds, sum(Timed.open_seconds) if Timed.open_seconds else None, float(peak)))
+        sender.send((seconds, sum(Timed.open_seconds) if Timed.open_seconds else None, max(float(peak - before), 0.0)))
     except BaseException as error:
         print(error, flush=True)
     os._exit(0)
