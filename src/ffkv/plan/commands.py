@@ -35,13 +35,12 @@ def plan(
     from ffkv.process.runtime import configure
 
     configure(1)  # no thread pool starts here: forks of this process run the trial with the threads of the jobs
-    from ffkv.plan.show import as_text
-    from ffkv.plan.step import make_plan
+    from ffkv.plan.step import as_text, make_plan
 
     given = {"train": train_tokens, "validation": validation_tokens}
     found = make_plan(configfile, cores, {split: tokens for split, tokens in given.items() if tokens is not None})
-    click.echo(json.dumps(found.as_data(), indent=1) if as_json else as_text(found))
-    for warning in found.warnings:
+    click.echo(json.dumps(found, indent=1) if as_json else as_text(found))
+    for warning in found["warnings"]:
         click.echo(click.style("ffkv: ", fg="red", bold=True, reset=True) + warning, err=True)
-    if found.warnings:
+    if found["warnings"]:
         sys.exit(TOO_SMALL)

@@ -1,8 +1,4 @@
-"""The jobs of a settings file, as Snakemake lists them: their commands, their files, and whether they are done.
-
-Run as a program, `python -m ffkv.plan.jobs SNAKEFILE FOLDER CONFIGFILE CORES` prints them as JSON: Snakemake has a process of
-its own, because it changes the folder and the log of the process that it works in.
-"""
+"""The jobs of a settings file, as Snakemake lists them. Run as a program, this module prints them as JSON."""
 
 import json
 import os
@@ -40,12 +36,12 @@ class Job(NamedTuple):
 
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
-    """Starts a Snakemake that lists the jobs of a settings file for runs in a folder."""
-    snakefile = next((path for path in SNAKEFILES if path.exists()), SNAKEFILES[-1]).resolve()
-    arguments = ["-m", "ffkv.plan.jobs", snakefile, folder.resolve(), configfile.resolve(), str(cores)]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules look for `ffkv`
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, *arguments], env={**os.environ, "PATH": path}, **pipes)
+    """Starts a Snakemake, in a process of its own, that lists the jobs of a settings file for runs in a folder."""
+    snakefile = next(path for path in SNAKEFILES if path.exists()).resolve()
+    words = [sys.executable, "-m", __name__, snakefile, folder.resolve(), configfile.resolve(), str(cores)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the rules look for `ffkv`
+    environment = {**os.environ, "PATH": path}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
@@ -60,30 +56,23 @@ def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
     return [Job(*job) for job in json.loads(listed.splitlines()[-1])]
 
 
-def list_jobs(snakefile: Path, folder: Path, configfile: Path, cores: int) -> list[Job]:
+def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[Job]:
     """The jobs of a settings file, done or not, from a dry run."""
     from snakemake.api import SnakemakeApi
     from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
 
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
-        settings = ResourceSettings(cores=cores), ConfigSettings(configfiles=[configfile])
-        workflow = api.workflow(*settings, snakefile=snakefile, workdir=folder)
+        settings = ResourceSettings(cores=int(cores)), ConfigSettings(configfiles=[Path(configfile)])
+        workflow = api.workflow(*settings, snakefile=Path(snakefile), workdir=Path(folder))
         workflow.dag().execute_workflow(executor="dryrun")
-        dag = workflow._workflow.dag  # the only place where jobs that are done are listed, too
-        return [
-            Job(
-                job.rule.name,
-                job.wildcards_dict.get("run", ""),
-                job.threads,
-                job.shellcmd or "",
-                [str(path) for path in job.input],
-                [str(path) for path in job.output],
-                not dag.needrun(job),
-            )
-            for job in dag.jobs
-            if job.output
-        ]
+        dag = workflow._workflow.dag  # no public way lists the jobs that are done
+        return [_job(job, not dag.needrun(job)) for job in dag.jobs if job.output]
+
+
+def _job(job, done: bool) -> Job:
+    files = [str(path) for path in job.input], [str(path) for path in job.output]
+    return Job(job.rule.name, job.wildcards_dict.get("run", ""), job.threads, job.shellcmd or "", *files, done)
 
 
 if __name__ == "__main__":
-    print(json.dumps(list_jobs(*map(Path, sys.argv[1:4]), int(sys.argv[4]))))
+    print(json.dumps(list_jobs(*sys.argv[1:])))

@@ -49,6 +49,13 @@ class Split:
         return Split(*(factor * size for size in sizes), source)
 
 
+    def sizes(self) -> dict[str, int]:
+        """The length of each dimension of its file."""
+        count = {"token": self.tokens, "sentence": self.sentences, "document": self.documents}
+        count |= {"text_byte": self.text_bytes, "document_name_byte": 40 * self.documents}
+        return {name: int(number) for name, number in count.items()}
+
+
 def measure_text(
     settings: Settings, model: Any, written: dict[str, Path], tokens: dict[str, int]
 ) -> tuple[dict[str, Split], list[str]]:

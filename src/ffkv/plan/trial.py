@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate, takewhile
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,29 +24,26 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 import yaml
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
 from tqdm import tqdm
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GPT2Config
 
+from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.model.anatomy import read_anatomy
-from ffkv.plan.growth import Amounts
+from ffkv.plan.growth import measure_amounts
 from ffkv.plan.jobs import Job, ask_snakemake, read_jobs
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
-from ffkv.plan.text import SPLITS, read_size
+from ffkv.plan.text import SPLITS, Split, read_size
 from ffkv.settings import EMBEDDED, Settings
 
 OPERATIONS = 2e10  # floating-point operations that a pass or a projection of the trial may take, about
 LARGEST_LAYER = 2e7  # weights of a block; larger ones are replaced by a smaller one of the same proportions
 TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 16, 4, 30, 2  # at most, in the trial
-# What jobs import. "model" includes "tables".
+# What jobs import: without torch, and further modules with it.
 LIBRARIES = {
-    "tables": ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
-    "model": ("ffkv.model.checkpoint.load", "ffkv.model.head.head_file", "transformers.models.gpt2.modeling_gpt2"),
+    False: ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
+    True: ("ffkv.model.checkpoint.load", "ffkv.model.head.head_file", "transformers.models.gpt2.modeling_gpt2"),
 }
 
 
@@ -72,28 +69,40 @@ class Trial(NamedTuple):
     Attributes:
         amounts: how much it had to do.
         jobs: what each job took, by rule.
+        signed: whether coefficients can be negative.
     """
 
-    amounts: Amounts
+    amounts: dict[str, float]
     jobs: dict[str, list[Measured]]
+    signed: bool
 
 
-def import_libraries() -> dict[str, tuple[float, float]]:
-    """Imports what jobs import; returns the seconds and the bytes that a job's start takes, for each of `LIBRARIES`."""
+def import_libraries() -> dict[bool, tuple[float, float]]:
+    """Imports what jobs import: seconds and bytes at the start of a job, without torch (False) and with it (True)."""
     taken = {}
-    for name, modules in LIBRARIES.items():
+    for torch_too, modules in LIBRARIES.items():
         for module in modules:
             importlib.import_module(module)
-        taken[name] = time.process_time(), float(psutil.Process().memory_info().rss)
+        taken[torch_too] = time.process_time(), float(psutil.Process().memory_info().rss)
     return taken
 
 
-def try_out(amounts: Amounts, form: Any, sentences: list[str], cores: int, trained: bool) -> Trial:
+def try_out(
+    settings: Settings,
+    shape: Shape,
+    form: Any,
+    splits: dict[str, Split],
+    sentences: list[str],
+    cores: int,
+    trained: bool,
+) -> Trial:
     """Runs a small copy of a run in a temporary folder.
 
     Args:
-        amounts: how much the run has to do.
+        settings: the settings of the run.
+        shape: the shape of its model.
         form: its model, without weights.
+        splits: the sizes of its corpus.
         sentences: sentences of its corpus.
         cores: cores that the run may use.
         trained: whether its embedded model exists already.
@@ -102,7 +111,7 @@ def try_out(amounts: Amounts, form: Any, sentences: list[str], cores: int, train
     """
     with tempfile.TemporaryDirectory(prefix="ffkv-plan-") as name:
         folder = Path(name)
-        small = _small_settings(amounts, form, sentences, folder, trained)
+        small = _small_settings(settings, shape, form, splits, sentences, folder, trained)
         (folder / "config.yaml").write_text(yaml.safe_dump({**small.model_dump(), "runs": {"trial": {}}}))
         (folder / "results/trial/logs").mkdir(parents=True)
         jobs = read_jobs(ask_snakemake(folder / "config.yaml", cores, folder))
@@ -112,19 +121,29 @@ def try_out(amounts: Amounts, form: Any, sentences: list[str], cores: int, train
                 measured.setdefault(job.rule, []).append(_measure(job, folder))
             jobs = [job for job in jobs if job not in ready]
         run = folder / "results/trial"
-        splits = {split: read_size(run / f"corpus/{split}.h5") for split in SPLITS}
+        small_splits = {split: read_size(run / f"corpus/{split}.h5") for split in SPLITS}
         signed = any(layer.signed for layer in read_anatomy(run / "model").layers)
-        return Trial(Amounts(small, measure_shape(load_model_form(small)), splits, signed), measured)
+        small_shape = measure_shape(load_model_form(small))
+        return Trial(measure_amounts(small, small_shape, small_splits, signed), measured, signed)
 
 
-def _small_settings(amounts: Amounts, form: Any, sentences: list[str], folder: Path, trained: bool) -> Settings:
+def _small_settings(
+    settings: Settings,
+    shape: Shape,
+    form: Any,
+    splits: dict[str, Split],
+    sentences: list[str],
+    folder: Path,
+    trained: bool,
+) -> Settings:
     """Settings of the trial; writes a model and a text, unless the trial trains the embedded model."""
-    settings, shape, train = amounts.settings, amounts.shape, amounts.splits["train"]
-    keys, layer = settings.keys, min(shape.body / amounts.layers, LARGEST_LAYER)
-    layers = min(amounts.layers, 2 if 2 * layer < LARGEST_LAYER else 1)
+    keys, layer = settings.keys, min(shape.body / len(shape.memories), LARGEST_LAYER)
+    layers = min(len(shape.memories), 2 if 2 * layer < LARGEST_LAYER else 1)
     tokens = max(1000, min(TOKENS, OPERATIONS / (2 * layers * layer)))
-    lines = _some_sentences(sentences, 2 * tokens)
-    share = len(lines) / 2 / min(train.sentences, PASSAGES * PASSAGE_SENTENCES)
+    words = accumulate(len(sentence.split()) + 1 for sentence in sentences)
+    count = sum(1 for _ in takewhile(lambda total: total < 2 * tokens, words))
+    lines = [" ".join(sentence.split()) for sentence in sentences[: count + 1]]
+    share = len(lines) / 2 / min(splits["train"].sentences, PASSAGES * PASSAGE_SENTENCES)
     triggers = min(TRIGGERS, settings.triggers.per_key)
     patterns = max(min(triggers, keys.pattern_triggers), 3)
     removal = max(2, int(OPERATIONS / (2 * KEYS * 60 * layer)))
@@ -154,19 +173,8 @@ def _small_settings(amounts: Amounts, form: Any, sentences: list[str], folder: P
     return settings.model_copy(update={**sections, "shards": 1, "layer_groups": layers + 1})
 
 
-def _some_sentences(sentences: list[str], words: float) -> list[str]:
-    """The first sentences, of so many words together."""
-    chosen, total = [], 0
-    for sentence in sentences:
-        if total > words:
-            break
-        chosen.append(" ".join(sentence.split()))
-        total += chosen[-1].count(" ") + 1
-    return chosen
-
-
 def _write_small_model(form: Any, shape: Shape, layers: int, sentences: list[str], folder: Path) -> None:
-    """Writes a random model like another one, with fewer layers and a smaller vocabulary, and a tokenizer of words.
+    """Writes a random model like another one, with fewer layers and a smaller vocabulary, and a tokenizer.
 
     A model with larger layers than `LARGEST_LAYER`, or of a class that transformers does not know by itself, is replaced by
     a GPT-2 of the same proportions.
@@ -174,7 +182,7 @@ def _write_small_model(form: Any, shape: Shape, layers: int, sentences: list[str
     layer = shape.body / len(shape.memories)
     scale = min(1.0, (LARGEST_LAYER / layer) ** 0.5)
     columns = max(layer * scale * scale / (2 * shape.width * scale) - 2 * shape.width * scale, shape.width * scale)
-    vocabulary = int(min(shape.vocabulary, max(300, OPERATIONS / (2 * shape.width * scale * columns * layers))))
+    vocabulary = int(min(shape.vocabulary, max(512, OPERATIONS / (2 * shape.width * scale * columns * layers))))
     config = copy.deepcopy(form.config)
     if scale < 1 or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         width = max(64, 64 * round(shape.width * scale / 64))
@@ -191,17 +199,7 @@ def _write_small_model(form: Any, shape: Shape, layers: int, sentences: list[str
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, shape.dtype))
     model.save_pretrained(folder)
-    counts = Counter(word for sentence in sentences for word in sentence.split())
-    words = ["<bos>", "<unk>", *(word for word, _ in counts.most_common(vocabulary) if word not in ("<bos>", "<unk>"))]
-    tokenizer = Tokenizer(
-        WordLevel({word: number for number, word in enumerate(words[:vocabulary])}, unk_token="<unk>")
-    )
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", unk_token="<unk>", model_max_length=512
-    )
-    fast.save_pretrained(folder)
+    train_tokenizer(sentences, max(vocabulary, 300), 512).save_pretrained(folder)
 
 
 def stop_watch() -> Callable[[], float]:
@@ -261,10 +259,7 @@ def _run(job: Job, folder: Path, sender: Connection) -> None:
     since = stop_watch()
     try:
         if words[0] == "ffkv":
-            ffkv.main(
-                words[1 : next(place for place, word in enumerate(words) if word.startswith(">"))],
-                standalone_mode=False,
-            )
+            ffkv.main([*takewhile(lambda word: not word.startswith(">"), words[1:])], standalone_mode=False)
         else:
             subprocess.run(job.command, shell=True, check=True)
         seconds = since()
