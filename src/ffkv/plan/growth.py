@@ -60,8 +60,28 @@ RULES = {
 }
 
 
-def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split], signed: bool) -> dict[str, float]:
-    """How much a run has to do: files and memory in bytes, work in operations, the rest in numbers of things."""
+class Planned(NamedTuple):
+    """What the costs of a run follow from.
+
+    Attributes:
+        settings: its settings.
+        shape: the shape of its model.
+        splits: the sizes of "train" and "validation".
+    """
+
+    settings: Settings
+    shape: Shape
+    splits: dict[str, Split]
+
+
+def measure_amounts(run: Planned, signed: bool) -> dict[str, float]:
+    """How much a run has to do: files and memory in bytes, work in operations, the rest in numbers of things.
+
+    Args:
+        run: the run.
+        signed: whether coefficients can be negative.
+    """
+    settings, shape, splits = run
     train, validation, made, keys = splits["train"], splits["validation"], settings.embedded, settings.keys
     layers, memories, largest = len(shape.memories), sum(shape.memories), max(shape.memories)
     t, prefixes = settings.triggers.per_key, int(min(settings.prefixes.count, validation.tokens - validation.sentences))
@@ -71,7 +91,11 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split], 
     triggers = stored_bytes(Triggers, sizes, () if signed and settings.triggers.negative else ("negative",))
     sampled = stored_bytes(SampledPrefixes, sizes, tuple({"x", "factor", "end"} - {*settings.prefixes.keep}))
     projections, itemsize = stored_bytes(Projections, top), getattr(torch, shape.dtype).itemsize
-    corpus = sum(stored_bytes(Corpus, sizes | split.sizes()) for split in splits.values())
+    corpus = 0
+    for split in splits.values():
+        sizes |= {"token": int(split.tokens), "sentence": int(split.sentences), "document": int(split.documents)}
+        sizes |= {"text_byte": int(split.text_bytes), "document_name_byte": 40 * int(split.documents)}
+        corpus += stored_bytes(Corpus, sizes)
     weights, head = shape.parameters * itemsize, shape.outside * itemsize
     batch = 4 * settings.activations.batch_tokens * (8 * largest + 12 * shape.width)
     block = sampled * min(1, settings.activations.block_sentences / max(prefixes, 1))

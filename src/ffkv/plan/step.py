@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from ffkv.architectures.coverage import cores as available_cores
-from ffkv.plan.growth import RULES, Growth, measure_amounts
+from ffkv.plan.growth import RULES, Growth, Planned, measure_amounts
 from ffkv.plan.jobs import Job, ask_snakemake, read_jobs
 from ffkv.plan.shape import load_model_form, measure_shape
 from ffkv.plan.text import measure_text
@@ -73,6 +73,7 @@ def make_plan(configfile: Path, cores: int | None = None, tokens: dict[str, int]
         form = load_model_form(settings)
         shape = measure_shape(form, settings.model.second_matrix)
         splits, sentences = measure_text(settings, form, done, tokens or {})
+        planned = Planned(settings, shape, splits)
         plans[run] = {"shape": shape._asdict(), "text": {name: asdict(split) for name, split in splits.items()}}
         rules = {rule: [job for job in mine if job.rule == rule] for rule in [job.rule for job in mine]}
         if all(job.done for job in mine):
@@ -82,8 +83,8 @@ def make_plan(configfile: Path, cores: int | None = None, tokens: dict[str, int]
         model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
         same = f"{shape} {trained} {done} {settings.model_copy(update={'model': model, 'seed': 0})!r}"
         if same not in trials:
-            trials[same] = try_out(settings, shape, form, splits, sentences, cores, trained)
-        amounts = measure_amounts(settings, shape, splits, trials[same].signed)
+            trials[same] = try_out(planned, form, sentences, cores, trained)
+        amounts = measure_amounts(planned, trials[same].signed)
         order = [*RULES, *rules]
         for rule in sorted(rules, key=order.index):
             text = sum(split.seconds for split in splits.values()) if rule in ("train", "corpus") else 0.0
@@ -173,7 +174,9 @@ def find_warnings(todo: list[Row], total: dict[str, float]) -> list[str]:
     for row in todo:
         each, free = f"{row.rule} ({row.run}) needs {in_bytes(row.memory)}", f"but only {in_bytes(memory)} is free"
         if row.memory > memory:
-            remedy = "Raise layer_groups, lower triggers.per_key or activations.block_sentences, or use a larger machine."
+            remedy = (
+                "Raise layer_groups, lower triggers.per_key or activations.block_sentences, or use a larger machine."
+            )
             warnings.append(f"Not enough memory: a job of {each}, {free}. {remedy}")
         elif row.memory * row.at_once > memory:
             remedy = "Run snakemake with fewer --cores."

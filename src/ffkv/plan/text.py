@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,7 @@ from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
 
-SPLITS = ("train", "validation")
-READ_BYTES = 2**21  # of text that is read, to see how many bytes of its files it takes
-SAMPLE_BYTES = 2**18  # of text that is split and tokenized
+READ_BYTES, SAMPLE_BYTES = 2**21, 2**18  # of text: what is read to see its share of the files; what is tokenized of it
 
 
 @dataclass(frozen=True)
@@ -49,17 +47,10 @@ class Split:
         return Split(*(factor * size for size in sizes), source)
 
 
-    def sizes(self) -> dict[str, int]:
-        """The length of each dimension of its file."""
-        count = {"token": self.tokens, "sentence": self.sentences, "document": self.documents}
-        count |= {"text_byte": self.text_bytes, "document_name_byte": 40 * self.documents}
-        return {name: int(number) for name, number in count.items()}
-
-
 def measure_text(
     settings: Settings, model: Any, written: dict[str, Path], tokens: dict[str, int]
 ) -> tuple[dict[str, Split], list[str]]:
-    """Counts or estimates both splits of a run; returns them, and some of the sentences.
+    """Counts or estimates both splits of a run; returns them by name, and some of the sentences.
 
     Args:
         settings: the settings of the run.
@@ -83,13 +74,15 @@ def measure_text(
     splits = {"train": replace(train, seconds=train.seconds + reading).times(1 / share, train.source)}
     if corpus.dataset == "files" and corpus.validation:
         documents, share, reading = _read_first(corpus, "validation")
-        validation, more = _encode_first(documents, tokenizer, longest, corpus)
-        validation, sentences = replace(validation, seconds=validation.seconds + reading), sentences + more
-        splits["validation"] = validation.times(1 / share, validation.source)
+        held_out, more = _encode_first(documents, tokenizer, longest, corpus)
+        splits["validation"] = replace(held_out, seconds=held_out.seconds + reading).times(1 / share, held_out.source)
+        sentences += more
     else:  # both splits read the same documents
-        held_out = min(max(corpus.validation_share, 1e-6), 1 - 1e-6)
-        limited = corpus.limit and splits["train"].documents >= corpus.limit
-        factor, again = (1.0, 1 / held_out - 1) if limited else (held_out / (1 - held_out), 1.0)
+        odds = (1 - corpus.validation_share) / max(corpus.validation_share, 1e-6)
+        limited = (
+            corpus.limit and splits["train"].documents >= corpus.limit
+        )  # then validation reads on, to its own limit
+        factor, again = (1.0, odds) if limited else (1 / max(odds, 1e-6), 1.0)
         seconds = (factor * train.seconds + again * reading) / share
         splits["validation"] = replace(train.times(factor / share, "estimated"), seconds=seconds)
     for name, split in splits.items():
@@ -104,60 +97,60 @@ def measure_text(
 
 def _read_first(corpus: Corpus, split: str) -> tuple[list[Document], float, float]:
     """The first documents of a split, the share of its text that they are, and the seconds to read them."""
-    documents, size, start = [], 0, time.process_time()
-    source = read_documents(corpus, split)
-    for document in source:
+    documents, size, start, share = [], 0, time.process_time(), 1.0
+    for document in (source := read_documents(corpus, split)):
         documents.append(document)
         size += len(document.text) + 1
         if size > READ_BYTES and corpus.dataset == "files":
+            share = _share_read(find_files(corpus_sources(corpus, split)[0]), document.name, size)
+            share = max(share, len(documents) / corpus.limit) if corpus.limit else share
             break
-    else:
-        return documents, 1.0, time.process_time() - start
-    paths = find_files(corpus_sources(corpus, split)[0])
-    path, _, number = documents[-1].name.rpartition(":")
+    del source  # it held the file open, which tells how far it was read
+    return documents, min(share, 1.0), time.process_time() - start
+
+
+def _share_read(paths: list[str], last: str, size: int) -> float:
+    """Share of the bytes of files that is read after the document `last`, "<path>:<number>", and `size` characters."""
+    path, _, number = last.rpartition(":")
     sizes = [Path(each).stat().st_size for each in paths]
+    opened = {file.path: getattr(file, "position", 0) for file in psutil.Process().open_files()}
+    part = float(opened.get(str(Path(path).resolve()), 0) or size)
     if path.lower().endswith(".parquet"):
         from pyarrow import parquet
 
         part = sizes[paths.index(path)] * (int(number) + 1) / parquet.read_metadata(path).num_rows
-    else:  # how far the file is read, where the system tells
-        opened = (file for file in psutil.Process().open_files() if Path(file.path) == Path(path).resolve())
-        part = next((float(file.position) for file in opened if getattr(file, "position", 0)), float(size))
-    share = (sum(sizes[: paths.index(path)]) + part) / sum(sizes)
-    share = max(share, len(documents) / corpus.limit) if corpus.limit else share
-    return documents, min(share, 1.0), time.process_time() - start
+    return (sum(sizes[: paths.index(path)]) + part) / sum(sizes)
 
 
 def _encode_first(documents: list[Document], tokenizer: Any, longest: int, corpus: Corpus) -> tuple[Split, list[str]]:
     """The size of some documents, as far as the first of them tell, and the sentences of these."""
     sizes = [len(document.text.encode("utf-8", "replace")) + 1 for document in documents]
-    count = 1 + sum(1 for _ in takewhile(lambda size: size < SAMPLE_BYTES, accumulate(sizes)))
+    first = documents[: 1 + sum(size < SAMPLE_BYTES for size in accumulate(sizes))]
     rest = (corpus.splitter, corpus.pretokenized, corpus.long_sentences, corpus.deduplicate)
     encode([Document("", "A first word.")], tokenizer, longest, *rest)  # loads what the first call loads
     start = time.process_time()
-    encoded = encode(documents[:count], tokenizer, longest, *rest)
+    encoded = encode(first, tokenizer, longest, *rest)
     seconds, tokens = time.process_time() - start, float(sum(map(len, encoded.ids)))
     if not tokens:
         raise UserError("The first documents of the corpus hold no sentence of two tokens. Check the corpus settings.")
-    split = Split(tokens, len(encoded.ids), min(count, len(documents)), float(sum(sizes[:count])), seconds, "counted")
-    if count < len(documents):
-        split = split.times(sum(sizes) / split.text_bytes, f"estimated from {count:,} documents")
+    split = Split(tokens, len(encoded.ids), len(first), float(sum(sizes[: len(first)])), seconds, "counted")
+    if len(first) < len(documents):
+        split = split.times(sum(sizes) / split.text_bytes, f"estimated from {len(first):,} documents")
     return split, list(encoded.text)
 
 
 def read_size(path: Path) -> Split:
     """The size of a split that has been written."""
     with hdf5.open(path, "corpus") as file:
-        tokens, sentences = len(file["tokens"]), len(file["sentence_offset"]) - 1
-        documents, text_bytes = len(file["document_name_offset"]) - 1, len(file["text"])
-    return Split(tokens, sentences, documents, text_bytes, 0.0, "read from its file")
+        names = ("tokens", "sentence_offset", "document_name_offset", "text")
+        tokens, sentences, documents, text_bytes = (float(len(file[name])) for name in names)
+    return Split(tokens, sentences - 1, documents - 1, text_bytes, 0.0, "read from its file")
 
 
 def _hub_bytes(corpus: Corpus, split: str) -> float:
     """Bytes of text of a split of a hub data set, from the description of the data set."""
     import datasets
 
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     sources, shared = corpus_sources(corpus, split)
     config, found, reason = None if corpus.config == "default" else corpus.config, None, "the hub does not tell"
     try:
@@ -166,9 +159,8 @@ def _hub_bytes(corpus: Corpus, split: str) -> float:
     except Exception as error:  # the library raises dozens of classes here, offline among them
         reason = " ".join(str(error).split())[:300]
     if found is None or not found.num_examples or not found.num_bytes:
-        raise UserError(
-            f"The size of {corpus.dataset} is not known ({reason}). Pass --train-tokens and --validation-tokens."
-        )
+        remedy = "Pass --train-tokens and --validation-tokens."
+        raise UserError(f"The size of {corpus.dataset} is not known ({reason}). {remedy}")
     held_out = corpus.validation_share if split == "validation" else 1 - corpus.validation_share
-    share = held_out if shared else 1.0
-    return found.num_bytes * share * (min(1.0, corpus.limit / (found.num_examples * share)) if corpus.limit else 1.0)
+    documents = found.num_examples * (held_out if shared else 1.0)
+    return found.num_bytes / found.num_examples * min(documents, corpus.limit or documents)
