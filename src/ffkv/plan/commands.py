@@ -35,6 +35,9 @@ def plan(
     from ffkv.process.runtime import configure
 
     configure(1)  # no thread pool starts here: forks of this process run the trial with the threads of the jobs
+    from ffkv.plan.jobs import import_libraries
+
+    import_libraries()
     from ffkv.plan.step import as_text, make_plan
 
     given = {"train": train_tokens, "validation": validation_tokens}

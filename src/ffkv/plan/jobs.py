@@ -1,16 +1,27 @@
 """The jobs of a settings file, as Snakemake lists them. Run as a program, this module prints them as JSON."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import time
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 import ffkv
 from ffkv.errors import UserError
 
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(ffkv.__file__).parent / "workflow/Snakefile")
+
+
+LIBRARIES = {  # what jobs import: without torch, and further modules with it
+    False: ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
+    True: ("ffkv.model.checkpoint.load", "ffkv.model.head.head_file", "transformers.models.gpt2.modeling_gpt2"),
+}
 
 
 class Job(NamedTuple):
@@ -72,6 +83,20 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
 def _job(job, done: bool) -> Job:
     files = [str(path) for path in job.input], [str(path) for path in job.output]
     return Job(job.rule.name, job.wildcards_dict.get("run", ""), job.threads, job.shellcmd or "", *files, done)
+
+
+@cache
+def import_libraries() -> dict[bool, tuple[float, float]]:
+    """Imports what jobs import: seconds and bytes at the start of a job, without torch (False) and with it (True).
+
+    To be called before anything else imports them.
+    """
+    taken = {}
+    for with_torch, modules in LIBRARIES.items():
+        for module in modules:
+            importlib.import_module(module)
+        taken[with_torch] = time.process_time(), float(psutil.Process().memory_info().rss)
+    return taken
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ import psutil
 
 from ffkv.architectures.coverage import cores as available_cores
 from ffkv.plan.growth import RULES, Growth, Planned, measure_amounts
-from ffkv.plan.jobs import Job, ask_snakemake, read_jobs
+from ffkv.plan.jobs import Job, ask_snakemake, import_libraries, read_jobs
 from ffkv.plan.shape import load_model_form, measure_shape
 from ffkv.plan.text import measure_text
-from ffkv.plan.trial import Measured, Trial, import_libraries, try_out
+from ffkv.plan.trial import Measured, Trial, try_out
 from ffkv.report.text import duration
 from ffkv.settings.runs import resolve
 from ffkv.settings.yaml_file import read_settings

@@ -5,10 +5,10 @@ vocabulary. It has one more layer group than layers: the job of the empty group 
 """
 
 import copy
-import importlib
 import json
 import multiprocessing
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -40,10 +40,6 @@ from ffkv.settings import EMBEDDED, Settings
 OPERATIONS = 2e10  # floating-point operations that a pass or a projection of the trial may take, about
 LARGEST_LAYER = 2e7  # weights of a block; a model with larger ones is replaced by one of the same proportions
 TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 16, 4, 30, 2  # at most, in the trial
-LIBRARIES = {  # what jobs import: without torch, and further modules with it
-    False: ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
-    True: ("ffkv.model.checkpoint.load", "ffkv.model.head.head_file", "transformers.models.gpt2.modeling_gpt2"),
-}
 
 
 class Measured(NamedTuple):
@@ -76,16 +72,6 @@ class Trial(NamedTuple):
     signed: bool
 
 
-def import_libraries() -> dict[bool, tuple[float, float]]:
-    """Imports what jobs import: seconds and bytes at the start of a job, without torch (False) and with it (True)."""
-    taken = {}
-    for with_torch, modules in LIBRARIES.items():
-        for module in modules:
-            importlib.import_module(module)
-        taken[with_torch] = time.process_time(), float(psutil.Process().memory_info().rss)
-    return taken
-
-
 def try_out(run: Planned, form: Any, sentences: list[str], cores: int, trained: bool) -> Trial:
     """Runs a small copy of a run in a temporary folder.
 
@@ -108,6 +94,17 @@ def try_out(run: Planned, form: Any, sentences: list[str], cores: int, trained: 
         while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
             for job in ready:
                 measured.setdefault(job.rule, []).append(_measure(job, folder))
+                if (
+                    job.rule == "triggers"
+                ):  # once more with triggers as rare as in the run, where they take the time less often
+                    share = (
+                        read_size(folder / "results/trial/corpus/train.h5").sentences / run.splits["train"].sentences
+                    )
+                    rare = max(1, round(min(share, 1.0) * run.settings.triggers.per_key))
+                    again = _measure(
+                        job._replace(command=re.sub(r"(--per-key[ =])\d+", rf"\g<1>{rare}", job.command)), folder
+                    )
+                    measured["triggers"] = [again._replace(written=measured["triggers"][0].written)]
             jobs = [job for job in jobs if job not in ready]
         splits = {split: read_size(folder / f"results/trial/corpus/{split}.h5") for split in run.splits}
         signed = any(layer.signed for layer in read_anatomy(folder / "results/trial/model").layers)
