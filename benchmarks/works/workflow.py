@@ -9,16 +9,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import ROOT, Arm, Row, Sample
-from ffkv.plan.costs import costs
-from ffkv.plan.machine import libraries
-from ffkv.plan.shape import shape_of_run
-from ffkv.plan.text import text_of_run
-from ffkv.plan.work import Run
+from ffkv.plan.growth import RULES
 from ffkv.process.processes import is_step
-from ffkv.settings.runs import resolve
-from ffkv.settings.yaml_file import read_settings
 
 CORES = 2
+BENCHMARKS = "results/*/benchmarks/**/*.tsv"
 PAUSE = 0.1  # seconds between two looks at the processes
 
 
@@ -39,26 +34,25 @@ def ffkv(scratch: Path) -> Callable:
             last = now
         if process.returncode:
             raise RuntimeError(f"snakemake ended with {process.returncode}")
-        return "", {"took": last - begin, "busy": busy, "starts": start_seconds(), **jobs_of(folder)}
+        return "", {"took": last - begin, "busy": busy, "starts": start_seconds(folder), **jobs_of(folder)}
 
     return work
 
 
-def start_seconds() -> float:
-    """CPU seconds that the steps of the default run take to import their libraries, all together."""
-    name, settings = next(iter(resolve(read_settings(ROOT / "config.yaml")).items()))
-    shape = shape_of_run(settings)
-    text = text_of_run(name, settings, shape, {"train": 10**6, "validation": 10**5})  # how long it is does not matter
-    found = libraries()
-    return sum(
-        cost.jobs * found[cost.libraries].seconds for cost in costs(Run(settings, shape, **text)) if cost.libraries
+def start_seconds(folder: Path) -> float:
+    """CPU seconds that the steps of a run take to import their libraries, all together."""
+    code = (
+        "from ffkv.plan.jobs import import_libraries; print(*(seconds for seconds, _ in import_libraries().values()))"
     )
+    words = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    rules = [path.relative_to(folder).parts[3].removesuffix(".tsv") for path in folder.glob(BENCHMARKS)]
+    return sum(float(words[RULES[rule].model]) for rule in rules if rule in RULES)
 
 
 def jobs_of(folder: Path) -> dict[str, float]:
     """How many jobs a run had, and their CPU seconds."""
     seconds = []
-    for path in folder.glob("results/*/benchmarks/**/*.tsv"):
+    for path in folder.glob(BENCHMARKS):
         names, values = (line.split("\t") for line in path.read_text().splitlines()[:2])
         seconds.append(float(dict(zip(names, values))["cpu_time"]))
     return {"jobs": len(seconds), "jobs_cpu": sum(seconds)}
