@@ -1,11 +1,12 @@
 """Contiguous parts that work is cut into: shards of a corpus, groups of layers."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ffkv.errors import UserError
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     """One of several parts.
 
     Attributes:

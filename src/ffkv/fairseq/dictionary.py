@@ -9,12 +9,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 DICTIONARY_FILE = "dict.txt"
-BOS, PAD, EOS, UNKNOWN = SPECIAL = (
-    "<s>",
-    "<pad>",
-    "</s>",
-    "<unk>",
-)  # ids 0 to 3; texts begin with </s>, never with <s>
+# Ids 0 to 3. Texts begin with </s>, never with <s>.
+BOS, PAD, EOS, UNKNOWN = SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def read_dictionary(folder: Path) -> list[str]:
@@ -25,9 +21,8 @@ def read_dictionary(folder: Path) -> list[str]:
     """
     path = Path(folder) / DICTIONARY_FILE
     try:
-        lines = path.read_text(encoding="utf-8").split(
-            "\n"
-        )  # not splitlines: a word may hold what Unicode calls a line end
+        # Not splitlines: a word may hold what Unicode calls a line end.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         raise UserError(f"There is no {path}: a fairseq checkpoint is a folder with model.pt and dict.txt.") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ no matrix that they are a product with. The model is for reading only: forward p
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,7 +117,7 @@ class FairseqForCausalLM(PreTrainedModel):
     def get_output_embeddings(self) -> None:
         """None: no single matrix maps the residual stream to the vocabulary."""
 
-    def forward(self, input_ids: Tensor, use_cache: bool = False, **kwargs) -> CausalLMOutput:
+    def forward(self, input_ids: Tensor, use_cache: bool = False, **kwargs: Any) -> CausalLMOutput:
         """Log-probabilities as logits [sentence, token, vocabulary] of ids [sentence, token]; there is no cache."""
         return CausalLMOutput(logits=self.decoder(input_ids))
 

@@ -59,26 +59,18 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
 
 
 def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame:
-    """Notes in a table's `attrs` what it belongs to. Parquet files keep that.
-
-    Args:
-        frame: the table. It is changed.
-        attributes: attributes of the file that the table was computed from.
-    Returns:
-        The same table.
-    """
+    """Notes in a table's `attrs` to which model, tokenizer and corpus of `attributes` it belongs. Parquet files keep that."""
     frame.attrs = {name: attributes[name] for name in IDENTITIES if name in attributes}
     return frame
 
 
 def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], option: str) -> None:
-    """Refuses tables of layer groups that are not complete.
+    """Refuses tables of layer groups that do not make a whole.
 
     Args:
-        table: the tables of all layer groups, one below the other.
         identity: the columns that name a row.
         layers: the layers that must be there.
-        option: the option that named the tables, for the message.
+        option: where the tables came from, for the message.
     Raises:
         UserError: a layer is missing, does not belong here, or is there twice.
     """

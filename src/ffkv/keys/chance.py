@@ -29,15 +29,11 @@ class Background:
     features: frozenset[Feature]
 
     def chance(self, feature: Feature, words: np.ndarray) -> float:
-        """Estimates the mean probability that random prefixes of given lengths have a feature.
+        """Estimates the mean probability that random prefixes of some lengths, `words` [prefix], have a feature.
 
         A feature that occurs c times in S places has the rate (c + 1) / (S + 1) per place. Short prefixes differ
         from long ones not only in their number of places, because they end near the beginning of a sentence. So
         where the feature is more frequent among background prefixes of similar length, that frequency is used.
-
-        Args:
-            feature: kind and text.
-            words: number of words of each prefix [prefix].
         """
         kind, _ = feature
         similar = length_class(words)
@@ -70,26 +66,16 @@ def count_background(prefixes: Iterable[Evidence]) -> Background:
 
 
 def p_value(occurrences: np.ndarray, prefixes: np.ndarray, chance: np.ndarray) -> np.ndarray:
-    """Probability that at least `occurrences` of `prefixes` random prefixes have a feature.
+    """Probability that at least `occurrences` of `prefixes` random prefixes have a feature. All three have one shape.
 
-    This is the binomial tail at the mean probability. Where the probabilities differ between prefixes, the true tail
-    is smaller for every count that exceeds the expected count by 1 or more (Hoeffding 1956, theorem 4).
-
-    Args:
-        occurrences: number of prefixes that have the feature, any shape.
-        prefixes: number of prefixes, same shape.
-        chance: mean probability that a prefix has the feature, same shape.
+    This is the binomial tail at the mean probability `chance`. Where the probabilities differ between prefixes, the true
+    tail is smaller for every count that exceeds the expected count by 1 or more (Hoeffding 1956, theorem 4).
     """
     return binom.sf(np.asarray(occurrences) - 1, prefixes, chance)
 
 
 def q_values(p_values: np.ndarray, hypotheses: int) -> np.ndarray:
-    """Benjamini-Hochberg adjusted p-values [tested].
-
-    Args:
-        p_values: the smallest p-values, in any order [tested].
-        hypotheses: number of all hypotheses. Each one without a p-value here has the p-value 1.
-    """
+    """Benjamini-Hochberg adjusted p-values [tested]. Each of the hypotheses without a p-value here has the p-value 1."""
     order = np.argsort(p_values, kind="stable")
     adjusted = np.asarray(p_values, float)[order] * hypotheses / np.arange(1, len(order) + 1)
     result = np.empty(len(order))

@@ -93,9 +93,7 @@ def draw_blocks(pool: Pool, places: np.ndarray, seed: int) -> Iterator[DrawBlock
     The same seed draws the same prefixes into the same places, whatever the number of places.
 
     Args:
-        pool: random prefixes.
         places: number of places per length class; 0 for a class without a prefix in the pool [class].
-        seed: the run's seed.
     """
     classes = np.repeat(np.arange(len(places)), places)
     ranks = np.concatenate([np.arange(count) for count in places])
@@ -114,12 +112,7 @@ def _draw_prefixes(pool: Pool, length_class: int, places: int, seed: int) -> np.
 
 
 def _find_pairs(pool: Pool, draws: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The fields of a `DrawBlock` that describe pairs, from `of_draw` to `becomes_empty` [pair].
-
-    Args:
-        pool: random prefixes.
-        draws: prefixes of the pool [place, draw].
-    """
+    """The fields of a `DrawBlock` that describe pairs, from `of_draw` to `becomes_empty` [pair], for `draws` [place, draw]."""
     prefixes = draws.T.ravel()
     words = pool.words[prefixes]
     place = np.repeat(np.arange(len(prefixes)), np.diff(words.indptr))  # counted over all draws
@@ -138,12 +131,8 @@ def _find_pairs(pool: Pool, draws: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _without_shared_words(pool: Pool, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compares pairs of prefixes with and without the words that both have.
+    """Compares pairs of prefixes, as numbers in the pool [pair], with and without the words that both have.
 
-    Args:
-        pool: random prefixes.
-        left: the first prefix of each pair, as a number in the pool [pair].
-        right: the second one [pair].
     Returns:
         The change of the cosine [pair], and whether a prefix has no word left [pair].
     """

@@ -84,11 +84,7 @@ def word_class(word: str) -> str:
 
 
 def shallow_evidence(words: Sequence[str]) -> Evidence:
-    """Lists the shallow features of a prefix, in lower case.
-
-    Args:
-        words: the prefix's words, in their original case.
-    """
+    """Lists the shallow features of a prefix, in lower case. `words` are in their original case."""
     lower = [word.lower() for word in words]
     return Evidence(list(_shallow(words, lower)), len(words))
 

@@ -45,12 +45,8 @@ def sample_examples(triggers: Triggers, corpus: Corpus, layer: int, keys: int, c
     """Draws keys of a layer with their trigger examples, and as many random keys.
 
     Args:
-        triggers: trigger examples of every key.
-        corpus: the sentences that the triggers come from.
-        layer: number of the layer, from 0.
         keys: number of keys, if the layer has so many living ones.
         count: number of trigger examples per key.
-        seed: the run's seed.
     """
     count = min(count, triggers.sentence.shape[1])
     memories = sample_keys(triggers, layer, keys, seed)
@@ -123,14 +119,8 @@ def prefix_words(corpus: Corpus, sentences: Iterable[int], positions: Iterable[i
 def trigger_prefixes(
     triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """The first `count` triggers of some keys of a layer, ordered by key and rank.
+    """The first `count` triggers of each of some keys of a layer [key], ordered by key and rank.
 
-    Args:
-        triggers: trigger examples of every key.
-        corpus: the sentences that the triggers come from.
-        layer: number of the layer, from 0.
-        keys: numbers of the memories in the layer [key].
-        count: number of triggers per key.
     Returns:
         The memory of each trigger, as a number in the layer [trigger]; its coefficient [trigger]; and its token ids
         without BOS [trigger][token].

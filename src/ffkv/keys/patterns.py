@@ -42,8 +42,7 @@ class Pattern(NamedTuple):
     @property
     def family(self) -> str:
         """ "shallow" if the pattern is about words, "semantic" if it is about a topic."""
-        kind, _ = self.feature
-        return KINDS[kind].family
+        return KINDS[self.feature[0]].family
 
 
 class Detector(NamedTuple):
@@ -81,7 +80,6 @@ def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector)
 
     Args:
         keys: words of the prefixes of each key [key][prefix][word]. All keys are tested together.
-        detector: the result of `prepare_detector`.
     Returns:
         The patterns of each key [key][pattern]. Shallow patterns come first, ordered by significance and without
         repetitions; then the topic, if the key has one.
@@ -100,7 +98,6 @@ def detect_topics(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -
 
     Args:
         keys: words of the prefixes of each key [key][prefix][word].
-        detector: the result of `prepare_detector`.
     Returns:
         One pattern or none per key [key][pattern].
     """
@@ -128,7 +125,6 @@ def detect_shallow(
 
     Args:
         keys: features of the prefixes of each key [key][prefix].
-        background: features of random prefixes.
         minimum: minimum number of prefixes per pattern.
         rate: false discovery rate.
     Returns:

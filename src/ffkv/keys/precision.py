@@ -1,12 +1,11 @@
 """The effect of low-precision weights on trigger examples: their coefficients, computed again in float32."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.keys.key_sample import trigger_prefixes
+from ffkv.keys.removal import Coefficients
 
 # Column of the table `keys/precision.csv`: its type.
 PRECISION = {
@@ -21,21 +20,10 @@ PRECISION = {
 
 
 def rescore(
-    triggers: Triggers,
-    corpus: Corpus,
-    layer: int,
-    keys: np.ndarray,
-    coefficients: Callable[[list[np.ndarray], np.ndarray], np.ndarray],
+    triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, coefficients: Coefficients
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Computes the coefficients of the trigger examples of some keys of a layer again.
+    """Computes the coefficients of the trigger examples of some keys [key] of a layer again.
 
-    Args:
-        triggers: trigger examples of every key.
-        corpus: the sentences that the triggers come from.
-        layer: number of the layer, from 0.
-        keys: numbers of the memories in the layer, ascending [key].
-        coefficients: returns a memory's coefficient at the last token of each row; takes token ids with BOS [row][token]
-            and memories [row].
     Returns:
         The memory of each trigger example, its stored coefficient, and its new coefficient [trigger], ordered by key
         and rank.
@@ -49,7 +37,6 @@ def precision_row(layer: int, memories: np.ndarray, coefficients: np.ndarray, ex
     """Measures how far the coefficients of a layer's trigger examples are from those in float32.
 
     Args:
-        layer: number of the layer, from 0.
         memories: memory of each trigger example, ordered by memory and rank [trigger].
         coefficients: coefficients of the run, positive [trigger].
         exact: coefficients in float32 [trigger].

@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 REMOVED = ("first", "last", "random")
+# The coefficients of memories [row] at the last token of rows of token ids with BOS [row][token].
+Coefficients = Callable[[list[np.ndarray], np.ndarray], np.ndarray]
 
 
 def choose_positions(lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Chooses the tokens to remove from each prefix: the first, the last, and a random one between them.
+    """Chooses the tokens to remove from prefixes of `lengths` tokens without BOS: the first, the last, a random one between.
 
-    Args:
-        lengths: number of tokens of each prefix, without BOS [prefix].
-        generator: chooses the random token.
     Returns:
         Positions from 0 [prefix, `REMOVED`]; -1 if a removal is impossible. A removal must leave a token, so it needs
         2 tokens; a token between the first and the last needs 3.
@@ -26,7 +25,7 @@ def relative_changes(
     prefixes: Sequence[np.ndarray],
     memories: np.ndarray,
     bos: Sequence[int],
-    coefficients: Callable[[list[np.ndarray], np.ndarray], np.ndarray],
+    coefficients: Coefficients,
     generator: np.random.Generator,
 ) -> np.ndarray:
     """The relative change of a memory's coefficient at the last token when a token of the prefix is removed.
@@ -38,8 +37,6 @@ def relative_changes(
         prefixes: token ids of each trigger example, without BOS [prefix][token].
         memories: memory of each prefix, as a number in the layer [prefix].
         bos: ids that stay in front of the prefix in every removal.
-        coefficients: returns a memory's coefficient at the last token of each row; takes token ids with BOS [row][token]
-            and memories [row].
         generator: chooses the random tokens.
     Returns:
         100 (m' - m) / m in % [prefix, `REMOVED`]; NaN if the removal is impossible or m is not positive.
@@ -51,8 +48,7 @@ def relative_changes(
     rows = [prefixes[index] for index in whole.tolist()]
     removals = zip(prefix.tolist(), positions[prefix, removed].tolist(), strict=True)
     rows += [np.delete(prefixes[index], position) for index, position in removals]
-    front = np.asarray(bos, np.int32)
-    with_bos = [np.concatenate([front, ids]) for ids in rows]
+    with_bos = [np.concatenate([np.asarray(bos, np.int32), ids]) for ids in rows]
     computed = coefficients(with_bos, memories[np.concatenate([whole, prefix])])
     m = np.full(len(prefixes), np.nan)
     m[whole] = computed[: len(whole)]

@@ -39,10 +39,8 @@ def fill_pool(space: Space, prefixes: Prefixes, key_prefixes: int, seed: int) ->
     The prefixes are grouped as random keys and lose the words that they share there, as the prefixes of a key do.
 
     Args:
-        space: the latent space.
         prefixes: words of random prefixes [prefix][word].
         key_prefixes: number of prefixes per key.
-        seed: the run's seed.
     """
     shuffled = np.random.default_rng([seed, SIMILARITY]).permutation(len(prefixes)).tolist()
     keys = [
@@ -57,13 +55,9 @@ def fill_pool(space: Space, prefixes: Prefixes, key_prefixes: int, seed: int) ->
 
 
 def place_prefixes(keys: Sequence[Prefixes], pool: Pool) -> list[PlacedKey]:
-    """Puts the prefixes of keys into the latent space, without the words that several prefixes of a key share.
+    """Puts the prefixes of keys [key][prefix][word] into the latent space, without the words that prefixes of a key share.
 
     A prefix is left out if it has no known word left, or if the pool has no prefix of its length class.
-
-    Args:
-        keys: words of the prefixes of each key [key][prefix][word].
-        pool: random prefixes in the latent space.
     """
     vectors, words = pool.space.locate([content for key in keys for content in unshared_words(key)])
     classes = _length_classes(vectors, np.diff(words.indptr))
@@ -90,13 +84,7 @@ def similarity_p_values(keys: Sequence[PlacedKey], pool: Pool, minimum: int, see
     """Probability that random prefixes are as similar to each other as those of each key [key].
 
     Each key is compared with `NULL_DRAWS` random keys, which have as many prefixes of each length class. The p-value is
-    (1 + number of draws at least as similar) / (1 + number of draws).
-
-    Args:
-        keys: the prefixes of each key [key].
-        pool: the random prefixes that draws are made from.
-        minimum: a key with fewer prefixes has the p-value 1.
-        seed: the run's seed.
+    (1 + number of draws at least as similar) / (1 + number of draws). A key with fewer than `minimum` prefixes has 1.
     """
     counts = np.array([np.bincount(key.classes, minlength=LENGTH_CLASSES) for key in keys], int)
     counts = counts.reshape(-1, LENGTH_CLASSES)

@@ -1,26 +1,24 @@
-"""The steps of the room `keys`: find patterns, remove tokens, measure the effect of low precision, summarize.
+"""Finds patterns, removes tokens, measures the effect of low precision, summarizes.
 
 The two steps that run the model import torch themselves: it takes a second, and the other two steps do without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import Triggers, read_triggers
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.files import tables
-from ffkv.files.hdf5 import IDENTITIES
 from ffkv.keys import summaries
 from ffkv.keys.key_sample import removal_stream, sample_examples, sample_keys, trigger_prefixes
 from ffkv.keys.patterns import detect_patterns, prepare_detector
 from ffkv.keys.precision import PRECISION, precision_row, rescore
-from ffkv.keys.removal import relative_changes
+from ffkv.keys.removal import Coefficients, relative_changes
 from ffkv.keys.tables import BY_PREFIX, PATTERNS, REMOVAL, make_table, pattern_rows, prefix_rows, removal_rows
 from ffkv.model.anatomy import read_anatomy
 from ffkv.parts import WHOLE, Part
@@ -63,7 +61,8 @@ def find_patterns(
             patterns += pattern_rows(layer, keys, patterns_of_keys)
             prefixes += prefix_rows(layer, keys, patterns_of_keys)
             bar.update()
-    return _identified(make_table(patterns, PATTERNS), examples), _identified(make_table(prefixes, BY_PREFIX), examples)
+    found = make_table(patterns, PATTERNS), make_table(prefixes, BY_PREFIX)
+    return tables.identify(found[0], examples.attributes), tables.identify(found[1], examples.attributes)
 
 
 def remove_tokens(
@@ -105,7 +104,7 @@ def remove_tokens(
             changes = relative_changes(prefixes, memories, sentences.bos, coefficients, removal_stream(seed, layer))
             rows += removal_rows(layer, keys, memories, changes)
             bar.update()
-    return _identified(make_table(rows, REMOVAL), examples)
+    return tables.identify(make_table(rows, REMOVAL), examples.attributes)
 
 
 def measure_precision(
@@ -180,14 +179,8 @@ def summarize_keys(
     }
 
 
-def _identified(table: pd.DataFrame, triggers: Triggers) -> pd.DataFrame:
-    """The table with the identities of the triggers, which parquet files keep."""
-    table.attrs = {name: triggers.attributes[name] for name in IDENTITIES if name in triggers.attributes}
-    return table
-
-
 def _read_triggers_and_corpus(model: Path | str, triggers: Path | str, corpus: Path | str) -> tuple[Triggers, Corpus]:
-    """Reads both files, and checks that they belong to the model and to each other."""
+    """Reads both files, which must belong to the model and to each other."""
     identity = read_anatomy(Path(model)).identity
     sentences = read_corpus(Path(corpus), identity)
     return read_triggers(Path(triggers), {**sentences.attributes, **identity}), sentences
@@ -199,10 +192,7 @@ def _load(model: Path | str, device: str) -> LoadedModel:
     return load(Path(model), device)
 
 
-def _coefficients(
-    model: LoadedModel, layer: int, batch_tokens: int
-) -> Callable[[list[np.ndarray], np.ndarray], np.ndarray]:
-    """A function that returns the coefficients of memories of a layer at the last token of rows of token ids."""
+def _coefficients(model: LoadedModel, layer: int, batch_tokens: int) -> Coefficients:
     from ffkv.activations.last_token import last_coefficients
 
     return lambda rows, memories: last_coefficients(model, layer, rows, memories, batch_tokens)

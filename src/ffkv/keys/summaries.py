@@ -1,4 +1,9 @@
-"""Summaries of the tables of the room `keys`, per layer: figure 2, figure 3 and how often keys fire."""
+"""Summaries of the tables of the room `keys`, per layer: figure 2, figure 3 and how often keys fire.
+
+The arguments are the rows of `PATTERNS`, `BY_PREFIX` and `REMOVAL` of all layers, and the number of layers of the model.
+"""
+
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -17,12 +22,7 @@ def living_layers(triggers: Triggers) -> set[int]:
 
 
 def count_categories(by_prefix: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """`keys/figure_2_categories.csv`: number and share of prefixes of each category, per sample and layer.
-
-    Args:
-        by_prefix: rows of `BY_PREFIX` of all layers.
-        layers: number of layers of the model.
-    """
+    """Number and share of prefixes of each category, per sample and layer (figure 2)."""
     counts = by_prefix.groupby(["sample", "layer", "category"]).size()
     index = pd.MultiIndex.from_product([SAMPLES, range(layers), CATEGORIES], names=counts.index.names)
     table = counts.reindex(index, fill_value=0).rename("prefixes").reset_index()
@@ -31,15 +31,7 @@ def count_categories(by_prefix: pd.DataFrame, layers: int) -> pd.DataFrame:
 
 
 def count_patterns(patterns: pd.DataFrame, by_prefix: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """`keys/figure_2_pattern_counts.csv`: keys with a pattern, patterns per key and share of covered prefixes.
-
-    Args:
-        patterns: rows of `PATTERNS` of all layers.
-        by_prefix: rows of `BY_PREFIX` of all layers.
-        layers: number of layers of the model.
-    Returns:
-        A row per sample and layer.
-    """
+    """Keys with a pattern, patterns per key and share of covered prefixes: one row per sample and layer (figure 2)."""
     group = ["sample", "layer"]
     table = pd.DataFrame(index=pd.MultiIndex.from_product([SAMPLES, range(layers)], names=group))
     table["keys"] = by_prefix.groupby(group)["memory"].nunique()
@@ -52,56 +44,28 @@ def count_patterns(patterns: pd.DataFrame, by_prefix: pd.DataFrame, layers: int)
 
 
 def average_removals(removal: pd.DataFrame, layers: int, seed: int) -> pd.DataFrame:
-    """`keys/figure_3_removal.csv`: mean over keys of their mean change, with its 95 % bootstrap interval.
-
-    Args:
-        removal: rows of `REMOVAL` of all layers.
-        layers: number of layers of the model.
-        seed: the run's seed.
-    Returns:
-        A row per layer and removal.
-    """
+    """Mean over keys of their mean change, with its 95 % bootstrap interval: one row per layer and removal (figure 3)."""
     rows = []
-    for layer in range(layers):
-        for number, removed in enumerate(REMOVED):
-            by_key = removal[(removal["layer"] == layer) & (removal["removed"] == removed)]
-            changes = by_key["change"].dropna().to_numpy()
-            low, high = bootstrap_mean(changes, seed + layer * len(REMOVED) + number)
-            rows.append(
-                {
-                    "layer": layer,
-                    "removed": removed,
-                    "keys": len(changes),
-                    "triggers": by_key["triggers"].sum(),
-                    "skipped": by_key["skipped"].sum(),
-                    "change": changes.mean() if len(changes) else np.nan,
-                    "low": low,
-                    "high": high,
-                }
-            )
-    return pd.DataFrame(rows)
+    for number, (layer, removed) in enumerate(product(range(layers), REMOVED)):
+        by_key = removal[(removal["layer"] == layer) & (removal["removed"] == removed)]
+        changes = by_key["change"].dropna().to_numpy()
+        triggers, skipped = by_key["triggers"].sum(), by_key["skipped"].sum()
+        mean = changes.mean() if len(changes) else np.nan
+        rows.append((layer, removed, len(changes), triggers, skipped, mean, *bootstrap_mean(changes, seed + number)))
+    return pd.DataFrame(rows, columns=["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high"])
 
 
 def measure_activity(triggers: Triggers) -> pd.DataFrame:
-    """`keys/activity.csv`: dead keys, keys with few triggers, and quartiles of the share of prefixes on which keys fire.
+    """Dead keys, keys with few triggers, and quartiles of the share of prefixes on which keys fire: one row per layer.
 
     If the negative side is stored, there are also quartiles of the share of prefixes with a negative coefficient.
-
-    Returns:
-        A row per layer.
     """
-    fires_by_side = {"firing": triggers.fires}
-    if triggers.negative:
-        fires_by_side["negative"] = triggers.negative.fires
+    fires_by_side = {"firing": triggers.fires} | ({"negative": triggers.negative.fires} if triggers.negative else {})
     rows = []
     for layer in range(triggers.layers):
         count = triggers.count[triggers.rows(layer)]
-        row = {
-            "layer": layer,
-            "keys": len(count),
-            "dead": (count == 0).sum(),
-            "fewer": (count < triggers.coefficient.shape[1]).sum(),
-        }
+        fewer = (count < triggers.coefficient.shape[1]).sum()
+        row = {"layer": layer, "keys": len(count), "dead": (count == 0).sum(), "fewer": fewer}
         for side, fires in fires_by_side.items():
             shares = fires[triggers.rows(layer)] / max(triggers.prefixes, 1)
             quartiles = np.quantile(shares, [0.25, 0.5, 0.75])

@@ -37,7 +37,7 @@ REMOVAL = {
 }
 
 
-def make_table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
+def make_table(rows: Sequence[Any], columns: dict[str, str]) -> pd.DataFrame:
     """Makes a table whose columns have their types even if there is no row."""
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
 
@@ -46,7 +46,6 @@ def pattern_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequen
     """A row of `PATTERNS` per pattern of a layer. Patterns are numbered from 0 within their key.
 
     Args:
-        layer: number of the layer, from 0.
         keys: the prefixes of each key [key].
         patterns: the patterns of each key [key][pattern].
     """
@@ -85,11 +84,10 @@ def prefix_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequenc
     ]
 
 
-def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np.ndarray) -> list[dict[str, Any]]:
+def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np.ndarray) -> list[tuple[Any, ...]]:
     """A row of `REMOVAL` per key of a layer and removal: the mean change over the key's triggers.
 
     Args:
-        layer: number of the layer, from 0.
         keys: memories that were sampled [key].
         memories: memory of each trigger [trigger].
         changes: relative change in %, NaN if the removal was skipped [trigger, `REMOVED`].
@@ -98,14 +96,6 @@ def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np
     for memory in keys.tolist():
         for removed, change in zip(REMOVED, changes[memories == memory].T, strict=True):
             used = change[np.isfinite(change)]
-            rows.append(
-                {
-                    "layer": layer,
-                    "memory": memory,
-                    "removed": removed,
-                    "triggers": len(used),
-                    "skipped": len(change) - len(used),
-                    "change": used.mean() if len(used) else np.nan,
-                }
-            )
+            mean = used.mean() if len(used) else np.nan
+            rows.append((layer, memory, removed, len(used), len(change) - len(used), mean))
     return rows

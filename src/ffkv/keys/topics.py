@@ -37,10 +37,8 @@ class Space:
     centre: np.ndarray
 
     def locate(self, prefixes: Sequence[Sequence[str]]) -> tuple[np.ndarray, csr_matrix]:
-        """Computes the vectors of prefixes.
+        """Computes the vectors of prefixes, from the content words of each [prefix][word].
 
-        Args:
-            prefixes: content words of each prefix [prefix][word].
         Returns:
             Vectors of length 1, or zero for a prefix without known words [prefix, dimension]; and the weights of the
             words that they are computed from [prefix, word].
@@ -52,11 +50,7 @@ class Space:
         return self.vectors(weights), weights
 
     def vectors(self, weights: csr_matrix) -> np.ndarray:
-        """Vectors of length 1, or zero for a prefix without weights [prefix, dimension].
-
-        Args:
-            weights: TF-IDF weights of the words [prefix, word].
-        """
+        """Vectors of length 1, or zero for a prefix without weights [prefix, dimension], from TF-IDF weights [prefix, word]."""
         if not weights.nnz:
             return np.zeros((weights.shape[0], len(self.directions)), np.float32)
         vectors = normalize(weights @ self.directions.T)
@@ -82,7 +76,6 @@ def fit_space(corpus: Corpus, prefixes: Sequence[Sequence[str]], seed: int) -> S
     Args:
         corpus: its passages are the documents of the latent space.
         prefixes: words of random prefixes; their mean becomes the origin [prefix][word].
-        seed: the run's seed.
     """
     texts = [content_words(words(text, corpus.pretokenized)) for text in passages(corpus, np.random.default_rng(seed))]
     vectorizer = TfidfVectorizer(analyzer=list, min_df=2, max_df=0.5, max_features=KNOWN_WORDS, sublinear_tf=True)

@@ -10,14 +10,7 @@ from ffkv.options import FOLDER
 
 
 @click.command()
-@click.option(
-    "--directory",
-    "folder",
-    type=FOLDER,
-    default=".",
-    show_default=True,
-    help="The folder in which snakemake ran (its --directory).",
-)
+@click.option("--directory", "folder", type=FOLDER, default=".", show_default=True, help="The folder of snakemake.")
 @click.option(
     "--cancel", "cancelling", is_flag=True, help="Do not ask. Without this and without a terminal: only list."
 )
@@ -27,33 +20,25 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
 
     Then start the same snakemake command again.
     """
+    from ffkv.process import recover
     from ffkv.process.processes import command_line
-    from ffkv.process.recover import (
-        cancel,
-        is_locked,
-        local_orphans,
-        refuse_living,
-        slurm_jobs,
-        unfinished_files,
-        unlock,
-    )
 
     folder = folder.resolve()
-    refuse_living(folder, insist)
-    jobs = slurm_jobs(folder)
-    processes, files = local_orphans(folder, jobs), unfinished_files(folder)
+    recover.refuse_living(folder, insist)
+    jobs = recover.slurm_jobs(folder)
+    processes, files = recover.local_orphans(folder, jobs), recover.unfinished_files(folder)
     lines = [f"SLURM job {job.number}, {job.state.lower()}: {job.step}" for job in jobs]
     lines += [f"process {process.pid}: {command_line(process)[:100]}" for process in processes]
     lines += [f"unfinished: {path.relative_to(folder)}" for path in files]
-    lines += ["the folder is locked"] if is_locked(folder) else []
+    lines += ["the folder is locked"] if recover.is_locked(folder) else []
     click.echo("\n".join(lines) or f"Nothing is left behind in {folder}.")
     if not lines:
         return
     if not cancelling and not (sys.stdin.isatty() and click.confirm("Cancel, delete and unlock?")):
         click.echo("Nothing was changed. `ffkv recover --cancel` cancels, deletes and unlocks all of this.")
         return
-    cancel(folder, jobs, processes)
-    for path in unfinished_files(folder):
+    recover.cancel(folder, jobs, processes)
+    for path in recover.unfinished_files(folder):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    unlock(folder)
+    recover.unlock(folder)
     click.echo("Done. Start the same snakemake command again.")

@@ -1,7 +1,6 @@
 """Recognizes the processes of a workflow on this host: Snakemake itself, its steps, and steps whose Snakemake has ended."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -55,11 +54,3 @@ def is_running(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def signal(send: Callable[[], None]) -> None:
-    """Calls a function that ends a process. Nothing happens if the process has already ended."""
-    try:
-        send()
-    except psutil.NoSuchProcess:
-        return

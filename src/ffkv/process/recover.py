@@ -4,6 +4,7 @@ The jobs of a killed Snakemake go on, in SLURM and on this host, and no Snakemak
 same command would start each of them a second time.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import psutil
 
 from ffkv.errors import UserError
 from ffkv.files.atomic import PARTIAL, is_written
-from ffkv.process.processes import is_orphan, is_running, is_snakemake, is_step, signal, works_in
+from ffkv.process.processes import is_orphan, is_running, is_snakemake, is_step, works_in
 
 PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
 OWNER = Path(".snakemake/ffkv_owner.json")
@@ -111,7 +112,8 @@ def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
         folder: where snakemake ran.
         jobs: SLURM jobs. Their processes are left to SLURM, even if this host is one of its nodes.
     """
-    numbers, orphans = {job.number for job in jobs}, {}
+    numbers = {job.number for job in jobs}
+    orphans: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
             if not (is_step(process) and works_in(process, folder) and is_orphan(process)):
@@ -152,11 +154,13 @@ def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> No
         UserError: SLURM does not answer, or something does not end.
     """
     for process in processes:
-        signal(process.terminate)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
     if jobs:
         _slurm("scancel", *(job.number for job in jobs))
     for process in psutil.wait_procs(processes, END_SECONDS / 4)[1]:
-        signal(process.kill)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     left = [f"process {process.pid}" for process in psutil.wait_procs(processes, 10)[1] if is_running(process)]
     deadline = time.monotonic() + END_SECONDS
     while (jobs := slurm_jobs(folder) if jobs else []) and time.monotonic() < deadline:

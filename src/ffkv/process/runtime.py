@@ -26,13 +26,12 @@ def configure(threads: int) -> None:
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def torch_with(threads: int):
+def torch_with(threads: int) -> None:
     """Imports torch and limits its thread pools to `threads`. The import is late, so that other commands start quickly."""
     import torch
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    return torch
 
 
 def choose_device(device: str) -> str:

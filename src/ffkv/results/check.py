@@ -36,8 +36,6 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     The function compares checksums, reads tables and datasets, and compares the model, tokenizer and corpus that a file
     belongs to with the run's own. The state that a shard saves to continue from is no problem.
 
-    Args:
-        folder: `results/<run>`.
     Returns:
         The number of files that were read, and the problems, sorted by path.
     Raises:
@@ -74,11 +72,9 @@ def _reason(path: Path, folder: Path) -> str | None:
             READERS[path.suffix](path, folder)
     except UserError as error:
         return str(error).removeprefix(f"{path} ").split(". Delete ")[0]
+    except (OSError, ValueError, SafetensorError) as error:
+        return f"is damaged ({error})"
     return None
-
-
-def _read_hdf5(path: Path, folder: Path) -> None:
-    hdf5.verify(path, _identity(path, folder))
 
 
 def _identity(path: Path, folder: Path) -> dict[str, Any]:
@@ -99,24 +95,14 @@ def _read_table(path: Path, folder: Path) -> None:
 
 
 def _read_tensors(path: Path, folder: Path) -> None:
-    try:
-        with safe_open(path, "numpy") as file:
-            file.keys()
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged ({error})") from error
+    with safe_open(path, "numpy") as file:
+        file.keys()
 
 
-def _read_json(path: Path, folder: Path) -> None:
-    try:
-        json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error})") from error
-
-
-READERS: dict[str, Callable[[Path, Path], None]] = {
-    ".h5": _read_hdf5,
+READERS: dict[str, Callable[[Path, Path], object]] = {
+    ".h5": lambda path, folder: hdf5.verify(path, _identity(path, folder)),
     ".parquet": _read_table,
     ".csv": _read_table,
     ".safetensors": _read_tensors,
-    ".json": _read_json,
+    ".json": lambda path, folder: json.loads(path.read_text()),
 }

@@ -24,11 +24,11 @@ def check(folder: Path) -> None:
     if not problems:
         click.echo(f"{folder}: {read} files, none is damaged or unfinished.")
         return
-    several = len(problems) > 1
+    nouns, verb, them = ("files", "are", "them") if len(problems) > 1 else ("file", "is", "it")
     place = folder.parent.parent  # Snakemake's targets are relative to the folder that holds results/
     again = shlex.join(str(problem.path.relative_to(place)) for problem in problems if not problem.unfinished)
     raise UserError(
-        f"{len(problems)} {'files' if several else 'file'} in {folder} {'are' if several else 'is'} damaged or unfinished."
-        f" Delete {'them' if several else 'it'}:\n  rm -r {shlex.join(str(problem.path) for problem in problems)}"
+        f"{len(problems)} {nouns} in {folder} {verb} damaged or unfinished. Delete {them}:\n"
+        f"  rm -r {shlex.join(str(problem.path) for problem in problems)}"
         + (f"\nThen run their steps again, with the options of your run:\n  snakemake {again}" if again else "")
     )

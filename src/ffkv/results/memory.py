@@ -21,7 +21,8 @@ SHOWN = 5  # rows of each table in a notebook's summary
 class Memory:
     """A memory: a key with its trigger examples, and a value with the tokens that it promotes.
 
-    Only the rows of this memory are read, when they are asked for, and they are kept as long as this object lives.
+    Only the rows of this memory are read, when they are asked for, and they are kept as long as this object lives. Every
+    reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or corpus.
 
     Attributes:
         layer: the layer, from 0.
@@ -47,16 +48,14 @@ class Memory:
         fires = f"fires on {percent(numbers['firing_rate'])} of prefixes"
         facts = [*unit, fires, f"maximum coefficient {number(numbers['maximum_coefficient'])}"]
         labels = [[visible(row.label), str(row.prefixes)] for row in self.patterns.head(SHOWN).itertuples()]
+        promoted = min(SHOWN, len(self._files.vocabulary), self._files.settings.values.top_tokens)
         return summary(
             f"Memory {self.name} of {self._files.name}",
             facts,
             examples_table("Trigger examples", self.triggers.head(SHOWN)),
             examples_table("Negative trigger examples", self.negative_triggers.head(SHOWN)),
             table("Patterns", ["pattern", "trigger examples"], labels),
-            tokens_table(
-                "The value promotes",
-                self.promotes(min(SHOWN, len(self._files.vocabulary), self._files.settings.values.top_tokens)),
-            ),
+            tokens_table("The value promotes", self.promotes(promoted)),
         )
 
     @functools.cached_property
@@ -73,20 +72,14 @@ class Memory:
             sentence: number of the sentence in the train split, from 0.
             document: name of the sentence's document.
             gate, up: only in a gated layer: the signs of the coefficient's two factors, 1 or -1; 0 if they are unknown.
-        Raises:
-            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
         """
         return self._examples("")
 
     @functools.cached_property
     def negative_triggers(self) -> pd.DataFrame:
-        """The prefixes with the most negative coefficients, the most negative first, one row per prefix.
+        """The prefixes with the most negative coefficients, the most negative first, with the columns of `triggers`.
 
-        The columns are those of `triggers`. There are no rows if coefficients are never negative, or if the run does
-        not keep negative coefficients.
-
-        Raises:
-            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
+        There are no rows if coefficients are never negative, or if the run does not keep negative coefficients.
         """
         return self._examples("negative/")
 
@@ -122,8 +115,6 @@ class Memory:
     def promotes(self, count: int = 10) -> pd.DataFrame:
         """The tokens with the highest logits of the value alone. A positive coefficient promotes them.
 
-        Args:
-            count: number of tokens.
         Returns:
             One row per token, the highest logit first.
         Columns:
@@ -132,24 +123,14 @@ class Memory:
             log_probability: its log-probability, nats.
             probability: its probability.
         Raises:
-            UserError: the run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
+            UserError: the run keeps fewer tokens than `count`.
         """
         return self._predictions("top", count)
 
     def demotes(self, count: int = 10) -> pd.DataFrame:
-        """The tokens with the lowest logits of the value alone. A negative coefficient promotes them.
+        """The tokens with the lowest logits of the value alone, the lowest first. A negative coefficient promotes them.
 
-        Args:
-            count: number of tokens.
-        Returns:
-            One row per token, the lowest logit first.
-        Columns:
-            token: text of the token.
-            id: id of the token.
-            log_probability: its log-probability, nats.
-            probability: its probability.
-        Raises:
-            UserError: the run keeps fewer tokens than `count`; or a file is missing, damaged, or of another model.
+        Columns and errors are those of `promotes`.
         """
         return self._predictions("bottom", count)
 
@@ -200,8 +181,6 @@ class Memory:
             p_value: probability of so many or more prefixes by chance.
             q_value: share of false patterns among those of the layer that are at least as significant.
             ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
-        Raises:
-            UserError: the file is missing or damaged.
         """
         rows = self._files.memory_rows("keys/patterns", self.layer, self.memory)
         rows = rows[rows["sample"] == "trigger"].drop(columns=["sample", "layer", "memory"])
@@ -209,11 +188,7 @@ class Memory:
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
-        """Numbers about the memory, by name. The names are the columns of `Run.memories`.
-
-        Raises:
-            UserError: a file is missing, damaged, or of another model, tokenizer or corpus.
-        """
+        """Numbers about the memory, by name. The names are the columns of `Run.memories`."""
         with self._files.open_triggers() as file:
             key = key_statistics(file, slice(self._row, self._row + 1))
         rows = self._files.memory_rows("values/by_memory", self.layer, self.memory)
@@ -222,16 +197,14 @@ class Memory:
 
     @functools.cached_property
     def histogram(self) -> pd.DataFrame:
-        """How often the coefficient falls into each bin, over the prefixes of every eighth sentence.
+        """How often the coefficient falls into each bin, over the prefixes of every eighth sentence, one row per bin.
 
-        There is one row per bin. The first bin holds all coefficients that are not positive.
+        The first bin holds all coefficients that are not positive.
 
         Columns:
             low: lowest coefficient in the bin.
             high: end of the bin; not in it.
             prefixes: number of prefixes.
-        Raises:
-            UserError: the file is missing, damaged, or of another model, tokenizer or corpus.
         """
         with self._files.open_triggers() as file:
             counts = file["histogram"][self._row]

@@ -14,10 +14,8 @@ def memory_name(layer: int, memory: int) -> str:
 
 
 def parse_memory_name(name: str) -> tuple[int, int]:
-    """Reads a memory's name.
+    """Reads a memory's name: "L3.17", "3.17", "3/17", or "L3D17" as LM-Debugger writes it.
 
-    Args:
-        name: "L3.17", "3.17", "3/17", or "L3D17" as LM-Debugger writes it.
     Returns:
         The layer and the memory, both from 0.
     Raises:
@@ -30,12 +28,8 @@ def parse_memory_name(name: str) -> tuple[int, int]:
 
 
 def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:
-    """Refuses a memory that the model does not have.
+    """Refuses a memory that the model does not have. `memories`: number of memories per layer [layer].
 
-    Args:
-        layer: the layer, from 0.
-        memory: the memory in its layer, from 0.
-        memories: number of memories per layer [layer].
     Raises:
         UserError: there is no such layer or memory; says which exist.
     """

@@ -16,10 +16,7 @@ def key_statistics(file: h5py.File, rows: slice = slice(None)) -> pd.DataFrame:
         file: `triggers.h5`.
         rows: the memories' rows in the file. Only these are read.
     Returns:
-        One row per memory: firing_rate (share of the prefixes on which the coefficient is positive), mean_coefficient,
-        maximum_coefficient (0 where none is positive), trigger_examples (number that are kept). Where negative
-        coefficients are kept also negative_rate, minimum_coefficient (0 where none is negative),
-        negative_trigger_examples.
+        One row per memory, with the columns of `Run.memories` from firing_rate to negative_trigger_examples.
     """
     prefixes = max(int(file.attrs["prefixes"]), 1)
     columns = {
@@ -44,11 +41,7 @@ def value_statistics(by_memory: pd.DataFrame, vocabulary: Sequence[str]) -> pd.D
         by_memory: rows of `values/by_memory`.
         vocabulary: the text of every token id.
     Returns:
-        One row per memory: norm, top_token, top_probability, tied, bottom_token, next_token (the token that follows the
-        strongest trigger example; "" where there is none), rank (of next_token in the value's prediction, from 0; -1
-        where there is none), agrees (whether top_token is next_token), matching (number of trigger examples that
-        top_token follows), first_match (the first of them, from 0; -1 where there is none). Where negative coefficients
-        are kept also negative_next_token and negative_agrees (whether it is bottom_token).
+        One row per memory, with the columns of `Run.memories` from norm to negative_agrees.
     """
     repeated = ["layer", "memory", "triggers", "negative_triggers"]
     values = by_memory.drop(columns=repeated, errors="ignore").reset_index(drop=True)

@@ -32,8 +32,6 @@ def open(path: Path | str) -> "Run":
 
     Args:
         path: the run's folder, `results/<run>`.
-    Returns:
-        The run.
     Raises:
         UserError: the folder is missing, holds no run, or one of the two files is damaged.
     """
@@ -56,8 +54,8 @@ def _read_settings(path: Path) -> Settings:
 class Run(RunFiles):
     """A finished run: its settings, model, corpora, tables and memories.
 
-    Every file is checked when it is read: a file that belongs to another model, tokenizer or corpus is refused. Files
-    are read when they are asked for, and what was read is kept as long as this object lives.
+    Every file is checked when it is read. A `UserError` says which file is missing, damaged, or of another model, tokenizer
+    or corpus. Files are read when they are asked for, and what was read is kept as long as this object lives.
 
     Attributes:
         folder: `results/<run>`.
@@ -84,8 +82,6 @@ class Run(RunFiles):
             signed: whether coefficients can be negative.
             dead: number of memories without a trigger example.
             agreement: share of the other memories whose top token follows the strongest trigger example (figure 4).
-        Raises:
-            UserError: a table that is needed is missing.
         """
         layers = pd.DataFrame(
             [(each.index, each.memories, each.kind, each.gated, each.signed) for each in self.anatomy.layers],
@@ -115,23 +111,22 @@ class Run(RunFiles):
         return self._table_files[name]
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table that a figure or a section of the report shows.
+        """A table that a figure or a section of the report shows. You may change it: each call reads the file again.
+
+        Texts from the corpus stay texts, also where a text reads "nan" or "1".
 
         Args:
             name: the file's name without its ending, such as "figure_4_agreement". See `tables`.
-        Returns:
-            The table. Texts from the corpus stay texts, also where a text reads "nan" or "1". You may change it: each
-            call reads the file again.
         Raises:
-            UserError: there is no table of this name (the message lists the names that exist), or it is damaged.
+            UserError: there is no table of this name; lists the names that exist.
         """
         return read_table(self.table_file(name))
 
     def benchmarks(self) -> pd.DataFrame:
-        """How much time and memory each rule of the workflow took.
+        """How much time and memory each rule of the workflow took, one row per rule.
 
-        Returns:
-            One row per rule; no rows if Snakemake wrote no benchmark files.
+        There are no rows if Snakemake wrote no benchmark files.
+
         Columns:
             rule: the rule.
             jobs: number of jobs.
@@ -144,14 +139,12 @@ class Run(RunFiles):
     # Memories
 
     def memory(self, layer: SupportsIndex | str, memory: SupportsIndex | None = None) -> Memory:
-        """One memory.
+        """One memory. Nothing is read yet.
 
         Args:
             layer: the layer, from 0; or, without `memory`, the name of a memory: "L3.17", "3.17", "3/17", or "L3D17" as
                 LM-Debugger writes it.
             memory: the memory in its layer, from 0.
-        Returns:
-            The memory. Nothing is read yet.
         Raises:
             UserError: the name has another form, or there is no such memory; says which exist.
         """
@@ -217,32 +210,26 @@ class Run(RunFiles):
             examples_with_text: for a search by `text`: number of trigger examples that contain the text.
             coefficient_with_text: their highest coefficient.
         Raises:
-            UserError: the model has no such token; there is no such column; `minimum` without a sorted column; or a file
-                is missing, damaged, or of another model, tokenizer or corpus.
+            UserError: the model has no such token; there is no such column; or `minimum` without a sorted column.
         """
         memories = self._statistics
-        for search, wanted in ((promoting, promotes), (triggered, text)):
+        searches = ((promoting, promotes, "promoted_probability"), (triggered, text, "coefficient_with_text"))
+        column = sort
+        for search, wanted, by_default in searches:
             if wanted is not None:
                 memories = memories.join(search(self, wanted).set_index("row"), how="inner")
-        by_default = (
-            "promoted_probability" if promotes is not None else "coefficient_with_text" if text is not None else None
-        )
-        column = sort or by_default
-        if column is None and minimum is not None:
-            raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
-        if column is not None:
-            memories = self._sorted(memories, column, minimum)
-        return memories.reset_index(drop=True)
-
-    @staticmethod
-    def _sorted(memories: pd.DataFrame, column: str, minimum: float | None) -> pd.DataFrame:
+                column = column or by_default
+        if column is None:
+            if minimum is not None:
+                raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
+            return memories.reset_index(drop=True)
         if column not in memories:
             raise unknown("column", column, list(memories))
         if minimum is not None:
             if not pd.api.types.is_numeric_dtype(memories[column]):
                 raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
             memories = memories[memories[column] >= minimum]
-        return memories.sort_values(column, ascending=False, kind="stable")
+        return memories.sort_values(column, ascending=False, kind="stable", ignore_index=True)
 
     @functools.cached_property
     def _statistics(self) -> pd.DataFrame:
@@ -288,12 +275,10 @@ class Run(RunFiles):
     # The model
 
     def model(self, device: str = "auto") -> "LoadedModel":
-        """Loads the model that was proven, from its checkpoint.
+        """Loads the model that was proven, from its checkpoint: in evaluation mode on the device, with its anatomy.
 
         Args:
             device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
-        Returns:
-            The model in evaluation mode on the device, with its anatomy.
         Raises:
             UserError: the checkpoint is gone, its weights have changed, or there is no such device.
         """

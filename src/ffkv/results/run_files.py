@@ -33,16 +33,7 @@ SPLIT_OF = {
 
 
 class RunFiles:
-    """What is stored of a run.
-
-    Every file is checked when it is read: a file that belongs to another model, tokenizer or corpus is refused. Files
-    are read when they are asked for, and what was read is kept as long as this object lives.
-
-    Attributes:
-        folder: `results/<run>`.
-        settings: the run's complete settings.
-        anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
-    """
+    """The stored files of a run. Each one is checked when it is read; see `Run`, which describes the attributes."""
 
     def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):
         """Use `ffkv.open`."""
@@ -60,9 +51,6 @@ class RunFiles:
 
         A dictionary per split: `counts` (of the documents and sentences that were read or left out), `settings` (the
         section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`.
-
-        Raises:
-            UserError: a corpus is missing, damaged, or of another tokenizer.
         """
         return {split: self._corpus_facts(split) for split in SPLITS}
 
@@ -77,50 +65,30 @@ class RunFiles:
         return self.folder / "corpus" / f"{split}.h5"
 
     def corpus(self, split: str = "train") -> Corpus:
-        """The sentences of a split. Trigger examples are from "train".
-
-        Raises:
-            UserError: there is no such split, or its file is missing, damaged, or of another tokenizer.
-        """
+        """The sentences of a split. Trigger examples are from "train"."""
         if split not in self._corpora_read:
             self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity)
         return self._corpora_read[split]
 
     @functools.cached_property
     def vocabulary(self) -> Sequence[str]:
-        """The text of every token id.
-
-        Raises:
-            UserError: the file is missing, damaged, or of another model.
-        """
+        """The text of every token id."""
         with hdf5.open(self.folder / "model" / FILE, "vocabulary", self.anatomy.identity):
             return read_vocabulary(self.folder / "model")
 
     def identity(self, split: str) -> dict[str, Any]:
-        """The hashes of the run's model, tokenizer and corpus, which files of this split must share.
-
-        Raises:
-            UserError: a corpus is missing, damaged, or of another tokenizer.
-        """
+        """The hashes of the run's model, tokenizer and corpus, which files of this split must share."""
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
     @contextlib.contextmanager
     def open_triggers(self) -> Iterator[h5py.File]:
-        """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked.
-
-        Raises:
-            UserError: the file is missing, damaged, or belongs to another model, tokenizer or corpus.
-        """
+        """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked."""
         with hdf5.open(self.folder / "triggers.h5", "triggers", self.identity("train")) as file:
             yield file
 
     @contextlib.contextmanager
     def open_projections(self, layer_group: int) -> Iterator[h5py.File]:
-        """The projections of the values of one layer group, open for reading, after their model was checked.
-
-        Raises:
-            UserError: the file is missing, damaged, or belongs to another model.
-        """
+        """The projections of the values of one layer group, open for reading, after their model was checked."""
         path = self.folder / "values" / "projections" / f"{layer_group}.h5"
         with hdf5.open(path, "projections", self.anatomy.identity) as file:
             yield file
@@ -132,14 +100,10 @@ class RunFiles:
         return [Part(index, count).of(len(self.anatomy.layers)) for index in range(count)]
 
     def details(self, name: str) -> pd.DataFrame:
-        """A large table that a step wrote per layer group, all groups together.
+        """A large table that a step wrote per layer group, all groups together, in the order of the layers.
 
         Args:
             name: the folder of its files, such as "values/by_memory" or "keys/patterns".
-        Returns:
-            The rows of all groups, in the order of the layers.
-        Raises:
-            UserError: a group's file is missing, damaged, or of another model, tokenizer or corpus.
         """
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
         return tables.read_all(paths, self.identity(SPLIT_OF[Path(name).parts[0]]))
@@ -149,15 +113,7 @@ class RunFiles:
         return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)
 
     def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
-        """The rows of one memory in a large table. Only these are read.
-
-        Args:
-            name: the folder of the table's files, as in `details`.
-            layer: the layer, from 0.
-            memory: the memory in its layer, from 0.
-        Raises:
-            UserError: the file is missing, damaged, or of another model, tokenizer or corpus.
-        """
+        """The rows of one memory in a large table, `name` as in `details`. Only these are read."""
         path = self.folder / name / f"{self.layer_group(layer)}.parquet"
         verify_sum(path)
         try:

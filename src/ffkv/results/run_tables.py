@@ -13,14 +13,9 @@ TEXTS = ("prefix", "text", "token", "next_token", "residual_token", "output_toke
 
 
 def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
-    """Finds the tables of a run.
+    """The CSV file of each table of a run, by the file's name without its ending.
 
-    Args:
-        folder: `results/<run>`.
-        settings: the run's settings.
-    Returns:
-        The file of each table by the table's name, which is the file's name without its ending. A table that only an
-        earlier run with other settings needed is left out.
+    A table that only an earlier run with other settings needed is left out.
     """
     unused = {"training"} if settings.model.checkpoint != EMBEDDED else set()
     unused |= {"precision"} if settings.model.dtype == "float32" else set()
@@ -31,9 +26,6 @@ def read_table(path: Path) -> pd.DataFrame:
     """Reads a CSV file. The columns in `TEXTS` stay text, also where a text reads "nan" or "1".
 
     A column without any value becomes a column of NaN: a CSV file cannot say of which type it is.
-
-    Raises:
-        UserError: the file is missing, damaged or no table.
     """
     frame = tables.read(path, texts=TEXTS)
     empty = frame.columns[frame.isna().all()]
@@ -41,16 +33,9 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def read_benchmarks(folder: Path, settings: Settings) -> pd.DataFrame:
-    """Reads how much time and memory each rule took, from the benchmark files that Snakemake wrote.
+    """Reads how much time and memory each rule took, from the files that Snakemake wrote. See `Run.benchmarks`.
 
     Files of earlier runs with more shards or layer groups are left out, and so is the report's own file.
-
-    Args:
-        folder: `results/<run>/benchmarks`.
-        settings: the run's settings.
-    Returns:
-        One row per rule: rule, jobs (number of jobs), seconds (of all jobs together), longest (seconds of the longest
-        job), memory (highest peak, MiB). No rows where there are no files.
     """
     paths = [path for path in sorted(folder.rglob("*.tsv")) if _is_current(path.relative_to(folder), settings)]
     jobs = pd.DataFrame(

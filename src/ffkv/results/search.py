@@ -22,7 +22,6 @@ def promoting(files: RunFiles, text: str) -> pd.DataFrame:
     """Finds the memories that keep a token among the top tokens of their value.
 
     Args:
-        files: the run.
         text: the token's text. Blanks at its two ends do not count, so that "church" finds the token " church" too.
     Returns:
         One row per memory: row (of the memory in flat arrays), promoted_token, promoted_rank (from 0),
@@ -61,11 +60,8 @@ def _tokens(files: RunFiles, text: str) -> list[int]:
 
 
 def triggered(files: RunFiles, text: str) -> pd.DataFrame:
-    """Finds the memories that have a text in one of their trigger examples.
+    """Finds the memories that have a text, to the letter, in one of their trigger examples.
 
-    Args:
-        files: the run.
-        text: what the text of the prefix contains, to the letter.
     Returns:
         One row per memory: row (of the memory in flat arrays), examples_with_text (number of trigger examples that
         contain the text), coefficient_with_text (the highest coefficient of these).
@@ -123,7 +119,6 @@ def _first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) ->
     Args:
         data: texts one behind the other, UTF-8.
         starts: where each text starts in `data`, and the end of the last [text + 1].
-        needle: what is sought.
     Yields:
         The text's number, and where the match ends in `data`.
     """

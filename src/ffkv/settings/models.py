@@ -1,7 +1,7 @@
-"""Every setting: its name, type, default, limits and meaning. No other code knows defaults.
+"""Every setting: its name, type, default, limits and meaning, which is the docstring below it.
 
-`ffkv settings` writes the default settings file, its JSON schema and the page `docs/settings.md` from these models. The
-command line takes its options from them.
+No other code knows defaults. `ffkv settings` writes the default settings file, its JSON schema and `docs/settings.md` from
+these models. The command line takes its options from them.
 """
 
 from typing import Annotated, Any, Literal, TypeVar
@@ -26,7 +26,7 @@ SectionType = TypeVar("SectionType", bound="Section")
 class Section(BaseModel):
     """A group of settings. Unknown keys and values of a wrong type are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     @field_validator("*")
     @classmethod
@@ -44,73 +44,45 @@ class Section(BaseModel):
 class Model(Section):
     """The language model to read."""
 
-    checkpoint: str = Field(
-        EMBEDDED,
-        min_length=1,
-        description=(
-            "Which model to read: a local folder with a transformers checkpoint, a local folder with a "
-            "fairseq checkpoint (`model.pt` and `dict.txt`), or a hub id. `embedded` means the small GPT-2 "
-            "that the workflow trains."
-        ),
-    )
-    revision: str = Field(
-        "main",
-        min_length=1,
-        description="Branch, tag or commit of the hub repository. The training steps of Pythia are revisions.",
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "float32",
-        description=(
-            "Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, "
-            "the report shows how it changes the trigger examples."
-        ),
-    )
-    device: str = Field(
-        "auto",
-        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
-        description=(
-            "Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one."
-        ),
-    )
-    gpus: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description=(
-            "Number of GPUs that each job requests from a cluster if it runs the model over text. This "
-            "setting changes no number in the results. `device` decides which device is used."
-        ),
-    )
-    second_matrix: Pattern = Field(
-        "",
-        description=(
-            "Regular expression for the name of the second feed-forward matrix inside its block. Set it only "
-            "for model code whose names ffkv does not know. Empty means the known names. ffkv finds mixtures "
-            "of experts without it."
-        ),
-    )
-    trust_remote_code: bool = Field(
-        False,
-        description="Run the Python code that the hub repository contains. Leave it off unless you trust that code.",
-    )
+    checkpoint: str = Field(EMBEDDED, min_length=1)
+    """Which model to read: a local folder with a transformers checkpoint, a local folder with a fairseq checkpoint
+    (`model.pt` and `dict.txt`), or a hub id. `embedded` means the small GPT-2 that the workflow trains."""
+    revision: str = Field("main", min_length=1)
+    """Branch, tag or commit of the hub repository. The training steps of Pythia are revisions."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    """Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, the report shows
+    how it changes the trigger examples."""
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one."""
+    gpus: int = Field(0, ge=0, le=64)
+    """Number of GPUs that each job requests from a cluster if it runs the model over text. This setting changes no
+    number in the results. `device` decides which device is used."""
+    second_matrix: Pattern = ""
+    """Regular expression for the name of the second feed-forward matrix inside its block. Set it only for model code
+    whose names ffkv does not know. Empty means the known names. ffkv finds mixtures of experts without it."""
+    trust_remote_code: bool = False
+    """Run the Python code that the hub repository contains. Leave it off unless you trust that code."""
 
 
 class Embedded(Section):
     """The small model that the workflow trains itself. It is used if `model.checkpoint` is `embedded`."""
 
-    layers: int = Field(6, ge=1, le=48, description="Number of transformer blocks.")
-    width: Whole = Field(160, ge=8, description="Size of the residual stream.")
-    heads: Whole = Field(4, ge=1, description="Number of attention heads. It must divide the width.")
-    vocabulary: Whole = Field(4096, ge=300, description="Number of tokens in the byte-level BPE vocabulary.")
-    context: Whole = Field(128, ge=8, description="Length of the longest input, in tokens.")
-    steps: Whole = Field(2600, ge=1, description="Number of training steps.")
-    batch_tokens: Whole = Field(512, ge=64, description="Number of tokens per training step.")
-    learning_rate: float = Field(
-        1e-3,
-        gt=0,
-        le=1,
-        description="Highest learning rate of AdamW. The rate rises during a warm-up and then falls along a cosine.",
-    )
+    layers: int = Field(6, ge=1, le=48)
+    """Number of transformer blocks."""
+    width: Whole = Field(160, ge=8)
+    """Size of the residual stream."""
+    heads: Whole = Field(4, ge=1)
+    """Number of attention heads. It must divide the width."""
+    vocabulary: Whole = Field(4096, ge=300)
+    """Number of tokens in the byte-level BPE vocabulary."""
+    context: Whole = Field(128, ge=8)
+    """Length of the longest input, in tokens."""
+    steps: Whole = Field(2600, ge=1)
+    """Number of training steps."""
+    batch_tokens: Whole = Field(512, ge=64)
+    """Number of tokens per training step."""
+    learning_rate: float = Field(1e-3, gt=0, le=1)
+    """Highest learning rate of AdamW. The rate rises during a warm-up and then falls along a cosine."""
 
     def contradictions(self) -> list[str]:
         """The width must be a multiple of the number of heads."""
@@ -122,84 +94,42 @@ class Embedded(Section):
 class Corpus(Section):
     """The text to read, and how it becomes sentences of tokens."""
 
-    dataset: str = Field(
-        EMBEDDED,
-        min_length=1,
-        description=(
-            "Where the text comes from: `embedded` (the documentation of the Python library), `files` (local "
-            "files), or the hub id of a data set."
-        ),
-    )
-    config: str = Field(
-        "default",
-        min_length=1,
-        description="Configuration of the hub data set. `default` means the default configuration.",
-    )
-    revision: str = Field("main", min_length=1, description="Branch, tag or commit of the hub data set.")
-    train: Globs = Field(
-        ["train"],
-        min_length=1,
-        description=(
-            "Text of the train split. For a hub data set: the name of its split. For files: one or more paths "
-            "or glob patterns (txt, jsonl, csv or parquet, each also .gz)."
-        ),
-    )
-    validation: Globs = Field(
-        [],
-        description=(
-            "Text of the validation split, written like `train`. If the list is empty, some of the train "
-            "documents become the validation split."
-        ),
-    )
-    validation_share: float = Field(
-        0.1,
-        gt=0,
-        lt=1,
-        description=(
-            "Share of the train documents that become the validation split if `validation` is empty. A hash "
-            "of its name decides for each document."
-        ),
-    )
-    text_field: str = Field("text", min_length=1, description="Name of the field or column that contains the text.")
-    txt_document: Literal["line", "paragraph", "file"] = Field(
-        "line",
-        description=(
-            "Unit of a txt file that counts as one document: a `line` (as in WikiText), a `paragraph` "
-            "(wrapped text that an empty line ends), or the whole `file`."
-        ),
-    )
-    splitter: Literal["sentence", "line", "document"] = Field(
-        "sentence",
-        description=(
-            "Unit of a document that counts as one sentence: a `sentence` as the rules of spaCy find it, a "
-            "`line`, or the whole `document`."
-        ),
-    )
-    pretokenized: bool = Field(
-        False,
-        description=(
-            "Set this to true if the words of the text are already separated by spaces, as in WikiText. A "
-            "word is then the text between two spaces."
-        ),
-    )
-    long_sentences: Literal["windows", "drop"] = Field(
-        "windows",
-        description=(
-            "How to treat sentences that are longer than the context of the model: cut them into `windows`, "
-            "or `drop` them."
-        ),
-    )
-    bos: Literal["auto", "always", "never"] = Field(
-        "auto",
-        description=(
-            "Whether each sentence begins with the beginning-of-sequence token: `always`, `never`, or as the "
-            "tokenizer does it (`auto`)."
-        ),
-    )
-    deduplicate: bool = Field(
-        True, description="Count identical sentences once. The number of copies of each sentence is stored."
-    )
-    limit: Whole = Field(0, ge=0, description="Maximum number of documents per split. 0 means all documents.")
+    dataset: str = Field(EMBEDDED, min_length=1)
+    """Where the text comes from: `embedded` (the documentation of the Python library), `files` (local files), or the
+    hub id of a data set."""
+    config: str = Field("default", min_length=1)
+    """Configuration of the hub data set. `default` means the default configuration."""
+    revision: str = Field("main", min_length=1)
+    """Branch, tag or commit of the hub data set."""
+    train: Globs = Field(["train"], min_length=1)
+    """Text of the train split. For a hub data set: the name of its split. For files: one or more paths or glob patterns
+    (txt, jsonl, csv or parquet, each also .gz)."""
+    validation: Globs = []
+    """Text of the validation split, written like `train`. If the list is empty, some of the train documents become the
+    validation split."""
+    validation_share: float = Field(0.1, gt=0, lt=1)
+    """Share of the train documents that become the validation split if `validation` is empty. A hash of its name
+    decides for each document."""
+    text_field: str = Field("text", min_length=1)
+    """Name of the field or column that contains the text."""
+    txt_document: Literal["line", "paragraph", "file"] = "line"
+    """Unit of a txt file that counts as one document: a `line` (as in WikiText), a `paragraph` (wrapped text that an
+    empty line ends), or the whole `file`."""
+    splitter: Literal["sentence", "line", "document"] = "sentence"
+    """Unit of a document that counts as one sentence: a `sentence` as the rules of spaCy find it, a `line`, or the
+    whole `document`."""
+    pretokenized: bool = False
+    """Set this to true if the words of the text are already separated by spaces, as in WikiText. A word is then the
+    text between two spaces."""
+    long_sentences: Literal["windows", "drop"] = "windows"
+    """How to treat sentences that are longer than the context of the model: cut them into `windows`, or `drop` them."""
+    bos: Literal["auto", "always", "never"] = "auto"
+    """Whether each sentence begins with the beginning-of-sequence token: `always`, `never`, or as the tokenizer does it
+    (`auto`)."""
+    deduplicate: bool = True
+    """Count identical sentences once. The number of copies of each sentence is stored."""
+    limit: Whole = Field(0, ge=0)
+    """Maximum number of documents per split. 0 means all documents."""
 
     def contradictions(self) -> list[str]:
         """Files need names. A hub data set has one name per split."""
@@ -220,95 +150,55 @@ class Corpus(Section):
 class Activations(Section):
     """How sentences become batches. Blocks have a fixed size, so the number of shards changes no number in the results."""
 
-    batch_tokens: Whole = Field(
-        1024,
-        ge=1,
-        description="Maximum number of tokens per batch, padding included. It limits the memory that a job needs.",
-    )
-    block_sentences: Whole = Field(
-        2048,
-        ge=1,
-        description=(
-            "Number of sentences per block. The sentences of a block are sorted by length before they are put "
-            "into batches."
-        ),
-    )
+    batch_tokens: Whole = Field(1024, ge=1)
+    """Maximum number of tokens per batch, padding included. It limits the memory that a job needs."""
+    block_sentences: Whole = Field(2048, ge=1)
+    """Number of sentences per block. The sentences of a block are sorted by length before they are put into batches."""
 
 
 class Triggers(Section):
     """The trigger examples of every key (paper section 3.1)."""
 
-    per_key: int = Field(
-        50, ge=1, le=10_000, description="Number of trigger examples that are stored per key (t in the paper)."
-    )
-    one_prefix_per_sentence: bool = Field(
-        True,
-        description=(
-            "Store only the best prefix of each sentence, as the authors' code does. If this is false, all "
-            "prefixes of a sentence compete, as in the text of the paper."
-        ),
-    )
-    include_empty_prefix: bool = Field(
-        False,
-        description=(
-            "Let the empty prefix compete too, which is the beginning-of-sequence token alone. The authors' "
-            "code does this."
-        ),
-    )
-    negative: bool = Field(
-        True,
-        description=(
-            "Also store the prefixes with the most negative coefficients, if the model has negative coefficients."
-        ),
-    )
+    per_key: int = Field(50, ge=1, le=10_000)
+    """Number of trigger examples that are stored per key (t in the paper)."""
+    one_prefix_per_sentence: bool = True
+    """Store only the best prefix of each sentence, as the authors' code does. If this is false, all prefixes of a
+    sentence compete, as in the text of the paper."""
+    include_empty_prefix: bool = False
+    """Let the empty prefix compete too, which is the beginning-of-sequence token alone. The authors' code does this."""
+    negative: bool = True
+    """Also store the prefixes with the most negative coefficients, if the model has negative coefficients."""
 
 
 class Prefixes(Section):
     """The sample of validation prefixes for the analyses of composition and refinement (paper section 5)."""
 
-    count: Whole = Field(4000, ge=1, description="Number of different prefixes in the sample.")
-    sample: Literal["sentence", "prefix"] = Field(
-        "sentence",
-        description=(
-            "How to draw the sample. `sentence`: draw a sentence, then a position in it, as the authors' code "
-            "does. `prefix`: draw from all prefixes with equal probability."
-        ),
-    )
-    keep: list[Literal["x", "factor"]] = Field(
-        [],
-        description="Further states to store: `x`, the FF input; `factor`, the factor of a norm after the layer. No step reads them.",
-    )
+    count: Whole = Field(4000, ge=1)
+    """Number of different prefixes in the sample."""
+    sample: Literal["sentence", "prefix"] = "sentence"
+    """How to draw the sample. `sentence`: draw a sentence, then a position in it, as the authors' code does. `prefix`:
+    draw from all prefixes with equal probability."""
+    keep: list[Literal["x", "factor"]] = []
+    """Further states to store: `x`, the FF input; `factor`, the factor of a norm after the layer. No step reads
+    them."""
 
 
 class Keys(Section):
     """Patterns in trigger examples, and the removal of tokens (paper section 3.2)."""
 
-    per_layer: Whole = Field(100, ge=1, description="Number of random keys per layer that are analysed.")
-    pattern_triggers: Whole = Field(
-        25, ge=3, description="Number of trigger examples per key that are searched for patterns."
-    )
-    minimum_prefixes: Whole = Field(
-        3,
-        ge=2,
-        description=(
-            "Minimum number of a key's trigger examples that must share a feature for it to count as a pattern."
-        ),
-    )
-    false_discovery_rate: float = Field(
-        0.05,
-        gt=0,
-        lt=1,
-        description=(
-            "Expected share of false patterns among the patterns that are reported (Benjamini-Hochberg). It "
-            "holds for each layer and each family of patterns."
-        ),
-    )
-    background_prefixes: Whole = Field(
-        20_000, ge=100, description="Number of random train prefixes from which chance frequencies are estimated."
-    )
-    removal_triggers: Whole = Field(
-        50, ge=1, description="Number of trigger examples per key from which tokens are removed."
-    )
+    per_layer: Whole = Field(100, ge=1)
+    """Number of random keys per layer that are analysed."""
+    pattern_triggers: Whole = Field(25, ge=3)
+    """Number of trigger examples per key that are searched for patterns."""
+    minimum_prefixes: Whole = Field(3, ge=2)
+    """Minimum number of a key's trigger examples that must share a feature for it to count as a pattern."""
+    false_discovery_rate: float = Field(0.05, gt=0, lt=1)
+    """Expected share of false patterns among the patterns that are reported (Benjamini-Hochberg). It holds for each
+    layer and each family of patterns."""
+    background_prefixes: Whole = Field(20_000, ge=100)
+    """Number of random train prefixes from which chance frequencies are estimated."""
+    removal_triggers: Whole = Field(50, ge=1)
+    """Number of trigger examples per key from which tokens are removed."""
 
     def contradictions(self) -> list[str]:
         """A pattern cannot need more trigger examples than are searched."""
@@ -323,62 +213,45 @@ class Keys(Section):
 class Values(Section):
     """The prediction of each value (paper section 4)."""
 
-    projection: Literal["head", "unembedding"] = Field(
-        "head",
-        description=(
-            "How a value becomes a prediction. `head`: through the head of the model, which includes the "
-            "final norm. `unembedding`: by the output embedding alone."
-        ),
-    )
-    top_tokens: Whole = Field(
-        50,
-        ge=1,
-        description=(
-            "Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."
-        ),
-    )
-    predictive: Whole = Field(
-        100,
-        ge=1,
-        description="Number of values that table 2 shows. These are the values with the highest top probability.",
-    )
-    bins: Whole = Field(8, ge=1, description="Number of bins of the top probability in figure 6.")
+    projection: Literal["head", "unembedding"] = "head"
+    """How a value becomes a prediction. `head`: through the head of the model, which includes the final norm.
+    `unembedding`: by the output embedding alone."""
+    top_tokens: Whole = Field(50, ge=1)
+    """Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."""
+    predictive: Whole = Field(100, ge=1)
+    """Number of values that table 2 shows. These are the values with the highest top probability."""
+    bins: Whole = Field(8, ge=1)
+    """Number of bins of the top probability in figure 6."""
 
 
 class Composition(Section):
     """How the memories of a layer combine (paper section 5.1)."""
 
-    mass: float = Field(
-        0.9,
-        gt=0,
-        le=1,
-        description=(
-            "Share of the summed contribution |m|·‖v‖ that defines the effective number of memories: the "
-            "smallest number of memories that together reach this share."
-        ),
-    )
-    short_prefix: Whole = Field(5, ge=1, description="Number of words below which a prefix counts as short.")
+    mass: float = Field(0.9, gt=0, le=1)
+    """Share of the summed contribution |m|·‖v‖ that defines the effective number of memories: the smallest number of
+    memories that together reach this share."""
+    short_prefix: Whole = Field(5, ge=1)
+    """Number of words below which a prefix counts as short."""
 
 
 class Refinement(Section):
     """How predictions change from layer to layer (paper section 5.2)."""
 
-    changes: Whole = Field(
-        100,
-        ge=1,
-        description="Number of prefixes that are sampled among those whose prediction the last layer changes.",
-    )
+    changes: Whole = Field(100, ge=1)
+    """Number of prefixes that are sampled among those whose prediction the last layer changes."""
 
 
 class Report(Section):
     """The HTML report."""
 
-    title: str = Field("Feed-forward layers as key-value memories", min_length=1, description="Title of the report.")
-    cards: Whole = Field(
-        24, ge=0, description="Number of memories that the report shows in detail. They are spread over the layers."
-    )
-    card_triggers: Whole = Field(10, ge=1, description="Number of trigger examples per memory that the report shows.")
-    paper_curves: bool = Field(True, description="Draw the numbers of the paper beside those of the run.")
+    title: str = Field("Feed-forward layers as key-value memories", min_length=1)
+    """Title of the report."""
+    cards: Whole = Field(24, ge=0)
+    """Number of memories that the report shows in detail. They are spread over the layers."""
+    card_triggers: Whole = Field(10, ge=1)
+    """Number of trigger examples per memory that the report shows."""
+    paper_curves: bool = True
+    """Draw the numbers of the paper beside those of the run."""
 
 
 class Settings(Section):
@@ -395,25 +268,14 @@ class Settings(Section):
     composition: Composition = Composition()
     refinement: Refinement = Refinement()
     report: Report = Report()
-    seed: int = Field(0, ge=0, lt=2**32, description="Seed of all random choices.")
-    shards: int = Field(
-        1,
-        ge=1,
-        le=10_000,
-        description=(
-            "Number of parts into which the corpus is cut. Each part is a job. This setting changes no number "
-            "in the results."
-        ),
-    )
-    layer_groups: int = Field(
-        1,
-        ge=1,
-        le=1000,
-        description=(
-            "Number of parts into which the layers are cut. Each part is a job of each analysis. This setting "
-            "changes no number in the results."
-        ),
-    )
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Seed of all random choices."""
+    shards: int = Field(1, ge=1, le=10_000)
+    """Number of parts into which the corpus is cut. Each part is a job. This setting changes no number in the
+    results."""
+    layer_groups: int = Field(1, ge=1, le=1000)
+    """Number of parts into which the layers are cut. Each part is a job of each analysis. This setting changes no
+    number in the results."""
 
     def contradictions(self) -> list[str]:
         """The contradictions of all sections."""
@@ -428,11 +290,10 @@ def section(model: type[SectionType], **values: Any) -> SectionType:
         UserError: an unknown key, a wrong type, an impossible value or a contradiction; names the key, the value and
             what is allowed.
     """
-    problems = problems_of(model, values)
-    made = None if problems else model(**values)
-    if made is None or (problems := made.contradictions()):
+    problems = problems_of(model, values) or model(**values).contradictions()
+    if problems:
         raise UserError("\n".join(problems))
-    return made
+    return model(**values)
 
 
 def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:

@@ -15,10 +15,9 @@ class Configuration(Settings):
     """The content of a settings file: shared settings, and per run the settings that it overrides."""
 
     runs: dict[Annotated[str, Field(pattern=RUN_NAME)], dict[str, Any]] = Field(
-        min_length=1,
-        description="Run name, and the settings that this run overrides. Each run has its own results and its own report.",
-        json_schema_extra={"additionalProperties": False},
+        min_length=1, json_schema_extra={"additionalProperties": False}
     )
+    """Run name, and the settings that this run overrides. Each run has its own results and its own report."""
 
 
 def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
