@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -69,10 +71,14 @@ def test_a_card_has_predictions_and_what_they_are_worth(made):
     assert "follows 3 of 12" in made[0].verdict
 
 
+def card_of(**memory) -> cards.Card:
+    return cards.Card(SimpleNamespace(**memory), 0, *[pd.DataFrame()] * 5)
+
+
 def test_the_small_histogram_says_its_counts():
     counts = np.array([7, 3, 0, 1])[np.r_[0:4, [2] * 9]]
     bins = pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})
-    drawn = str(cards.draw_histogram(bins))
+    drawn = str(card_of(histogram=bins).histogram)
     assert "not positive 7" in drawn
     assert drawn.count("<rect") == 13
     assert drawn.count('class="rests"') == 1
@@ -98,7 +104,7 @@ def test_negative_triggers_stand_apart_with_the_bottom_of_the_value(run, made, t
     verdicts = {card.memory.memory: card.bottom_verdict for card in made}
     assert (verdicts[4], verdicts[6]) == (told, told.replace("does not follow", "follows"))
     none = pd.Series({"negative_trigger_examples": 0, "negative_agrees": False})
-    assert cards.describe_bottom(none) == "The key has no negative trigger example."
+    assert card_of(statistics=none).bottom_verdict == "The key has no negative trigger example."
 
 
 def test_statistics_tell_how_often_and_how_far_a_key_is_negative(run, made, triggers):

@@ -41,12 +41,8 @@ def types() -> list[str]:
 def tiny_model(model_type: str, seed: int = 0, settings: dict[str, Any] | None = None) -> nn.Module:
     """A tiny model in float32, ready to run, with weights of visible size everywhere.
 
-    The same arguments give the same weights. Torch's own random state does not change.
-
-    Args:
-        model_type: as `types` names it.
-        seed: of the weights.
-        settings: config fields that differ from the tiny config of the type.
+    The same arguments give the same weights. Torch's own random state does not change. `settings` are config fields that
+    differ from the tiny config of the type.
     """
     config = tiny_config(model_type, settings)
     with torch.random.fork_rng(devices=[]):

@@ -20,18 +20,8 @@ from ffkv.settings import Composition
 from ffkv.values.projections import read_projections
 
 DEFAULTS = Composition()
-COLUMNS = [
-    "layer",
-    "prefix",
-    "active",
-    "share",
-    "agreeing",
-    "agreeing_all",
-    "effective",
-    "participation",
-    "target_is_stop_word",
-    "words",
-]  # in order
+MEASURED = ["active", "share", "agreeing", "agreeing_all", "effective", "participation"]
+COLUMNS = ["layer", "prefix", *MEASURED, "target_is_stop_word", "words"]
 
 
 def measure_composition(

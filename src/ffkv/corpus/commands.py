@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ffkv.options import MODEL, WRITABLE, setting, threads_option
+from ffkv.options import MODEL, output_option, setting, threads_option
 from ffkv.settings import Corpus, section
 
 
@@ -14,7 +14,7 @@ from ffkv.settings import Corpus, section
 @click.option("--split", type=click.Choice(["train", "validation"]), required=True, help="Split to write.")
 @setting(Corpus, *Corpus.model_fields)
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="File to write, corpus/<split>.h5.")
+@output_option("File to write, corpus/<split>.h5.")
 def corpus(model_folder: Path, split: str, threads: int, output: Path, **options: Any) -> None:
     """Encode the documents of a split as sentences of token ids."""
     import json

@@ -145,10 +145,7 @@ def _replace_surrogates(text: str) -> str:
 def _windows(
     ids: np.ndarray, ends: np.ndarray, text: str, max_tokens: int, long_sentences: str, counts: Counter[str]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Ids, ends and text of a sentence, or of each of its windows if it is too long.
-
-    A window of one token has no prefix that is shorter than itself. It is counted and left out.
-    """
+    """Ids, ends and text of a sentence, or of each of its windows if it is too long. A window of one token is left out."""
     too_long = len(ids) > max_tokens
     counts["long_sentences"] += too_long
     if too_long and long_sentences == "drop":
@@ -184,7 +181,6 @@ def bos_ids(tokenizer: PreTrainedTokenizerBase, bos: str) -> list[int]:
     """The ids that the model reads in front of every sentence.
 
     Args:
-        tokenizer: the model's tokenizer.
         bos: "auto" for the ids that the tokenizer puts there itself, "always" for its BOS token, "never" for none.
     Raises:
         UserError: `bos` is "always", and the tokenizer has no BOS token; or `bos` is "auto", and the ids of a text change

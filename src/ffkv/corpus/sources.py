@@ -21,23 +21,13 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 # Ending of a file's name: the kind of the file, see `texts`.
-FORMATS = {
-    "txt": "text",
-    "text": "text",
-    "tokens": "text",
-    "json": "json",
-    "jsonl": "json",
-    "csv": "csv",
-    "parquet": "parquet",
-}
+FORMATS = dict.fromkeys(["txt", "text", "tokens"], "text") | dict.fromkeys(["json", "jsonl"], "json")
+FORMATS |= {"csv": "csv", "parquet": "parquet"}
 
 
 def read_documents(corpus: Corpus, split: str) -> Iterator[Document]:
-    """Reads the documents of a split, in the order of their source.
+    """Reads the documents of a split, "train" or "validation", in the order of their source.
 
-    Args:
-        corpus: the corpus settings.
-        split: "train" or "validation".
     Raises:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
@@ -46,14 +36,7 @@ def read_documents(corpus: Corpus, split: str) -> Iterator[Document]:
 
 
 def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> Iterator[Document]:
-    """Selects the documents of a split, at most `corpus.limit`.
-
-    Args:
-        documents: documents of the split's sources. If both splits have the same sources, some of the documents belong
-            to the other split.
-        corpus: the corpus settings.
-        split: "train" or "validation".
-    """
+    """Selects the documents of a split, at most `corpus.limit`, from those of its sources, which both splits may share."""
     _, shared = corpus_sources(corpus, split)
     selected = (
         document
@@ -64,12 +47,7 @@ def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> I
 
 
 def is_held_out(name: str, share: float) -> bool:
-    """Whether a document belongs to the validation split. A hash of its name decides, so other documents do not matter.
-
-    Args:
-        name: name of the document.
-        share: share of the documents in the validation split.
-    """
+    """Whether a document belongs to the validation split. A hash of its name decides, so other documents do not matter."""
     number = int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     return number < share * 2**64
 
@@ -149,12 +127,8 @@ def _format(path: str) -> str:
 
 
 def _read_hub(corpus: Corpus, split: str) -> Iterator[Document]:
-    rows = _load(
-        corpus.dataset,
-        name=None if corpus.config == "default" else corpus.config,
-        revision=corpus.revision,
-        split=split,
-    )
+    name = None if corpus.config == "default" else corpus.config
+    rows = _load(corpus.dataset, name=name, revision=corpus.revision, split=split)
     return _rows(rows, corpus.text_field, f"{corpus.dataset}:{split}")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ffkv.options import WRITABLE, seed_option, setting, threads_option
+from ffkv.options import output_option, seed_option, setting, threads_option
 from ffkv.settings import Corpus, Embedded, section
 
 
@@ -14,7 +14,7 @@ from ffkv.settings import Corpus, Embedded, section
 @setting(Corpus, "limit", "validation_share")
 @seed_option
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="Checkpoint folder to write.")
+@output_option("Checkpoint folder to write.")
 def train(limit: int, validation_share: float, seed: int, threads: int, output: Path, **options: Any) -> None:
     """Train the embedded model on the embedded corpus.
 

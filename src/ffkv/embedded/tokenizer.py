@@ -13,7 +13,6 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, context: int) -> PreT
     """Learns a vocabulary from texts. The same texts in the same order give the same tokenizer.
 
     Args:
-        texts: texts to learn from.
         vocabulary: number of tokens, with BOS (id 0) and the 256 bytes. Short texts may give fewer.
         context: length of the model's longest input in tokens, with BOS. It is written into the tokenizer's files.
     """

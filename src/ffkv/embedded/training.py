@@ -53,22 +53,13 @@ class Trained:
 
 
 def train_model(
-    train: list[Document],
-    validation: list[Document],
-    settings: Embedded,
-    seed: int,
-    advance: Callable[[int], object],
+    train: list[Document], validation: list[Document], settings: Embedded, seed: int, advance: Callable[[int], object]
 ) -> Trained:
     """Learns the vocabulary and the model from the train split, and measures the loss of both splits.
 
-    The same documents, settings, seed and number of threads give the same weights to the bit.
+    The same documents, settings, seed and number of threads give the same weights to the bit. `advance` is called with the
+    number of tokens of each step.
 
-    Args:
-        train: documents of the train split.
-        validation: documents of the validation split.
-        settings: sizes, number of steps and learning rate.
-        seed: seed of the first weights and of the batches.
-        advance: called with the number of tokens of each step.
     Raises:
         UserError: a split has no sentences.
     """
@@ -103,29 +94,13 @@ def _encode(documents: list[Document], tokenizer: PreTrainedTokenizerFast, max_t
 
 
 def make_model(settings: Embedded, vocabulary: int, seed: int) -> GPT2LMHeadModel:
-    """Makes a GPT-2 with random weights. It has ReLU as the paper's model has: a memory is either active or not.
-
-    Args:
-        settings: sizes of the model.
-        vocabulary: number of tokens.
-        seed: seed of the weights.
-    """
+    """Makes a GPT-2 with random weights. It has ReLU as the paper's model has: a memory is either active or not."""
     torch.manual_seed(seed)
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=vocabulary,
-            n_positions=settings.context,
-            n_embd=settings.width,
-            n_layer=settings.layers,
-            n_head=settings.heads,
-            activation_function="relu",
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            bos_token_id=BOS_ID,
-            eos_token_id=BOS_ID,
-        )
-    )
+    sizes = {"n_embd": settings.width, "n_layer": settings.layers, "n_head": settings.heads}
+    no_dropout = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.0)
+    special = {"bos_token_id": BOS_ID, "eos_token_id": BOS_ID}
+    tables = {"vocab_size": vocabulary, "n_positions": settings.context}
+    return GPT2LMHeadModel(GPT2Config(**tables, **sizes, activation_function="relu", **no_dropout, **special))
 
 
 def fit(
@@ -197,14 +172,10 @@ def random_batches(sentences: Sentences, batch_tokens: int, random: np.random.Ge
 
 
 def loss_of(model: GPT2LMHeadModel, ids: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy of the tokens, in nats, each after BOS and the tokens before it.
+    """Cross-entropy of the tokens, in nats, each after BOS and the tokens before it; "mean" or "sum" over the tokens.
 
-    Causal attention does not see the padding on the right. The head is applied to real tokens only.
-
-    Args:
-        model: the model in training.
-        ids: token ids, padded with `PADDING` [sentence, token].
-        reduction: "mean" or "sum" over the tokens.
+    Causal attention does not see the padding on the right. The head is applied to real tokens only. `ids` are padded with
+    `PADDING` [sentence, token].
     """
     inputs = torch.nn.functional.pad(ids[:, :-1].clamp(min=0), (1, 0), value=BOS_ID)
     hidden = model.transformer(inputs, use_cache=False).last_hidden_state

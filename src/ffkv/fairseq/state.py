@@ -57,12 +57,11 @@ def _turn_projections(state: dict[str, Tensor], settings: dict[str, Any]) -> boo
 
 
 def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) -> None:
-    """Gives a model on the meta device its weights. Shared parameters stay shared; nothing is copied without need.
+    """Gives a model on the meta device its weights. Parameters that are shared stay so; nothing is copied without need.
 
     Args:
-        model: gets the weights.
-        state: tensors by parameter name. It is emptied.
-        dtype: type of the weights; None for the type of the first tensor.
+        state: by parameter name; it is emptied.
+        dtype: what the weights become; None takes that of the first.
     Raises:
         UserError: a tensor is missing, has another shape, is not floating-point or is left over, or two that the args call
             one are not.

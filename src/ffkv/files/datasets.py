@@ -75,11 +75,11 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TextDatasets:
-    """What a list of texts holds: two datasets, the texts as one run of UTF-8 bytes and the offsets between them.
+    """What a list of texts holds: the texts as one run of UTF-8 bytes (`name`), and the offsets between them (`name_offset`).
 
     Attributes:
-        data: the bytes, dataset `name`.
-        offsets: where each text starts, dataset `name_offset`.
+        data: the bytes.
+        offsets: where each text starts.
     """
 
     data: Dataset
@@ -110,17 +110,9 @@ def dataset(
     optional: bool = False,
     lazy: bool = False,
 ) -> Any:
-    """A field of a dataclass that is stored as a dataset.
+    """A field of a dataclass that is stored as a dataset. Arguments: see `Dataset`.
 
-    Args:
-        dimensions: the names of the axes, with blanks between them.
-        dtype: NumPy's name of the element type.
-        unit: "1" for a plain number.
-        about: one phrase that says what a value means.
-        name: name in the file, if it is not that of the field.
-        chunks: see `Dataset`.
-        optional: whether a file may lack it; the field is then None.
-        lazy: whether `read` leaves it in the file (`Pieces`).
+    An optional field is None if a file lacks it. `read` leaves a lazy field in the file (`Pieces`).
     """
     return _field(Dataset(name, tuple(dimensions.split()), dtype, unit, about, chunks or {}, optional, lazy), optional)
 
@@ -132,14 +124,7 @@ def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> A
 
 
 def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False) -> Any:
-    """A field of a dataclass that holds texts: `Texts`, or any sequence of str when it is written.
-
-    Args:
-        dimension: what each text belongs to.
-        about: one phrase that says what the texts are.
-        name: name in the file, if it is not that of the field.
-        lazy: whether `read` leaves the texts in the file.
-    """
+    """A field of a dataclass that holds the texts of a dimension: `Texts`, or any sequence of str when it is written."""
     data = Dataset(name, ("{}_byte",), "uint8", "byte", f"{about}, as UTF-8", {}, lazy=lazy)
     start = f"where each {dimension}'s part of `{{}}` starts"
     return _field(TextDatasets(data, Dataset(name, (dimension + BOUNDARY,), "int64", "byte", start, {}, lazy=lazy)))
@@ -174,12 +159,7 @@ def _named(description: Dataset | TextDatasets | Group, field: str) -> Dataset |
 
 
 def datasets_of(record: Any, without: Sequence[str] = ()) -> dict[str, list[Dataset]]:
-    """The datasets behind each stored field of a dataclass; those of a group are called `group/name`.
-
-    Args:
-        record: the dataclass, or an object of it.
-        without: fields to leave out.
-    """
+    """The datasets behind each stored field of a dataclass, or of an object of it. Those of a group are called `group/name`."""
     datasets: dict[str, list[Dataset]] = {}
     for field, description in described(record).items():
         if isinstance(description, Dataset):
@@ -198,7 +178,6 @@ def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] 
     """Bytes that the datasets of a file take on disk: whole chunks and their checksums, without the file's metadata.
 
     Args:
-        record: the described dataclass.
         sizes: the length of each dimension, and the sizes that chunks name. x_boundary is x + 1 where it is not named.
         without: fields that the file lacks.
     """
@@ -206,14 +185,7 @@ def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] 
 
 
 def allocate(file: h5py.File, record: type, sizes: Mapping[str, int], without: Sequence[str] = ()) -> None:
-    """Makes the datasets of a file, to be filled piece by piece.
-
-    Args:
-        file: a file that is being written (`hdf5.create`).
-        record: the described dataclass.
-        sizes: as for `stored_bytes`.
-        without: fields to leave out.
-    """
+    """Makes the datasets of a new file (`hdf5.create`), to be filled piece by piece. Arguments: see `stored_bytes`."""
     for parts in datasets_of(record, without).values():
         for part in parts:
             shape, chunk = part.shape(sizes), part.chunk(sizes)
@@ -221,11 +193,9 @@ def allocate(file: h5py.File, record: type, sizes: Mapping[str, int], without: S
 
 
 def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None) -> None:
-    """Writes every stored field of a record. Optional fields that are None are left out.
+    """Writes every stored field of a record into a new file (`hdf5.create`). Optional fields that are None are left out.
 
     Args:
-        file: a file that is being written (`hdf5.create`).
-        record: an object of a described dataclass.
         sizes: the sizes that chunks name.
     Raises:
         TypeError: a value would lose digits in the described type, or axes of one name differ in length.
@@ -252,14 +222,9 @@ def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any
 
 
 def read(file: h5py.File, record: type, **others: Any) -> Any:
-    """Reads what `write` wrote.
+    """Reads what `write` wrote, from a file (`hdf5.open`) or a group of it. `others` are the fields that are not stored.
 
-    Args:
-        file: an open file (`hdf5.open`), or a group of it.
-        record: the described dataclass.
-        others: values of the fields that are not stored as datasets.
-    Returns:
-        An object of `record`. Its lazy fields keep the file open as long as one of them lives.
+    The lazy fields of the record keep the file open as long as one of them lives.
     """
     descriptions = described(record)
     lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)

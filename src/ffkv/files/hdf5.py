@@ -27,9 +27,8 @@ from ffkv.files.atomic import atomic
 from ffkv.files.checksums import target_of, verify_sum
 from ffkv.process.signals import end_if_told, uninterrupted
 
-FORMAT = (
-    3  # 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor
-)
+# 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor.
+FORMAT = 3
 IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
@@ -167,14 +166,10 @@ def link(
     HDF5 gives -1 or NaN for what it does not find; `open` makes sure that every source is there.
 
     Args:
-        file: a file that is being written.
         name: name of the dataset, here and in the sources.
         sources: the datasets, in order.
         names: the files that they are in, as paths from the folder of `file`.
-        dimensions: a name for each axis.
         axis: the axis along which they are put together.
-        unit: see `allocate`.
-        description: see `allocate`.
     """
     shape, start = list(sources[0].shape), 0
     shape[axis] = sum(source.shape[axis] for source in sources)
@@ -252,13 +247,7 @@ def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:
 def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> None:
     """Compares a file with its sum, and reads every dataset of it, one chunk at a time, so that each checksum is compared.
 
-    Files that its datasets only link to are opened, not read.
-
-    Args:
-        path: the file.
-        belongs_to: see `open`.
-    Raises:
-        UserError: as `open`.
+    Files that its datasets only link to are opened, not read. Arguments and errors: see `open`.
     """
     verify_sum(Path(path))
     with open(path, None, belongs_to) as file:
@@ -285,15 +274,7 @@ def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_
 
 
 def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to: Mapping[str, Any]) -> None:
-    """Refuses a file that belongs to another model, tokenizer, corpus or sample.
-
-    Args:
-        path: the file, for the message.
-        attributes: attributes of the file.
-        belongs_to: attributes of another file. The identities that both files have must agree.
-    Raises:
-        UserError: an identity differs.
-    """
+    """Refuses a file that belongs to another model, tokenizer, corpus or sample: the identities that both files have differ."""
     for name in IDENTITIES:
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
             what = name.removesuffix("_hash")

@@ -45,23 +45,61 @@ class Card:
 
     @property
     def statistics(self) -> list[str]:
-        """How often and how strongly the key fires."""
-        return describe_statistics(self.memory.statistics)
-
-    @property
-    def histogram(self) -> Markup:
-        """A small histogram of the coefficient."""
-        return draw_histogram(self.memory.histogram)
+        """How often and how strongly the key fires, and how often and how strongly its coefficient is negative."""
+        key = self.memory.statistics
+        sentences = [
+            f"fires on {percent(key['firing_rate'])} of prefixes",
+            f"mean {number(key['mean_coefficient'])}",
+            f"maximum {number(key['maximum_coefficient'])}",
+            f"{number(key['trigger_examples'])} trigger examples kept",
+        ]
+        if "negative_rate" in key:
+            sentences += [
+                f"negative on {percent(key['negative_rate'])} of prefixes",
+                f"minimum {signed(key['minimum_coefficient'])}",
+                f"{number(key['negative_trigger_examples'])} negative trigger examples kept",
+            ]
+        return sentences
 
     @property
     def verdict(self) -> str:
-        """Whether the prediction of the value fits the trigger examples."""
-        return describe_top(self.memory.statistics)
+        """Whether the top token of the value follows the key's trigger examples."""
+        memory = self.memory.statistics
+        if not memory["trigger_examples"]:
+            return "The key has no trigger example."
+        verdict = "follows" if memory["agrees"] else "does not follow"
+        return (
+            f"The top token {verdict} the strongest trigger example (rank of the next token: {number(memory['rank'])}). It "
+            f"follows {number(memory['matching'])} of {number(memory['trigger_examples'])} trigger examples."
+        )
 
     @property
     def bottom_verdict(self) -> str:
-        """Whether the bottom of the value fits the negative trigger examples."""
-        return describe_bottom(self.memory.statistics)
+        """Whether the bottom token of the value follows the key's most negative trigger example."""
+        memory = self.memory.statistics
+        if not memory["negative_trigger_examples"]:
+            return "The key has no negative trigger example."
+        verdict = "follows" if memory["negative_agrees"] else "does not follow"
+        return f"The bottom token {verdict} the most negative trigger example."
+
+    @property
+    def histogram(self) -> Markup:
+        """A small histogram of the coefficient. Heights are logarithmic; the bin of coefficients that are not positive is grey."""
+        bins = self.memory.histogram
+        counts = bins["prefixes"].to_numpy()
+        heights = np.log1p(counts) / max(np.log1p(counts).max(), 1)
+        bars = Markup("").join(
+            Markup('<rect x="{}" y="{:.1f}" width="8" height="{:.1f}" class="{}"/>').format(
+                9 * place, 24 - 24 * height, 24 * height, "fires" if low >= 0 else "rests"
+            )
+            for place, (height, low) in enumerate(zip(heights, bins["low"], strict=True))
+        )
+        ends = f"{number(bins['high'].iloc[1])} to {number(bins['low'].iloc[-1])}"
+        label = f"Histogram of the coefficient: not positive {number(counts[0])}, then bins that double from {ends}: "
+        label += ", ".join(number(count) for count in counts[1:])
+        return Markup('<svg class="sparkline" role="img" aria-label="{}" viewBox="0 0 {} 24">{}</svg>').format(
+            label, 9 * len(counts), bars
+        )
 
 
 def make_cards(run: Run) -> list[Card]:
@@ -106,9 +144,8 @@ def choose(patterns: pd.DataFrame, memories: pd.DataFrame, count: int) -> list[t
     Args:
         patterns: one row per pattern: layer, memory, prefixes.
         memories: one row per memory of the model: layer, memory, trigger_examples, maximum_coefficient.
-        count: number of memories to choose.
     Returns:
-        Layer and memory of each, in this order.
+        Layer and memory of each of `count` memories, in this order.
     """
     layers = int(memories["layer"].max()) + 1
     per_layer = np.bincount(np.linspace(0, layers - 1e-9, count).astype(int), minlength=layers)
@@ -124,61 +161,3 @@ def choose(patterns: pd.DataFrame, memories: pd.DataFrame, count: int) -> list[t
         strongest = list(dict.fromkeys(by_pattern + by_coefficient))[:wanted]
         chosen += [(layer, memory) for memory in sorted(strongest)]
     return chosen
-
-
-def describe_statistics(key: pd.Series) -> list[str]:
-    """Says how often and how strongly a key fires, and how often and how strongly its coefficient is negative."""
-    sentences = [
-        f"fires on {percent(key['firing_rate'])} of prefixes",
-        f"mean {number(key['mean_coefficient'])}",
-        f"maximum {number(key['maximum_coefficient'])}",
-        f"{number(key['trigger_examples'])} trigger examples kept",
-    ]
-    if "negative_rate" in key:
-        sentences += [
-            f"negative on {percent(key['negative_rate'])} of prefixes",
-            f"minimum {signed(key['minimum_coefficient'])}",
-            f"{number(key['negative_trigger_examples'])} negative trigger examples kept",
-        ]
-    return sentences
-
-
-def draw_histogram(bins: pd.DataFrame) -> Markup:
-    """Draws a small histogram. Heights are logarithmic, and the bin of coefficients that are not positive is grey.
-
-    Args:
-        bins: one row per bin: low, high, prefixes.
-    """
-    counts = bins["prefixes"].to_numpy()
-    heights = np.log1p(counts) / max(np.log1p(counts).max(), 1)
-    bars = Markup("").join(
-        Markup('<rect x="{}" y="{:.1f}" width="8" height="{:.1f}" class="{}"/>').format(
-            9 * place, 24 - 24 * height, 24 * height, "fires" if low >= 0 else "rests"
-        )
-        for place, (height, low) in enumerate(zip(heights, bins["low"], strict=True))
-    )
-    ends = f"{number(bins['high'].iloc[1])} to {number(bins['low'].iloc[-1])}"
-    label = f"Histogram of the coefficient: not positive {number(counts[0])}, then bins that double from {ends}: "
-    label += ", ".join(number(count) for count in counts[1:])
-    return Markup('<svg class="sparkline" role="img" aria-label="{}" viewBox="0 0 {} 24">{}</svg>').format(
-        label, 9 * len(counts), bars
-    )
-
-
-def describe_top(memory: pd.Series) -> str:
-    """Says whether the top token of a value follows its key's trigger examples."""
-    if not memory["trigger_examples"]:
-        return "The key has no trigger example."
-    verdict = "follows" if memory["agrees"] else "does not follow"
-    return (
-        f"The top token {verdict} the strongest trigger example (rank of the next token: {number(memory['rank'])}). It "
-        f"follows {number(memory['matching'])} of {number(memory['trigger_examples'])} trigger examples."
-    )
-
-
-def describe_bottom(memory: pd.Series) -> str:
-    """Says whether the bottom token of a value follows its key's most negative trigger example."""
-    if not memory["negative_trigger_examples"]:
-        return "The key has no negative trigger example."
-    verdict = "follows" if memory["negative_agrees"] else "does not follow"
-    return f"The bottom token {verdict} the most negative trigger example."

@@ -4,17 +4,12 @@ from pathlib import Path
 
 import click
 
-from ffkv.options import WRITABLE
+from ffkv.options import FOLDER, output_option
 
 
 @click.command()
-@click.option(
-    "--results",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="The run's folder, results/<run>.",
-)
-@click.option("--output", type=WRITABLE, required=True, help="The HTML file to write, reports/<run>/index.html.")
+@click.option("--results", type=FOLDER, required=True, help="The run's folder, results/<run>.")
+@output_option("The HTML file to write, reports/<run>/index.html.")
 def report(results: Path, output: Path) -> None:
     """Write the HTML report of a run.
 

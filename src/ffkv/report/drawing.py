@@ -5,7 +5,7 @@ Layers count from 0. Only an axis that shows the paper's own layers counts from 
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import Any
@@ -91,12 +91,8 @@ def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 
     x = table["layer"] + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
     bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
-    marks: dict[str, Any] = {
-        "marker": MARKERS[style],
-        "markersize": 5 if len(table) <= 24 else 3,
-        "linestyle": LINES[style],
-    }
-    axes.plot(x, table[value], label=label, color=colour, **marks)
+    size = 5 if len(table) <= 24 else 3
+    axes.plot(x, table[value], MARKERS[style], ls=LINES[style], ms=size, label=label, color=colour)
     axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
 
 
@@ -109,42 +105,20 @@ def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "
     if layers == 1:
         return
     ratio = (layers - 1) / (PAPER_LAYERS - 1)
-    axes.plot(
-        ratio * np.arange(PAPER_LAYERS),
-        values,
-        label=label,
-        color=PAPER_COLOUR,
-        marker=MARKERS[style],
-        markerfacecolor="white",
-        markersize=4,
-        linestyle=LINES[style],
-        linewidth=0.9,
-        zorder=1,
-    )
+    look: dict[str, Any] = {"marker": MARKERS[style], "markerfacecolor": "white", "markersize": 4, "linewidth": 0.9}
+    look |= {"color": PAPER_COLOUR, "linestyle": LINES[style], "zorder": 1}
+    axes.plot(ratio * np.arange(PAPER_LAYERS), values, label=label, **look)
     if layers != PAPER_LAYERS and not axes.child_axes:
-        above = axes.secondary_xaxis("top", functions=(_to_paper(ratio), _from_paper(ratio)))
+        to_paper, from_paper = (lambda layer: 1 + layer / ratio), (lambda layer: (layer - 1) * ratio)
+        above = axes.secondary_xaxis("top", functions=(to_paper, from_paper))
         above.set_ticks([1, 4, 7, 10, 13, 16])
         above.set_xlabel("the paper's layers 1 to 16, at the same relative depth", color=PAPER_COLOUR, fontsize="small")
         above.tick_params(colors=PAPER_COLOUR, labelsize="small")
         above.spines["top"].set_color("0.85")
 
 
-def _to_paper(ratio: float) -> Callable[[Any], Any]:
-    """From the model's layer, counted from 0, to the paper's layer, counted from 1."""
-    return lambda layer: 1 + layer / ratio
-
-
-def _from_paper(ratio: float) -> Callable[[Any], Any]:
-    """From the paper's layer, counted from 1, to the model's layer, counted from 0."""
-    return lambda layer: (layer - 1) * ratio
-
-
 def boxes(axes: Axes, table: pd.DataFrame) -> None:
-    """Draws a box per layer. Layers without a median are left out.
-
-    Args:
-        table: one row per layer: layer, whisker_low, q1, median, q3, whisker_high.
-    """
+    """Draws a box per layer [layer, whisker_low, q1, median, q3, whisker_high]. Layers without a median are left out."""
     table = table.dropna(subset=["median"])
     fields = {"whisker_low": "whislo", "q1": "q1", "median": "med", "q3": "q3", "whisker_high": "whishi"}
     stats = table.rename(columns=fields)[list(fields.values())].to_dict("records")
@@ -172,11 +146,7 @@ def shares_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> dict[st
 
 
 def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
-    """Draws panels of stacked shares per layer, side by side.
-
-    Args:
-        paper: whether the last panel shows the paper's own layers, which count from 1.
-    """
+    """Draws panels of stacked shares per layer, side by side. `paper`: the last one shows the paper's layers, from 1."""
     figure, axes = canvas(len(panels), sharey=True)
     for place, (axis, (title, layers, shares)) in enumerate(zip(axes, panels, strict=True)):
         of_paper = paper and place == len(panels) - 1
@@ -202,9 +172,7 @@ def _stack(axes: Axes, x: np.ndarray, shares: Mapping[str, Sequence[float] | np.
 def svg(figure: Figure, name: str, title: str, description: str) -> str:
     """The figure as an `svg` element, with a title and a description for readers who do not see it.
 
-    Args:
-        figure: drawn inside `look`.
-        name: prefix of every id in the element, so that one page can hold several figures.
+    `name` becomes the prefix of every id in the element, so that one page can hold several figures.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=NO_METADATA)

@@ -77,11 +77,8 @@ def _source(settings: Corpus) -> str:
 
 def definitions(settings: Settings, signed: bool) -> Terms:
     """The definitions that the settings chose, one sentence each. `signed`: whether coefficients can be negative."""
-    return [
-        *_definitions_of_examples(settings, signed),
-        *_definitions_of_methods(settings),
-        ("seed of all random choices", str(settings.seed)),
-    ]
+    seed = ("seed of all random choices", str(settings.seed))
+    return [*_definitions_of_examples(settings, signed), *_definitions_of_methods(settings), seed]
 
 
 def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
@@ -90,11 +87,11 @@ def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
     often = "once" if text.deduplicate else "each time"
     empty = "The empty prefix counts too" if triggers.include_empty_prefix else "A prefix has at least one token"
     per_sentence = "one per sentence" if triggers.one_prefix_per_sentence else "any number per sentence"
-    sample = (
-        "a random sentence, then a random position in it"
-        if prefixes.sample == "sentence"
-        else "all prefixes equally probable"
-    )
+    samples = {
+        "sentence": "a random sentence, then a random position in it",
+        "prefix": "all prefixes equally probable",
+    }
+    sample = samples[prefixes.sample]
     terms = [
         (
             "sentence",

@@ -45,5 +45,4 @@ class Figure:
 @cache
 def paper_numbers() -> dict[str, Any]:
     """The numbers of the paper's own figures, by the name of the figure."""
-    numbers: dict[str, Any] = json.loads(files("ffkv.report").joinpath("paper_figures.json").read_text())
-    return numbers
+    return json.loads(files("ffkv.report").joinpath("paper_figures.json").read_text())

@@ -15,16 +15,7 @@ from ffkv.results.text import ending, percent, token, visible
 
 
 def render(run: Run, exhibits: dict[str, Exhibit]) -> str:
-    """Writes the page.
-
-    Args:
-        run: the run.
-        exhibits: its figures by name, from `draw_exhibits`.
-    Returns:
-        The HTML text.
-    Raises:
-        UserError: a file of the run is missing, damaged, or of another model, tokenizer or corpus.
-    """
+    """Writes the page of a run with its figures, from `draw_exhibits`, as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ffkv.report", "."),
         autoescape=True,

@@ -62,13 +62,7 @@ def predictive_values(run: Run) -> PageTable:
         ]
         for row in run.table("table_2_predictive_values").itertuples()
     ]
-    headers = [
-        "memory",
-        "prediction",
-        "probability",
-        "followed by it",
-        "trigger example and its next token",
-    ]
+    headers = ["memory", "prediction", "probability", "followed by it", "trigger example and its next token"]
     return PageTable("predictive values", headers, [False, False, True, True, False], rows)
 
 

@@ -1,7 +1,6 @@
 """The list of the report's figures. It imports nothing heavy, because the workflow reads it at every start.
 
-A new figure is a module `ffkv.report.<name>` with a `FIGURE`, and one line here. The page, its navigation, the files that
-the rule `report` makes and the labels of Snakemake's own report come from this list.
+A new figure is a module `ffkv.report.<name>` with a `FIGURE`, and one line here.
 """
 
 from importlib import import_module
@@ -42,5 +41,4 @@ FIGURES = {
 
 def load_figure(name: str) -> "Figure":
     """The figure that the module `ffkv.report.<name>` describes."""
-    figure: Figure = import_module(f"ffkv.report.{name}").FIGURE
-    return figure
+    return import_module(f"ffkv.report.{name}").FIGURE

@@ -151,14 +151,13 @@ def _key_tables(run: Run) -> list[TableBlock]:
 
 
 def _predictive(run: Run) -> TableBlock:
-    table, tables = predictive_values(run), ("table_2_predictive_layers", "table_2_predictive_values")
-    return TableBlock(
-        "predictive",
-        "Table 2. Predictive values",
-        PREDICTIVE.format(count=len(table.rows)),
-        table,
-        list(zip(("Number of these values per layer", "All columns"), (data_table(run, name) for name in tables))),
-    )
+    table = predictive_values(run)
+    folded = [
+        ("Number of these values per layer", data_table(run, "table_2_predictive_layers")),
+        ("All columns", data_table(run, "table_2_predictive_values")),
+    ]
+    text = PREDICTIVE.format(count=len(table.rows))
+    return TableBlock("predictive", "Table 2. Predictive values", text, table, folded)
 
 
 def _changes(run: Run) -> TableBlock:

@@ -37,8 +37,4 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Lines by training step. The validation loss ends at {number(last['loss'])} nats per token.")
 
 
-def _trained_here(run: Run) -> bool:
-    return run.settings.model.checkpoint == EMBEDDED
-
-
-FIGURE = Figure((LOSS,), draw, caption, _trained_here)
+FIGURE = Figure((LOSS,), draw, caption, lambda run: run.settings.model.checkpoint == EMBEDDED)

@@ -33,13 +33,7 @@ def weighted_mean(table: pd.DataFrame, value: str, weight: str) -> float:
 
 
 def course(table: pd.DataFrame, value: str, write: Callable[[float], str] = percent) -> str:
-    """Says how a column changes over the layers: its first, last, lowest and highest value.
-
-    Args:
-        table: one row per layer, with the column `layer`, which counts from 0.
-        value: the column.
-        write: turns a value of the column into text.
-    """
+    """Says how a column changes over the layers: its first, last, lowest and highest value, each as `write` writes it."""
     known = table.dropna(subset=[value])
     if known.empty:
         return "nothing to show"
