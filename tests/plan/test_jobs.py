@@ -57,7 +57,7 @@ def test_a_job_whose_outputs_all_exist_is_done(listed):
 
 def test_what_snakemake_refuses_is_said(listed, tmp_path):
     (tmp_path / "Snakefile").write_text("rule all:\n    input: 'nowhere'\n")
-    with pytest.raises(UserError, match="Snakemake cannot plan these runs: (.|\n)*nowhere"):
+    with pytest.raises(UserError, match=r"Snakemake cannot plan these runs: (.|\n)*nowhere"):
         listed()
 
 

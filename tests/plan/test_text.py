@@ -91,7 +91,7 @@ def test_what_the_hub_does_not_say_is_to_be_given(splits, monkeypatch):
         raise ConnectionError("offline")
 
     monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-    with pytest.raises(UserError, match="pass --train-tokens and --validation-tokens|Pass --train-tokens"):
+    with pytest.raises(UserError, match="Pass --train-tokens and --validation-tokens"):
         splits(dataset="nobody/nothing")
     found = splits({"train": 10**8, "validation": 10**5}, dataset="nobody/nothing")
     assert (found["train"].tokens, found["validation"].tokens) == pytest.approx((10**8, 10**5))
