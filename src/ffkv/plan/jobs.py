@@ -8,7 +8,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -34,7 +34,7 @@ class Job(NamedTuple):
         command: its shell command.
         inputs: paths that it reads.
         outputs: paths that it writes.
-        done: whether each output exists and is up to date.
+        done: whether each output exists and Snakemake would not run it again.
     """
 
     rule: str
@@ -77,12 +77,14 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
         workflow = api.workflow(*settings, snakefile=Path(snakefile), workdir=Path(folder))
         workflow.dag().execute_workflow(executor="dryrun")
         dag = workflow._workflow.dag  # no public way lists the jobs that are done
-        return [_job(job, not dag.needrun(job)) for job in dag.jobs if job.output]
+        return [_job(job, dag.needrun(job)) for job in dag.jobs if job.output]
 
 
-def _job(job, done: bool) -> Job:
-    files = [str(path) for path in job.input], [str(path) for path in job.output]
-    return Job(job.rule.name, job.wildcards_dict.get("run", ""), job.threads, job.shellcmd or "", *files, done)
+def _job(job: Any, to_run: bool) -> Job:
+    inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
+    done = not to_run and all(Path(path).exists() for path in outputs)
+    run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
+    return Job(job.rule.name, run, job.threads, command, inputs, outputs, done)
 
 
 @cache

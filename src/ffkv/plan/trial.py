@@ -24,7 +24,7 @@ import psutil
 import torch
 import yaml
 from tqdm import tqdm
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GPT2Config
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GPT2Config, logging
 
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
@@ -156,7 +156,7 @@ def _write_small_model(run: Planned, form: Any, layers: int, sentences: list[str
     layer = shape.body / len(shape.memories)
     width = shape.width * min(1.0, (LARGEST_LAYER / layer) ** 0.5)
     columns = max(min(layer, LARGEST_LAYER) / (2 * width) - 2 * width, width)
-    vocabulary = int(min(shape.vocabulary, max(512, OPERATIONS / (2 * width * columns * layers))))
+    vocabulary = int(max(512, min(shape.vocabulary, OPERATIONS / (2 * width * columns * layers))))
     if layer > LARGEST_LAYER or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         heads = max(1, round(width / 64))
         config = GPT2Config(n_embd=64 * heads, n_head=heads, n_inner=int(columns), n_positions=512)
@@ -168,6 +168,7 @@ def _write_small_model(run: Planned, form: Any, layers: int, sentences: list[str
     text.num_hidden_layers, text.vocab_size = layers, vocabulary
     for part in (config, text):
         part.bos_token_id, part.eos_token_id, part.pad_token_id = 0, 0, None
+    logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]):
         AutoModelForCausalLM.from_config(config, dtype=getattr(torch, shape.dtype)).save_pretrained(folder)
     train_tokenizer(sentences, vocabulary, 512).save_pretrained(folder)
@@ -228,6 +229,6 @@ def _run(job: Job, folder: Path) -> None:
         taken = seconds(), sum(bars) if bars else None, float(max(peak - before, 0))
         Path("measured").write_text(json.dumps(taken))
     except BaseException as error:
-        print(error, flush=True)
+        os.write(log, str(error).encode(errors="replace"))
         os._exit(1)
     os._exit(0)
