@@ -46,7 +46,7 @@ def measure(
     threads: int,
     output: Path,
 ) -> None:
-    """Measure on each sampled prefix how the memories of a layer group compose.
+    """Measure how memories compose the output of their layer, on each sampled prefix.
 
     The projections are those of the same layer group. The corpus is the validation split.
     """
@@ -67,7 +67,7 @@ def measure(
 @setting(Composition, "short_prefix")
 @click.option("--output", type=WRITABLE, required=True, help="Folder to write into, composition/.")
 def summarize(by_prefix: tuple[Path, ...], model_folder: Path, short_prefix: int, output: Path) -> None:
-    """Summarize the tables BY_PREFIX of all layer groups into the tables of figures 7 and 8."""
+    """Write the tables of figures 7 and 8. BY_PREFIX are the tables of all layer groups."""
     from ffkv.composition.step import summarize_composition
     from ffkv.files import tables
 

@@ -19,7 +19,10 @@ from ffkv.options import FOLDER
     help="The folder in which snakemake ran (its --directory).",
 )
 @click.option(
-    "--cancel", "cancelling", is_flag=True, help="Do not ask. Without this and without a terminal: only list."
+    "--cancel",
+    "cancelling",
+    is_flag=True,
+    help="Clean up without asking. Without this option, outside a terminal, the command only lists.",
 )
 @click.option("--insist", is_flag=True, help="Assume that a snakemake that was started on another host has ended.")
 def recover(folder: Path, cancelling: bool, insist: bool) -> None:

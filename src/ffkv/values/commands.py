@@ -53,7 +53,7 @@ def project(
     output_projections: Path,
     output_by_memory: Path,
 ) -> None:
-    """Project the values of a layer group onto the vocabulary and compare them with their keys' trigger examples."""
+    """Project values onto the vocabulary, for one layer group. Compare them with their keys' trigger examples."""
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
@@ -86,7 +86,7 @@ def summarize(
     seed: int,
     output: Path,
 ) -> None:
-    """Summarize the tables BY_MEMORY of all layer groups into the tables of figures 4 to 6 and of table 2.
+    """Write the tables of figures 4 to 6 and of table 2. BY_MEMORY are the tables of all layer groups.
 
     The corpus is the train split.
     """
