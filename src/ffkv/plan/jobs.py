@@ -18,9 +18,10 @@ from ffkv.errors import UserError
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(ffkv.__file__).parent / "workflow/Snakefile")
 
 
-LIBRARIES = {  # what jobs import: without torch, and further modules with it
-    False: ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
-    True: ("ffkv.model.checkpoint.load", "ffkv.model.head.head_file", "transformers.models.gpt2.modeling_gpt2"),
+LIBRARIES = {  # what jobs import, each with what is before it: tables only, the head alone, the model
+    "tables": ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
+    "head": ("torch", "ffkv.model.head.head_file"),
+    "model": ("ffkv.model.checkpoint.load", "transformers.models.gpt2.modeling_gpt2"),
 }
 
 
@@ -88,16 +89,16 @@ def _job(job: Any, to_run: bool) -> Job:
 
 
 @cache
-def import_libraries() -> dict[bool, tuple[float, float]]:
-    """Imports what jobs import: seconds and bytes at the start of a job, without torch (False) and with it (True).
+def import_libraries() -> dict[str, tuple[float, float]]:
+    """Imports what jobs import; returns the seconds and the bytes at the start of a job, by `LIBRARIES`.
 
     To be called before anything else imports them.
     """
     taken = {}
-    for with_torch, modules in LIBRARIES.items():
+    for name, modules in LIBRARIES.items():
         for module in modules:
             importlib.import_module(module)
-        taken[with_torch] = time.process_time(), float(psutil.Process().memory_info().rss)
+        taken[name] = time.process_time(), float(psutil.Process().memory_info().rss)
     return taken
 
 

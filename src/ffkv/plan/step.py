@@ -86,16 +86,12 @@ def make_plan(configfile: Path, cores: int | None = None, tokens: dict[str, int]
             trials[same] = try_out(planned, form, sentences, cores, trained)
         amounts = measure_amounts(planned, trials[same].signed)
         order = [*RULES, *rules]
-        for rule in sorted(rules, key=order.index):
-            text = sum(split.seconds for split in splits.values()) if rule in ("train", "corpus") else 0.0
-            rows.append(_row(rules[rule], amounts, trials[same], libraries, cores, text))
+        rows += [_row(rules[rule], amounts, trials[same], libraries, cores) for rule in sorted(rules, key=order.index)]
     todo = [row for row in rows if not row.done]
-    total = {
-        "seconds": total_seconds([job for job in jobs if not job.done], rows, cores),
-        "cores": cores,
-        "written": sum(row.written for row in todo),
-        "disk_left": float(shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free),
-        "memory": max((row.memory for row in todo), default=0.0),
+    total = {"seconds": total_seconds([job for job in jobs if not job.done], rows, cores), "cores": cores}
+    total |= {"written": sum(row.written for row in todo), "memory": max((row.memory for row in todo), default=0.0)}
+    total |= {
+        "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
         "memory_left": free_memory(),
     }
     for run, plan in plans.items():
@@ -104,12 +100,7 @@ def make_plan(configfile: Path, cores: int | None = None, tokens: dict[str, int]
 
 
 def _row(
-    jobs: list[Job],
-    amounts: dict[str, float],
-    trial: Trial,
-    libraries: dict[bool, tuple[float, float]],
-    cores: int,
-    text_seconds: float,
+    jobs: list[Job], amounts: dict[str, float], trial: Trial, libraries: dict[str, tuple[float, float]], cores: int
 ) -> Row:
     """What is left to do of one rule: the trial's costs, as many times as there is more to do."""
     run, rule, count, todo = jobs[0].run, jobs[0].rule, len(jobs), sum(not job.done for job in jobs)
@@ -120,10 +111,10 @@ def _row(
     def ratio(amount: str) -> float:
         return amounts[amount] / max(small[amount], 1e-9) if amount else 1.0
 
-    start, base = libraries[growth.model]
+    start, base = libraries[growth.libraries] if rule in RULES else (0.0, 0.0)
     constant, work = _split_seconds(measured, bool(growth.work))
     seconds = start + constant * max(1.0, ratio(growth.once)) + work * ratio(growth.work) / count
-    seconds += text_seconds / count  # the text of the trial is little and of another tokenizer
+    seconds += amounts.get(f"{rule} text", 0.0) / count  # the trial reads little text, by another tokenizer
     rest = max(sum(one.written for one in measured) - small.get(growth.stored, 0.0), 0.0)
     written = (amounts.get(growth.stored, 0.0) + rest * ratio(growth.rows)) * todo / count
     memory = base + max(one.memory for one in measured)
