@@ -8,7 +8,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -78,14 +78,13 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
         workflow = api.workflow(*settings, snakefile=Path(snakefile), workdir=Path(folder))
         workflow.dag().execute_workflow(executor="dryrun")
         dag = workflow._workflow.dag  # no public way lists the jobs that are done
-        return [_job(job, dag.needrun(job)) for job in dag.jobs if job.output]
-
-
-def _job(job: Any, to_run: bool) -> Job:
-    inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
-    done = not to_run and all(Path(path).exists() for path in outputs)
-    run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
-    return Job(job.rule.name, run, job.threads, command, inputs, outputs, done)
+        jobs = []
+        for job in dag.jobs:
+            inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
+            done = not dag.needrun(job) and all(Path(path).exists() for path in outputs)
+            run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
+            jobs.append(Job(job.rule.name, run, job.threads, command, inputs, outputs, done))
+    return [job for job in jobs if job.outputs]
 
 
 @cache

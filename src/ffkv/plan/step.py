@@ -74,7 +74,11 @@ def make_plan(configfile: Path, cores: int | None = None, tokens: dict[str, int]
         shape = measure_shape(form, settings.model.second_matrix)
         splits, sentences = measure_text(settings, form, done, tokens or {})
         planned = Planned(settings, shape, splits)
-        plans[run] = {"shape": shape._asdict(), "text": {name: asdict(split) for name, split in splits.items()}}
+        layers = {"layers": len(shape.memories), "all_memories": sum(shape.memories)}
+        plans[run] = {
+            "shape": shape._asdict() | layers,
+            "text": {name: asdict(split) for name, split in splits.items()},
+        }
         rules = {rule: [job for job in mine if job.rule == rule] for rule in [job.rule for job in mine]}
         if all(job.done for job in mine):
             rows += [Row(run, rule, 0, True) for rule in rules]
@@ -163,15 +167,12 @@ def find_warnings(todo: list[Row], total: dict[str, float]) -> list[str]:
             f"{in_bytes(disk)} is free in {RESULTS}/. Free some, or lower prefixes.count, triggers.per_key or shards."
         )
     for row in todo:
-        each, free = f"{row.rule} ({row.run}) needs {in_bytes(row.memory)}", f"but only {in_bytes(memory)} is free"
-        if row.memory > memory:
-            remedy = (
-                "Raise layer_groups, lower triggers.per_key or activations.block_sentences, or use a larger machine."
+        if row.memory * row.at_once > memory:
+            jobs, size = f"{row.at_once} x {row.rule} ({row.run})", in_bytes(row.memory)
+            warnings.append(
+                f"Not enough memory: {jobs} at the same time need {size} per job, but only {in_bytes(memory)} is free. "
+                "Run snakemake with fewer --cores, or raise layer_groups, or lower triggers.per_key."
             )
-            warnings.append(f"Not enough memory: a job of {each}, {free}. {remedy}")
-        elif row.memory * row.at_once > memory:
-            remedy = "Run snakemake with fewer --cores."
-            warnings.append(f"Not enough memory for {row.at_once} jobs at a time: each of {each}, {free}. {remedy}")
     return warnings
 
 
@@ -188,31 +189,32 @@ def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
 
 def in_bytes(size: float) -> str:
     """A size for a person: 1.2 GB."""
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size / 1e3:.0f} kB"
+    unit, name = next(
+        ((1000.0**n, name) for n, name in ((4, "TB"), (3, "GB"), (2, "MB")) if size >= 1000**n), (1e3, "kB")
+    )
+    return f"{size / unit:.3g} {name}"
 
 
 def as_text(plan: dict[str, Any]) -> str:
     """The plan for a person: a table per run, and the totals."""
     lines, total = [], plan["total"]
     for run, found in plan["runs"].items():
-        shape = found["shape"]
-        sizes = f"{shape['parameters']:,} parameters, {len(shape['memories'])} layers, d = {shape['width']:,}"
-        memories = f"{sum(shape['memories']):,} memories, |V| = {shape['vocabulary']:,}"
-        lines.append(f"Run {run}: {shape['architecture']}, {sizes}, {memories}, {shape['dtype']}")
+        lines.append(
+            "Run {run}: {architecture}, {parameters:,} parameters, {layers} layers, d = {width:,}, {all_memories:,} memories, "
+            "|V| = {vocabulary:,}, {dtype}".format(run=run, **found["shape"])
+        )
         for name, split in found["text"].items():
-            lines.append(
-                f"  {name}: {split['tokens']:,.0f} tokens in {split['sentences']:,.0f} sentences ({split['source']})"
-            )
+            lines.append("  {}: {tokens:,.0f} tokens in {sentences:,.0f} sentences ({source})".format(name, **split))
         cells = [("rule", "jobs", "tokens", "disk", "memory per job", "time"), *map(_cells, found["rules"])]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines += ["  ".join(["", line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in cells]
-    time = f"Time: about {duration(total['seconds'])} on {total['cores']} cores, with nothing else running."
-    disk = f"Disk: {in_bytes(total['written'])} to be written, {in_bytes(total['disk_left'])} free."
-    memory = f"Memory: up to {in_bytes(total['memory'])} per job, {in_bytes(total['memory_left'])} free."
-    return "\n".join([*lines, time, disk, memory])
+    time, sizes = (
+        duration(total["seconds"]),
+        {name: in_bytes(size) for name, size in total.items() if name != "seconds"},
+    )
+    lines.append(f"Time: about {time} on {total['cores']} cores, with nothing else running.")
+    lines.append("Disk: {written} to be written, {disk_left} free.".format(**sizes))
+    return "\n".join([*lines, "Memory: up to {memory} per job, {memory_left} free.".format(**sizes)])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
