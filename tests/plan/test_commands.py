@@ -29,12 +29,10 @@ def planned(checkpoints, tmp_path, monkeypatch, trials):
         if path.suffix == ".json":
             (folder / path.name).write_bytes(path.read_bytes())
 
-    def once(run, *arguments):
-        return (
-            trials.setdefault(run.shape, None)
-            or trials.update({run.shape: try_out(run, *arguments)})
-            or trials[run.shape]
-        )
+    def once(settings, shape, *arguments):
+        if shape not in trials:
+            trials[shape] = try_out(settings, shape, *arguments)
+        return trials[shape]
 
     monkeypatch.setattr(step, "try_out", once)
     (tmp_path / "text.txt").write_text("\n".join(random_sentences(1, 300)))

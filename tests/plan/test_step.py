@@ -2,10 +2,10 @@
 
 import pytest
 
-from ffkv.plan.growth import RULES, Planned, measure_amounts
+from ffkv.plan.growth import RULES, measure_amounts
 from ffkv.plan.jobs import Job
 from ffkv.plan.shape import Shape
-from ffkv.plan.step import Row, _row, find_warnings, free_memory, in_bytes, total_seconds
+from ffkv.plan.step import Row, _row, find_warnings, free_memory, in_bytes
 from ffkv.plan.text import Split
 from ffkv.plan.trial import Measured, Trial
 from ffkv.settings import Settings
@@ -17,7 +17,7 @@ LIBRARIES = {"tables": (1.0, 1e8), "head": (2.0, 2e8), "model": (3.0, 4e8)}
 
 def amounts(signed=False, **settings):
     settings = Settings(**{"model": {"checkpoint": "somewhere"}, "prefixes": {"count": 50}, **settings})
-    return measure_amounts(Planned(settings, SHAPE, SPLITS), signed)
+    return measure_amounts(settings, SHAPE, SPLITS, signed)
 
 
 def job(rule, number=0, inputs=()):
@@ -26,7 +26,7 @@ def job(rule, number=0, inputs=()):
 
 def row(rule, measured, jobs=1, cores=1, small=None):
     trial = Trial(small or amounts(), {rule: measured}, False)
-    return _row([job(rule, number) for number in range(jobs)], amounts(), trial, LIBRARIES, cores, 0.0)
+    return _row([job(rule, number) for number in range(jobs)], amounts(), trial, LIBRARIES, cores)
 
 
 def test_every_amount_that_a_rule_names_is_measured():
@@ -64,8 +64,7 @@ def test_a_job_without_layers_shows_what_does_not_grow():
 def test_work_is_shared_by_jobs_that_run_at_the_same_time():
     found = row("values_project", [Measured(1.0, 0.0, 0.0), Measured(7.0, 6.0, 0.0)], jobs=3, cores=2)
     assert (found.jobs, found.at_once) == (3, 2)
-    assert found.job_seconds == pytest.approx(2 + 1 + 2)
-    assert found.seconds == pytest.approx(2 * found.job_seconds)
+    assert found.seconds == pytest.approx(2 * (2 + 1 + 2))
 
 
 def test_memory_and_disk_grow_by_what_the_descriptions_tell():
@@ -73,16 +72,6 @@ def test_memory_and_disk_grow_by_what_the_descriptions_tell():
     found = row("sampled_prefixes", [Measured(5.0, 4.0, 1e8, 1500.0)], small=small)
     assert found.memory == pytest.approx(4e8 + 1e8 + 1e9)
     assert found.written == pytest.approx(amounts()["sampled"] + 500)
-
-
-def test_jobs_wait_for_their_inputs_and_for_cores():
-    """Two shards of 10 s side by side, then 5 s; on one core one after the other."""
-    jobs = [job("merge", inputs=["shard/0", "shard/1"]), job("shard", 0), job("shard", 1)]
-    rows = [Row("mine", "merge", 1, False, job_seconds=5), Row("mine", "shard", 2, False, job_seconds=10)]
-    assert total_seconds(jobs, rows, 2) == 15
-    assert total_seconds(jobs, rows, 1) == 25
-    assert total_seconds(jobs[:1], rows, 1) == 5
-    assert total_seconds([], rows, 1) == 0
 
 
 def test_what_does_not_suffice_is_a_warning():

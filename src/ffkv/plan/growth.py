@@ -60,28 +60,15 @@ RULES = {
 }
 
 
-class Planned(NamedTuple):
-    """What the costs of a run follow from.
-
-    Attributes:
-        settings: its settings.
-        shape: the shape of its model.
-        splits: the sizes of "train" and "validation".
-    """
-
-    settings: Settings
-    shape: Shape
-    splits: dict[str, Split]
-
-
-def measure_amounts(run: Planned, signed: bool) -> dict[str, float]:
+def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split], signed: bool) -> dict[str, float]:
     """How much a run has to do: files and memory in bytes, work in operations, the rest in numbers of things.
 
     Args:
-        run: the run.
+        settings: its settings.
+        shape: the shape of its model.
+        splits: the sizes of "train" and "validation".
         signed: whether coefficients can be negative.
     """
-    settings, shape, splits = run
     train, validation, made, keys = splits["train"], splits["validation"], settings.embedded, settings.keys
     layers, memories, largest, t = (
         len(shape.memories),

@@ -1,14 +1,13 @@
 """The plan: what is left to do, and what a trial run says that it takes."""
 
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
 from ffkv.architectures.coverage import cores as available_cores
-from ffkv.plan.growth import RULES, Growth, Planned, measure_amounts
+from ffkv.plan.growth import RULES, Growth, measure_amounts
 from ffkv.plan.jobs import Job, ask_snakemake, import_libraries, read_jobs
 from ffkv.plan.shape import load_model_form, measure_shape
 from ffkv.plan.text import measure_text
@@ -32,7 +31,6 @@ class Row(NamedTuple):
         tokens: tokens that the model reads.
         written: bytes of the outputs.
         memory: bytes of one job at its peak.
-        job_seconds: seconds of one job.
         seconds: seconds of all jobs, with nothing else on the cores.
     """
 
@@ -44,7 +42,6 @@ class Row(NamedTuple):
     tokens: float = 0.0
     written: float = 0.0
     memory: float = 0.0
-    job_seconds: float = 0.0
     seconds: float = 0.0
 
 
@@ -73,11 +70,10 @@ def make_plan(configfile: Path, cores: int | None = None, tokens: dict[str, int]
         form = load_model_form(settings)
         shape = measure_shape(form, settings.model.second_matrix)
         splits, sentences = measure_text(settings, form, done, tokens or {})
-        planned = Planned(settings, shape, splits)
         layers = {"layers": len(shape.memories), "all_memories": sum(shape.memories)}
         plans[run] = {
             "shape": shape._asdict() | layers,
-            "text": {name: asdict(split) for name, split in splits.items()},
+            "text": {name: split._asdict() for name, split in splits.items()},
         }
         rules = {rule: [job for job in mine if job.rule == rule] for rule in [job.rule for job in mine]}
         if all(job.done for job in mine):
@@ -87,17 +83,15 @@ def make_plan(configfile: Path, cores: int | None = None, tokens: dict[str, int]
         model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
         same = f"{shape} {trained} {done} {settings.model_copy(update={'model': model, 'seed': 0})!r}"
         if same not in trials:
-            trials[same] = try_out(planned, form, sentences, cores, trained)
-        amounts = measure_amounts(planned, trials[same].signed)
+            trials[same] = try_out(settings, shape, splits, (form, sentences), cores, trained)
+        amounts = measure_amounts(settings, shape, splits, trials[same].signed)
         order = [*RULES, *rules]
         rows += [_row(rules[rule], amounts, trials[same], libraries, cores) for rule in sorted(rules, key=order.index)]
     todo = [row for row in rows if not row.done]
-    total = {"seconds": total_seconds([job for job in jobs if not job.done], rows, cores), "cores": cores}
+    total = {"seconds": sum(row.seconds for row in todo), "cores": cores}
     total |= {"written": sum(row.written for row in todo), "memory": max((row.memory for row in todo), default=0.0)}
-    total |= {
-        "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
-        "memory_left": free_memory(),
-    }
+    place = RESULTS if RESULTS.exists() else Path()
+    total |= {"disk_left": shutil.disk_usage(place).free, "memory_left": free_memory()}
     for run, plan in plans.items():
         plan["rules"] = [row._asdict() for row in rows if row.run == run]
     return {"runs": plans, "total": total, "warnings": find_warnings(todo, total)}
@@ -125,7 +119,7 @@ def _row(
     memory += max(amounts.get(growth.memory, 0.0) - small.get(growth.memory, 0.0), 0.0)
     at_once = max(1, min(cores // jobs[0].threads, todo))
     tokens = amounts.get(f"{rule} tokens", 0.0) * todo / count
-    return Row(run, rule, todo, False, at_once, tokens, written, memory, seconds, -(-todo // at_once) * seconds)
+    return Row(run, rule, todo, False, at_once, tokens, written, memory, -(-todo // at_once) * seconds)
 
 
 def _split_seconds(measured: list[Measured], grows: bool) -> tuple[float, float]:
@@ -139,23 +133,6 @@ def _split_seconds(measured: list[Measured], grows: bool) -> tuple[float, float]
         return max(one.seconds - (one.working or 0) for one in measured), sum(one.working or 0 for one in measured)
     least = min(one.seconds for one in measured) if len(measured) > 1 else 0.0
     return least, sum(one.seconds - least for one in measured)
-
-
-def total_seconds(jobs: list[Job], rows: list[Row], cores: int) -> float:
-    """Seconds until the last of some jobs ends: each one starts as soon as its inputs exist and cores are free."""
-    seconds = {(row.run, row.rule): row.job_seconds for row in rows}
-    waiting, now, free = list(jobs), 0.0, cores
-    running: list[tuple[float, Job]] = []
-    while waiting or running:
-        missing = {path for job in [*waiting, *(job for _, job in running)] for path in job.outputs}
-        for job in [job for job in waiting if missing.isdisjoint(job.inputs)]:
-            if min(job.threads, cores) <= free:
-                free -= min(job.threads, cores)
-                waiting.remove(job)
-                running.append((now + seconds[job.run, job.rule], job))
-        now, job = running.pop(min(range(len(running)), key=lambda place: running[place][0]))
-        free += min(job.threads, cores)
-    return now
 
 
 def find_warnings(todo: list[Row], total: dict[str, float]) -> list[str]:
@@ -212,7 +189,7 @@ def as_text(plan: dict[str, Any]) -> str:
         duration(total["seconds"]),
         {name: in_bytes(size) for name, size in total.items() if name != "seconds"},
     )
-    lines.append(f"Time: about {time} on {total['cores']} cores, with nothing else running.")
+    lines.append(f"Time: up to about {time} on {total['cores']} cores, with nothing else running.")
     lines.append("Disk: {written} to be written, {disk_left} free.".format(**sizes))
     return "\n".join([*lines, "Memory: up to {memory} per job, {memory_left} free.".format(**sizes)])
 
