@@ -1,5 +1,6 @@
 """The whole default run, beside the work in it: what Snakemake and the start of processes add."""
 
+import json
 import subprocess
 import sys
 import time
@@ -41,12 +42,10 @@ def ffkv(scratch: Path) -> Callable:
 
 def start_seconds(folder: Path) -> float:
     """CPU seconds that the steps of a run take to import their libraries, all together."""
-    code = (
-        "from ffkv.plan.jobs import import_libraries; print(*(seconds for seconds, _ in import_libraries().values()))"
-    )
-    words = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    code = "import json; from ffkv.plan.jobs import import_libraries; print(json.dumps(import_libraries()))"
+    found = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     rules = [path.relative_to(folder).parts[3].removesuffix(".tsv") for path in folder.glob(BENCHMARKS)]
-    return sum(float(words[RULES[rule].model]) for rule in rules if rule in RULES)
+    return sum(found[RULES[rule].libraries][0] for rule in rules if rule in RULES)
 
 
 def jobs_of(folder: Path) -> dict[str, float]:

@@ -6,17 +6,13 @@ from pathlib import Path
 
 import click
 
+from ffkv.options import WRITABLE
+
 TOO_SMALL = 3  # exit code if the disk or the memory does not suffice
 
 
 @click.command()
-@click.option(
-    "--configfile",
-    type=click.Path(path_type=Path),
-    default="config.yaml",
-    show_default=True,
-    help="The settings file, as for snakemake.",
-)
+@click.option("--configfile", type=WRITABLE, default="config.yaml", show_default=True, help="The settings file.")
 @click.option("--cores", type=click.IntRange(1), show_default="all", help="Cores that snakemake may use.")
 @click.option(
     "--train-tokens", type=click.IntRange(2), help="Number of tokens of the train split, if its size is unknown."
