@@ -1,0 +1,87 @@
+"""Costs of more text: memory of the trigger pass, its tokens per second, and the padding in its batches."""
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.inputs import GPT2, MEAN, WARM, Shape, draw_lengths
+from benchmarks.measure import Comparison, Contender, Measurement, Work, same_work
+from ffkv.activations.batches import blocks
+from ffkv.batching import batches
+from ffkv.settings import Activations, Triggers
+
+TINY = Shape(1, 16, 32, 500)
+MIDDLE = Shape(3, 128, 512, 8192)
+TOKENS = (10**4, 10**5, 10**6)
+TRIGGER_BYTES = 2 * 8  # triggers of both signs are kept, in 8 bytes each
+
+
+def padding(scratch: Path, sentences: int) -> Work:
+    """The share of real tokens in ffkv's batches, and in batches of unsorted sentences of the same size."""
+    lengths, batching = draw_lengths(sentences), Activations()
+    blocks_of_lengths = [lengths[block.start : block.stop] for block in blocks(sentences, batching.block_sentences)]
+    cut = [block[rows] for block in blocks_of_lengths for rows in batches(block, batching.batch_tokens)]
+    unsorted = np.array_split(lengths, len(cut))
+
+    def share_real(batches: list[np.ndarray]) -> float:
+        return float(sum(batch.sum() for batch in batches) / sum(batch.max() * len(batch) for batch in batches))
+
+    return lambda: ("", {"sorted": share_real(cut), "unsorted": share_real(unsorted)})
+
+
+def beside_its_limit(measurements: dict[str, Measurement]) -> float:
+    """Peak of a pass, divided by that of the model and one batch plus the size of the state."""
+    state = GPT2.layers * GPT2.memories * Triggers().per_key * TRIGGER_BYTES
+    return measurements["ffkv"].peak / (measurements["forward"].peak + state)
+
+
+def spread_of_rates(measurements: dict[str, Measurement]) -> float:
+    """The highest number of tokens per second, divided by the lowest."""
+    rates = [measurement.extra["tokens"] / measurement.cpu for measurement in measurements.values()]
+    return max(rates) / min(rates)
+
+
+def trigger_pass(shape: Shape, sentences: int, name: str = "ffkv") -> Contender:
+    """A function of `benchmarks.cases.triggers` over random sentences."""
+    return same_work("benchmarks.cases.triggers", (name,), shape=shape, sentences=sentences)[name]
+
+
+COMPARISONS = [
+    Comparison(
+        "batches",
+        "4,000 sentences of WikiText's lengths",
+        same_work(__name__, ("padding",), sentences=4000),
+        lambda measurements: measurements["padding"].extra["sorted"],
+        0.95,
+        "of the computed tokens are real",
+        at_most=False,
+        rounds=1,
+    ),
+    Comparison(
+        "memory of a trigger shard",
+        f"{GPT2}, 200 sentences",
+        {"forward": trigger_pass(GPT2, WARM, "forward"), "ffkv": trigger_pass(GPT2, 200)},
+        beside_its_limit,
+        1.2,
+        "times the peak of model, one batch and state",
+        rounds=1,
+    ),
+    Comparison(
+        "memory of a trigger shard",
+        f"{TINY}, 1,000,000 sentences over 10,000",
+        {"10,000": trigger_pass(TINY, 10**4), "1,000,000": trigger_pass(TINY, 10**6)},
+        lambda measurements: measurements["1,000,000"].peak / measurements["10,000"].peak,
+        1.2,
+        "times the peak",
+        rounds=1,
+    ),
+    Comparison(
+        "triggers by tokens",
+        f"{MIDDLE}, 10^4, 10^5, 10^6 tokens",
+        {f"{tokens:,} tokens": trigger_pass(MIDDLE, int(tokens / MEAN)) for tokens in TOKENS},
+        spread_of_rates,
+        1.10,
+        "is the highest number of tokens per second over the lowest",
+        rounds=1,
+    ),
+]
