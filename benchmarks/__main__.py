@@ -4,8 +4,6 @@ import itertools
 import json
 import os
 import platform
-import subprocess
-import sys
 import tempfile
 import time
 from importlib.metadata import version
@@ -15,7 +13,7 @@ from typing import Any
 import click
 
 from benchmarks.cases import NAMES, comparisons_of
-from benchmarks.measure import ROOT, Comparison, measure
+from benchmarks.measure import ROOT, Contender, measure, run_contender
 
 RESULTS, PAGE = ROOT / "benchmarks/results/latest.json", ROOT / "docs/benchmarks.md"
 BEGIN, END = "<!-- written by `python -m benchmarks` -->", "<!-- end -->"
@@ -38,7 +36,11 @@ def main(names: tuple[str, ...], scratch: Path | None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         scratch = (scratch or Path(temporary)).absolute()
         scratch.mkdir(parents=True, exist_ok=True)
-        make_inputs(comparisons, scratch)
+        contenders = [contender for each in comparisons for contender in each.contenders.values()]
+        # In a process of its own: the memory of this process would count as memory of the contenders that it starts.
+        run_contender(
+            Contender("benchmarks.inputs:make_all", {"contenders": [c.arguments for c in contenders]}), scratch
+        )
         for _, group in itertools.groupby(comparisons, key=lambda each: (each.contenders, each.rounds)):
             record([line | {"machine": machine()} for line in measure(list(group), scratch, report)])
     click.echo(table(json.loads(RESULTS.read_text())))
@@ -58,17 +60,6 @@ def record(measured: list[dict[str, Any]]) -> None:
     page = PAGE.read_text()
     before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
     PAGE.write_text(f"{before}\n\n{table(lines)}\n\n{after}")
-
-
-def make_inputs(comparisons: list[Comparison], scratch: Path) -> None:
-    """Makes the models and sentences of all contenders.
-
-    A process of its own makes them: the memory of this process would count as memory of the contenders that it starts.
-    """
-    contenders = [contender for comparison in comparisons for contender in comparison.contenders.values()]
-    arguments = json.dumps([each.arguments for each in contenders if "shape" in each.arguments])
-    command = [sys.executable, "-m", "benchmarks.inputs", scratch, arguments]
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
 
 
 def machine() -> str:

@@ -1,7 +1,5 @@
 """Random models of a shape and random sentences of WikiText's lengths, made once and kept in a scratch folder."""
 
-import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from benchmarks.measure import Work
 from ffkv.batching import pad
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
@@ -96,9 +95,16 @@ def make_corpora(scratch: Path, model: Path, sentences: int = WARM, length: int 
         path = scratch / "corpora" / f"{anatomy.vocabulary}-{count}-{length}.h5"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            identity = {"tokenizer_hash": anatomy.tokenizer_hash}
-            encoded = _encoded(draw_sentences(count, anatomy.vocabulary, length))
-            write_corpus(path, encoded, [0], anatomy.vocabulary, True, identity)
+            ids = draw_sentences(count, anatomy.vocabulary, length)
+            encoded = Encoded(
+                ids=ids,
+                ends=[np.arange(1, len(sentence) + 1, dtype=np.int32) for sentence in ids],
+                text=["x" * len(sentence) for sentence in ids],
+                document=list(range(count)),
+                multiplicity=[1] * count,
+                names=[str(number) for number in range(count)],
+            )
+            write_corpus(path, encoded, [0], anatomy.vocabulary, True, {"tokenizer_hash": anatomy.tokenizer_hash})
         corpora.append(read_corpus(path))
     return corpora[0], corpora[1]
 
@@ -129,26 +135,13 @@ def _word_tokenizer(words: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="w0")
 
 
-def _encoded(ids: list[np.ndarray]) -> Encoded:
-    """Sentences whose tokens have one character each, every sentence from a document of its own."""
-    return Encoded(
-        ids=ids,
-        ends=[np.arange(1, len(sentence) + 1, dtype=np.int32) for sentence in ids],
-        text=["x" * len(sentence) for sentence in ids],
-        document=list(range(len(ids))),
-        multiplicity=[1] * len(ids),
-        names=[str(number) for number in range(len(ids))],
-        counts={},
-    )
+def make_all(scratch: Path, contenders: list[dict[str, Any]]) -> Work:
+    """The work of making the inputs of contenders, from their arguments."""
 
+    def work() -> None:
+        for arguments in contenders:
+            if "shape" in arguments:
+                model = make_model(scratch, arguments["shape"])
+                make_corpora(scratch, model, arguments.get("sentences", WARM), arguments.get("length"))
 
-def main(scratch: str, contenders: str) -> None:
-    """Makes the inputs of contenders, from their arguments as JSON."""
-    arguments: dict[str, Any]
-    for arguments in json.loads(contenders):
-        model = make_model(Path(scratch), arguments["shape"])
-        make_corpora(Path(scratch), model, arguments.get("sentences", WARM), arguments.get("length"))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return work

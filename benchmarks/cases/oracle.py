@@ -37,7 +37,7 @@ def ffkv(scratch: Path) -> Work:
         encode_corpus(folder / "model", "train", files, folder / "train.h5")
     inputs = ("--model", folder / "model", "--corpus", folder / "train.h5", "--output", folder / "triggers.h5")
     command = (Path(sys.executable).parent / "ffkv", "triggers", *inputs, *OPTIONS.split())
-    return lambda: ("", {"command": run_command(*command, env={**os.environ, "HF_HUB_OFFLINE": "1"})})
+    return lambda: {"command": run_command(*command, env={**os.environ, "HF_HUB_OFFLINE": "1"})}
 
 
 COMPARISONS = [

@@ -1,11 +1,12 @@
 """Trigger examples of every key, beside the bare forward pass of the model's body over the same batches."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.inputs import GPT2, SMALL, Shape, ids_of, make_corpora, prepare_model
+from benchmarks.inputs import GPT2, SMALL, ids_of, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
 from ffkv.activations.batches import rows_of
 from ffkv.activations.triggers import find_triggers
@@ -20,10 +21,10 @@ def ffkv(scratch: Path, shape: list[int], sentences: int) -> Work:
     loaded, (corpus, warm) = load(folder, "cpu"), make_corpora(scratch, folder, sentences)
     find_triggers(loaded, warm, Triggers(), Activations())
 
-    def work() -> tuple[str, dict[str, float]]:
+    def work() -> dict[str, Any]:
         triggers = find_triggers(loaded, corpus, Triggers(), Activations())
         places = digest(np.round(triggers.coefficient, 5), triggers.sentence, triggers.position)
-        return places, {"tokens": len(corpus.tokens)}
+        return {"digest": places, "tokens": len(corpus.tokens)}
 
     return work
 
@@ -42,9 +43,8 @@ def forward(scratch: Path, shape: list[int], sentences: int) -> Work:
     return work
 
 
-def compare(shape: Shape, sentences: int, target: float, rounds: int) -> Comparison:
-    """The pass of ffkv over random sentences, beside the bare forward pass."""
-    return Comparison(
+COMPARISONS = [
+    Comparison(
         "triggers",
         f"{shape}, {sentences:,} sentences",
         same_work(__name__, ("forward", "ffkv"), shape=shape, sentences=sentences),
@@ -53,6 +53,5 @@ def compare(shape: Shape, sentences: int, target: float, rounds: int) -> Compari
         "times the CPU time of the bare forward pass",
         rounds=rounds,
     )
-
-
-COMPARISONS = [compare(GPT2, 500, 1.10, 3), compare(SMALL, 4000, 1.25, 2)]
+    for shape, sentences, target, rounds in ((GPT2, 500, 1.10, 3), (SMALL, 4000, 1.25, 2))
+]

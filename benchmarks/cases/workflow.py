@@ -12,15 +12,11 @@ from ffkv.process.processes import is_step
 
 CORES = 2
 PAUSE = 0.1  # seconds between two looks at the processes
-# Imports of the jobs of some rules. All other rules load a model.
-LOADING = "import ffkv.activations.step, transformers.models.gpt2.modeling_gpt2"
+# Imports of jobs: those of rules whose names begin with these words, and of all other rules.
 IMPORTS = {
-    "": ("write_settings",),
-    "import ffkv.keys.step": ("merge_triggers", "merge_sampled_prefixes", "keys_patterns", "keys_summarize", "report"),
-    "import ffkv.values.step, ffkv.composition.step": (
-        *("values_project", "values_summarize"),
-        *("composition_measure", "composition_summarize", "refinement_measure", "refinement_summarize"),
-    ),
+    ("merge_", "keys_patterns", "keys_summarize", "write_settings", "report"): "ffkv.keys.step",
+    ("values_", "composition_", "refinement_"): "ffkv.values.step, ffkv.composition.step",
+    "": "ffkv.activations.step, transformers.models.gpt2.modeling_gpt2",
 }
 
 
@@ -31,7 +27,7 @@ def ffkv(scratch: Path) -> Work:
     command = [Path(sys.executable).parent / "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", folder]
     command += ["--configfile", ROOT / "config.yaml", "--workflow-profile", "none", "--cores", str(CORES)]
 
-    def work() -> tuple[str, dict[str, float]]:
+    def work() -> dict[str, float]:
         process, begin, busy = subprocess.Popen(command), time.monotonic(), 0.0
         last = begin
         while process.poll() is None:
@@ -41,21 +37,22 @@ def ffkv(scratch: Path) -> Work:
             last = now
         if process.returncode:
             raise RuntimeError(f"snakemake ended with {process.returncode}")
-        return "", {"duration": last - begin, "busy": busy, **count_jobs(folder)}
+        return {"duration": last - begin, "busy": busy, **count_jobs(folder)}
 
     return work
 
 
 def count_jobs(folder: Path) -> dict[str, float]:
     """Number of jobs of a run, their CPU seconds, and the CPU seconds of all their imports."""
-    starts = {rule: run_command(sys.executable, "-c", code) for code, rules in IMPORTS.items() for rule in rules}
-    loading = run_command(sys.executable, "-c", LOADING)
-    jobs = []
+    starts = {words: run_command(sys.executable, "-c", f"import {modules}") for words, modules in IMPORTS.items()}
+    counts = {"jobs": 0.0, "jobs_cpu": 0.0, "starts": 0.0}
     for path in folder.glob("results/*/benchmarks/**/*.tsv"):
         names, values = (line.split("\t") for line in path.read_text().splitlines()[:2])
-        rule = path.relative_to(folder).with_suffix("").parts[3]
-        jobs.append((float(dict(zip(names, values))["cpu_time"]), starts.get(rule, loading)))
-    return {"jobs": len(jobs), "jobs_cpu": sum(cpu for cpu, _ in jobs), "starts": sum(start for _, start in jobs)}
+        rule = path.relative_to(folder).parts[3]
+        counts["jobs"] += 1
+        counts["jobs_cpu"] += float(dict(zip(names, values))["cpu_time"])
+        counts["starts"] += next(seconds for words, seconds in starts.items() if rule.startswith(words))
+    return counts
 
 
 def added_share(measurements: dict[str, Measurement]) -> float:
