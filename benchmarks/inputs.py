@@ -74,7 +74,7 @@ def make_model(scratch: Path, shape: Sequence[int]) -> Path:
 
 
 def prepare_model(scratch: Path, shape: Sequence[int]) -> Path:
-    """Sets this process as ffkv's commands do, with one thread; returns the model folder of a random GPT-2."""
+    """Configures this process as ffkv's commands do, with one thread; returns the folder of `make_model`."""
     configure(1)
     torch_with(1)
     return make_model(scratch, shape)
@@ -116,16 +116,9 @@ def ids_of(corpus: Corpus, sentences: Iterable[int]) -> torch.Tensor:
 
 def _random_gpt2(shape: Shape) -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    config = GPT2Config(
-        n_layer=shape.layers,
-        n_embd=shape.width,
-        n_inner=shape.memories,
-        n_head=max(1, shape.width // 64),
-        vocab_size=shape.vocabulary,
-        n_positions=256,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    names = ("n_layer", "n_embd", "n_inner", "vocab_size")
+    ids = {"bos_token_id": 0, "eos_token_id": 0}
+    config = GPT2Config(**dict(zip(names, shape)), **ids, n_head=max(1, shape.width // 64), n_positions=256)
     return GPT2LMHeadModel(config).eval()
 
 

@@ -106,10 +106,9 @@ def digest(*arrays: np.ndarray) -> str:
 
 def run_command(*command: str | Path, **options: Any) -> float:
     """Runs a command; returns the CPU seconds of its process, with its start. `options` are those of `subprocess.run`."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     subprocess.run(command, check=True, **options)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
 
 
 def run_contender(contender: Contender, scratch: Path) -> Measurement:
@@ -144,13 +143,12 @@ def work_once(function: str, scratch: str, arguments: str, answer: str) -> None:
     module, name = function.split(":")
     try:
         work = getattr(importlib.import_module(module), name)(Path(scratch), **json.loads(arguments))
+        cpu, wall = time.process_time(), time.perf_counter()
+        extra = work() or {}
+        measured = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "extra": extra}
     except Unmeasured as reason:
-        Path(answer).write_text(json.dumps({"unmeasured": str(reason)}))
-        return
-    cpu, wall = time.process_time(), time.perf_counter()
-    extra = work() or {}
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    Path(answer).write_text(json.dumps({"cpu": cpu, "wall": wall, "extra": extra}))
+        measured = {"unmeasured": str(reason)}
+    Path(answer).write_text(json.dumps(measured))
 
 
 def measure(

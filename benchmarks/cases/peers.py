@@ -11,6 +11,7 @@ after another (`find_maxima`); `check` compares its triggers with them.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,58 +31,77 @@ from ffkv.settings import Activations, Triggers
 PEERS = ROOT / ".venv-peers/bin/python"
 TOP, TOLERANCE = Triggers().per_key, 1e-5
 
+# Finds the triggers of a corpus: coefficients, 0 if there is none, and sentences, -1 if there is none [memory, rank].
+Find = Callable[[Corpus], tuple[np.ndarray, np.ndarray]]
 
-def ffkv(scratch: Path, shape: list[int], sentences: int, length: int | None = None) -> Work:
+
+def find(scratch: Path, shape: list[int], sentences: int, library: str, length: int | None = None) -> Work:
+    """Finds the triggers with a library (see `LIBRARIES`), and checks them.
+
+    Args:
+        scratch: folder of the inputs.
+        shape: shape of the model.
+        sentences: number of sentences.
+        library: name of the library.
+        length: number of tokens of every sentence; None for WikiText's lengths.
+    """
+    if library == "ffkv":
+        configure(1)
+    torch_with(1)
+    folder = make_model(scratch, shape)
+    corpus, warm = make_corpora(scratch, folder, sentences, length)
+    maxima = find_maxima(scratch, folder, corpus, f"{sentences}-{length}")
+    find_triggers_of = LIBRARIES[library](folder)
+    find_triggers_of(warm)
+    return lambda: check(*find_triggers_of(corpus), maxima)
+
+
+def with_ffkv(folder: Path) -> Find:
     """The pass of ffkv, with positive triggers only."""
-    configure(1)
-    folder, corpus, warm, maxima = _prepare(scratch, shape, sentences, length)
     loaded = load(folder, "cpu")
 
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
         triggers = find_triggers(loaded, corpus, Triggers(negative=False), Activations())
         return triggers.coefficient, triggers.sentence
 
-    return _checked(find, corpus, warm, maxima)
+    return find
 
 
-def transformer_lens(scratch: Path, shape: list[int], sentences: int, logits: bool) -> Work:
+def with_transformer_lens(folder: Path, **further: int) -> Find:
     """TransformerLens: `run_with_cache` of the inputs of the second matrices, and torch.topk.
 
-    logits: whether all logits are computed, as they are even with `return_type=None`. `logits_to_keep` limits them to one
-    token. It is an argument of transformers, which TransformerLens does not know and passes on.
+    It computes all logits even with `return_type=None`. The further argument `logits_to_keep=1` limits them to one token:
+    TransformerLens does not know it and passes it on to transformers.
     """
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
-    folder, corpus, warm, maxima = _prepare(scratch, shape, sentences)
     model = _checkpoint(folder)
     bridge = build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config)
     names = [f"blocks.{layer}.mlp.out.hook_in" for layer in range(len(model.transformer.h))]
-    options = {"names_filter": names, "return_type": None, "use_cache": False}
-    options |= {} if logits else {"logits_to_keep": 1}
 
     def coefficients(ids: Tensor) -> list[Tensor]:
-        _, cache = bridge.run_with_cache(ids, **options)
+        _, cache = bridge.run_with_cache(ids, names_filter=names, return_type=None, use_cache=False, **further)
         return [cache[name] for name in names]
 
-    return _checked(by_topk(coefficients, maxima.shape[1]), corpus, warm, maxima)
+    return by_topk(coefficients, len(names) * model.config.n_inner)
 
 
-def nnsight(scratch: Path, shape: list[int], sentences: int) -> Work:
+def with_nnsight(folder: Path) -> Find:
     """nnsight: a trace of the body that saves the outputs of the activation functions, and torch.topk."""
-    import nnsight as library
+    import nnsight
 
-    folder, corpus, warm, maxima = _prepare(scratch, shape, sentences)
-    model = library.NNsight(_checkpoint(folder).transformer)
+    body = _checkpoint(folder).transformer
+    model = nnsight.NNsight(body)
 
     def coefficients(ids: Tensor) -> list[Tensor]:
         with model.trace(ids, use_cache=False):
-            outputs = library.save([block.mlp.act.output for block in model.h])
+            outputs = nnsight.save([block.mlp.act.output for block in model.h])
         return outputs
 
-    return _checked(by_topk(coefficients, maxima.shape[1]), corpus, warm, maxima)
+    return by_topk(coefficients, len(body.h) * body.config.n_inner)
 
 
-def delphi(scratch: Path, shape: list[int], sentences: int, length: int) -> Work:
+def with_delphi(folder: Path) -> Find:
     """delphi: `LatentCache` over the activation functions, and its pooling of the windows of every latent.
 
     Negative coefficients and BOS are not stored. In place of tokens, windows carry the number of their sentence. Latents
@@ -89,9 +109,8 @@ def delphi(scratch: Path, shape: list[int], sentences: int, length: int) -> Work
     """
     from delphi.latents import LatentCache, pool_max_activation_windows
 
-    folder, corpus, warm, maxima = _prepare(scratch, shape, sentences, length)
     model = _checkpoint(folder).transformer
-    names, memories, batch = [f"h.{layer}.mlp.act" for layer in range(len(model.h))], model.config.n_inner, 32
+    names, memories = [f"h.{layer}.mlp.act" for layer in range(len(model.h))], model.config.n_inner
 
     def encode(coefficients: Tensor) -> Tensor:
         coefficients[:, 0] = 0
@@ -99,7 +118,8 @@ def delphi(scratch: Path, shape: list[int], sentences: int, length: int) -> Work
 
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
         windows = ids_of(corpus, range(len(corpus)))
-        cached = LatentCache(model, dict.fromkeys(names, encode), batch_size=batch)
+        sentences = torch.arange(len(windows))[:, None]
+        cached = LatentCache(model, dict.fromkeys(names, encode), batch_size=32)
         cached.run(windows.numel(), windows)
         best, sentence = torch.zeros(len(names) * memories, TOP), torch.full((len(names) * memories, TOP), -1)
         for layer, name in enumerate(names):
@@ -109,16 +129,17 @@ def delphi(scratch: Path, shape: list[int], sentences: int, length: int) -> Work
             latents, counts = torch.unique_consecutive(locations[:, 2], return_counts=True)
             by_latent = zip(latents.tolist(), locations.split(counts.tolist()), values.split(counts.tolist()))
             for latent, place, value in by_latent:
-                tokens = torch.arange(len(windows))[:, None]
-                window, activations = pool_max_activation_windows(value, tokens, place[:, 0], place[:, 1], length)
+                window, activations = pool_max_activation_windows(
+                    value, sentences, place[:, 0], place[:, 1], windows.shape[1]
+                )
                 key, count = layer * memories + latent, min(TOP, len(window))
                 best[key, :count], sentence[key, :count] = activations[:TOP].amax(1), window[:TOP, 0]
         return best.numpy(), sentence.numpy()
 
-    return _checked(find, corpus, warm, maxima)
+    return find
 
 
-def by_topk(coefficients: Callable[[Tensor], list[Tensor]], memories: int) -> Callable[[Corpus], tuple]:
+def by_topk(coefficients: Callable[[Tensor], list[Tensor]], memories: int) -> Find:
     """Finds triggers with a library that returns the coefficients of a batch, by layer [row, position, memory].
 
     torch.topk compares the 50 best of each memory with those of the next batch. It runs along the row of the memory, which
@@ -179,62 +200,45 @@ def check(coefficient: np.ndarray, sentence: np.ndarray, maxima: np.ndarray) -> 
             raise RuntimeError(f"{int(wrong.any(1).sum())} keys have wrong triggers")
 
 
-def _prepare(scratch: Path, shape: list[int], sentences: int, length: int | None = None) -> tuple:
-    """Sets one thread; returns the model folder, the corpus, a corpus to warm up with, and the maxima."""
-    torch_with(1)
-    folder = make_model(scratch, shape)
-    corpus, warm = make_corpora(scratch, folder, sentences, length)
-    return folder, corpus, warm, find_maxima(scratch, folder, corpus, f"{sentences}-{length}")
-
-
 def _checkpoint(folder: Path) -> GPT2LMHeadModel:
     return GPT2LMHeadModel.from_pretrained(folder.parent / "checkpoint").eval()
 
 
-def _checked(find: Callable[[Corpus], tuple], corpus: Corpus, warm: Corpus, maxima: np.ndarray) -> Work:
-    """The work of finding triggers and checking them, after a pass to warm up."""
-    find(warm)
-    return lambda: check(*find(corpus), maxima)
+LIBRARIES = {
+    "ffkv": with_ffkv,
+    "TransformerLens": with_transformer_lens,
+    "TransformerLens without logits": partial(with_transformer_lens, logits_to_keep=1),
+    "nnsight": with_nnsight,
+    "delphi": with_delphi,
+}
+NOTES = {
+    "TransformerLens without logits": "an argument that TransformerLens passes on tells transformers to compute the logits of one token only",
+    "delphi": "its cache needs sentences of one length; it keeps all positive coefficients to the end",
+}
 
 
-def compare(shape: Shape, peers: dict[str, tuple], sentences: int, **length: int) -> list[Comparison]:
-    """ffkv beside each peer, from the same runs.
-
-    Args:
-        shape: shape of the model.
-        peers: per name of a peer: its function in this module, further arguments, and the note for the reader.
-        sentences: number of sentences.
-        length: `length`, the number of tokens of every sentence, if all have one length.
-    """
-    arguments = {"shape": shape, "sentences": sentences, **length}
-    contenders = {"ffkv": Contender(f"{__name__}:ffkv", arguments)}
-    for name, (function, further, _) in peers.items():
-        contenders[name] = Contender(f"{__name__}:{function}", arguments | further, PEERS)
-    tokens = f" of {length['length']} tokens" if length else ""
+def compare(shape: Shape, text: str, peers: tuple[str, ...], **arguments: int) -> list[Comparison]:
+    """ffkv beside some peers, from the same runs. `text` describes the sentences, `arguments` are those of `find`."""
+    contenders = {"ffkv": Contender(f"{__name__}:find", {"shape": shape, "library": "ffkv", **arguments})}
+    for peer in peers:
+        contenders[peer] = Contender(f"{__name__}:find", {"shape": shape, "library": peer, **arguments}, PEERS)
     return [
         Comparison(
-            f"triggers beside {name}",
-            f"{shape}, {sentences:,} sentences{tokens}",
+            f"triggers beside {peer}",
+            f"{shape}, {text}",
             contenders,
-            cpu_ratio(name, "ffkv"),
+            cpu_ratio(peer, "ffkv"),
             1.0,
             "times the CPU time of ffkv",
             at_most=False,
             rounds=2,
-            note=note,
+            note=NOTES.get(peer, ""),
         )
-        for name, (_, _, note) in peers.items()
+        for peer in peers
     ]
 
 
-WITHOUT_LOGITS = "an argument that TransformerLens passes on tells transformers to compute the logits of one token only"
-WINDOWS = "its cache needs sentences of one length; it keeps all positive coefficients to the end"
-BODY = {
-    "TransformerLens": ("transformer_lens", {"logits": True}, ""),
-    "TransformerLens without logits": ("transformer_lens", {"logits": False}, WITHOUT_LOGITS),
-    "nnsight": ("nnsight", {}, ""),
-}
 COMPARISONS = [
-    *compare(GPT2, BODY, 150),
-    *compare(SMALL, {"delphi": ("delphi", {}, WINDOWS)}, 512, length=32),
+    *compare(GPT2, "150 sentences", ("TransformerLens", "TransformerLens without logits", "nnsight"), sentences=150),
+    *compare(SMALL, "512 sentences of 32 tokens", ("delphi",), sentences=512, length=32),
 ]
