@@ -26,14 +26,8 @@ def ffkv(scratch: Path) -> Work:
         text = folder / "sentences.txt"
         text.write_text("\n".join(json.loads((ORACLE / "sentences.json").read_text())))
         prove(Model(checkpoint=str(ORACLE / "model"), device="cpu")).write(folder / "model")
-        files = Corpus(
-            dataset="files",
-            splitter="line",
-            train=[str(text)],
-            validation=[str(text)],
-            pretokenized=True,
-            deduplicate=False,
-        )
+        lines = {"dataset": "files", "splitter": "line", "pretokenized": True, "deduplicate": False}
+        files = Corpus(**lines, train=[str(text)], validation=[str(text)])
         encode_corpus(folder / "model", "train", files, folder / "train.h5")
     inputs = ("--model", folder / "model", "--corpus", folder / "train.h5", "--output", folder / "triggers.h5")
     command = (Path(sys.executable).parent / "ffkv", "triggers", *inputs, *OPTIONS.split())
