@@ -24,7 +24,8 @@ def ffkv(scratch: Path, shape: list[int], prefixes: int, branch: str) -> Work:
     head, states = load_head(prepare_model(scratch, shape), "cpu"), random_states(shape, prefixes)
     final = np.random.default_rng(1).integers(0, head.vocabulary, prefixes)
     memories = Shape(*shape).memories
-    values, _ = project(head, random_values(shape, memories), 1, np.full(memories, -1))
+    if branch == "composition":
+        values, _ = project(head, random_values(shape, memories), 1, np.full(memories, -1))
 
     def measure(states: PrefixLayer) -> pd.DataFrame:
         if branch == "composition":
