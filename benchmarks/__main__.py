@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import tempfile
 import time
 from importlib.metadata import version
@@ -64,10 +65,9 @@ def record(measured: list[dict[str, Any]]) -> None:
 
 def machine() -> str:
     """The machine and the versions that the numbers depend on, for the reader of the table."""
-    processor, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
-        if line.startswith("model name"):
-            processor = line.partition(":")[2].strip()
+    cpuinfo = Path("/proc/cpuinfo").read_text() if platform.system() == "Linux" else ""
+    name = re.search(r"model name\s*: (.*)", cpuinfo)
+    processor = name[1] if name else platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{processor}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}, Python {platform.python_version()}, "

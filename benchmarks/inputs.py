@@ -81,13 +81,9 @@ def prepare_model(scratch: Path, shape: Sequence[int]) -> Path:
 
 
 def make_corpora(scratch: Path, model: Path, sentences: int = WARM, length: int | None = None) -> tuple[Corpus, Corpus]:
-    """A corpus of random sentences, and a small one to warm up with, made if they are not there.
+    """A corpus of `sentences` random sentences, and a small one to warm up with, made if they are not there.
 
-    Args:
-        scratch: folder to keep them in.
-        model: model folder of `make_model`.
-        sentences: number of sentences of the first one.
-        length: number of tokens of every sentence; None for WikiText's lengths.
+    All sentences have `length` tokens, or WikiText's lengths if it is None.
     """
     anatomy = read_anatomy(model)
     corpora = []

@@ -178,21 +178,23 @@ def measure(
                 report(f"{comparison.case}, {comparison.shape}: {result:.3g} {comparison.unit}")
     except Unmeasured as reason:
         missing = {"measured": None, "met": None, "spread": None, "contenders": {}, "note": f"not measured: {reason}"}
-        return [_description(comparison) | missing for comparison in comparisons]
-    return [_description(comparison) | _summary(comparison, rounds) for comparison in comparisons]
+        return [_describe(comparison) | missing for comparison in comparisons]
+    medians = {name: _medians([measurements[name] for measurements in rounds]) for name, _ in contenders}
+    return [
+        _describe(comparison) | _summarize(comparison, rounds) | {"contenders": medians} for comparison in comparisons
+    ]
 
 
-def _description(comparison: Comparison) -> dict[str, Any]:
+def _describe(comparison: Comparison) -> dict[str, Any]:
     fields = {name: getattr(comparison, name) for name in ("case", "shape", "unit", "target", "note")}
     return fields | {"target_is": "at most" if comparison.at_most else "at least"}
 
 
-def _summary(comparison: Comparison, rounds: list[dict[str, Measurement]]) -> dict[str, Any]:
+def _summarize(comparison: Comparison, rounds: list[dict[str, Measurement]]) -> dict[str, Any]:
     results = sorted(comparison.result(measurements) for measurements in rounds)
     median, target = statistics.median(results), comparison.target
     met = None if target is None else (median <= target if comparison.at_most else median >= target)
-    contenders = {name: _medians([measurements[name] for measurements in rounds]) for name in comparison.contenders}
-    return {"measured": median, "met": met, "spread": [results[0], results[-1]], "contenders": contenders}
+    return {"measured": median, "met": met, "spread": [results[0], results[-1]]}
 
 
 def _medians(measurements: list[Measurement]) -> dict[str, Any]:

@@ -36,24 +36,16 @@ Find = Callable[[Corpus], tuple[np.ndarray, np.ndarray]]
 
 
 def find(scratch: Path, shape: list[int], sentences: int, library: str, length: int | None = None) -> Work:
-    """Finds the triggers with a library (see `LIBRARIES`), and checks them.
-
-    Args:
-        scratch: folder of the inputs.
-        shape: shape of the model.
-        sentences: number of sentences.
-        library: name of the library.
-        length: number of tokens of every sentence; None for WikiText's lengths.
-    """
+    """Finds the triggers with one of `LIBRARIES`, and checks them. `length`: see `inputs.make_corpora`."""
     if library == "ffkv":
         configure(1)
     torch_with(1)
     folder = make_model(scratch, shape)
     corpus, warm = make_corpora(scratch, folder, sentences, length)
     maxima = find_maxima(scratch, folder, corpus, f"{sentences}-{length}")
-    find_triggers_of = LIBRARIES[library](folder)
-    find_triggers_of(warm)
-    return lambda: check(*find_triggers_of(corpus), maxima)
+    find_in = LIBRARIES[library](folder)
+    find_in(warm)
+    return lambda: check(*find_in(corpus), maxima)
 
 
 def with_ffkv(folder: Path) -> Find:
@@ -178,15 +170,11 @@ def find_maxima(scratch: Path, folder: Path, corpus: Corpus, name: str) -> np.nd
 
 
 def check(coefficient: np.ndarray, sentence: np.ndarray, maxima: np.ndarray) -> None:
-    """Compares triggers [memory, rank] with the maxima of all sentences [sentence, memory].
+    """Compares triggers (see `Find`) with the maxima of all sentences (see `find_maxima`).
 
     Each coefficient must be the maximum of its sentence, and as high as the maximum of this rank, to within `TOLERANCE`:
     libraries may sum in different orders, and sentences with nearly equal maxima may have each other's rank.
 
-    Args:
-        coefficient: coefficients; 0 if there is no trigger.
-        sentence: sentences; -1 if there is no trigger.
-        maxima: see `find_maxima`.
     Raises:
         RuntimeError: a coefficient is wrong, or a key has a sentence twice.
     """

@@ -7,17 +7,14 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.measure import ROOT, Comparison, Contender, Measurement, Work, run_command
+from benchmarks.measure import ROOT, Comparison, Contender, Measurement, Work
+from ffkv.plan.growth import RULES
 from ffkv.process.processes import is_step
 
 CORES = 2
 PAUSE = 0.1  # seconds between two looks at the processes
-# Imports of jobs: those of rules whose names begin with these words, and of all other rules.
-IMPORTS = {
-    ("merge_", "keys_patterns", "keys_summarize", "write_settings", "report"): "ffkv.keys.step",
-    ("values_", "composition_", "refinement_"): "ffkv.values.step, ffkv.composition.step",
-    "": "ffkv.activations.step, transformers.models.gpt2.modeling_gpt2",
-}
+# Prints the CPU seconds of the imports of a job, without torch and with it.
+IMPORT = "from ffkv.plan.jobs import import_libraries as taken; print(*(seconds for seconds, _ in taken().values()))"
 
 
 def ffkv(scratch: Path) -> Work:
@@ -44,14 +41,14 @@ def ffkv(scratch: Path) -> Work:
 
 def count_jobs(folder: Path) -> dict[str, float]:
     """Number of jobs of a run, their CPU seconds, and the CPU seconds of all their imports."""
-    starts = {words: run_command(sys.executable, "-c", f"import {modules}") for words, modules in IMPORTS.items()}
+    imports = subprocess.run([sys.executable, "-c", IMPORT], stdout=subprocess.PIPE, check=True).stdout.split()
     counts = {"jobs": 0.0, "jobs_cpu": 0.0, "starts": 0.0}
     for path in folder.glob("results/*/benchmarks/**/*.tsv"):
         names, values = (line.split("\t") for line in path.read_text().splitlines()[:2])
-        rule = path.relative_to(folder).parts[3]
+        rule = path.relative_to(folder).parts[3].removesuffix(".tsv")
         counts["jobs"] += 1
         counts["jobs_cpu"] += float(dict(zip(names, values))["cpu_time"])
-        counts["starts"] += next(seconds for words, seconds in starts.items() if rule.startswith(words))
+        counts["starts"] += float(imports[RULES[rule].model]) if rule in RULES else 0.0
     return counts
 
 

@@ -19,7 +19,7 @@ from ffkv.model.tap.hooks import after
 from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import read_values
 from ffkv.settings import Activations, Triggers
-from ffkv.values.projections import project
+from ffkv.values.step import project
 
 SENTENCES = 6  # of hooks.npz
 

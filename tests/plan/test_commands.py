@@ -1,28 +1,47 @@
-"""`ffkv plan` from the command line."""
+"""`ffkv plan` from the command line. One real trial run serves all."""
 
 import json
 
 import pytest
 import yaml
 from click.testing import CliRunner
-from plan_parts import MACHINE
 from support import random_sentences
 
 from ffkv.errors import UserError
-from ffkv.plan import machine
+from ffkv.plan import step
 from ffkv.plan.commands import plan
+from ffkv.plan.trial import try_out
+
+
+@pytest.fixture(scope="module")
+def trials():
+    """Trials by run: each is run once."""
+    return {}
 
 
 @pytest.fixture
-def planned(checkpoints, tmp_path, monkeypatch):
-    """Plans a run of a tiny checkpoint on a machine that was measured before."""
+def planned(checkpoints, tmp_path, monkeypatch, trials):
+    """Plans two runs of a tiny checkpoint without weights."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "measure", lambda *arguments: MACHINE)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    for path in checkpoints("gpt2").iterdir():
+        if path.suffix == ".json":
+            (folder / path.name).write_bytes(path.read_bytes())
+
+    def once(run, *arguments):
+        return (
+            trials.setdefault(run.shape, None)
+            or trials.update({run.shape: try_out(run, *arguments)})
+            or trials[run.shape]
+        )
+
+    monkeypatch.setattr(step, "try_out", once)
     (tmp_path / "text.txt").write_text("\n".join(random_sentences(1, 300)))
     corpus = {"dataset": "files", "train": "text.txt", "splitter": "line"}
-    config = {"model": {"checkpoint": str(checkpoints("gpt2"))}, "corpus": corpus, "runs": {"mine": {}, "more": {}}}
+    config = {"model": {"checkpoint": "checkpoint"}, "corpus": corpus, "runs": {"mine": {}, "more": {}}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
-    return lambda *options: CliRunner().invoke(plan, ["--configfile", "mine.yaml", *options])
+    return lambda *options: CliRunner().invoke(plan, ["--configfile", "mine.yaml", "--cores", "1", *options])
 
 
 def test_a_plan_for_a_person(planned, tmp_path):
@@ -30,43 +49,52 @@ def test_a_plan_for_a_person(planned, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Run mine: GPT2LMHeadModel" in done.stdout
     assert "3 layers, d = 16, 192 memories, |V| = 60" in done.stdout
-    assert all(rule in done.stdout for rule in ("triggers", "measure_values", "report"))
+    assert all(rule in done.stdout for rule in ("triggers", "sampled_prefixes", "values_project", "report"))
     assert [line.partition(":")[0] for line in done.stdout.splitlines()[-3:]] == ["Time", "Disk", "Memory"]
-    assert {path.name for path in tmp_path.iterdir()} == {"mine.yaml", "text.txt"}  # nothing is written
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_plan_for_a_program(planned):
     found = json.loads(planned("--json").stdout)
     assert found["runs"].keys() == {"mine", "more"}
-    rules = found["runs"]["mine"]["rules"]
-    assert found["total"]["written"] == pytest.approx(2 * sum(rule["written"] for rule in rules))
+    rules = {rule["rule"]: rule for rule in found["runs"]["mine"]["rules"]}
+    assert found["total"]["written"] == pytest.approx(2 * sum(rule["written"] for rule in rules.values()))
     assert found["runs"]["mine"]["text"]["train"]["source"] == "counted"
     assert found["warnings"] == []
+    measured = rules.keys() - {"keys_precision"}
+    assert all(rules[rule]["seconds"] > 0 and rules[rule]["memory"] > 0 for rule in measured)
+    assert all(rules[rule]["written"] > 0 for rule in measured)
 
 
-def test_what_will_not_do_is_a_warning_and_exit_code_3(planned, monkeypatch):
-    monkeypatch.setattr(machine, "disk_left", lambda folder: 1000.0)
-    monkeypatch.setattr(machine, "memory_left", lambda: 1000.0)
+def test_the_sampled_prefixes_are_measured_as_they_are_read(planned, trials):
+    """Prefixes are read inside of longer rows, never each alone: nothing but their real pass says what that takes."""
+    planned()
+    (trial,) = trials.values()
+    (measured,) = trial.jobs["sampled_prefixes"]
+    assert measured.working is not None
+
+
+def test_what_does_not_suffice_is_a_warning_and_exit_code_3(planned, monkeypatch):
+    monkeypatch.setattr(step, "free_memory", lambda: 1000.0)
     done = planned()
     assert done.exit_code == 3
-    assert "The disk will not do" in done.stderr
-    assert "The memory will not do: a job of triggers (mine)" in done.stderr
-    assert "Disk: " in done.stdout  # the tables are there all the same
+    assert "Not enough memory: a job of triggers (mine)" in done.stderr
+    assert "Disk: " in done.stdout  # the tables are printed all the same
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("content", "message"),
     [
         (None, "nowhere.yaml"),
         ("model: {checkpoint: [", "line 1"),
-        ("trigers: {}\nruns: {mine: {}}", "Unknown setting 'trigers'"),
-        ("- a list", "keys at its top level"),
+        ("trigers: {}\nruns: {mine: {}}", "trigers"),
+        ("- a list", "nowhere.yaml"),
     ],
 )
-def test_a_settings_file_that_cannot_be_read_is_named(tmp_path, text, message):
+def test_a_settings_file_that_cannot_be_read_is_named(tmp_path, content, message):
     path = tmp_path / "nowhere.yaml"
-    if text is not None:
-        path.write_text(text)
+    if content is not None:
+        path.write_text(content)
     refused = CliRunner().invoke(plan, ["--configfile", str(path)])
     assert isinstance(refused.exception, UserError)
     assert message in str(refused.exception)

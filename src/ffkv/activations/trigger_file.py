@@ -18,7 +18,7 @@ HISTOGRAM_EDGES = np.array([-np.inf, 0.0, *2.0 ** np.arange(-6, 5), np.inf], np.
 HISTOGRAM_EVERY = 8  # the histogram looks at every eighth sentence: it costs more than the other statistics together
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TriggerExamples:
     """The trigger examples of every key, of one sign of its coefficient."""
 
@@ -51,14 +51,14 @@ class TriggerExamples:
         return np.sign(self.coefficient).astype(np.int8) * self.gate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Negative(TriggerExamples):
     """The trigger examples of negative coefficients."""
 
     minimum: np.ndarray = dataset("memory", "float32", unit="1", about="smallest coefficient; 0 if none is negative")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Triggers(TriggerExamples):
     """Trigger examples (of positive coefficients) and statistics of every key.
 

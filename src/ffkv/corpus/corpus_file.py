@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import numpy as np
 from ffkv.corpus.encode import Encoded, flatten
 from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import dataset
-from ffkv.files.lazy import Pieces, Texts
+from ffkv.files.lazy import Pieces
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Corpus:
     """The sentences of a split. They are read piece by piece, so that memory does not grow with the text.
 
@@ -26,10 +26,10 @@ class Corpus:
         attributes: what the file says of itself (identities, counts).
     """
 
-    tokens: Pieces = dataset(
+    tokens: Pieces | np.ndarray = dataset(
         "token", "int32", unit="token", about="ids of all sentences, one behind the other, without BOS", lazy=True
     )
-    token_end: Pieces = dataset(
+    token_end: Pieces | np.ndarray = dataset(
         "token", "int32", unit="character", about="end (exclusive) of each token in its sentence's text", lazy=True
     )
     offsets: np.ndarray = dataset(
@@ -39,17 +39,19 @@ class Corpus:
         about="where each sentence starts in `tokens`",
         name="sentence_offset",
     )
-    document: Pieces = dataset(
+    document: Pieces | np.ndarray = dataset(
         "sentence", "int32", unit="document", about="which document a sentence is from", lazy=True
     )
-    multiplicity: Pieces = dataset(
+    multiplicity: Pieces | np.ndarray = dataset(
         "sentence", "int32", unit="sentence", about="how many identical sentences it stands for", lazy=True
     )
     unigram: np.ndarray = dataset(
         "vocabulary", "int64", unit="token", about="how often each id occurs, duplicates counted"
     )
-    texts: Texts = datasets.texts("sentence", about="the sentences", name="text", lazy=True)
-    document_names: Texts = datasets.texts("document", about="the documents' names", name="document_name", lazy=True)
+    texts: Sequence[str] = datasets.texts("sentence", about="the sentences", name="text", lazy=True)
+    document_names: Sequence[str] = datasets.texts(
+        "document", about="the documents' names", name="document_name", lazy=True
+    )
     bos: list[int]
     pretokenized: bool
     attributes: dict[str, Any]

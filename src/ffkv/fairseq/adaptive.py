@@ -79,7 +79,8 @@ class AdaptiveSoftmax(nn.Module):
         )
         if config.tie_words:
             words.weight = tied.embeddings[0][0].weight
-            for tail, (embedding, projection) in zip(self.tail, tied.embeddings[1:]):
+            tails: list[Any] = list(self.tail)
+            for tail, (embedding, projection) in zip(tails, tied.embeddings[1:]):
                 tail[2].weight = embedding.weight
                 if config.tie_projections:
                     tail[0].weight = projection.weight

@@ -1,4 +1,4 @@
-"""The tensors of a fairseq checkpoint: older names made new, and every one of them given to its place in the model."""
+"""Brings the tensors of a fairseq checkpoint to current names, and puts each one into its place in the model."""
 
 import re
 from typing import Any
@@ -21,7 +21,7 @@ def upgrade(state: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any
     """Brings a state dict to the names and orientations of `ffkv.fairseq.modeling`, in place.
 
     Returns:
-        The settings of the model's config, with what only the tensors tell.
+        The settings of the model's config, corrected by what only the tensors tell.
     """
     version = state.get("decoder.version")
     normed = settings["final_norm"] and version is not None and version.item() >= FIRST_WITH_NORM
@@ -43,10 +43,10 @@ def upgrade(state: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any
 
 
 def _turn_projections(state: dict[str, Tensor], settings: dict[str, Any]) -> bool:
-    """Brings the tails' projections to [d, width]; whether they are the input's.
+    """Brings the projections of the tails to [d, width]. Returns whether they are those of the input.
 
-    A projection that is tied is stored as the input has it, another one as a linear layer's weight, [width, d]. The shape
-    decides, and the args only where it is square.
+    A tied projection is stored in the shape of the input's, another one as a linear layer's weight, [width, d]. The shape
+    decides; the args decide only if it is square.
     """
     d, tied = settings["hidden_size"], settings["tie_projections"]
     for number, (_, width) in enumerate(settings["output_bands"][1:]):
@@ -57,11 +57,12 @@ def _turn_projections(state: dict[str, Tensor], settings: dict[str, Any]) -> boo
 
 
 def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) -> None:
-    """Gives a model on the meta device its weights. Parameters that are shared stay so; nothing is copied without need.
+    """Gives a model on the meta device its weights. Shared parameters stay shared; nothing is copied without need.
 
     Args:
-        state: by parameter name; it is emptied.
-        dtype: what the weights become; None takes that of the first.
+        model: gets the weights.
+        state: tensors by parameter name. It is emptied.
+        dtype: type of the weights; None for the type of the first tensor.
     Raises:
         UserError: a tensor is missing, has another shape, is not floating-point or is left over, or two that the args call
             one are not.

@@ -1,4 +1,4 @@
-"""Files that are whole when they stand under their name, each with its checksum beside it."""
+"""Files that have their final name only when they are whole, each with its checksum beside it."""
 
 import contextlib
 import os
@@ -22,14 +22,15 @@ PROGRESS = ".progress"  # what a long step has done so far, as `.<name>.progress
 def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success it is synced and renamed to `path`, on failure removed.
 
-    The block may make a file or a folder at the temporary path. A file that already stood under `path` stays until the
-    new one is complete. What killed processes of this machine left of earlier attempts is swept first.
+    Inside the `with` statement, a file or a folder is made at the temporary path. An earlier file at `path` stays until
+    the new one is complete. Unfinished files that killed processes of this machine left are removed first.
 
     Args:
-        summed: write its sums beside it, for those who read it. False for what only people read.
+        path: the final name.
+        summed: whether the sums are written beside it. False for outputs that only people read.
     Raises:
-        UserError: the folder cannot be written, or the disk is full; a folder that stands under `path` holds other files
-            than the new one.
+        UserError: the folder cannot be written, or the disk is full; or there is a folder at `path` that holds other
+            files than the new one.
     """
     path = Path(path).absolute() if not Path(path).name else Path(path)
     temporary = _temporary(path)
@@ -50,7 +51,7 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a whole folder; nothing where there is none, or where it cannot be removed."""
+    """Removes a file or a whole folder, if there is one and it can be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -67,7 +68,7 @@ def _host() -> str:
 
 
 def _sweep(path: Path) -> None:
-    """Removes unfinished versions of `path` whose process is no more. Those of other machines stay: `ffkv check` names them."""
+    """Removes unfinished versions of `path` whose process has ended. Those of other machines stay: `ffkv check` names them."""
     for entry in path.parent.iterdir():
         left = PARTIAL.fullmatch(entry.name)
         if (
@@ -80,19 +81,19 @@ def _sweep(path: Path) -> None:
 
 
 def is_written(partial: Path) -> bool:
-    """Whether the process that writes an unfinished file is one of this machine, and lives."""
+    """Whether the process that writes an unfinished file runs on this machine."""
     written = PARTIAL.fullmatch(partial.name)
-    return written["host"] == _host() and psutil.pid_exists(int(written["process"]))
+    return written is not None and written["host"] == _host() and psutil.pid_exists(int(written["process"]))
 
 
 def _finish(temporary: Path, path: Path, summed: bool) -> None:
-    """Gives what is complete its name and its sums.
+    """Gives a complete file or folder its name and its sums.
 
-    The sums come last: a process killed here leaves whole files without them, never sums that do not fit.
+    The sums come last: a process that is killed here leaves whole files without sums, never sums that do not fit.
     """
     _share(temporary)
     _sync(temporary)
-    # A part of something larger gets its sums with that.
+    # A file inside a folder that is itself being written gets its sum when the folder is finished.
     lines = sums(temporary, path.name) if summed and not any(map(PARTIAL.fullmatch, path.parts)) else ""
     sum_path(path).unlink(missing_ok=True)
     old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
@@ -111,7 +112,7 @@ def _write_sums(path: Path, lines: str) -> None:
 
 
 def _set_aside(path: Path, successor: Path) -> Path:
-    """Renames a folder that a new one takes the place of; never one that holds anything else. A half-removed one would stand there otherwise."""
+    """Renames a folder that a new one replaces, because a killed removal would leave half of it. One with other files is refused."""
     others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
     if others:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What is left in a file and read when it is asked for: a corpus of any size takes little memory. `ffkv.files.hdf5` opens the files."""
+"""Datasets that stay in their file and are read piece by piece, so that a corpus of any size takes little memory."""
 
 import functools
 from collections.abc import Sequence
@@ -9,27 +9,27 @@ import numpy as np
 
 from ffkv.errors import UserError
 
-KEPT = 32  # pieces of a dataset, each about 1 MiB
+CACHED_PIECES = 32  # per dataset, each about 1 MiB
 
 
 class Pieces:
-    """A dataset of one axis, read a piece at a time when it is asked for: it may be larger than the memory."""
+    """A dataset of one axis that is read piece by piece; it may be larger than the memory."""
 
     def __init__(self, file: h5py.File, name: str):
         """Reads nothing yet."""
         self._dataset, self._path = file[name], file.filename
         self._size = self._dataset.chunks[0] if self._dataset.chunks else max(1, len(self._dataset))
-        self._piece = functools.lru_cache(KEPT)(self._read)
+        self._piece = functools.lru_cache(CACHED_PIECES)(self._read)
 
     def __len__(self) -> int:
         """Number of entries."""
         return len(self._dataset)
 
     def __getitem__(self, at: int | slice | np.ndarray) -> Any:
-        """An entry by its number from 0, entries that stand side by side, or any by their numbers (of any shape).
+        """An entry by its number from 0, a range of entries, or any entries by their numbers (of any shape).
 
         Raises:
-            UserError: the file was damaged since it was opened.
+            UserError: the file is damaged.
         """
         if isinstance(at, slice):
             start, stop, _ = at.indices(len(self))
@@ -39,11 +39,11 @@ class Pieces:
             together = np.concatenate([self._piece(number) for number in range(first, last + 1)])
             return together[start - first * self._size : stop - first * self._size]
         if isinstance(at, np.ndarray):
-            found, of = np.empty(at.shape, self._dataset.dtype), at // self._size
-            for number in np.unique(of).tolist():
-                here = of == number
-                found[here] = self._piece(number)[at[here] - number * self._size]
-            return found
+            entries, piece_of = np.empty(at.shape, self._dataset.dtype), at // self._size
+            for number in np.unique(piece_of).tolist():
+                inside = piece_of == number
+                entries[inside] = self._piece(number)[at[inside] - number * self._size]
+            return entries
         return self._piece(at // self._size)[at % self._size]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -57,8 +57,8 @@ class Pieces:
             raise UserError(f"{self._path} is damaged ({error}). Delete it and run the workflow again.") from error
 
 
-class Texts(Sequence):
-    """Texts kept as bytes and decoded one at a time."""
+class Texts(Sequence[str]):
+    """Texts that are kept as bytes and decoded one at a time."""
 
     def __init__(self, data: np.ndarray | Pieces, offsets: np.ndarray | Pieces):
         """Takes the bytes [byte] and the offsets [text + 1]."""
@@ -68,7 +68,7 @@ class Texts(Sequence):
         """Number of texts."""
         return len(self._offsets) - 1
 
-    def __getitem__(self, index: int) -> str:
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]  # slices are not needed
         """Text number `index`, from 0."""
         if not 0 <= index < len(self):
             raise IndexError(index)

@@ -25,7 +25,7 @@ def write(frame: pd.DataFrame, path: Path | str) -> None:
 
 
 def _quoting(frame: pd.DataFrame) -> int:
-    """Quotes where they are needed; around every text where one has a carriage return, which pandas would not quote."""
+    """Quotes only texts that need it; every text if one has a carriage return, which pandas would not quote."""
     returns = any(isinstance(value, str) and "\r" in value for name in frame.columns for value in frame[name])
     return QUOTE_NONNUMERIC if returns else QUOTE_MINIMAL
 
@@ -34,9 +34,10 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
     """Reads what `write` wrote.
 
     Args:
-        texts: columns of a CSV file that are text even where every row looks like a number, a truth value or nothing.
+        path: the table.
+        texts: columns of a CSV file that are text even if every row looks like a number, a truth value or nothing.
     Raises:
-        UserError: there is no such table, it is damaged, or it cannot be read.
+        UserError: the table does not exist, is damaged, or cannot be read.
     """
     verify_sum(Path(path))
     try:
@@ -65,11 +66,13 @@ def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame
 
 
 def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], option: str) -> None:
-    """Refuses tables of layer groups that do not make a whole.
+    """Refuses tables of layer groups that are not complete.
 
     Args:
-        identity: the columns that name a row. layers: those that must be there.
-        option: where the tables came from, for the message.
+        table: the tables of all layer groups, one below the other.
+        identity: the columns that name a row.
+        layers: the layers that must be there.
+        option: the option that named the tables, for the message.
     Raises:
         UserError: a layer is missing, does not belong here, or is there twice.
     """

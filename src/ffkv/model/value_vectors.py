@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +72,7 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
         bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant
     else:
         module = in_float32(module)
-        weight = module.weight
+        weight: Any = module.weight
         with torch.no_grad():
             for_zero = module(weight.new_zeros(1, matrix.memories))
             v = torch.cat([module(units) - for_zero for units in _unit_vectors(matrix.memories, weight)])

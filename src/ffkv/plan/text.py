@@ -1,236 +1,166 @@
-"""What a plan must know of a corpus: tokens, sentences and prefixes of each split, counted, read, estimated or given."""
+"""The size of a corpus: from its written files, from its first documents, from the hub, or from the command line."""
 
-import functools
-import json
-import math
 import time
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import psutil
 
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import bos_ids, encode
-from ffkv.corpus.sources import find_files, read_documents, select_split
+from ffkv.corpus.sources import find_files, read_documents
+from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.model.checkpoint.read import load_tokenizer
-from ffkv.plan.sample import BUDGET, sample_files, thinned
-from ffkv.plan.shape import Shape
+from ffkv.model.discover.probe_texts import context_of
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
 
-SPLITS = ("train", "validation")
-GROUPS = 16  # that a sample is cut into, to see how much they differ
-# What is assumed where only a number of tokens is known: WikiText's, near enough for prose.
-TOKENS_A_SENTENCE, BYTES_A_TOKEN, SENTENCES_A_DOCUMENT = 25.0, 4.5, 10.0
-SPREAD = 1.5  # mean of the squared length of sentences, over their squared mean length
-SECONDS_A_BYTE = 7e-6  # of splitting and tokenizing, where there is no sample to time it on
-OWN_CONTEXT = 2048  # tokens, where neither config nor tokenizer says; as `ffkv model` has it
+READ_BYTES, SAMPLE_BYTES = 2**21, 2**18  # of text: what is read to see its share of the files; what is tokenized of it
 
 
 @dataclass(frozen=True)
 class Split:
-    """The text of a split, as it will stand in its file.
+    """The size of a split.
 
-    tokens, sentences, documents: how many. size: bytes of the sentences' text. square: mean of the sentences' squared
-    lengths, in tokens. seconds: of one thread, to read, split and tokenize it. source: how all this is known.
-    error: relative, at 95 %, as far as a sample tells; None where nothing was sampled.
+    Attributes:
+        tokens: number of tokens, without BOS.
+        sentences: number of sentences.
+        documents: number of documents.
+        text_bytes: bytes of text.
+        seconds: seconds to read, split and tokenize it.
+        source: how the plan knows.
     """
 
     tokens: float
     sentences: float
     documents: float
-    size: float
-    square: float
+    text_bytes: float
     seconds: float
     source: str
-    error: float | None = None
 
-    @property
-    def length(self) -> float:
-        """Mean tokens of a sentence."""
-        return self.tokens / max(self.sentences, 1)
-
-    @property
-    def prefixes(self) -> float:
-        """Prefixes that are neither empty nor a whole sentence."""
-        return max(self.tokens - self.sentences, 0)
-
-    @property
-    def prefix_length(self) -> float:
-        """Mean tokens of such a prefix: of n tokens there are 1 to n - 1, so that long sentences have more of them."""
-        return (self.square - self.length) / (2 * max(self.length - 1, 1))
+    def times(self, factor: float, source: str) -> "Split":
+        """A split of so many times as much text."""
+        sizes = (self.tokens, self.sentences, self.documents, self.text_bytes, self.seconds)
+        return Split(*(factor * size for size in sizes), source)
 
 
-def text_of_run(run: str, settings: Settings, shape: Shape, given: dict[str, int]) -> dict[str, Split]:
-    """Both splits of a run.
-
-    What already stands in `results/<run>/corpus/` by the same settings is read; else a given number of tokens is
-    taken; else documents are counted, all or a sample.
+def measure_text(
+    settings: Settings, model: Any, written: dict[str, Path], tokens: dict[str, int]
+) -> tuple[dict[str, Split], list[str]]:
+    """Counts or estimates both splits of a run; returns them by name, and some of the sentences.
 
     Args:
-        given: number of tokens by split, for what cannot be known from here.
+        settings: the settings of the run.
+        model: its model, with or without weights: it says how long a sentence may be.
+        written: files of splits that are up to date.
+        tokens: numbers of tokens of splits, from the command line.
     Raises:
-        UserError: no such file, data set or tokenizer; or a hub data set whose size is not known.
+        UserError: the corpus or the tokenizer cannot be read, or the hub does not tell the size of its data set.
     """
-    found = {split: _made(run, split, settings.corpus) for split in SPLITS}
-    found |= {split: from_tokens(tokens) for split, tokens in given.items() if found[split] is None}
-    missing = [split for split in SPLITS if found[split] is None]
-    if not missing:
-        return found
-    if settings.corpus.dataset not in (EMBEDDED, "files"):
-        return found | {split: _from_hub(settings.corpus, split) for split in missing}
-    documents = _embedded_documents() if EMBEDDED in (settings.corpus.dataset, settings.model.checkpoint) else []
-    tokenizer = _tokenizer(run, settings, documents)
-    context = shape.context or (tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else OWN_CONTEXT)
-    longest = max(context - len(bos_ids(tokenizer, settings.corpus.bos)), 2)
-    for split in missing:
-        if settings.corpus.dataset == EMBEDDED:
-            mine = list(select_split(documents, settings.corpus, split))
-            counted, factor = thinned(mine)
-            total = float(len(mine))
-        else:
-            counted, factor, total = _from_files(settings.corpus, split)
-        found[split] = estimate(counted, factor, total, tokenizer, longest, settings.corpus)
-    return found
+    corpus, checkpoint = settings.corpus, settings.model.checkpoint
+    hub = corpus.dataset not in (EMBEDDED, "files")  # is not downloaded: the embedded corpus stands for its text
+    documents, share, reading = _read_first(Corpus() if hub else corpus, "train")
+    if checkpoint == EMBEDDED:
+        own = documents if corpus.dataset == EMBEDDED else list(read_documents(Corpus(), "train"))
+        paragraphs = (paragraph for document in own for paragraph in document.text.splitlines())
+        tokenizer = train_tokenizer(paragraphs, settings.embedded.vocabulary, settings.embedded.context)
+    else:
+        tokenizer = load_tokenizer(checkpoint, settings.model.revision, settings.model.trust_remote_code)
+    longest = max(context_of(model, tokenizer) - len(bos_ids(tokenizer, corpus.bos)), 2)
+    train, sentences = _encode_first(documents, tokenizer, longest, corpus)
+    splits = {"train": replace(train, seconds=train.seconds + reading).times(1 / share, train.source)}
+    if corpus.dataset == "files" and corpus.validation:
+        documents, share, reading = _read_first(corpus, "validation")
+        held_out, more = _encode_first(documents, tokenizer, longest, corpus)
+        splits["validation"] = replace(held_out, seconds=held_out.seconds + reading).times(1 / share, held_out.source)
+        sentences += more
+    else:  # both splits read the same documents
+        odds = (1 - corpus.validation_share) / max(corpus.validation_share, 1e-6)
+        limited = (
+            corpus.limit and splits["train"].documents >= corpus.limit
+        )  # then validation reads on, to its own limit
+        factor, again = (1.0, odds) if limited else (1 / max(odds, 1e-6), 1.0)
+        seconds = (factor * train.seconds + again * reading) / share
+        splits["validation"] = replace(train.times(factor / share, "estimated"), seconds=seconds)
+    for name, split in splits.items():
+        if name in written:
+            splits[name] = replace(read_size(written[name]), seconds=split.seconds)
+        elif name in tokens:
+            splits[name] = split.times(tokens[name] / split.tokens, "given tokens")
+        elif hub:
+            splits[name] = split.times(_hub_bytes(corpus, name) / split.text_bytes, "the size that the hub tells")
+    return splits, sentences
 
 
-def from_tokens(tokens: int) -> Split:
-    """A split of which only the number of tokens is known: sentences of a usual length."""
-    size, sentences = tokens * BYTES_A_TOKEN, tokens / TOKENS_A_SENTENCE
-    square = SPREAD * TOKENS_A_SENTENCE**2
-    return Split(
-        tokens, sentences, sentences / SENTENCES_A_DOCUMENT, size, square, size * SECONDS_A_BYTE, "given tokens"
-    )
+def _read_first(corpus: Corpus, split: str) -> tuple[list[Document], float, float]:
+    """The first documents of a split, the share of its text that they are, and the seconds to read them."""
+    documents, size, start, share = [], 0, time.process_time(), 1.0
+    for document in (source := read_documents(corpus, split)):
+        documents.append(document)
+        size += len(document.text) + 1
+        if size > READ_BYTES and corpus.dataset == "files":
+            share = _share_read(find_files(corpus_sources(corpus, split)[0]), document.name, size)
+            share = max(share, len(documents) / corpus.limit) if corpus.limit else share
+            break
+    del source  # it held the file open, which tells how far it was read
+    return documents, min(share, 1.0), time.process_time() - start
 
 
-def estimate(documents: list[Document], factor: float, total: float, tokenizer, longest: int, corpus: Corpus) -> Split:
-    """A split from documents that are some or all of it.
+def _share_read(paths: list[str], last: str, size: int) -> float:
+    """Share of the bytes of files that is read after the document `last`, "<path>:<number>", and `size` characters."""
+    path, _, number = last.rpartition(":")
+    sizes = [Path(each).stat().st_size for each in paths]
+    opened = {file.path: getattr(file, "position", 0) for file in psutil.Process().open_files()}
+    part = float(opened.get(str(Path(path).resolve()), 0) or size)
+    if path.lower().endswith(".parquet"):
+        from pyarrow import parquet
 
-    Args:
-        factor: what their text is to be multiplied with to make that of the split; 1 where they are all.
-        total: number of documents of the split.
-        longest: most tokens of a sentence.
-    """
-    encode(
-        [Document("", "A word.")], tokenizer, longest, corpus.splitter, corpus.pretokenized, "windows", False
-    )  # wakes
+        part = sizes[paths.index(path)] * (int(number) + 1) / parquet.read_metadata(path).num_rows
+    return (sum(sizes[: paths.index(path)]) + part) / sum(sizes)
+
+
+def _encode_first(documents: list[Document], tokenizer: Any, longest: int, corpus: Corpus) -> tuple[Split, list[str]]:
+    """The size of some documents, as far as the first of them tell, and the sentences of these."""
+    sizes = [len(document.text.encode("utf-8", "replace")) + 1 for document in documents]
+    first = documents[: 1 + sum(size < SAMPLE_BYTES for size in accumulate(sizes))]
+    rest = (corpus.splitter, corpus.pretokenized, corpus.long_sentences, corpus.deduplicate)
+    encode([Document("", "A first word.")], tokenizer, longest, *rest)  # loads what the first call loads
     start = time.process_time()
-    encoded = encode(
-        documents, tokenizer, longest, corpus.splitter, corpus.pretokenized, corpus.long_sentences, corpus.deduplicate
-    )
-    seconds = time.process_time() - start
-    lengths = np.array([len(ids) for ids in encoded.ids] or [0], float)
-    texts = sum(len(text.encode()) for text in encoded.text)
-    sampled = factor != 1
-    return Split(
-        tokens=float(lengths.sum() * factor),
-        sentences=len(encoded.ids) * factor,
-        documents=total,
-        size=texts * factor,
-        square=float((lengths**2).mean()),
-        seconds=seconds * factor,
-        source=f"estimated from {len(documents):,} documents" if sampled else "counted",
-        error=_error(documents, lengths, encoded.document) if sampled else None,
-    )
+    encoded = encode(first, tokenizer, longest, *rest)
+    seconds, tokens = time.process_time() - start, float(sum(map(len, encoded.ids)))
+    if not tokens:
+        raise UserError("The first documents of the corpus hold no sentence of two tokens. Check the corpus settings.")
+    split = Split(tokens, len(encoded.ids), len(first), float(sum(sizes[: len(first)])), seconds, "counted")
+    if len(first) < len(documents):
+        split = split.times(sum(sizes) / split.text_bytes, f"estimated from {len(first):,} documents")
+    return split, list(encoded.text)
 
 
-def _error(documents: list[Document], lengths: np.ndarray, document: list[int]) -> float:
-    """Twice the relative standard error of tokens a byte, from parts of a sample that follow one another."""
-    groups = min(GROUPS, len(documents))
-    if groups < 2:
-        return math.inf
-    group = np.arange(len(documents)) * groups // len(documents)
-    sizes = np.bincount(group, weights=[len(found.text.encode("utf-8", "replace")) + 1 for found in documents])
-    tokens = np.bincount(group[np.asarray(document, int)], weights=lengths[: len(document)], minlength=groups)
-    rates = tokens / sizes
-    return float(2 * rates.std(ddof=1) / math.sqrt(groups) / max(rates.mean(), 1e-9))
-
-
-def _made(run: str, split: str, corpus: Corpus) -> Split | None:
-    """A split that already stands in its file, by the same settings."""
-    path = Path("results") / run / "corpus" / f"{split}.h5"
-    if not path.exists():
-        return None
+def read_size(path: Path) -> Split:
+    """The size of a split that has been written."""
     with hdf5.open(path, "corpus") as file:
-        if json.loads(file.attrs.get("settings", "{}")) != corpus.model_dump():
-            return None
-        lengths = np.diff(file["sentence_offset"][...]).astype(float)
-        return Split(
-            tokens=float(lengths.sum()),
-            sentences=len(lengths),
-            documents=len(file["document_name_offset"]) - 1,
-            size=float(len(file["text"])),
-            square=float((lengths**2).mean()),
-            seconds=0.0,
-            source="read from its file",
-        )
+        names = ("tokens", "sentence_offset", "document_name_offset", "text")
+        tokens, sentences, documents, text_bytes = (float(len(file[name])) for name in names)
+    return Split(tokens, sentences - 1, documents - 1, text_bytes, 0.0, "read from its file")
 
 
-def _from_files(corpus: Corpus, split: str) -> tuple[list[Document], float, float]:
-    """Documents of local files: all of a small corpus, pieces of a large one."""
-    sources, shared = corpus_sources(corpus, split)
-    paths = [Path(path) for path in find_files(sources)]
-    if sum(path.stat().st_size for path in paths) <= BUDGET and not any(
-        path.suffix.lower() in (".gz", ".parquet") for path in paths
-    ):
-        documents = list(read_documents(corpus, split))
-        return documents, 1.0, float(len(documents))
-    documents, factor = sample_files(paths, corpus)
-    share = 1.0 if not shared else corpus.validation_share if split == "validation" else 1 - corpus.validation_share
-    total = len(documents) * factor * share
-    kept = min(1.0, corpus.limit / max(total, 1)) if corpus.limit else 1.0
-    return documents, factor * share * kept, total * kept
-
-
-def _from_hub(corpus: Corpus, split: str) -> Split:
-    """A hub data set's split by the size that the hub knows of it; nothing is downloaded but that."""
-    sources, shared = corpus_sources(corpus, split)
-    info = _hub_split(corpus, sources[0])
-    if info is None or not info.num_examples or not info.num_bytes:
-        raise UserError(
-            f"How large {corpus.dataset} is cannot be known from here: pass --train-tokens and --validation-tokens."
-        )
-    share = 1.0 if not shared else corpus.validation_share if split == "validation" else 1 - corpus.validation_share
-    documents = info.num_examples * share
-    kept = min(1.0, corpus.limit / documents) if corpus.limit else 1.0
-    found = from_tokens(round(info.num_bytes * share * kept / BYTES_A_TOKEN))
-    return replace(found, documents=documents * kept, source=f"the hub's size of it, at {BYTES_A_TOKEN} bytes a token")
-
-
-def _hub_split(corpus: Corpus, name: str):
-    """What the hub says of a split; None where it says nothing, or cannot be asked."""
+def _hub_bytes(corpus: Corpus, split: str) -> float:
+    """Bytes of text of a split of a hub data set, from the description of the data set."""
     import datasets
 
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    config = None if corpus.config == "default" else corpus.config
+    sources, shared = corpus_sources(corpus, split)
+    config, found, reason = None if corpus.config == "default" else corpus.config, None, "the hub does not tell"
     try:
-        splits = datasets.load_dataset_builder(corpus.dataset, config, revision=corpus.revision).info.splits or {}
-    except Exception as error:  # as in `corpus.read`: dozens of classes, offline among them
+        splits = datasets.load_dataset_builder(corpus.dataset, config, revision=corpus.revision).info.splits
+        found = (splits or {}).get(sources[0])
+    except Exception as error:  # the library raises dozens of classes here, offline among them
         reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"How large {corpus.dataset} is cannot be known from here ({reason}): pass --train-tokens and --validation-tokens."
-        ) from error
-    return splits.get(name)
-
-
-@functools.cache
-def _embedded_documents() -> list[Document]:
-    from ffkv.corpus.python_docs import documents
-
-    return list(documents())
-
-
-def _tokenizer(run: str, settings: Settings, documents: list[Document]):
-    """The run's tokenizer; that of an embedded model that is still to be trained is learnt here, as its training does."""
-    if settings.model.checkpoint != EMBEDDED:
-        model = settings.model
-        return load_tokenizer(model.checkpoint, model.revision, model.trust_remote_code)
-    trained = Path("results") / run / "checkpoint"
-    if (trained / "tokenizer.json").exists():
-        return load_tokenizer(trained)
-    from ffkv.embedded.tokenizer import train_tokenizer
-
-    corpus = settings.corpus if settings.corpus.dataset == EMBEDDED else Corpus()
-    paragraphs = (part for found in select_split(documents, corpus, "train") for part in found.text.splitlines())
-    return train_tokenizer(paragraphs, settings.embedded.vocabulary, settings.embedded.context)
+    if found is None or not found.num_examples or not found.num_bytes:
+        remedy = "Pass --train-tokens and --validation-tokens."
+        raise UserError(f"The size of {corpus.dataset} is not known ({reason}). {remedy}")
+    held_out = corpus.validation_share if split == "validation" else 1 - corpus.validation_share
+    documents = found.num_examples * (held_out if shared else 1.0)
+    return found.num_bytes / found.num_examples * min(documents, corpus.limit or documents)

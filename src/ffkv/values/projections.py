@@ -11,7 +11,7 @@ from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import dataset
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Projections:
     """Top and bottom tokens of the values of some layers, one row per memory. Bottom tokens: what negative coefficients promote.
 

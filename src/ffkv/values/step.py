@@ -95,7 +95,7 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
                     arrays[name][rows[chunk]] = result.cpu().numpy()
                 bar.update(chunk.stop - chunk.start)
     ranks = np.where(w == NONE, np.int32(-1), arrays.pop("rank"))
-    return Projections(values.layer, values.memory, norm=values.norm, attributes={}, **arrays), ranks
+    return Projections(layer=values.layer, memory=values.memory, norm=values.norm, attributes={}, **arrays), ranks
 
 
 def describe_logits(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Tensor]:

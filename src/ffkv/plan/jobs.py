@@ -1,0 +1,105 @@
+"""The jobs of a settings file, as Snakemake lists them. Run as a program, this module prints them as JSON."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+import ffkv
+from ffkv.errors import UserError
+
+SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(ffkv.__file__).parent / "workflow/Snakefile")
+
+
+LIBRARIES = {  # what jobs import: without torch, and further modules with it
+    False: ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
+    True: ("ffkv.model.checkpoint.load", "ffkv.model.head.head_file", "transformers.models.gpt2.modeling_gpt2"),
+}
+
+
+class Job(NamedTuple):
+    """One job of the workflow.
+
+    Attributes:
+        rule: name of its rule.
+        run: name of its run.
+        threads: threads that it may use.
+        command: its shell command.
+        inputs: paths that it reads.
+        outputs: paths that it writes.
+        done: whether each output exists and Snakemake would not run it again.
+    """
+
+    rule: str
+    run: str
+    threads: int
+    command: str
+    inputs: list[str]
+    outputs: list[str]
+    done: bool
+
+
+def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
+    """Starts a Snakemake, in a process of its own, that lists the jobs of a settings file for runs in a folder."""
+    snakefile = next(path for path in SNAKEFILES if path.exists()).resolve()
+    words = [sys.executable, "-m", __name__, snakefile, folder.resolve(), configfile.resolve(), str(cores)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the rules look for `ffkv`
+    environment = {**os.environ, "PATH": path}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
+    """Waits for a Snakemake of `ask_snakemake` and returns the jobs that it lists.
+
+    Raises:
+        UserError: Snakemake refuses the settings or lacks an input.
+    """
+    listed, messages = snakemake.communicate()
+    if snakemake.returncode:
+        raise UserError(f"Snakemake cannot plan these runs: {messages.strip()[-1500:]}")
+    return [Job(*job) for job in json.loads(listed.splitlines()[-1])]
+
+
+def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[Job]:
+    """The jobs of a settings file, done or not, from a dry run."""
+    from snakemake.api import SnakemakeApi
+    from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
+
+    with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+        settings = ResourceSettings(cores=int(cores)), ConfigSettings(configfiles=[Path(configfile)])
+        workflow = api.workflow(*settings, snakefile=Path(snakefile), workdir=Path(folder))
+        workflow.dag().execute_workflow(executor="dryrun")
+        dag = workflow._workflow.dag  # no public way lists the jobs that are done
+        return [_job(job, dag.needrun(job)) for job in dag.jobs if job.output]
+
+
+def _job(job: Any, to_run: bool) -> Job:
+    inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
+    done = not to_run and all(Path(path).exists() for path in outputs)
+    run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
+    return Job(job.rule.name, run, job.threads, command, inputs, outputs, done)
+
+
+@cache
+def import_libraries() -> dict[bool, tuple[float, float]]:
+    """Imports what jobs import: seconds and bytes at the start of a job, without torch (False) and with it (True).
+
+    To be called before anything else imports them.
+    """
+    taken = {}
+    for with_torch, modules in LIBRARIES.items():
+        for module in modules:
+            importlib.import_module(module)
+        taken[with_torch] = time.process_time(), float(psutil.Process().memory_info().rss)
+    return taken
+
+
+if __name__ == "__main__":
+    print(json.dumps(list_jobs(*sys.argv[1:])))
