@@ -112,10 +112,9 @@ def ids_of(corpus: Corpus, sentences: Iterable[int]) -> torch.Tensor:
 
 def _random_gpt2(shape: Shape) -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    names = ("n_layer", "n_embd", "n_inner", "vocab_size")
-    ids = {"bos_token_id": 0, "eos_token_id": 0}
-    config = GPT2Config(**dict(zip(names, shape)), **ids, n_head=max(1, shape.width // 64), n_positions=256)
-    return GPT2LMHeadModel(config).eval()
+    settings: dict[str, Any] = dict(zip(("n_layer", "n_embd", "n_inner", "vocab_size"), shape))
+    settings |= {"n_head": max(1, shape.width // 64), "n_positions": 256, "bos_token_id": 0, "eos_token_id": 0}
+    return GPT2LMHeadModel(GPT2Config(**settings)).eval()
 
 
 def _word_tokenizer(words: int) -> PreTrainedTokenizerFast:

@@ -71,7 +71,7 @@ class Comparison:
         unit: words that follow the number in the table.
         at_most: whether the target is an upper limit, not a lower one.
         rounds: number of runs of each contender.
-        note: what a reader must know besides.
+        note: a remark for the reader of the table.
     """
 
     case: str
@@ -124,7 +124,8 @@ def run_contender(contender: Contender, scratch: Path) -> Measurement:
     code = "import sys; from benchmarks.measure import work_once; work_once(*sys.argv[1:])"
     environment = {**os.environ, **ONE_THREAD, "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{ROOT / 'src'}"}
     with tempfile.NamedTemporaryFile(dir=scratch, suffix=".json") as answer, tempfile.TemporaryFile() as output:
-        command = [contender.python, "-c", code, contender.function, scratch, arguments, answer.name]
+        command: list[str | Path] = [contender.python, "-c", code]
+        command += [contender.function, scratch, arguments, answer.name]
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -139,7 +140,7 @@ def run_contender(contender: Contender, scratch: Path) -> Measurement:
 
 
 def work_once(function: str, scratch: str, arguments: str, answer: str) -> None:
-    """Prepares the work of a contender, does it once, and writes what it took into the file `answer`."""
+    """Prepares the work of a contender, does it once, and writes its time into the file `answer`."""
     module, name = function.split(":")
     try:
         work = getattr(importlib.import_module(module), name)(Path(scratch), **json.loads(arguments))
@@ -177,7 +178,13 @@ def measure(
                 result = comparison.result(rounds[-1])
                 report(f"{comparison.case}, {comparison.shape}: {result:.3g} {comparison.unit}")
     except Unmeasured as reason:
-        missing = {"measured": None, "met": None, "spread": None, "contenders": {}, "note": f"not measured: {reason}"}
+        missing: dict[str, Any] = {
+            "measured": None,
+            "met": None,
+            "spread": None,
+            "contenders": {},
+            "note": f"not measured: {reason}",
+        }
         return [_describe(comparison) | missing for comparison in comparisons]
     medians = {name: _medians([measurements[name] for measurements in rounds]) for name, _ in contenders}
     return [

@@ -1,4 +1,4 @@
-"""What is compared: every module has a list COMPARISONS."""
+"""The cases: each module has a list COMPARISONS."""
 
 import importlib
 import pkgutil

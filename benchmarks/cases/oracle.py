@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import ROOT, Comparison, Contender, Unmeasured, Work, run_command
 from ffkv.corpus.step import encode_corpus
@@ -26,11 +27,11 @@ def ffkv(scratch: Path) -> Work:
         text = folder / "sentences.txt"
         text.write_text("\n".join(json.loads((ORACLE / "sentences.json").read_text())))
         prove(Model(checkpoint=str(ORACLE / "model"), device="cpu")).write(folder / "model")
-        lines = {"dataset": "files", "splitter": "line", "pretokenized": True, "deduplicate": False}
+        lines: dict[str, Any] = {"dataset": "files", "splitter": "line", "pretokenized": True, "deduplicate": False}
         files = Corpus(**lines, train=[str(text)], validation=[str(text)])
         encode_corpus(folder / "model", "train", files, folder / "train.h5")
     inputs = ("--model", folder / "model", "--corpus", folder / "train.h5", "--output", folder / "triggers.h5")
-    command = (Path(sys.executable).parent / "ffkv", "triggers", *inputs, *OPTIONS.split())
+    command: list[str | Path] = [Path(sys.executable).parent / "ffkv", "triggers", *inputs, *OPTIONS.split()]
     return lambda: {"command": run_command(*command, env={**os.environ, "HF_HUB_OFFLINE": "1"})}
 
 

@@ -2,8 +2,8 @@
 
 The work: for every key, the 50 sentences with the highest positive coefficients. The coefficient of a sentence is the
 maximum over its positions. All contenders read the same checkpoint and the same sentences, on one thread, without
-gradients. Contenders that cut batches cut the same batches. The libraries keep only what this work asks for. ffkv keeps what
-it always keeps: also positions, following tokens and statistics. The setting of the memory allocator
+gradients. Contenders that cut batches cut the same batches. The libraries keep only coefficients and sentences. ffkv keeps
+also positions, following tokens and statistics, as always. The setting of the memory allocator
 (`ffkv.process.runtime.configure`) is a part of ffkv: the libraries run with the system's setting, as for their users.
 
 The results must be right. Before a contender starts, the maxima of all sentences are computed by the bare model, one sentence
@@ -192,7 +192,7 @@ def _checkpoint(folder: Path) -> GPT2LMHeadModel:
     return GPT2LMHeadModel.from_pretrained(folder.parent / "checkpoint").eval()
 
 
-LIBRARIES = {
+LIBRARIES: dict[str, Callable[..., Find]] = {
     "ffkv": with_ffkv,
     "TransformerLens": with_transformer_lens,
     "TransformerLens without logits": partial(with_transformer_lens, logits_to_keep=1),

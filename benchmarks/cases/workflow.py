@@ -21,7 +21,8 @@ def ffkv(scratch: Path) -> Work:
     """`snakemake --cores 2` with config.yaml, from nothing to the report."""
     folder = scratch / f"run-{time.time_ns()}"
     folder.mkdir()
-    command = [Path(sys.executable).parent / "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", folder]
+    program = Path(sys.executable).parent / "snakemake"
+    command: list[str | Path] = [program, "--snakefile", ROOT / "Snakefile", "--directory", folder]
     command += ["--configfile", ROOT / "config.yaml", "--workflow-profile", "none", "--cores", str(CORES)]
 
     def work() -> dict[str, float]:
