@@ -21,7 +21,7 @@ SECTIONS = ("Args", "Attributes", "Columns", "Raises", "Returns", "Yields")
 
 
 def page() -> str:
-    """The whole page: an entry per public name, in the order of `ffkv.PUBLIC`."""
+    """The whole page: an entry per public name, in the order of `ffkv.__all__`."""
     names = [name for name in ffkv.__all__ if not inspect.ismodule(getattr(ffkv, name))]
     return "\n".join([HEAD, *(part for name in names for part in _entry(name, getattr(ffkv, name)))])
 

@@ -1,6 +1,5 @@
 """The public names of ffkv: imported when they are used, known to type checkers, described in docs/api.md."""
 
-import ast
 import importlib.util
 import subprocess
 import sys
@@ -29,18 +28,6 @@ def test_opening_a_run_needs_no_torch():
 def test_every_public_name_exists_and_is_documented(name):
     assert name in dir(ffkv)
     assert getattr(ffkv, name).__doc__
-
-
-def test_type_checkers_see_the_same_names():
-    tree = ast.parse((ROOT / "src/ffkv/__init__.py").read_text())
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {
-        alias.asname: f"{line.module}:{alias.name}"
-        for line in block.body
-        if isinstance(line, ast.ImportFrom)
-        for alias in line.names
-    }
-    assert seen == {**ffkv.PUBLIC, "settings": "ffkv:settings"}
 
 
 def test_settings_are_sections_of_ffkv_settings():

@@ -1,0 +1,45 @@
+"""The public names of ffkv, for type checkers, editors and `ffkv.__getattr__`, in the order of docs/api.md."""
+
+# Not sorted:
+# ruff: noqa: I001
+
+# A finished run
+from ffkv.results.run import open as open
+from ffkv.results.run import Run as Run
+from ffkv.results.memory import Memory as Memory
+
+# Steps, in the order of the workflow
+from ffkv.embedded.step import train as train
+from ffkv.model.step import prove as prove
+from ffkv.corpus.step import encode_corpus as encode_corpus
+from ffkv.activations.step import find_triggers as find_triggers
+from ffkv.activations.step import merge_triggers as merge_triggers
+from ffkv.activations.step import sample_prefixes as sample_prefixes
+from ffkv.activations.step import merge_sampled_prefixes as merge_sampled_prefixes
+from ffkv.keys.step import find_patterns as find_patterns
+from ffkv.keys.step import remove_tokens as remove_tokens
+from ffkv.keys.step import measure_precision as measure_precision
+from ffkv.keys.step import summarize_keys as summarize_keys
+from ffkv.values.step import project_values as project_values
+from ffkv.values.step import summarize_values as summarize_values
+from ffkv.composition.step import measure_composition as measure_composition
+from ffkv.composition.step import summarize_composition as summarize_composition
+from ffkv.refinement.step import measure_refinement as measure_refinement
+from ffkv.refinement.step import summarize_refinement as summarize_refinement
+from ffkv.report.step import write_report as write_report
+
+# Files
+from ffkv.corpus.corpus_file import read_corpus as read_corpus
+from ffkv.activations.trigger_file import read_triggers as read_triggers
+from ffkv.activations.trigger_file import write_triggers as write_triggers
+from ffkv.model.values_file import read_values as read_values
+from ffkv.model.checkpoint.load import load as load_model  # noqa: F401 (it has another name here)
+from ffkv.model.head.head_file import load_head as load_head
+
+# Types
+from ffkv.parts import Part as Part
+from ffkv.parts import WHOLE as WHOLE
+from ffkv import settings as settings
+from ffkv.errors import UserError as UserError
+
+__version__: str
