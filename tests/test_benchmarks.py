@@ -102,6 +102,7 @@ def test_a_contender_that_cannot_run_here_is_named(monkeypatch, tmp_path):
     assert "| – | at most 1 | – |" in table([line | {"machine": "a machine"}])
 
 
+@pytest.mark.slow
 def test_a_contender_runs_in_a_process_of_its_own(tmp_path):
     measurement = run_contender(Contender("benchmarks.cases.scale:padding", {"sentences": 500}), tmp_path)
     assert 0.9 < measurement.extra["real"] <= 1
@@ -112,6 +113,7 @@ def test_a_contender_runs_in_a_process_of_its_own(tmp_path):
         run_contender(Contender("benchmarks.cases.scale:padding", {}, tmp_path / "python"), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
 def test_each_case_runs_at_a_tiny_size(name, scratch, in_this_process):
     for comparison in comparisons_of([name]):
