@@ -170,12 +170,12 @@ def test_the_authors_model_is_not_everywhere(monkeypatch, tmp_path):
 
 
 def test_the_jobs_of_a_run_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(workflow, "IMPORT", "print(1.0, 3.0)")
-    for job in ("triggers/0", "triggers/1", "keys_summarize", "write_settings"):
+    monkeypatch.setattr(workflow, "IMPORT", """print('{"tables": [1, 0], "head": [2, 0], "model": [3, 0]}')""")
+    for job in ("triggers/0", "values_project/0", "keys_summarize", "write_settings"):
         path = tmp_path / f"results/demo/benchmarks/{job}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("s\tcpu_time\n3.0\t1.5\n")
-    assert workflow.count_jobs(tmp_path) == {"jobs": 4, "jobs_cpu": 6.0, "starts": 3 + 3 + 1}
+    assert workflow.count_jobs(tmp_path) == {"jobs": 4, "jobs_cpu": 6.0, "starts": 3 + 2 + 1}
 
 
 def test_the_docs_show_the_result_of_every_comparison():
