@@ -1,28 +1,37 @@
 """Random models of a shape and random sentences of WikiText's lengths, made once and kept in a scratch folder."""
 
-import json
-import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from ffkv.corpus.corpus_file import write_corpus
+from benchmarks.measure import Work
+from ffkv.batching import pad
+from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.step import prove
+from ffkv.process.runtime import configure, torch_with
 from ffkv.settings import Model
 
-# Of the sentences of WikiText: median and mean length in tokens of a byte-level BPE; lengths are close to log-normal.
+# Lengths of WikiText's sentences, in tokens of a byte-level BPE: median and mean. The lengths are close to log-normal.
 MEDIAN, MEAN, LONGEST = 21, 25.6, 128
-WARM = 64  # sentences that a pass gets warm with
+WARM = 64  # sentences of the pass that a contender warms up with
 
 
 class Shape(NamedTuple):
-    """Form of a random GPT-2: layers L, width d, memories a layer d_m, vocabulary V."""
+    """Shape of a random GPT-2.
+
+    Attributes:
+        layers: number of layers, L.
+        width: dimensions of the residual stream, d.
+        memories: number of memories per layer, d_m.
+        vocabulary: number of token ids, V.
+    """
 
     layers: int
     width: int
@@ -30,7 +39,7 @@ class Shape(NamedTuple):
     vocabulary: int
 
     def __str__(self) -> str:
-        """As tables show it."""
+        """The shape as the table shows it."""
         return f"L={self.layers} d={self.width} d_m={self.memories} V={self.vocabulary}"
 
 
@@ -38,66 +47,74 @@ GPT2 = Shape(12, 768, 3072, 50257)
 SMALL = Shape(6, 256, 1024, 8192)
 
 
-def lengths(sentences: int, seed: int = 0) -> np.ndarray:
-    """Tokens of each sentence [sentence], drawn like WikiText's."""
+def draw_lengths(sentences: int, seed: int = 0) -> np.ndarray:
+    """Draws the number of tokens of each sentence, as in WikiText [sentence]."""
     sigma = np.sqrt(2 * np.log(MEAN / MEDIAN))
-    drawn = np.random.default_rng(seed).lognormal(np.log(MEDIAN), sigma, sentences)
-    return np.clip(np.round(drawn), 2, LONGEST).astype(np.int64)
+    lengths = np.random.default_rng(seed).lognormal(np.log(MEDIAN), sigma, sentences)
+    return np.clip(np.round(lengths), 2, LONGEST).astype(np.int64)
 
 
-def sentences_of(count: int, vocabulary: int, seed: int = 0, length: int | None = None) -> list[np.ndarray]:
-    """Random ids of sentences [sentence][token], of WikiText's lengths, or all of one length."""
-    sizes = np.full(count, length) if length else lengths(count, seed)
-    ids = np.random.default_rng(seed + 1).integers(1, vocabulary, int(sizes.sum()), dtype=np.int32)
-    return np.split(ids, np.cumsum(sizes)[:-1])
+def draw_sentences(count: int, vocabulary: int, length: int | None = None) -> list[np.ndarray]:
+    """Draws random token ids of sentences [sentence][token]: of WikiText's lengths, or all of one length."""
+    lengths = np.full(count, length) if length else draw_lengths(count)
+    ids = np.random.default_rng(1).integers(1, vocabulary, int(lengths.sum()), dtype=np.int32)
+    return np.split(ids, np.cumsum(lengths)[:-1])
 
 
-def model_folder(scratch: Path, shape: Shape) -> Path:
-    """The model stage's folder of a random GPT-2, values.h5 beside it; the checkpoint stands beside both."""
-    place = scratch / "models" / "-".join(map(str, shape))
-    if not place.exists():
-        checkpoint = place / "checkpoint"
-        _random_gpt2(shape).save_pretrained(checkpoint)
-        _word_tokenizer(shape.vocabulary).save_pretrained(checkpoint)
-        proven = prove(Model(checkpoint=str(checkpoint), device="cpu"))
-        (place / "model").mkdir()
-        proven.write(place / "model", place / "values.h5")
-    return place / "model"
+def make_model(scratch: Path, shape: Sequence[int]) -> Path:
+    """The model folder of a random GPT-2, made if it is not there. Its checkpoint is in the folder beside it."""
+    folder = scratch / "models" / "-".join(map(str, shape))
+    if not folder.exists():
+        checkpoint = folder / "checkpoint"
+        _random_gpt2(Shape(*shape)).save_pretrained(checkpoint)
+        _word_tokenizer(Shape(*shape).vocabulary).save_pretrained(checkpoint)
+        (folder / "model").mkdir()
+        prove(Model(checkpoint=str(checkpoint), device="cpu")).write(folder / "model")
+    return folder / "model"
 
 
-def corpus_file(scratch: Path, model: Path, count: int, length: int | None = None) -> Path:
-    """`corpus/<split>.h5` of so many random sentences, for a model of `model_folder`; `length`: see `sentences_of`."""
+def prepare_model(scratch: Path, shape: Sequence[int]) -> Path:
+    """Configures this process as ffkv's commands do, with one thread; returns the folder of `make_model`."""
+    configure(1)
+    torch_with(1)
+    return make_model(scratch, shape)
+
+
+def make_corpora(scratch: Path, model: Path, sentences: int = WARM, length: int | None = None) -> tuple[Corpus, Corpus]:
+    """A corpus of `sentences` random sentences, and a small one to warm up with, made if they are not there.
+
+    All sentences have `length` tokens, or WikiText's lengths if it is None.
+    """
     anatomy = read_anatomy(model)
-    path = scratch / "corpora" / (f"{anatomy.vocabulary}-{count}" + (f"-{length}" if length else "") + ".h5")
-    if not path.exists():
-        ids = sentences_of(count, anatomy.vocabulary, length=length)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        encoded = Encoded(
-            ids=ids,
-            ends=[np.arange(1, len(sentence) + 1, dtype=np.int32) for sentence in ids],
-            text=["x" * len(sentence) for sentence in ids],
-            document=list(range(count)),
-            multiplicity=[1] * count,
-            names=[str(number) for number in range(count)],
-            counts={},
-        )
-        write_corpus(path, encoded, [0], anatomy.vocabulary, True, {"tokenizer_hash": anatomy.tokenizer_hash})
-    return path
+    corpora = []
+    for count in (sentences, WARM):
+        path = scratch / "corpora" / f"{anatomy.vocabulary}-{count}-{length}.h5"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            ids = draw_sentences(count, anatomy.vocabulary, length)
+            encoded = Encoded(
+                ids=ids,
+                ends=[np.arange(1, len(sentence) + 1, dtype=np.int32) for sentence in ids],
+                text=["x" * len(sentence) for sentence in ids],
+                document=list(range(count)),
+                multiplicity=[1] * count,
+                names=[str(number) for number in range(count)],
+            )
+            write_corpus(path, encoded, [0], anatomy.vocabulary, True, {"tokenizer_hash": anatomy.tokenizer_hash})
+        corpora.append(read_corpus(path))
+    return corpora[0], corpora[1]
+
+
+def ids_of(corpus: Corpus, sentences: Iterable[int]) -> torch.Tensor:
+    """The ids that a model reads of some sentences: with BOS, without the last token, padded [sentence, token]."""
+    return pad([np.concatenate([corpus.bos, corpus.ids(sentence)[:-1]]) for sentence in sentences])
 
 
 def _random_gpt2(shape: Shape) -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    config = GPT2Config(
-        n_layer=shape.layers,
-        n_embd=shape.width,
-        n_inner=shape.memories,
-        n_head=max(1, shape.width // 64),
-        vocab_size=shape.vocabulary,
-        n_positions=256,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return GPT2LMHeadModel(config).eval()
+    settings: dict[str, Any] = dict(zip(("n_layer", "n_embd", "n_inner", "vocab_size"), shape))
+    settings |= {"n_head": max(1, shape.width // 64), "n_positions": 256, "bos_token_id": 0, "eos_token_id": 0}
+    return GPT2LMHeadModel(GPT2Config(**settings)).eval()
 
 
 def _word_tokenizer(words: int) -> PreTrainedTokenizerFast:
@@ -106,13 +123,13 @@ def _word_tokenizer(words: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="w0")
 
 
-def main(scratch: str, wanted: str) -> None:
-    """Makes the inputs of arms, from their arguments."""
-    for arguments in json.loads(wanted):
-        folder = model_folder(Path(scratch), Shape(*arguments["shape"]))
-        for count in (WARM, arguments.get("sentences", WARM)):
-            corpus_file(Path(scratch), folder, count, arguments.get("length"))
+def make_all(scratch: Path, contenders: list[dict[str, Any]]) -> Work:
+    """The work of making the inputs of contenders, from their arguments."""
 
+    def work() -> None:
+        for arguments in contenders:
+            if "shape" in arguments:
+                model = make_model(scratch, arguments["shape"])
+                make_corpora(scratch, model, arguments.get("sentences", WARM), arguments.get("length"))
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return work

@@ -1,99 +1,186 @@
-"""The benchmark measures what it says: medians over rounds, targets of both kinds, only equal results."""
+"""The benchmarks measure what they say: medians over rounds, targets of both kinds, the same work at every size."""
 
 import importlib
 import json
-import pkgutil
+import re
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from support import ROOT
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import measure as measuring
-from benchmarks import works
-from benchmarks.__main__ import table
-from benchmarks.measure import Arm, Row, Sample, Unmeasured, cpu_ratio, measure
+from benchmarks import inputs, measure
+from benchmarks.__main__ import PAGE, RESULTS, table
+from benchmarks.cases import NAMES, comparisons_of, oracle, peers, workflow
+from benchmarks.inputs import Shape
+from benchmarks.measure import Comparison, Contender, Measurement, Unmeasured, cpu_ratio, run_contender
 
-FIELDS = {"work", "shape", "measured", "target", "unit", "met", "spread", "arms", "note", "target_is"}
+FIELDS = {"case", "shape", "measured", "target", "unit", "met", "spread", "contenders", "note", "target_is"}
+TINY = {"shape": Shape(2, 16, 32, 500), "sentences": 60, "length": 12, "values": 100, "prefixes": 40}
+SLOW = ("workflow", "oracle")  # whole runs and commands; they have tests of their own
 
 
-def rows_of(**changes) -> Row:
-    arms = {"ours": Arm("ours", {"seconds": [2, 6, 4]}), "theirs": Arm("theirs", {"seconds": [4, 4, 4]})}
-    return Row("work", "shape", arms, cpu_ratio("ours", "theirs"), **{"target": 1.0, "unit": "times"} | changes)
+def make_comparison(**changes) -> Comparison:
+    contenders = {
+        "ours": Contender("ours", {"seconds": [2, 6, 4]}),
+        "theirs": Contender("theirs", {"seconds": [4] * 3}),
+    }
+    fields = {"target": 1.0, "unit": "times"} | changes
+    return Comparison("case", "shape", contenders, cpu_ratio("ours", "theirs"), **fields)
 
 
 @pytest.fixture
-def played(monkeypatch):
-    """Arms that take the seconds that they are told to."""
-    turns = {"ours": 0, "theirs": 0}
-    order = []
+def order(monkeypatch) -> list[str]:
+    """Replaces processes: contenders take the seconds of their arguments. Lists which ran, in order."""
+    order: list[str] = []
 
-    def play(arm: Arm, scratch) -> Sample:
-        order.append(arm.function)
-        seconds = arm.arguments["seconds"][turns[arm.function]]
-        turns[arm.function] += 1
-        return Sample(seconds, seconds, seconds + 1, 10**6, arm.arguments.get("digest", "same"), {"state": 7.0})
+    def run(contender: Contender, scratch) -> Measurement:
+        seconds = contender.arguments["seconds"][order.count(contender.function)]
+        order.append(contender.function)
+        return Measurement(seconds, seconds, seconds + 1, 10**6, {"digest": "same", "tokens": 7.0})
 
-    monkeypatch.setattr(measuring, "run_arm", play)
+    monkeypatch.setattr(measure, "run_contender", run)
     return order
 
 
-def test_the_median_of_the_rounds_decides(played, tmp_path):
-    [line] = measure([rows_of()], tmp_path, lambda text: None)
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Lets contenders run in the process of the tests, whose threads and memory stay as they are."""
+    for module in (inputs, peers):
+        monkeypatch.setattr(module, "configure", lambda threads: None)
+        monkeypatch.setattr(module, "torch_with", lambda threads: torch)
+    with torch.no_grad():
+        yield
+
+
+def work_of(contender: Contender, scratch):
+    """The work of a contender at a tiny size."""
+    module, function = contender.function.split(":")
+    tiny = {name: TINY.get(name, value) for name, value in contender.arguments.items()}
+    return getattr(importlib.import_module(module), function)(scratch, **tiny)
+
+
+def test_the_median_of_the_rounds_decides(order, tmp_path):
+    [line] = measure.measure([make_comparison()], tmp_path, lambda text: None)
     assert (line["measured"], line["spread"], line["met"]) == (1.0, [0.5, 1.5], True)
-    assert line["arms"]["ours"] == {"cpu": 4, "wall": 4, "process": 5, "peak": 10**6, "state": 7.0, "digest": "same"}
-    assert played == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
+    expected = {"cpu": 4, "wall": 4, "process": 5, "peak": 10**6, "tokens": 7.0, "digest": "same"}
+    assert line["contenders"]["ours"] == expected
+    assert order == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
     assert set(line) == FIELDS
 
 
 @pytest.mark.parametrize(("target", "at_most", "met"), [(0.9, True, False), (0.9, False, True), (None, True, None)])
-def test_targets_of_both_kinds(played, tmp_path, target, at_most, met):
-    [line] = measure([rows_of(target=target, at_most=at_most)], tmp_path, lambda text: None)
+def test_targets_of_both_kinds(order, tmp_path, target, at_most, met):
+    [line] = measure.measure([make_comparison(target=target, at_most=at_most)], tmp_path, lambda text: None)
     assert line["met"] is met
 
 
-def test_rows_of_the_same_arms_share_their_runs(played, tmp_path):
-    turned = replace(rows_of(), work="the other way round", measured=cpu_ratio("theirs", "ours"))
-    lines = measure([rows_of(), turned], tmp_path, lambda text: None)
-    assert [(line["work"], line["measured"]) for line in lines] == [("work", 1.0), ("the other way round", 1.0)]
+def test_comparisons_of_the_same_contenders_share_their_runs(order, tmp_path):
+    reverse = replace(make_comparison(), case="reverse", result=cpu_ratio("theirs", "ours"))
+    lines = measure.measure([make_comparison(), reverse], tmp_path, lambda text: None)
+    assert [(line["case"], line["measured"]) for line in lines] == [("case", 1.0), ("reverse", 1.0)]
     assert [line["spread"] for line in lines] == [[0.5, 1.5], [4 / 6, 2.0]]
-    assert len(played) == 6
+    assert len(order) == 6
 
 
-def test_unequal_results_are_not_compared(played, tmp_path):
-    row = rows_of(equal=("ours", "theirs"))
-    row.arms["ours"].arguments["digest"] = "other"
-    with pytest.raises(RuntimeError, match="do not find the same"):
-        measure([row], tmp_path, lambda text: None)
-
-
-def test_an_arm_that_cannot_run_here_is_said_so(monkeypatch, tmp_path):
-    def refuse(arm, scratch):
+def test_a_contender_that_cannot_run_here_is_named(monkeypatch, tmp_path):
+    def refuse(contender, scratch):
         raise Unmeasured("no such thing here")
 
-    monkeypatch.setattr(measuring, "run_arm", refuse)
-    [line] = measure([rows_of()], tmp_path, lambda text: None)
+    monkeypatch.setattr(measure, "run_contender", refuse)
+    [line] = measure.measure([make_comparison()], tmp_path, lambda text: None)
     assert (line["measured"], line["met"], line["note"]) == (None, None, "not measured: no such thing here")
     assert "| – | at most 1 | – |" in table([line | {"machine": "a machine"}])
 
 
-def test_an_arm_runs_in_a_process_of_its_own(tmp_path):
-    sample = measuring.run_arm(Arm("benchmarks.works.scale:padding", {"sentences": 500}), tmp_path)
-    assert 0.9 < sample.extra["sorted"] <= 1 and sample.extra["unsorted"] < 0.6
-    assert sample.process > sample.cpu >= 0 and sample.peak > 10**7
+@pytest.mark.slow
+def test_a_contender_runs_in_a_process_of_its_own(tmp_path):
+    measurement = run_contender(Contender("benchmarks.cases.scale:padding", {"sentences": 500}), tmp_path)
+    assert 0.9 < measurement.extra["real"] <= 1
+    assert measurement.process > measurement.cpu >= 0 and measurement.peak > 10**7
     with pytest.raises(RuntimeError, match=r"ended with 1[\s\S]*no_such_function"):
-        measuring.run_arm(Arm("benchmarks.works.scale:no_such_function"), tmp_path)
+        run_contender(Contender("benchmarks.cases.scale:no_such_function"), tmp_path)
+    with pytest.raises(Unmeasured, match="environment"):
+        run_contender(Contender("benchmarks.cases.scale:padding", {}, tmp_path / "python"), tmp_path)
 
 
-def test_the_docs_show_what_was_measured_of_every_row():
-    rows = [
-        row
-        for module in pkgutil.iter_modules(works.__path__)
-        for row in importlib.import_module(f"benchmarks.works.{module.name}").ROWS
-    ]
-    lines = json.loads((ROOT / "benchmarks/results/latest.json").read_text())
-    assert {(line["work"], line["shape"]) for line in lines} == {(row.work, row.shape) for row in rows}
-    assert table(lines) in (ROOT / "docs/benchmarks.md").read_text()
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
+def test_each_case_runs_at_a_tiny_size(name, scratch, in_this_process):
+    for comparison in comparisons_of([name]):
+        measurements = {
+            name: Measurement(1.0, 1.0, 1.0, 10**6, work_of(contender, scratch)() or {})
+            for name, contender in comparison.contenders.items()
+            if contender.python.exists() and contender.python != peers.PEERS
+        }
+        if set(measurements) == set(comparison.contenders):
+            assert comparison.result(measurements) > 0
+
+
+def test_triggers_by_topk_are_right(scratch, in_this_process, monkeypatch):
+    """The part that TransformerLens and nnsight share, with the bare model in their place."""
+
+    def with_bare_model(folder):
+        model, peaks = peers._checkpoint(folder).transformer, []
+        for block in model.h:
+            block.mlp.c_proj.register_forward_pre_hook(lambda _, tensors: peaks.append(tensors[0].clone()))
+
+        def coefficients(ids):
+            peaks.clear()
+            model(ids, use_cache=False)
+            return list(peaks)
+
+        return peers.by_topk(coefficients, 2 * 32)
+
+    monkeypatch.setitem(peers.LIBRARIES, "bare", with_bare_model)
+    assert peers.find(scratch, TINY["shape"], 60, "bare")() is None
+
+
+@pytest.mark.parametrize("mistake", ["coefficient", "sentence", "twice"])
+def test_wrong_triggers_are_refused(mistake):
+    maxima = np.random.default_rng(0).standard_normal((60, 8)).astype(np.float32)
+    sentence = np.argsort(-maxima, axis=0)[: peers.TOP].T
+    coefficient = np.take_along_axis(maxima, sentence.T, 0).T
+    sentence, coefficient = np.where(coefficient > 0, sentence, -1), np.maximum(coefficient, 0)
+    peers.check(coefficient, sentence, maxima)
+    if mistake == "coefficient":
+        coefficient[3, 0] += 0.1
+    if mistake == "sentence":
+        sentence[3, 0] = sentence[3, 1]
+    if mistake == "twice":
+        maxima[sentence[3, 1], 3] = coefficient[3, 1] = coefficient[3, 0]
+        sentence[3, 1] = sentence[3, 0]
+    with pytest.raises(RuntimeError, match="1 keys have wrong triggers"):
+        peers.check(coefficient, sentence, maxima)
+
+
+def test_the_authors_model_is_not_everywhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(oracle, "ORACLE", tmp_path / "nothing")
+    with pytest.raises(Unmeasured, match="authors"):
+        oracle.ffkv(tmp_path)
+
+
+def test_the_jobs_of_a_run_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(workflow, "IMPORT", "print(1.0, 3.0)")
+    for job in ("triggers/0", "triggers/1", "keys_summarize", "write_settings"):
+        path = tmp_path / f"results/demo/benchmarks/{job}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("s\tcpu_time\n3.0\t1.5\n")
+    assert workflow.count_jobs(tmp_path) == {"jobs": 4, "jobs_cpu": 6.0, "starts": 3 + 3 + 1}
+
+
+def test_the_docs_show_the_result_of_every_comparison():
+    lines, page = json.loads(RESULTS.read_text()), PAGE.read_text()
+    assert {(line["case"], line["shape"]) for line in lines} == {(each.case, each.shape) for each in comparisons_of()}
+    assert table(lines) in page
     assert all({*FIELDS, "machine"} == set(line) for line in lines)
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(NAMES)

@@ -36,24 +36,24 @@ def test_wilson_of_none_all_and_nothing_tried():
 
 
 def test_bootstrap_of_a_constant_is_that_constant():
-    assert bootstrap_mean(np.full(9, 2.5), seed=0) == (2.5, 2.5)
+    assert bootstrap_mean(np.full(9, 2.5), np.random.default_rng(0)) == (2.5, 2.5)
 
 
 def test_bootstrap_is_near_the_normal_interval_and_reproducible():
     sample = np.random.default_rng(0).normal(3, 2, 400)
-    low, high = bootstrap_mean(sample, seed=1)
+    low, high = bootstrap_mean(sample, np.random.default_rng(1))
     half = 1.96 * sample.std() / math.sqrt(400)
     # the ends of 2,000 resamples are known to about a tenth of the half width
     assert (low, high) == (
         pytest.approx(sample.mean() - half, abs=half / 5),
         pytest.approx(sample.mean() + half, abs=half / 5),
     )
-    assert bootstrap_mean(sample, seed=1) == (low, high)
-    assert bootstrap_mean(sample, seed=2) != (low, high)
+    assert bootstrap_mean(sample, np.random.default_rng(1)) == (low, high)
+    assert bootstrap_mean(sample, np.random.default_rng(2)) != (low, high)
 
 
 def test_bootstrap_of_nothing():
-    assert all(map(math.isnan, bootstrap_mean(np.array([]), seed=0)))
+    assert all(map(math.isnan, bootstrap_mean(np.array([]), np.random.default_rng(0))))
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))

@@ -25,12 +25,12 @@ def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[n
     return low, np.where(known & (successes < trials), np.clip(centre + half, 0, 1), 1.0)
 
 
-def bootstrap_mean(sample: np.ndarray, seed: int, resamples: int = 2000) -> tuple[float, float]:
+def bootstrap_mean(sample: np.ndarray, generator: np.random.Generator, resamples: int = 2000) -> tuple[float, float]:
     """Computes the 95 % percentile bootstrap interval of a mean.
 
     Args:
         sample: numbers [n].
-        seed: seed of the resamples.
+        generator: random stream of the resamples.
         resamples: number of resamples.
     Returns:
         Lower and upper bound; both NaN if the sample is empty.
@@ -38,7 +38,6 @@ def bootstrap_mean(sample: np.ndarray, seed: int, resamples: int = 2000) -> tupl
     sample = np.asarray(sample, float)
     if not len(sample):
         return float("nan"), float("nan")
-    generator = np.random.default_rng(seed)
     means = [sample[generator.integers(0, len(sample), len(sample))].mean() for _ in range(resamples)]
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

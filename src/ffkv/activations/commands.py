@@ -92,7 +92,7 @@ def sampled_prefixes(
     output: Path,
     **options: Any,
 ) -> None:
-    """Store y, o and m of one shard of the sampled prefixes."""
+    """Store y, o and m of the sampled prefixes in one shard: FF outputs, block outputs and coefficients."""
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
@@ -108,7 +108,7 @@ def sampled_prefixes(
 @MODEL
 @OUTPUT
 def merge_sampled_prefixes(shards: tuple[Path, ...], model_folder: Path, output: Path) -> None:
-    """Make one sample of the sampled prefixes of SHARDS. The new file reads those of SHARDS, which must stay."""
+    """Merge the sampled prefixes of SHARDS. The new file reads from the files of SHARDS: keep them."""
     from ffkv.activations import merge
 
     merge.merge_sampled_prefixes(shards, model_folder, output)

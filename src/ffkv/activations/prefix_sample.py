@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ffkv.streams import Purpose, random_stream
+
 
 def draw_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws proper prefixes (1 <= position < length), none twice.
@@ -15,7 +17,7 @@ def draw_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple
     Returns:
         Sentence and position of each prefix, sorted by sentence and position [prefix].
     """
-    generator = np.random.default_rng(seed)
+    generator = random_stream(seed, Purpose.SAMPLED_PREFIXES)
     sentence = np.repeat(np.arange(len(lengths)), lengths - 1)
     starts = np.cumsum(lengths - 1) - (lengths - 1)
     position = np.arange(len(sentence)) - starts[sentence] + 1

@@ -32,7 +32,7 @@ def measure(
     layer_group: Part,
     output: Path,
 ) -> None:
-    """Measure on each sampled prefix how the memories of a layer group compose.
+    """Measure how memories compose the output of their layer, on each sampled prefix.
 
     The projections are those of the same layer group. The corpus is the validation split.
     """
@@ -49,7 +49,7 @@ def measure(
 @setting(Composition, "short_prefix")
 @output_option("Folder to write into, composition/.")
 def summarize(by_prefix: tuple[Path, ...], model_folder: Path, short_prefix: int, output: Path) -> None:
-    """Summarize the tables BY_PREFIX of all layer groups into the tables of figures 7 and 8."""
+    """Write the tables of figures 7 and 8. BY_PREFIX are the tables of all layer groups."""
     from ffkv.composition.step import summarize_composition
     from ffkv.files import tables
 

@@ -46,7 +46,7 @@ def patterns(
     output_by_prefix: Path,
     **options: Any,
 ) -> None:
-    """Find patterns in the trigger examples of random keys, and in as many random keys made of random prefixes."""
+    """Find patterns in the trigger examples of random keys. Random prefixes are searched in the same way, as a control."""
     from ffkv.files import tables
     from ffkv.keys.step import find_patterns
 
@@ -76,7 +76,7 @@ def removal(
     output: Path,
     **options: Any,
 ) -> None:
-    """Remove the first, the last or a random token from trigger examples, and measure how coefficients change."""
+    """Measure how coefficients change when a token is removed: the first, the last or a random one."""
     from ffkv.files import tables
     from ffkv.keys.step import remove_tokens
 
@@ -105,7 +105,7 @@ def precision(
     output: Path,
     **options: Any,
 ) -> None:
-    """Compute the coefficients of trigger examples again in float32, and measure the effect of low precision."""
+    """Measure how low precision changes trigger examples. Their coefficients are computed again in float32."""
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
@@ -137,9 +137,9 @@ def summarize(
     seed: int,
     output: Path,
 ) -> None:
-    """Summarize the tables of all layer groups: the tables of figures 2 and 3, and activity.csv.
+    """Write the tables of figures 2 and 3, and activity.csv.
 
-    Give --patterns, --by-prefix and --removal once for each layer group.
+    The input is the tables of all layer groups. Give --patterns, --by-prefix and --removal once for each group.
     """
     from ffkv.files import tables
     from ffkv.keys.step import summarize_keys

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from ffkv.keys.key_sample import SIMILARITY
 from ffkv.keys.topics import Space
+from ffkv.streams import Purpose, random_stream
 
 NULL_DRAWS = 4000  # random keys that a key is compared with; enough for a single key among 200 to pass at 5 %
 DRAWS_PER_BLOCK = 500  # few enough for the sums of their vectors to fit into the cache
@@ -106,7 +106,7 @@ def draw_blocks(pool: Pool, places: np.ndarray, seed: int) -> Iterator[DrawBlock
 
 def _draw_prefixes(pool: Pool, length_class: int, places: int, seed: int) -> np.ndarray:
     """Draws prefixes of the pool into the places of one length class [place, draw]."""
-    generator = np.random.default_rng([seed, SIMILARITY, length_class])
+    generator = random_stream(seed, Purpose.SIMILARITY, length_class)
     low, high = pool.starts[length_class : length_class + 2]
     return generator.integers(low, max(high, low + 1), (places, NULL_DRAWS))
 

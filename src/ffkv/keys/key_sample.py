@@ -8,9 +8,8 @@ import numpy as np
 from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import words
+from ffkv.streams import Purpose, random_stream
 
-# The purpose of a random choice. With the run's seed (and the layer) it makes a random stream of its own.
-KEYS, RANDOM, BACKGROUND, REMOVAL, SIMILARITY = range(5)
 DRAWS_PER_EXAMPLE = 4  # random prefixes drawn for each one that is needed, because some are from the same sentence
 
 
@@ -37,7 +36,7 @@ def sample_keys(triggers: Triggers, layer: int, count: int, seed: int) -> np.nda
         Numbers of the memories in the layer, ascending [key]; all living keys if there are no more than `count`.
     """
     alive = np.flatnonzero(triggers.count[triggers.rows(layer)])
-    generator = np.random.default_rng([seed, KEYS, layer])
+    generator = random_stream(seed, Purpose.SAMPLED_KEYS, layer)
     return np.sort(generator.choice(alive, min(count, len(alive)), replace=False))
 
 
@@ -73,7 +72,7 @@ def random_examples(corpus: Corpus, keys: int, count: int, seed: int, layer: int
 
     A key has fewer than `count` prefixes only if the corpus has hardly more than `count` sentences.
     """
-    generator = np.random.default_rng([seed, RANDOM, layer])
+    generator = random_stream(seed, Purpose.RANDOM_EXAMPLES, layer)
     numbers = generator.integers(0, count_prefixes(corpus), (keys, DRAWS_PER_EXAMPLE * count))
     examples = []
     for key, (sentences, positions) in enumerate(zip(*locate_prefixes(corpus, numbers), strict=True)):
@@ -90,7 +89,7 @@ def first_of_each(sentences: np.ndarray) -> np.ndarray:
 
 def background_prefixes(corpus: Corpus, count: int, seed: int) -> list[list[str]]:
     """The words of `count` different random prefixes of a corpus; of all prefixes if there are no more."""
-    generator = np.random.default_rng([seed, BACKGROUND])
+    generator = random_stream(seed, Purpose.BACKGROUND_PREFIXES)
     total = count_prefixes(corpus)
     numbers = np.sort(generator.choice(total, min(count, total), replace=False))
     return prefix_words(corpus, *locate_prefixes(corpus, numbers))
@@ -131,8 +130,3 @@ def trigger_prefixes(
     ids = [corpus.ids(triggers.sentence[place])[: triggers.position[place]] for place in places]
     coefficients = np.array([triggers.coefficient[place] for place in places], np.float32)
     return np.repeat(keys, counts), coefficients, ids
-
-
-def removal_stream(seed: int, layer: int) -> np.random.Generator:
-    """The random stream that chooses the removed tokens of a layer."""
-    return np.random.default_rng([seed, REMOVAL, layer])

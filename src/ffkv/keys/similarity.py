@@ -9,8 +9,8 @@ from threadpoolctl import threadpool_limits
 
 from ffkv.keys.chance import LENGTH_CLASSES, length_class
 from ffkv.keys.draws import NULL_DRAWS, Pool, draw_blocks, mean_cosine
-from ffkv.keys.key_sample import SIMILARITY
 from ffkv.keys.topics import Space, content_words
+from ffkv.streams import Purpose, random_stream
 
 CHANCE = 0.05  # share of random prefixes that are near enough to a key's prefixes to count as members
 ROUNDING = 1e-5  # similarities that differ by less are equal
@@ -42,7 +42,8 @@ def fill_pool(space: Space, prefixes: Prefixes, key_prefixes: int, seed: int) ->
         prefixes: words of random prefixes [prefix][word].
         key_prefixes: number of prefixes per key.
     """
-    shuffled = np.random.default_rng([seed, SIMILARITY]).permutation(len(prefixes)).tolist()
+    # The same stream as that of the draws of length class 0. Another one would change the numbers of figure 2.
+    shuffled = random_stream(seed, Purpose.SIMILARITY).permutation(len(prefixes)).tolist()
     keys = [
         [prefixes[number] for number in shuffled[start : start + key_prefixes]]
         for start in range(0, len(prefixes), key_prefixes)

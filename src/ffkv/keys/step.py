@@ -15,7 +15,7 @@ from ffkv.activations.trigger_file import Triggers, read_triggers
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.files import tables
 from ffkv.keys import summaries
-from ffkv.keys.key_sample import removal_stream, sample_examples, sample_keys, trigger_prefixes
+from ffkv.keys.key_sample import sample_examples, sample_keys, trigger_prefixes
 from ffkv.keys.patterns import detect_patterns, prepare_detector
 from ffkv.keys.precision import PRECISION, precision_row, rescore
 from ffkv.keys.removal import Coefficients, relative_changes
@@ -24,6 +24,7 @@ from ffkv.model.anatomy import read_anatomy
 from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.settings import Activations, Keys
+from ffkv.streams import Purpose, random_stream
 
 if TYPE_CHECKING:
     from ffkv.model.checkpoint.load import LoadedModel
@@ -101,7 +102,9 @@ def remove_tokens(
             keys = sample_keys(examples, layer, settings.per_layer, seed)
             memories, _, prefixes = trigger_prefixes(examples, sentences, layer, keys, settings.removal_triggers)
             coefficients = _coefficients(loaded, layer, batch_tokens)
-            changes = relative_changes(prefixes, memories, sentences.bos, coefficients, removal_stream(seed, layer))
+            changes = relative_changes(
+                prefixes, memories, sentences.bos, coefficients, random_stream(seed, Purpose.REMOVED_TOKENS, layer)
+            )
             rows += removal_rows(layer, keys, memories, changes)
             bar.update()
     return tables.identify(make_table(rows, REMOVAL), examples.attributes)

@@ -12,6 +12,7 @@ from ffkv.activations.trigger_file import Triggers
 from ffkv.intervals import bootstrap_mean
 from ffkv.keys.patterns import CATEGORIES
 from ffkv.keys.removal import REMOVED
+from ffkv.streams import Purpose, random_stream
 
 SAMPLES = ("trigger", "random")
 
@@ -46,12 +47,13 @@ def count_patterns(patterns: pd.DataFrame, by_prefix: pd.DataFrame, layers: int)
 def average_removals(removal: pd.DataFrame, layers: int, seed: int) -> pd.DataFrame:
     """Mean over keys of their mean change, with its 95 % bootstrap interval, one row per layer and removal (figure 3)."""
     rows = []
-    for number, (layer, removed) in enumerate(product(range(layers), REMOVED)):
+    for layer, (number, removed) in product(range(layers), enumerate(REMOVED)):
         by_key = removal[(removal["layer"] == layer) & (removal["removed"] == removed)]
         changes = by_key["change"].dropna().to_numpy()
         triggers, skipped = by_key["triggers"].sum(), by_key["skipped"].sum()
         mean = changes.mean() if len(changes) else np.nan
-        rows.append((layer, removed, len(changes), triggers, skipped, mean, *bootstrap_mean(changes, seed + number)))
+        stream = random_stream(seed, Purpose.REMOVAL_BOOTSTRAP, layer, number)
+        rows.append((layer, removed, len(changes), triggers, skipped, mean, *bootstrap_mean(changes, stream)))
     return pd.DataFrame(rows, columns=["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high"])
 
 

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import stop_words, words
+from ffkv.streams import Purpose, random_stream
 
 PASSAGE_SENTENCES = 10  # sentences of one document per passage
 PASSAGES = 20_000  # maximum number of passages that are read, so that a large corpus takes no longer than a medium one
@@ -77,7 +78,10 @@ def fit_space(corpus: Corpus, prefixes: Sequence[Sequence[str]], seed: int) -> S
         corpus: its passages are the documents of the latent space.
         prefixes: words of random prefixes; their mean becomes the origin [prefix][word].
     """
-    texts = [content_words(words(text, corpus.pretokenized)) for text in passages(corpus, np.random.default_rng(seed))]
+    texts = [
+        content_words(words(text, corpus.pretokenized))
+        for text in passages(corpus, random_stream(seed, Purpose.PASSAGES))
+    ]
     vectorizer = TfidfVectorizer(analyzer=list, min_df=2, max_df=0.5, max_features=KNOWN_WORDS, sublinear_tf=True)
     try:
         weights = vectorizer.fit_transform(texts)

@@ -6,19 +6,17 @@ from pathlib import Path
 
 import click
 
+from ffkv.options import WRITABLE
+
 TOO_SMALL = 3  # exit code if the disk or the memory does not suffice
 
 
 @click.command()
-@click.option(
-    "--configfile",
-    type=click.Path(path_type=Path),
-    default="config.yaml",
-    show_default=True,
-    help="The settings file, as for snakemake.",
-)
+@click.option("--configfile", type=WRITABLE, default="config.yaml", show_default=True, help="The settings file.")
 @click.option("--cores", type=click.IntRange(1), show_default="all", help="Cores that snakemake may use.")
-@click.option("--train-tokens", type=click.IntRange(2), help="Number of tokens of the train split, if it is not known.")
+@click.option(
+    "--train-tokens", type=click.IntRange(2), help="Number of tokens of the train split, if its size is unknown."
+)
 @click.option("--validation-tokens", type=click.IntRange(2), help="The same for the validation split.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of tables. Sizes are in bytes, times in seconds."
@@ -28,9 +26,9 @@ def plan(
 ) -> None:
     """Predict tokens, disk, memory and time of the runs of a settings file, per rule.
 
-    Call it on the machine and in the folder where snakemake will run. It asks Snakemake what is left to do and runs a small
-    copy of each run in a temporary folder. No weight is read and nothing is kept. Exit code 3 and a warning tell
-    that the disk or the memory does not suffice.
+    Start it on the machine and in the folder where snakemake will run. It asks Snakemake what is left to do and runs a small
+    copy of each run in a temporary folder. It reads no weights and keeps no files. If the disk or the memory does
+    not suffice, it prints a warning, and the exit code is 3.
     """
     from ffkv.process.runtime import configure
 

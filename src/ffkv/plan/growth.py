@@ -27,7 +27,7 @@ class Growth(NamedTuple):
         stored: bytes of all outputs, as far as their descriptions tell.
         rows: of the rest of the outputs.
         once: of the constant part of each job.
-        model: whether a job imports torch.
+        libraries: what a job imports, see `jobs.LIBRARIES`.
     """
 
     work: str = ""
@@ -35,7 +35,7 @@ class Growth(NamedTuple):
     stored: str = ""
     rows: str = ""
     once: str = ""
-    model: bool = True
+    libraries: str = "model"
 
 
 RULES = {
@@ -43,94 +43,85 @@ RULES = {
     "model": Growth("proof", "loading", "model", "vocabulary"),
     "corpus": Growth("", "encoding", "corpus"),
     "triggers": Growth("pass", "passing", "trigger_shards"),
-    "merge_triggers": Growth("trigger_shards", "merging", "triggers", model=False),
+    "merge_triggers": Growth("trigger_shards", "merging", "triggers", libraries="tables"),
     "sampled_prefixes": Growth("prefix_pass", "passing", "sampled"),
-    "merge_sampled_prefixes": Growth(model=False),
-    "keys_patterns": Growth("keys", "triggers", rows="keys", once="passages", model=False),
+    "merge_sampled_prefixes": Growth(libraries="tables"),
+    "keys_patterns": Growth("keys", "triggers", rows="keys", once="passages", libraries="tables"),
     "keys_removal": Growth("removal", "passing", rows="keys"),
     "keys_precision": Growth("precision", "passing"),
-    "keys_summarize": Growth(memory="triggers", model=False),
-    "values_project": Growth("values_read", "reading", "projections", "memories"),
-    "values_summarize": Growth(memory="triggers", model=False),
-    "composition_measure": Growth("states_read", "reading", rows="states"),
-    "composition_summarize": Growth(memory="states", model=False),
-    "refinement_measure": Growth("states_read", "reading", rows="states"),
-    "refinement_summarize": Growth(memory="reading"),
-    "report": Growth(memory="triggers", rows="cards", model=False),
+    "keys_summarize": Growth(memory="triggers", libraries="tables"),
+    "values_project": Growth("values_read", "reading", "projections", "memories", libraries="head"),
+    "values_summarize": Growth(memory="triggers", libraries="tables"),
+    "composition_measure": Growth("states_read", "reading", rows="states", libraries="head"),
+    "composition_summarize": Growth(memory="states", libraries="tables"),
+    "refinement_measure": Growth("states_read", "reading", rows="states", libraries="head"),
+    "refinement_summarize": Growth(memory="reading", libraries="head"),
+    "report": Growth(memory="triggers", rows="cards", libraries="tables"),
 }
 
 
-class Planned(NamedTuple):
-    """What the costs of a run follow from.
-
-    Attributes:
-        settings: its settings.
-        shape: the shape of its model.
-        splits: the sizes of "train" and "validation".
-    """
-
-    settings: Settings
-    shape: Shape
-    splits: dict[str, Split]
-
-
-def measure_amounts(run: Planned, signed: bool) -> dict[str, float]:
+def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split], signed: bool) -> dict[str, float]:
     """How much a run has to do: files and memory in bytes, work in operations, the rest in numbers of things.
 
     Args:
-        run: the run.
+        settings: its settings.
+        shape: the shape of its model.
+        splits: the sizes of "train" and "validation".
         signed: whether coefficients can be negative.
     """
-    settings, shape, splits = run
     train, validation, made, keys = splits["train"], splits["validation"], settings.embedded, settings.keys
-    layers, memories, largest = len(shape.memories), sum(shape.memories), max(shape.memories)
-    t, prefixes = settings.triggers.per_key, int(min(settings.prefixes.count, validation.tokens - validation.sentences))
+    layers, memories, largest, t = (
+        len(shape.memories),
+        sum(shape.memories),
+        max(shape.memories),
+        settings.triggers.per_key,
+    )
+    prefixes = int(min(settings.prefixes.count, validation.tokens - validation.sentences))
     sizes = {"layer": layers, "memory": memories, "largest_layer": largest, "width": shape.width, "rank": t}
     sizes |= {"vocabulary": shape.vocabulary, "prefix": prefixes, "bin": len(HISTOGRAM_EDGES) - 1}
-    top = sizes | {"rank": min(settings.values.top_tokens, shape.vocabulary)}
     triggers = stored_bytes(Triggers, sizes, () if signed and settings.triggers.negative else ("negative",))
     sampled = stored_bytes(SampledPrefixes, sizes, tuple({"x", "factor", "end"} - {*settings.prefixes.keep}))
-    projections, itemsize = stored_bytes(Projections, top), getattr(torch, shape.dtype).itemsize
-    corpus = 0
+    values, sizes["rank"] = stored_bytes(ValuesFile, sizes), min(settings.values.top_tokens, shape.vocabulary)
+    projections, corpus, itemsize = stored_bytes(Projections, sizes), 0, getattr(torch, shape.dtype).itemsize
     for split in splits.values():
         sizes |= {"token": int(split.tokens), "sentence": int(split.sentences), "document": int(split.documents)}
         sizes |= {"text_byte": int(split.text_bytes), "document_name_byte": 40 * int(split.documents)}
         corpus += stored_bytes(Corpus, sizes)
-    weights, head = shape.parameters * itemsize, shape.outside * itemsize
-    batch = 4 * settings.activations.batch_tokens * (8 * largest + 12 * shape.width)
-    block = sampled * min(1, settings.activations.block_sentences / max(prefixes, 1))
-    logits, states = 3 * min(CHUNK_BYTES, 4 * shape.vocabulary * largest), prefixes * layers
-    measured = (min(MEASUREMENTS, made.steps) - 1) * min(SAMPLE_TOKENS, validation.tokens) + validation.tokens
-    chosen = sum(min(keys.per_layer, size) for size in shape.memories)
-    key_pass = chosen * shape.body * (layers + 1) / layers  # a key's pass ends at its own layer
-    return {
-        "train tokens": made.steps * made.batch_tokens,
-        "triggers tokens": train.tokens,
-        "keys": chosen,
-        "memories": memories,
+    weights, head, states = shape.parameters * itemsize, shape.outside * itemsize, prefixes * layers
+    amounts: dict[str, float] = {
         "vocabulary": shape.vocabulary,
+        "memories": memories,
         "states": states,
         "cards": settings.report.cards,
-        "passages": min(train.sentences, PASSAGES * PASSAGE_SENTENCES),
-        "training": (3 * made.steps * made.batch_tokens + measured) * (shape.body + shape.outside),
-        "proof": sum(size * size * shape.width for size in shape.memories) + 40 * shape.body,
-        "pass": train.tokens * shape.body,
-        "prefix_pass": prefixes * shape.body,
-        "removal": key_pass * min(keys.removal_triggers, t),
-        "precision": key_pass * t,
-        "values_read": memories * shape.vocabulary * shape.width,
-        "states_read": states * shape.vocabulary * shape.width,
-        "checkpoint": 4 * shape.parameters,
-        "model": head + stored_bytes(ValuesFile, sizes),
-        "corpus": corpus,
+    }
+    amounts |= {
         "triggers": triggers,
         "trigger_shards": settings.shards * triggers,
         "sampled": sampled,
-        "projections": projections,
-        "trained": 16 * shape.parameters + 20 * train.text_bytes,
-        "encoding": 20 * train.text_bytes,  # lists and arrays per sentence, beside the text
-        "loading": 1.25 * weights + head + 16 * largest * shape.width,
-        "passing": 1.25 * weights + batch + 24 * train.sentences + max(3 * triggers, block),
-        "merging": 5 * triggers,
-        "reading": head + logits + triggers + projections + 4 * prefixes * (2 * largest + 4 * shape.width),
+        "corpus": corpus,
     }
+    amounts |= {"checkpoint": 4 * shape.parameters, "model": head + values, "projections": projections}
+    # Tokens, and work.
+    trained = made.steps * made.batch_tokens
+    measured = (min(MEASUREMENTS, made.steps) - 1) * min(SAMPLE_TOKENS, validation.tokens) + validation.tokens
+    chosen = sum(min(keys.per_layer, size) for size in shape.memories)
+    key_pass = chosen * shape.body * (layers + 1) / layers  # a key's pass ends at its own layer
+    read = shape.vocabulary * shape.width
+    amounts |= {"train tokens": trained, "triggers tokens": train.tokens, "keys": chosen}
+    amounts |= dict.fromkeys(("train text", "corpus text"), train.seconds + validation.seconds)
+    amounts |= {"training": (3 * trained + measured) * (shape.body + shape.outside), "pass": train.tokens * shape.body}
+    amounts |= {"prefix_pass": prefixes * shape.body, "passages": min(train.sentences, PASSAGES * PASSAGE_SENTENCES)}
+    amounts |= {"removal": key_pass * min(keys.removal_triggers, t), "precision": key_pass * t}
+    amounts |= {"values_read": memories * read, "states_read": states * read}
+    amounts |= {"proof": sum(size * size * shape.width for size in shape.memories) + 40 * shape.body}
+    # Memory of a job. Sentences that are encoded are lists and arrays, beside the text.
+    encoding = 20 * train.text_bytes
+    batch = 4 * settings.activations.batch_tokens * (8 * largest + 12 * shape.width) + 24 * train.sentences
+    block = max(3 * triggers, sampled * min(1, settings.activations.block_sentences / max(prefixes, 1)))
+    logits = 3 * min(CHUNK_BYTES, 4 * shape.vocabulary * largest) + 4 * prefixes * (2 * largest + 4 * shape.width)
+    amounts |= {"trained": 16 * shape.parameters + encoding, "encoding": encoding, "merging": 5 * triggers}
+    amounts |= {
+        "loading": 1.25 * weights + head + 16 * largest * shape.width,
+        "passing": 1.25 * weights + batch + block,
+    }
+    return amounts | {"reading": head + logits + triggers + projections}

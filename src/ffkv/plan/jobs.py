@@ -8,7 +8,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -18,9 +18,10 @@ from ffkv.errors import UserError
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(ffkv.__file__).parent / "workflow/Snakefile")
 
 
-LIBRARIES = {  # what jobs import: without torch, and further modules with it
-    False: ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
-    True: ("ffkv.model.checkpoint.load", "ffkv.model.head.head_file", "transformers.models.gpt2.modeling_gpt2"),
+LIBRARIES = {  # what jobs import, each with what is before it: tables only, the head alone, the model
+    "tables": ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
+    "head": ("torch", "ffkv.model.head.head_file"),
+    "model": ("ffkv.model.checkpoint.load", "transformers.models.gpt2.modeling_gpt2"),
 }
 
 
@@ -48,8 +49,9 @@ class Job(NamedTuple):
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
     """Starts a Snakemake, in a process of its own, that lists the jobs of a settings file for runs in a folder."""
-    snakefile = next(path for path in SNAKEFILES if path.exists()).resolve()
-    words = [sys.executable, "-m", __name__, snakefile, folder.resolve(), configfile.resolve(), str(cores)]
+    snakefile = next(path for path in SNAKEFILES if path.exists())
+    paths = [str(path.resolve()) for path in (snakefile, folder, configfile)]
+    words = [sys.executable, "-m", __name__, *paths, str(cores)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the rules look for `ffkv`
     environment = {**os.environ, "PATH": path}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -77,27 +79,26 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
         workflow = api.workflow(*settings, snakefile=Path(snakefile), workdir=Path(folder))
         workflow.dag().execute_workflow(executor="dryrun")
         dag = workflow._workflow.dag  # no public way lists the jobs that are done
-        return [_job(job, dag.needrun(job)) for job in dag.jobs if job.output]
-
-
-def _job(job: Any, to_run: bool) -> Job:
-    inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
-    done = not to_run and all(Path(path).exists() for path in outputs)
-    run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
-    return Job(job.rule.name, run, job.threads, command, inputs, outputs, done)
+        jobs = []
+        for job in dag.jobs:
+            inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
+            done = not dag.needrun(job) and all(Path(path).exists() for path in outputs)
+            run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
+            jobs.append(Job(job.rule.name, run, job.threads, command, inputs, outputs, done))
+    return [job for job in jobs if job.outputs]
 
 
 @cache
-def import_libraries() -> dict[bool, tuple[float, float]]:
-    """Imports what jobs import: seconds and bytes at the start of a job, without torch (False) and with it (True).
+def import_libraries() -> dict[str, tuple[float, float]]:
+    """Imports what jobs import; returns the seconds and the bytes at the start of a job, by `LIBRARIES`.
 
     To be called before anything else imports them.
     """
     taken = {}
-    for with_torch, modules in LIBRARIES.items():
+    for name, modules in LIBRARIES.items():
         for module in modules:
             importlib.import_module(module)
-        taken[with_torch] = time.process_time(), float(psutil.Process().memory_info().rss)
+        taken[name] = time.process_time(), float(psutil.Process().memory_info().rss)
     return taken
 
 

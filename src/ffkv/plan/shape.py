@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from ffkv.embedded.training import make_model
 from ffkv.errors import UserError
 from ffkv.model.checkpoint.read import check_checkpoint, load_form
 from ffkv.model.discover.find import block_of, candidates_of
@@ -39,18 +40,12 @@ class Shape(NamedTuple):
 
 
 def load_model_form(settings: Settings) -> PreTrainedModel:
-    """The model of a run on torch's meta device: all its modules, no weights.
-
-    Raises:
-        UserError: no such checkpoint, or not a causal language model.
-    """
-    if settings.model.checkpoint != EMBEDDED:
-        check_checkpoint(settings.model.checkpoint)
-        return load_form(settings.model)
-    from ffkv.embedded.training import make_model
-
-    with torch.device("meta"):
-        return make_model(settings.embedded, settings.embedded.vocabulary, settings.seed)
+    """The model of a run on torch's meta device: all its modules, no weights. Raises UserError if there is none."""
+    if settings.model.checkpoint == EMBEDDED:
+        with torch.device("meta"):
+            return make_model(settings.embedded, settings.embedded.vocabulary, settings.seed)
+    check_checkpoint(settings.model.checkpoint)
+    return load_form(settings.model)
 
 
 def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
@@ -62,8 +57,8 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
     config, modules = model.config.get_text_config(decoder=True), dict(model.named_modules())
     embedding: Any = model.get_output_embeddings() or model.get_input_embeddings()
     width = getattr(config, "hidden_size", None) or embedding.weight.shape[-1]
-    readers = {name: f"{name}." for name, part in modules.items() if getattr(part, "config", None) is config}
-    text = tuple(readers.values()) if readers and "" not in readers else ("",)  # beside a vision tower it has a name
+    readers = [name for name, part in modules.items() if getattr(part, "config", None) is config]
+    text = tuple(f"{name}." for name in readers) if readers and "" not in readers else ("",)  # not a vision tower
     memories: dict[str, int] = {}
     unused = 0.0
     for name, block in candidates_of(model, modules, second_matrix).items():
@@ -78,15 +73,18 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
     lists = {block.rpartition(".")[0] for block in memories}
     sizes = {name: weight.numel() for name, weight in model.named_parameters()}
     body = sum(size for name, size in sizes.items() if block_of(model, name).rpartition(".")[0] in lists)
-    total, dtype = sum(sizes.values()), str(model.dtype).removeprefix("torch.")
-    counts = total, round(body - unused), total - body
-    return Shape(type(model).__name__, tuple(memories.values()), width, embedding.weight.shape[0], *counts, dtype)
+    counts = (
+        sum(sizes.values()),
+        round(body - unused),
+        sum(sizes.values()) - body,
+        str(model.dtype).removeprefix("torch."),
+    )
+    return Shape(type(model).__name__, tuple(memories.values()), width, embedding.weight.shape[0], *counts)
 
 
-def _memories(module: nn.Module, width: int) -> int:
+def _memories(module: Any, width: int) -> int:
     """Number of memories of a second matrix or a bank of experts; 0 if it does not write into the residual stream."""
     if layout_of(module) is not None:
         return math.prod(shape_of(module))
-    weight: Any = module.weight
-    rows, columns = weight.shape if isinstance(module, nn.Linear) else reversed(weight.shape)
+    rows, columns = module.weight.shape if isinstance(module, nn.Linear) else reversed(module.weight.shape)
     return columns if rows == width else 0

@@ -30,10 +30,10 @@ from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.model.anatomy import read_anatomy
-from ffkv.plan.growth import Planned, measure_amounts
+from ffkv.plan.growth import measure_amounts
 from ffkv.plan.jobs import Job, ask_snakemake, read_jobs
-from ffkv.plan.shape import load_model_form, measure_shape
-from ffkv.plan.text import read_size
+from ffkv.plan.shape import Shape, load_model_form, measure_shape
+from ffkv.plan.text import Split, read_size
 from ffkv.process import progress
 from ffkv.settings import EMBEDDED, Settings
 
@@ -72,13 +72,19 @@ class Trial(NamedTuple):
     signed: bool
 
 
-def try_out(run: Planned, form: Any, sentences: list[str], cores: int, trained: bool) -> Trial:
+Source = tuple[Any, list[str]]  # a model without weights; sentences of a corpus
+
+
+def try_out(
+    settings: Settings, shape: Shape, splits: dict[str, Split], source: Source, cores: int, trained: bool
+) -> Trial:
     """Runs a small copy of a run in a temporary folder.
 
     Args:
-        run: the run.
-        form: its model, without weights.
-        sentences: sentences of its corpus.
+        settings: the settings of the run.
+        shape: the shape of its model.
+        splits: the sizes of its corpus.
+        source: its model without weights, and sentences of its corpus.
         cores: cores that the run may use.
         trained: whether its embedded model exists already.
     Raises:
@@ -86,8 +92,8 @@ def try_out(run: Planned, form: Any, sentences: list[str], cores: int, trained: 
     """
     with tempfile.TemporaryDirectory(prefix="ffkv-plan-") as name:
         folder = Path(name)
-        settings = _small_settings(run, form, sentences, folder, trained)
-        (folder / "config.yaml").write_text(yaml.safe_dump({**settings.model_dump(), "runs": {"trial": {}}}))
+        small = _small_settings(settings, shape, splits, source, folder, trained)
+        (folder / "config.yaml").write_text(yaml.safe_dump({**small.model_dump(), "runs": {"trial": {}}}))
         (folder / "results/trial/logs").mkdir(parents=True)
         jobs = read_jobs(ask_snakemake(folder / "config.yaml", cores, folder))
         measured: dict[str, list[Measured]] = {}
@@ -97,30 +103,30 @@ def try_out(run: Planned, form: Any, sentences: list[str], cores: int, trained: 
                 if (
                     job.rule == "triggers"
                 ):  # once more with triggers as rare as in the run, where they take the time less often
-                    share = (
-                        read_size(folder / "results/trial/corpus/train.h5").sentences / run.splits["train"].sentences
-                    )
-                    rare = max(1, round(min(share, 1.0) * run.settings.triggers.per_key))
+                    share = read_size(folder / "results/trial/corpus/train.h5").sentences / splits["train"].sentences
+                    rare = max(1, round(min(share, 1.0) * settings.triggers.per_key))
                     again = _measure(
                         job._replace(command=re.sub(r"(--per-key[ =])\d+", rf"\g<1>{rare}", job.command)), folder
                     )
                     measured["triggers"] = [again._replace(written=measured["triggers"][0].written)]
             jobs = [job for job in jobs if job not in ready]
-        splits = {split: read_size(folder / f"results/trial/corpus/{split}.h5") for split in run.splits}
+        written = {split: read_size(folder / f"results/trial/corpus/{split}.h5") for split in splits}
         signed = any(layer.signed for layer in read_anatomy(folder / "results/trial/model").layers)
-        small = Planned(settings, measure_shape(load_model_form(settings)), splits)
-        return Trial(measure_amounts(small, signed), measured, signed)
+        small_shape = measure_shape(load_model_form(small))
+        return Trial(measure_amounts(small, small_shape, written, signed), measured, signed)
 
 
-def _small_settings(run: Planned, form: Any, sentences: list[str], folder: Path, trained: bool) -> Settings:
+def _small_settings(
+    settings: Settings, shape: Shape, splits: dict[str, Split], source: Source, folder: Path, trained: bool
+) -> Settings:
     """Settings of the trial; writes a model and a text, unless the trial trains the embedded model."""
-    settings, keys = run.settings, run.settings.keys
-    layer = min(run.shape.body / len(run.shape.memories), LARGEST_LAYER)
-    layers = min(len(run.shape.memories), 2 if 2 * layer < LARGEST_LAYER else 1)
+    (form, sentences), keys = source, settings.keys
+    layer = min(shape.body / len(shape.memories), LARGEST_LAYER)
+    layers = min(len(shape.memories), 2 if 2 * layer < LARGEST_LAYER else 1)
     tokens = max(1000, min(TOKENS, OPERATIONS / (2 * layers * layer)))
     words = accumulate(len(sentence.split()) + 1 for sentence in sentences)
     lines = [" ".join(sentence.split()) for sentence in sentences[: 2 + sum(total < 2 * tokens for total in words)]]
-    share = len(lines) / 2 / min(run.splits["train"].sentences, PASSAGES * PASSAGE_SENTENCES)
+    share = len(lines) / 2 / min(splits["train"].sentences, PASSAGES * PASSAGE_SENTENCES)
     triggers = min(TRIGGERS, settings.triggers.per_key)
     removal = max(2, int(OPERATIONS / (2 * KEYS * 60 * layer)))
     changes: dict[str, dict[str, Any]] = {
@@ -136,23 +142,23 @@ def _small_settings(run: Planned, form: Any, sentences: list[str], folder: Path,
         "embedded": {"layers": layers, "steps": min(STEPS, settings.embedded.steps)},
     }
     if settings.model.checkpoint != EMBEDDED or trained:
-        _write_small_model(run, form, layers, lines, folder / "checkpoint")
-        paths = {split: [str(folder / f"{split}.txt")] for split in run.splits}
+        _write_small_model(shape, form, layers, lines, folder / "checkpoint")
+        paths = {split: [str(folder / f"{split}.txt")] for split in splits}
         for start, path in enumerate(paths.values()):
             Path(path[0]).write_text("\n".join(lines[start::2]), errors="replace")
         changes["corpus"] = {"dataset": "files", "limit": 0, "splitter": "line", "txt_document": "line", **paths}
-        changes["model"] = {"checkpoint": str(folder / "checkpoint"), "revision": "main", "dtype": run.shape.dtype}
+        changes["model"] = {"checkpoint": str(folder / "checkpoint"), "revision": "main", "dtype": shape.dtype}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "layer_groups": layers + 1})
 
 
-def _write_small_model(run: Planned, form: Any, layers: int, sentences: list[str], folder: Path) -> None:
+def _write_small_model(shape: Shape, form: Any, layers: int, sentences: list[str], folder: Path) -> None:
     """Writes a random model with so many layers and a smaller vocabulary than a model, and a tokenizer.
 
     A GPT-2 of the same proportions takes the place of a model with layers that are larger than `LARGEST_LAYER`, and of one
     that transformers cannot make from its config alone.
     """
-    shape, config = run.shape, copy.deepcopy(form.config)
+    config = copy.deepcopy(form.config)
     layer = shape.body / len(shape.memories)
     width = shape.width * min(1.0, (LARGEST_LAYER / layer) ** 0.5)
     columns = max(min(layer, LARGEST_LAYER) / (2 * width) - 2 * width, width)
@@ -193,7 +199,8 @@ def _measure(job: Job, folder: Path) -> Measured:
         raise UserError(f"The trial run of {job.rule} failed: {message or 'its process was killed'}")
     paths = [path for output in job.outputs for path in (folder / output, *(folder / output).rglob("*"))]
     written = sum(path.stat().st_size for path in paths if path.is_file())
-    return Measured(*json.loads((folder / "measured").read_text()), float(written))
+    seconds, working, memory = json.loads((folder / "measured").read_text())
+    return Measured(seconds, working, memory, float(written))
 
 
 def _run(job: Job, folder: Path) -> None:

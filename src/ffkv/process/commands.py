@@ -12,7 +12,10 @@ from ffkv.options import FOLDER
 @click.command()
 @click.option("--directory", "folder", type=FOLDER, default=".", show_default=True, help="The folder of snakemake.")
 @click.option(
-    "--cancel", "cancelling", is_flag=True, help="Do not ask. Without this and without a terminal: only list."
+    "--cancel",
+    "cancelling",
+    is_flag=True,
+    help="Clean up without asking. Without this option, outside a terminal, the command only lists.",
 )
 @click.option("--insist", is_flag=True, help="Assume that a snakemake that was started on another host has ended.")
 def recover(folder: Path, cancelling: bool, insist: bool) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.corpus.corpus_file import Corpus
+from ffkv.streams import Purpose, random_stream
 
 RANDOM_PAIRS = 10_000  # pairs of tokens from which the percentile of a cosine is estimated
 
@@ -20,7 +21,7 @@ def sample_changes(last: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:
         Rows of the table, in its order.
     """
     changed = last[last["top_output"] != last["top_residual"]]
-    sample = np.random.default_rng(seed).permutation(len(changed))[:count]
+    sample = random_stream(seed, Purpose.PREDICTION_CHANGES).permutation(len(changed))[:count]
     return changed.iloc[np.sort(sample)]
 
 
@@ -39,7 +40,7 @@ def measure_closeness(
     """
     unit = embedding / np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-30)
     cosine = (unit[first] * unit[second]).sum(1)
-    generator = np.random.default_rng(seed)
+    generator = random_stream(seed, Purpose.RANDOM_TOKEN_PAIRS)
     a, b = generator.integers(0, len(unit), RANDOM_PAIRS), generator.integers(0, len(unit), RANDOM_PAIRS)
     random_cosines = np.sort((unit[a] * unit[b]).sum(1)[a != b])
     return cosine, np.searchsorted(random_cosines, cosine) / max(len(random_cosines), 1)

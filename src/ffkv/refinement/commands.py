@@ -20,7 +20,7 @@ def refinement() -> None:
 @measures_layers
 @output_option("Table to write, refinement/by_prefix/<group>.parquet.")
 def measure(model_folder: Path, prefixes_file: Path, device: str, layer_group: Part, output: Path) -> None:
-    """Read the predictions of residual, FF output and block output on each sampled prefix in a layer group."""
+    """Read the predictions of r, y and o on each sampled prefix: of the residual, the FF output and the block output."""
     from ffkv.files import tables
     from ffkv.refinement.step import measure_refinement
 
@@ -44,7 +44,7 @@ def summarize(
     seed: int,
     output: Path,
 ) -> None:
-    """Summarize the tables BY_PREFIX of all layer groups into the tables of figures 9 to 11 and of prediction changes.
+    """Write the tables of figures 9 to 11, and prediction_changes.csv. BY_PREFIX are the tables of all layer groups.
 
     The corpus is the validation split.
     """

@@ -33,7 +33,7 @@ def project(
     output_by_memory: Path,
     **options: Any,
 ) -> None:
-    """Project the values of a layer group onto the vocabulary and compare them with their keys' trigger examples."""
+    """Project values onto the vocabulary, for one layer group. Compare them with their keys' trigger examples."""
     from ffkv.files import tables
     from ffkv.values.projections import write_projections
     from ffkv.values.step import project_values
@@ -61,7 +61,7 @@ def summarize(
     output: Path,
     **options: Any,
 ) -> None:
-    """Summarize the tables BY_MEMORY of all layer groups into the tables of figures 4 to 6 and of table 2.
+    """Write the tables of figures 4 to 6 and of table 2. BY_MEMORY are the tables of all layer groups.
 
     The corpus is the train split.
     """

@@ -12,6 +12,7 @@ import pandas as pd
 from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.intervals import boxes, wilson
+from ffkv.streams import Purpose, random_stream
 
 PERMUTATIONS = 1000
 
@@ -56,7 +57,7 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
     rows = []
     for layer, memories in table.groupby("layer"):
         keys = memories[memories["triggers"] > 0]
-        sources = _agreements(keys, frequency, seed + int(layer))
+        sources = _agreements(keys, frequency, random_stream(seed, Purpose.PERMUTED_KEYS, int(layer)))
         counts = (len(keys), len(memories) - len(keys))
         rows += [(layer, source, agreeing, *counts, *rate) for source, (agreeing, *rate) in sources.items()]
         if "negative_triggers" in memories:
@@ -66,12 +67,12 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
     return pd.DataFrame(rows, columns=["layer", "source", "agreeing", "keys", "dead", "rate", "low", "high"])
 
 
-def _agreements(keys: pd.DataFrame, frequency: np.ndarray, seed: int) -> dict[str, Agreement]:
+def _agreements(keys: pd.DataFrame, frequency: np.ndarray, generator: np.random.Generator) -> dict[str, Agreement]:
     """The agreement of a layer's keys and its baselines; a layer of dead keys has no baselines."""
     agreements = {"trigger": count_agreeing(keys["agrees"])}
     if len(keys):
         top, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
-        agreements["permuted"] = permute(top, w, seed)
+        agreements["permuted"] = permute(top, w, generator)
         for source, rate in (("unigram", frequency[top].mean()), ("uniform", 1 / len(frequency))):
             agreements[source] = Agreement(rate * len(keys), rate, rate, rate)  # known exactly
     return agreements
@@ -84,7 +85,7 @@ def count_agreeing(agrees: pd.Series) -> Agreement:
     return Agreement(agreeing, agreeing / keys if keys else np.nan, float(low), float(high))
 
 
-def permute(top: np.ndarray, w: np.ndarray, seed: int) -> Agreement:
+def permute(top: np.ndarray, w: np.ndarray, generator: np.random.Generator) -> Agreement:
     """Agreement of values with the next tokens of randomly permuted keys: the expectation, and the middle 95 % of draws.
 
     Every value meets every key in one of n permutations. The expected number of agreements is therefore the sum over
@@ -93,11 +94,11 @@ def permute(top: np.ndarray, w: np.ndarray, seed: int) -> Agreement:
     Args:
         top: top(v_i) [key].
         w: w_i [key].
+        generator: random stream of the permutations.
     """
     n = len(top)
     tokens = np.union1d(top, w)
     predicted, following = (np.bincount(np.searchsorted(tokens, ids), minlength=len(tokens)) for ids in (top, w))
-    generator = np.random.default_rng(seed)
     rates = [(top == generator.permutation(w)).mean() for _ in range(PERMUTATIONS)]
     low, high = np.quantile(rates, [0.025, 0.975])
     pairs = int(predicted @ following)

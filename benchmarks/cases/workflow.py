@@ -1,0 +1,73 @@
+"""The whole default run: the share of its time that Snakemake and the start of processes take."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.measure import ROOT, Comparison, Contender, Measurement, Work
+from ffkv.plan.growth import RULES
+from ffkv.process.processes import is_step
+
+CORES = 2
+PAUSE = 0.1  # seconds between two looks at the processes
+# Prints the CPU seconds of the imports of a job, without torch and with it.
+IMPORT = "from ffkv.plan.jobs import import_libraries as taken; print(*(seconds for seconds, _ in taken().values()))"
+
+
+def ffkv(scratch: Path) -> Work:
+    """`snakemake --cores 2` with config.yaml, from nothing to the report."""
+    folder = scratch / f"run-{time.time_ns()}"
+    folder.mkdir()
+    program = Path(sys.executable).parent / "snakemake"
+    command: list[str | Path] = [program, "--snakefile", ROOT / "Snakefile", "--directory", folder]
+    command += ["--configfile", ROOT / "config.yaml", "--workflow-profile", "none", "--cores", str(CORES)]
+
+    def work() -> dict[str, float]:
+        process, begin, busy = subprocess.Popen(command), time.monotonic(), 0.0
+        last = begin
+        while process.poll() is None:
+            time.sleep(PAUSE)
+            now = time.monotonic()
+            busy += (now - last) * any(is_step(child) for child in psutil.Process().children(recursive=True))
+            last = now
+        if process.returncode:
+            raise RuntimeError(f"snakemake ended with {process.returncode}")
+        return {"duration": last - begin, "busy": busy, **count_jobs(folder)}
+
+    return work
+
+
+def count_jobs(folder: Path) -> dict[str, float]:
+    """Number of jobs of a run, their CPU seconds, and the CPU seconds of all their imports."""
+    imports = subprocess.run([sys.executable, "-c", IMPORT], stdout=subprocess.PIPE, check=True).stdout.split()
+    counts = {"jobs": 0.0, "jobs_cpu": 0.0, "starts": 0.0}
+    for path in folder.glob("results/*/benchmarks/**/*.tsv"):
+        names, values = (line.split("\t") for line in path.read_text().splitlines()[:2])
+        rule = path.relative_to(folder).parts[3].removesuffix(".tsv")
+        counts["jobs"] += 1
+        counts["jobs_cpu"] += float(dict(zip(names, values))["cpu_time"])
+        counts["starts"] += float(imports[RULES[rule].model]) if rule in RULES else 0.0
+    return counts
+
+
+def added_share(measurements: dict[str, Measurement]) -> float:
+    """Share of the run's time in which no step works, or steps only start (their start is spread over the cores)."""
+    extra = measurements["ffkv"].extra
+    return (extra["duration"] - extra["busy"] + extra["starts"] / CORES) / extra["duration"]
+
+
+COMPARISONS = [
+    Comparison(
+        "the default run",
+        f"config.yaml, {CORES} cores",
+        {"ffkv": Contender(f"{__name__}:ffkv")},
+        added_share,
+        0.25,
+        "of the time is orchestration and process start-up",
+        rounds=1,
+        note="from nothing to the report, with the training of its own model",
+    )
+]

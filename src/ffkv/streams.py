@@ -1,0 +1,35 @@
+"""Streams of random numbers: one for each purpose, layer and seed."""
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """Why random numbers are drawn. A number is never given to another purpose, or results would change."""
+
+    SAMPLED_KEYS = 0
+    RANDOM_EXAMPLES = 1
+    BACKGROUND_PREFIXES = 2
+    REMOVED_TOKENS = 3
+    SIMILARITY = 4
+    SAMPLED_PREFIXES = 5
+    PREDICTION_CHANGES = 6
+    RANDOM_TOKEN_PAIRS = 7
+    PERMUTED_KEYS = 8
+    REMOVAL_BOOTSTRAP = 9
+    PASSAGES = 10
+
+
+def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
+    """A generator of random numbers that no other purpose, part or seed shares.
+
+    Args:
+        seed: the setting `seed`.
+        purpose: why random numbers are drawn.
+        parts: for what they are drawn, such as the layer. A last part of 0 does not change a stream, so a purpose
+            should always have the same number of parts.
+    Returns:
+        A generator. The same arguments always give the same numbers.
+    """
+    return np.random.default_rng([seed, int(purpose), *parts])
