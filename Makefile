@@ -38,8 +38,8 @@ types: install ## Type checker.
 
 docs: install ## Write the generated files: config.yaml, its schema, docs/settings.md, docs/formats.md, docs/api.md.
 	ffkv settings
-	python -m ffkv.files.formats
-	python -m ffkv.reference_api
+	ffkv formats
+	python docs/write_api.py
 
 models: install ## Write docs/architectures.csv: every model type of the installed transformers, proven on a tiny model.
 	ffkv models --prove --output docs/architectures.csv
