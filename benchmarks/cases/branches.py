@@ -9,9 +9,10 @@ from benchmarks.cases.values import multiply, random_values
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
 from ffkv.activations.prefix_file import PrefixLayer
-from ffkv.composition.step import measure_layer as measure_composition
+from ffkv.composition.by_prefix import describe_memories
 from ffkv.model.head.head_file import load_head
-from ffkv.refinement.step import measure_layer as measure_refinement
+from ffkv.model.head.predictions import predictions
+from ffkv.refinement.step import measure_layer
 from ffkv.settings import Composition
 from ffkv.values.step import project
 
@@ -29,8 +30,9 @@ def ffkv(scratch: Path, shape: list[int], prefixes: int, branch: str) -> Work:
 
     def measure(states: PrefixLayer) -> pd.DataFrame:
         if branch == "composition":
-            return measure_composition(head, states, values, 0, Composition().mass)
-        return measure_refinement(head, states, final[: len(states.y)], 0)
+            top_y = predictions(head, states.y, 0).ids
+            return describe_memories(states.m, values.top, top_y, values.norm, Composition().mass)
+        return measure_layer(head, states, final[: len(states.y)], 0)
 
     measure(PrefixLayer(*(getattr(states, name)[:WARM] for name in "ryom")))
     return lambda: {"digest": digest(measure(states).select_dtypes("integer").to_numpy(np.int64))}

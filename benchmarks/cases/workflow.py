@@ -1,5 +1,6 @@
 """The whole default run: the share of its time that Snakemake and the start of processes take."""
 
+import json
 import subprocess
 import sys
 import time
@@ -13,8 +14,8 @@ from ffkv.process.processes import is_step
 
 CORES = 2
 PAUSE = 0.1  # seconds between two looks at the processes
-# Prints the CPU seconds of the imports of a job, without torch and with it.
-IMPORT = "from ffkv.plan.jobs import import_libraries as taken; print(*(seconds for seconds, _ in taken().values()))"
+# Prints the CPU seconds of the imports of a job, by kind of job, and their bytes.
+IMPORT = "import json; from ffkv.plan.jobs import import_libraries; print(json.dumps(import_libraries()))"
 
 
 def ffkv(scratch: Path) -> Work:
@@ -42,14 +43,14 @@ def ffkv(scratch: Path) -> Work:
 
 def count_jobs(folder: Path) -> dict[str, float]:
     """Number of jobs of a run, their CPU seconds, and the CPU seconds of all their imports."""
-    imports = subprocess.run([sys.executable, "-c", IMPORT], stdout=subprocess.PIPE, check=True).stdout.split()
+    imports = json.loads(subprocess.run([sys.executable, "-c", IMPORT], stdout=subprocess.PIPE, check=True).stdout)
     counts = {"jobs": 0.0, "jobs_cpu": 0.0, "starts": 0.0}
     for path in folder.glob("results/*/benchmarks/**/*.tsv"):
         names, values = (line.split("\t") for line in path.read_text().splitlines()[:2])
         rule = path.relative_to(folder).parts[3].removesuffix(".tsv")
         counts["jobs"] += 1
         counts["jobs_cpu"] += float(dict(zip(names, values))["cpu_time"])
-        counts["starts"] += float(imports[RULES[rule].model]) if rule in RULES else 0.0
+        counts["starts"] += imports[RULES[rule].libraries][0] if rule in RULES else 0.0
     return counts
 
 

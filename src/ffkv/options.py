@@ -108,9 +108,7 @@ def _option(model: type[Section], name: str) -> Callable:
     )
 
 
-def seed_option(command: Callable) -> Callable:
-    """Adds `--seed`."""
-    return setting(Settings, "seed")(command)
+seed_option = setting(Settings, "seed")
 
 
 def threads_option(command: Callable) -> Callable:

@@ -68,6 +68,7 @@ def test_the_proof_gets_two_different_pairs_of_sentences_always_the_same(proof):
     assert all(torch.equal(*pair) for pair in zip(*given))
 
 
+@pytest.mark.slow
 def test_rows_come_in_order_and_do_not_depend_on_the_number_of_processes():
     wanted = ["opt", "llama", "gpt2", "mamba"]
     one, two = list(rows(wanted, 1)), list(rows(wanted, 2))

@@ -11,6 +11,8 @@ from ffkv.architectures.tiny import VARIANTS, tiny_model, types
 from ffkv.files.tables import read
 from ffkv.model.discover.calibrate import TOLERANCE
 
+pytestmark = pytest.mark.slow
+
 REQUIRED = (
     "gpt2 opt gpt_neox gptj bloom mpt falcon phi llama mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gemma gemma2 "
     "gemma3_text olmo olmo2 olmo3 olmoe granite cohere stablelm starcoder2 deepseek_v3 gpt_oss phi3 nemotron"

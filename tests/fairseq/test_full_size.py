@@ -15,6 +15,8 @@ from ffkv.fairseq.checkpoint import read_checkpoint
 from ffkv.files import tables
 from ffkv.model.anatomy import read_anatomy
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY, LAYERS, D, MEMORIES = 267_744, 16, 1024, 4096
 PARAMETERS = 246_933_504  # the paper's 247M
 GIB = 2**30

@@ -166,6 +166,7 @@ def everything(path):
         return attributes, {name: file[name][...].tobytes() for name in ("numbers", "rows")}
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_in_a_file_becomes_another_number(tmp_path):
     """Without its sum, as of a file that is too large to be compared whole: the checksums inside are enough."""
     path = tmp_path / "things.h5"

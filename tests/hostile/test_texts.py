@@ -68,6 +68,7 @@ def long_line(byte_model, tmp_path, times: int, *options: str) -> tuple[str, str
     return closed_up(line), "".join(closed_up(made.texts[number]) for number in range(2, len(made)))
 
 
+@pytest.mark.slow
 def test_a_line_of_five_megabytes(byte_model, tmp_path):
     line, kept = long_line(byte_model, tmp_path, 20)
     assert abs(len(kept) - len(line)) <= 20  # parts of one token are left out

@@ -14,7 +14,7 @@ READINGS = {"active": "agreeing", "all": "agreeing_all"}  # reading of "no memor
 
 
 def summarize_active(table: pd.DataFrame) -> pd.DataFrame:
-    """Share of active memories (figure 7): one row per layer, see `ffkv.intervals.boxes`."""
+    """Share of active memories, one `ffkv.intervals.box` per layer (figure 7)."""
     return boxes(table, "share", "prefixes")
 
 

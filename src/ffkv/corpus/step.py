@@ -42,11 +42,7 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
             f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "
             f"and at least 2 are needed ({dict(encoded.counts)}). Check the corpus settings."
         )
-    attributes = {
-        "model": anatomy.checkpoint,
-        "tokenizer_hash": anatomy.tokenizer_hash,
-        "split": split,
-        "settings": settings.model_dump(),
-    }
+    origin = {"model": anatomy.checkpoint, "tokenizer_hash": anatomy.tokenizer_hash, "split": split}
+    attributes = {**origin, "settings": settings.model_dump()}
     write_corpus(Path(output), encoded, bos, anatomy.vocabulary, settings.pretokenized, attributes)
     return read_corpus(Path(output))

@@ -149,18 +149,20 @@ def _csv(path: str, stream: TextIO, field: str) -> Iterator[str]:
         if not row:  # an empty line
             continue
         if header is None:
-            header = row
-            if header.count(field) != 1:
-                raise _no_field(path, field, header) if field not in header else _twice(path, field)
-            column = header.index(field)
+            header, column = row, _column(path, field, row)
         elif len(row) != len(header):
             raise _unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
         else:
             yield row[column]
 
 
-def _twice(path: str, field: str) -> UserError:
-    return UserError(f"{path} has more than one field {field!r}: rename one of them.")
+def _column(path: str, field: str, names: list[str]) -> int:
+    """The place of a field among the names; refuses a field that does not exist or occurs twice."""
+    if field not in names:
+        raise _no_field(path, field, names)
+    if names.count(field) > 1:
+        raise UserError(f"{path} has more than one field {field!r}: rename one of them.")
+    return names.index(field)
 
 
 def _json(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
@@ -238,12 +240,9 @@ def _parquet(path: str, file: Any, field: str) -> Iterator[str | None]:
             file = whole
         try:
             opened = parquet.ParquetFile(file, page_checksum_verification=True)
-            names = opened.schema_arrow.names
-            if names.count(field) != 1:
-                raise _no_field(path, field, names) if field not in names else _twice(path, field)
-            number = 0
+            place, number = _column(path, field, opened.schema_arrow.names), 0
             for batch in opened.iter_batches(256, columns=[field], use_threads=False):
-                for value in batch.column(names.index(field) if batch.num_columns > 1 else 0):
+                for value in batch.column(place if batch.num_columns > 1 else 0):
                     text = value.as_py()
                     if text is not None and not isinstance(text, str):
                         raise _no_text(path, f"row {number:,}", field, text)

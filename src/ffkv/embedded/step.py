@@ -30,13 +30,9 @@ def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> 
     with progress(settings.steps * settings.batch_tokens, "tokens", "training") as bar:
         trained = train_model(documents["train"], documents["validation"], settings, seed, bar.update)
         bar.total = bar.n  # few batches are full to the last token
-    _write_checkpoint(trained, Path(output))
-    return trained
-
-
-def _write_checkpoint(trained: Trained, folder: Path) -> None:
-    with atomic(folder) as temporary:
+    with atomic(output) as temporary:
         trained.model.save_pretrained(temporary)
         trained.tokenizer.save_pretrained(temporary)
         tables.write(trained.curve, temporary / "training.csv")
         (temporary / "training.json").write_text(json.dumps(trained.summary, indent=2) + "\n")
+    return trained

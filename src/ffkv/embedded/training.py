@@ -96,11 +96,20 @@ def _encode(documents: list[Document], tokenizer: PreTrainedTokenizerFast, max_t
 def make_model(settings: Embedded, vocabulary: int, seed: int) -> GPT2LMHeadModel:
     """Makes a GPT-2 with random weights. It has ReLU as the paper's model has: a memory is either active or not."""
     torch.manual_seed(seed)
-    sizes = {"n_embd": settings.width, "n_layer": settings.layers, "n_head": settings.heads}
-    no_dropout = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.0)
-    special = {"bos_token_id": BOS_ID, "eos_token_id": BOS_ID}
-    tables = {"vocab_size": vocabulary, "n_positions": settings.context}
-    return GPT2LMHeadModel(GPT2Config(**tables, **sizes, activation_function="relu", **no_dropout, **special))
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=settings.context,
+        n_embd=settings.width,
+        n_layer=settings.layers,
+        n_head=settings.heads,
+        activation_function="relu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=BOS_ID,
+        eos_token_id=BOS_ID,
+    )
+    return GPT2LMHeadModel(config)
 
 
 def fit(

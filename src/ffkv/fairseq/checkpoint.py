@@ -27,11 +27,7 @@ def is_fairseq(checkpoint: Path | str) -> bool:
 
 
 def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerFast:
-    """Loads the tokenizer of a fairseq checkpoint.
-
-    Raises:
-        UserError: see `read_dictionary`.
-    """
+    """Loads the tokenizer of a fairseq checkpoint. Errors: see `read_dictionary`."""
     return dictionary.dictionary_tokenizer(dictionary.read_dictionary(Path(folder)))
 
 

@@ -75,11 +75,11 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TextDatasets:
-    """What a list of texts holds: the texts as one run of UTF-8 bytes (`name`), and the offsets between them (`name_offset`).
+    """What a list of texts holds: the texts as one run of UTF-8 bytes, and the offsets between them.
 
     Attributes:
-        data: the bytes.
-        offsets: where each text starts.
+        data: the bytes, dataset `name`.
+        offsets: where each text starts, dataset `name_offset`.
     """
 
     data: Dataset
@@ -159,7 +159,7 @@ def _named(description: Dataset | TextDatasets | Group, field: str) -> Dataset |
 
 
 def datasets_of(record: Any, without: Sequence[str] = ()) -> dict[str, list[Dataset]]:
-    """The datasets behind each stored field of a dataclass, or of an object of it. Those of a group are called `group/name`."""
+    """The datasets behind each stored field of a dataclass or of an object of it. Those of a group are `group/name`."""
     datasets: dict[str, list[Dataset]] = {}
     for field, description in described(record).items():
         if isinstance(description, Dataset):

@@ -274,7 +274,11 @@ def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_
 
 
 def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to: Mapping[str, Any]) -> None:
-    """Refuses a file that belongs to another model, tokenizer, corpus or sample: the identities that both files have differ."""
+    """Refuses a file that belongs to another model, tokenizer, corpus or sample than the file with `belongs_to`.
+
+    Raises:
+        UserError: an identity that both files have differs.
+    """
     for name in IDENTITIES:
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
             what = name.removesuffix("_hash")

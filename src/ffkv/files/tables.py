@@ -59,7 +59,7 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
 
 
 def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame:
-    """Notes in a table's `attrs` to which model, tokenizer and corpus of `attributes` it belongs. Parquet files keep that."""
+    """Notes in a table's `attrs` the identities among `attributes`. Parquet files keep them."""
     frame.attrs = {name: attributes[name] for name in IDENTITIES if name in attributes}
     return frame
 

@@ -66,10 +66,10 @@ def count_background(prefixes: Iterable[Evidence]) -> Background:
 
 
 def p_value(occurrences: np.ndarray, prefixes: np.ndarray, chance: np.ndarray) -> np.ndarray:
-    """Probability that at least `occurrences` of `prefixes` random prefixes have a feature. All three have one shape.
+    """Probability that at least `occurrences` of `prefixes` random prefixes have a feature. All arrays have one shape.
 
-    This is the binomial tail at the mean probability `chance`. Where the probabilities differ between prefixes, the true
-    tail is smaller for every count that exceeds the expected count by 1 or more (Hoeffding 1956, theorem 4).
+    This is the binomial tail at the mean probability `chance`. Where the probabilities differ between prefixes, the
+    true tail is smaller for every count that exceeds the expected count by 1 or more (Hoeffding 1956, theorem 4).
     """
     return binom.sf(np.asarray(occurrences) - 1, prefixes, chance)
 

@@ -112,7 +112,7 @@ def _draw_prefixes(pool: Pool, length_class: int, places: int, seed: int) -> np.
 
 
 def _find_pairs(pool: Pool, draws: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The fields of a `DrawBlock` that describe pairs, from `of_draw` to `becomes_empty` [pair], for `draws` [place, draw]."""
+    """The fields of a `DrawBlock` that describe pairs, for draws of prefixes of the pool [place, draw]."""
     prefixes = draws.T.ravel()
     words = pool.words[prefixes]
     place = np.repeat(np.arange(len(prefixes)), np.diff(words.indptr))  # counted over all draws

@@ -10,8 +10,10 @@ Coefficients = Callable[[list[np.ndarray], np.ndarray], np.ndarray]
 
 
 def choose_positions(lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Chooses the tokens to remove from prefixes of `lengths` tokens without BOS: the first, the last, a random one between.
+    """Chooses the tokens to remove from each prefix: the first, the last, and a random one between them.
 
+    Args:
+        lengths: number of tokens of each prefix, without BOS [prefix].
     Returns:
         Positions from 0 [prefix, `REMOVED`]; -1 if a removal is impossible. A removal must leave a token, so it needs
         2 tokens; a token between the first and the last needs 3.

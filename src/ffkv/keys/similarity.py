@@ -56,7 +56,7 @@ def fill_pool(space: Space, prefixes: Prefixes, key_prefixes: int, seed: int) ->
 
 
 def place_prefixes(keys: Sequence[Prefixes], pool: Pool) -> list[PlacedKey]:
-    """Puts the prefixes of keys [key][prefix][word] into the latent space, without the words that prefixes of a key share.
+    """Puts the prefixes of keys [key][prefix][word] into the latent space, without words that they share within a key.
 
     A prefix is left out if it has no known word left, or if the pool has no prefix of its length class.
     """

@@ -1,6 +1,6 @@
 """Summaries of the tables of the room `keys`, per layer: figure 2, figure 3 and how often keys fire.
 
-The arguments are the rows of `PATTERNS`, `BY_PREFIX` and `REMOVAL` of all layers, and the number of layers of the model.
+The arguments are the rows of `PATTERNS`, `BY_PREFIX` and `REMOVAL` of all layers, and the model's number of layers.
 """
 
 from itertools import product
@@ -45,7 +45,7 @@ def count_patterns(patterns: pd.DataFrame, by_prefix: pd.DataFrame, layers: int)
 
 
 def average_removals(removal: pd.DataFrame, layers: int, seed: int) -> pd.DataFrame:
-    """Mean over keys of their mean change, with its 95 % bootstrap interval: one row per layer and removal (figure 3)."""
+    """Mean over keys of their mean change, with its 95 % bootstrap interval, one row per layer and removal (figure 3)."""
     rows = []
     for layer, (number, removed) in product(range(layers), enumerate(REMOVED)):
         by_key = removal[(removal["layer"] == layer) & (removal["removed"] == removed)]

@@ -51,7 +51,7 @@ class Space:
         return self.vectors(weights), weights
 
     def vectors(self, weights: csr_matrix) -> np.ndarray:
-        """Vectors of length 1, or zero for a prefix without weights [prefix, dimension], from TF-IDF weights [prefix, word]."""
+        """Vectors of length 1, or zero for a prefix without weights [prefix, dimension]. TF-IDF weights [prefix, word]."""
         if not weights.nnz:
             return np.zeros((weights.shape[0], len(self.directions)), np.float32)
         vectors = normalize(weights @ self.directions.T)

@@ -88,7 +88,12 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split], 
         sizes |= {"text_byte": int(split.text_bytes), "document_name_byte": 40 * int(split.documents)}
         corpus += stored_bytes(Corpus, sizes)
     weights, head, states = shape.parameters * itemsize, shape.outside * itemsize, prefixes * layers
-    amounts = {"vocabulary": shape.vocabulary, "memories": memories, "states": states, "cards": settings.report.cards}
+    amounts: dict[str, float] = {
+        "vocabulary": shape.vocabulary,
+        "memories": memories,
+        "states": states,
+        "cards": settings.report.cards,
+    }
     amounts |= {
         "triggers": triggers,
         "trigger_shards": settings.shards * triggers,

@@ -49,8 +49,9 @@ class Job(NamedTuple):
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
     """Starts a Snakemake, in a process of its own, that lists the jobs of a settings file for runs in a folder."""
-    snakefile = next(path for path in SNAKEFILES if path.exists()).resolve()
-    words = [sys.executable, "-m", __name__, snakefile, folder.resolve(), configfile.resolve(), str(cores)]
+    snakefile = next(path for path in SNAKEFILES if path.exists())
+    paths = [str(path.resolve()) for path in (snakefile, folder, configfile)]
+    words = [sys.executable, "-m", __name__, *paths, str(cores)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the rules look for `ffkv`
     environment = {**os.environ, "PATH": path}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)

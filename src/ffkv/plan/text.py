@@ -41,7 +41,8 @@ class Split(NamedTuple):
 
     def times(self, factor: float, source: str) -> "Split":
         """A split of so many times as much text."""
-        return Split(*(factor * size for size in self[:-1]), source)
+        tokens, sentences, documents, text_bytes, seconds = (factor * size for size in self[:5])
+        return Split(tokens, sentences, documents, text_bytes, seconds, source)
 
 
 def measure_text(

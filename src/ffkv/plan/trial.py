@@ -199,7 +199,8 @@ def _measure(job: Job, folder: Path) -> Measured:
         raise UserError(f"The trial run of {job.rule} failed: {message or 'its process was killed'}")
     paths = [path for output in job.outputs for path in (folder / output, *(folder / output).rglob("*"))]
     written = sum(path.stat().st_size for path in paths if path.is_file())
-    return Measured(*json.loads((folder / "measured").read_text()), float(written))
+    seconds, working, memory = json.loads((folder / "measured").read_text())
+    return Measured(seconds, working, memory, float(written))
 
 
 def _run(job: Job, folder: Path) -> None:

@@ -61,7 +61,7 @@ def measure_refinement(
 
 
 def predict_final(head: Head, file: h5py.File, last: int) -> np.ndarray:
-    """The model's final predictions, token ids [prefix]: the head reads `end`, or o of the `last` layer if there is no `end`."""
+    """The model's final predictions, token ids [prefix], from `end`, or from o of the `last` layer if there is no `end`."""
     if "end" in file:
         return predictions(head, file["end"][...], None).ids
     return predictions(head, read_layer(file, last, "o").o, last).ids

@@ -19,7 +19,7 @@ def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize_final_probability(table: pd.DataFrame) -> pd.DataFrame:
-    """Probability that the residual gives to the final prediction (figure 10): one row per layer, see `ffkv.intervals.boxes`."""
+    """Probability that the residual gives to the final prediction, one `ffkv.intervals.box` per layer (figure 10)."""
     return boxes(table, "probability", "prefixes")
 
 

@@ -84,7 +84,7 @@ class Card:
 
     @property
     def histogram(self) -> Markup:
-        """A small histogram of the coefficient. Heights are logarithmic; the bin of coefficients that are not positive is grey."""
+        """A small histogram of the coefficient, with logarithmic heights. The bin of coefficients that are not positive is grey."""
         bins = self.memory.histogram
         counts = bins["prefixes"].to_numpy()
         heights = np.log1p(counts) / max(np.log1p(counts).max(), 1)
@@ -135,11 +135,11 @@ def make_card(run: Run, memory: Memory) -> Card:
 
 
 def choose(patterns: pd.DataFrame, memories: pd.DataFrame, count: int) -> list[tuple[int, int]]:
-    """Chooses memories, spread evenly over the layers. In each layer it takes those whose keys have the strongest patterns.
+    """Chooses memories, spread evenly over the layers: in each layer those whose keys have the strongest patterns.
 
     The strength of a key is the number of trigger examples that share its most frequent pattern, then the number of its
-    patterns. Where too few keys of a layer have a pattern, those with the highest coefficients follow. Of equal keys the
-    one with the lower number comes first. A key without a trigger example is not chosen.
+    patterns. Where too few keys of a layer have a pattern, those with the highest coefficients follow. Of equal keys
+    the one with the lower number comes first. A key without a trigger example is not chosen.
 
     Args:
         patterns: one row per pattern: layer, memory, prefixes.

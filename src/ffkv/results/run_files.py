@@ -1,9 +1,9 @@
 """The files of a run, each checked for the model, tokenizer and corpus that it belongs to."""
 
-import contextlib
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,12 @@ class RunFiles:
         A dictionary per split: `counts` (of the documents and sentences that were read or left out), `settings` (the
         section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`.
         """
-        return {split: self._corpus_facts(split) for split in SPLITS}
-
-    def _corpus_facts(self, split: str) -> dict[str, Any]:
-        with hdf5.open(self._corpus_file(split), "corpus", self.anatomy.identity) as file:
-            facts = {name: file.attrs[name] for name in ("counts", "settings", "tokens", "sentences", "corpus_hash")}
-        return {**facts, "counts": json.loads(facts["counts"]), "settings": json.loads(facts["settings"])}
+        facts = {}
+        for split in SPLITS:
+            with hdf5.open(self._corpus_file(split), "corpus", self.anatomy.identity) as file:
+                texts = {name: json.loads(file.attrs[name]) for name in ("counts", "settings")}
+                facts[split] = texts | {name: file.attrs[name] for name in ("tokens", "sentences", "corpus_hash")}
+        return facts
 
     def _corpus_file(self, split: str) -> Path:
         if split not in SPLITS:
@@ -80,18 +80,14 @@ class RunFiles:
         """The hashes of the run's model, tokenizer and corpus, which files of this split must share."""
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
-    @contextlib.contextmanager
-    def open_triggers(self) -> Iterator[h5py.File]:
+    def open_triggers(self) -> AbstractContextManager[h5py.File]:
         """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked."""
-        with hdf5.open(self.folder / "triggers.h5", "triggers", self.identity("train")) as file:
-            yield file
+        return hdf5.open(self.folder / "triggers.h5", "triggers", self.identity("train"))
 
-    @contextlib.contextmanager
-    def open_projections(self, layer_group: int) -> Iterator[h5py.File]:
+    def open_projections(self, layer_group: int) -> AbstractContextManager[h5py.File]:
         """The projections of the values of one layer group, open for reading, after their model was checked."""
         path = self.folder / "values" / "projections" / f"{layer_group}.h5"
-        with hdf5.open(path, "projections", self.anatomy.identity) as file:
-            yield file
+        return hdf5.open(path, "projections", self.anatomy.identity)
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:

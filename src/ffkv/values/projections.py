@@ -13,7 +13,7 @@ from ffkv.files.datasets import dataset
 
 @dataclass(frozen=True, kw_only=True)
 class Projections:
-    """Top and bottom tokens of the values of some layers, one row per memory. Negative coefficients promote the bottom ones.
+    """Top and bottom tokens of the values of some layers, one row per memory. Negative coefficients promote the bottom.
 
     Attributes:
         attributes: the attributes of the file.

@@ -102,7 +102,6 @@ def describe_logits(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Ten
 
     Args:
         logits: of some values [row, vocabulary].
-        count: number of highest tokens, and of lowest tokens, to keep per row.
         tokens: the token to rank [row].
     """
     top, bottom = highest(logits, count), lowest(logits, count)

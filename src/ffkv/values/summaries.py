@@ -106,7 +106,7 @@ def permute(top: np.ndarray, w: np.ndarray, generator: np.random.Generator) -> A
 
 
 def summarize_rank(table: pd.DataFrame) -> pd.DataFrame:
-    """Rank of the next token in the value's projection (figure 5), 0 is best: one row per layer, see `ffkv.intervals.boxes`."""
+    """Rank of the next token in the value's projection, 0 is best, one `ffkv.intervals.box` per layer (figure 5)."""
     return boxes(table[table["triggers"] > 0], "rank", "keys")
 
 
@@ -161,8 +161,8 @@ def describe_predictive(
 ) -> pd.DataFrame:
     """Describes each of the most predictive values with one trigger example (table 2).
 
-    The trigger example is the first one that the prediction follows; the first one of all if there is none. The precision
-    at t divides by t even if a key has fewer trigger examples.
+    The trigger example is the first one that the prediction follows; the first one of all if there is none. The
+    precision at t divides by t even if a key has fewer trigger examples.
 
     Returns:
         One row per value: layer, memory, norm, top_token, token (its text), top_probability, triggers, matching,
