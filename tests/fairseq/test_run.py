@@ -32,9 +32,9 @@ def test_a_run_of_the_papers_settings_on_a_small_checkpoint(write_checkpoint, tm
     results = tmp_path / "results" / "paper"
     anatomy = read_anatomy(results / "model")
     assert (anatomy.architecture, anatomy.vocabulary, len(anatomy.layers)) == ("FairseqForCausalLM", 200, 3)
-    agreement = tables.read(results / "values/agreement.csv")
+    agreement = tables.read(results / "values/figure_4_agreement.csv")
     assert (agreement[agreement.source == "trigger"]["keys"] == 24).all()
-    breakdown = tables.read(results / "refinement/breakdown.csv").groupby("layer")["share"].sum()
+    breakdown = tables.read(results / "refinement/figure_11_breakdown.csv").groupby("layer")["share"].sum()
     np.testing.assert_allclose(breakdown, 1)
     assert json.loads((results / "settings.json").read_text())["triggers"]["include_empty_prefix"]
     assert (tmp_path / "reports/paper/index.html").exists()

@@ -174,10 +174,11 @@ def test_drawing_leaves_matplotlib_as_it_was(run):
 
 def test_every_figure_of_the_registry_is_drawn(run):
     exhibits = draw_exhibits(run)
-    assert list(exhibits) == list(FIGURES) == ["training", *(f"figure_{number}" for number in range(2, 12))]
+    assert list(exhibits) == list(FIGURES)
+    assert {f"figure_{number}" for number in range(2, 12)} <= set(FIGURES), "the figures of the paper"
     for name, exhibit in exhibits.items():
         assert FIGURES[name].title in exhibit.heading
-        assert exhibit.heading.startswith(name.replace("_", " ").capitalize()) or name == "training"
+        assert exhibit.heading.startswith(name.replace("_", " ").capitalize()) or not name.startswith("figure_")
 
 
 def test_tables_have_the_number_of_their_figure(run):

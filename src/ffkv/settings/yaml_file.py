@@ -28,7 +28,7 @@ def read_settings(path: Path | str) -> dict[str, Any]:
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"The settings file {path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise _wrong(path, error.object[: error.start].count(b"\n"), "is not UTF-8 text") from error
     twice: list[str] = []

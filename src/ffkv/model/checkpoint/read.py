@@ -163,16 +163,16 @@ def check_checkpoint(checkpoint: str) -> None:
         ) from error
     if checkpoint == EMBEDDED and not path.exists():
         raise UserError(
-            "The embedded model has to be trained first: run snakemake, or `ffkv train`, and name its folder."
+            "The embedded model is not trained yet. Run snakemake or `ffkv train`, then name the checkpoint folder that it wrote."
         )
     if path.is_dir():
         if not (path / "config.json").is_file() and not fairseq.is_fairseq(path):
             raise UserError(
-                f"{checkpoint} is a folder without config.json: not a checkpoint of transformers (nor of fairseq: model.pt, dict.txt)."
+                f"The folder {checkpoint} is no checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
             )
     elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or Path(path.parts[0]).exists():
         raise UserError(
-            f"There is no checkpoint folder {checkpoint}: check model.checkpoint (relative to the working directory)."
+            f"There is no checkpoint folder {checkpoint}. Check model.checkpoint: its path starts in the working directory."
         )
 
 
