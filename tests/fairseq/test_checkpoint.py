@@ -43,7 +43,7 @@ def test_a_folder_of_fairseqs_has_its_files_and_no_config(tmp_path, names, expec
         (tmp_path / name).touch()
     assert is_fairseq(tmp_path) == expected
     if not names:
-        with pytest.raises(UserError, match=r"without config\.json"):
+        with pytest.raises(UserError, match=r"neither config\.json"):
             check_checkpoint(str(tmp_path))
 
 

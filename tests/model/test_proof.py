@@ -163,7 +163,7 @@ def test_a_missing_checkpoint_is_refused_before_the_hub_is_asked(name, reason):
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     from ffkv.model.checkpoint.read import load_checkpoint
 
-    with pytest.raises(UserError, match=r"without config\.json"):
+    with pytest.raises(UserError, match=r"neither config\.json"):
         load_checkpoint(Model(checkpoint=str(tmp_path)))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(UserError, match="cannot be loaded"):
@@ -284,7 +284,7 @@ def test_positions_that_no_token_has_are_no_context(tmp_path):
 
 def test_the_embedded_model_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="trained first"):
+    with pytest.raises(UserError, match="is not trained yet"):
         prove(Model())
 
 

@@ -106,7 +106,7 @@ def test_the_bottom_of_a_value_is_demoted(run):
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_more_tokens_than_are_kept_are_refused(run, count):
-    with pytest.raises(UserError, match=r"keeps 3 tokens .* Ask for 1 to 3, or set values\.top_tokens"):
+    with pytest.raises(UserError, match=r"stores 3 tokens .* Ask for 1 to 3, or set values\.top_tokens"):
         run.memory(0, 0).promotes(count)
 
 

@@ -23,7 +23,7 @@ class Row:
     Attributes:
         model_type: as a checkpoint's config.json names it.
         proven: "yes" or "no".
-        kind: how its feed-forward layers are built; several kinds with | between.
+        kind: how its feed-forward layers are built; several kinds are separated by |.
         largest_error: largest relative error of all identities of the proof, to one digit.
         reason: why it is not proven.
     """

@@ -181,7 +181,7 @@ def random_batches(sentences: Sentences, batch_tokens: int, random: np.random.Ge
 
 
 def loss_of(model: GPT2LMHeadModel, ids: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy of the tokens, in nats, each after BOS and the tokens before it; "mean" or "sum" over the tokens.
+    """Cross-entropy of each token after BOS and the tokens before it, in nats: "mean" or "sum" over the tokens.
 
     Causal attention does not see the padding on the right. The head is applied to real tokens only. `ids` are padded with
     `PADDING` [sentence, token].

@@ -21,7 +21,7 @@ def upgrade(state: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any
     """Brings a state dict to the names and orientations of `ffkv.fairseq.modeling`, in place.
 
     Returns:
-        The settings of the model's config, corrected by what only the tensors tell.
+        The settings of the model's config. Settings that only the tensors tell are corrected.
     """
     version = state.get("decoder.version")
     normed = settings["final_norm"] and version is not None and version.item() >= FIRST_WITH_NORM

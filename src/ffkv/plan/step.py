@@ -154,7 +154,7 @@ def find_warnings(todo: list[Row], total: dict[str, float]) -> list[str]:
 
 
 def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
-    """Free bytes of memory, or what the limit of the process's control group (version 2) leaves."""
+    """Free bytes of memory. A limit of the process's control group (version 2) counts as memory."""
     free = float(psutil.virtual_memory().available)
     try:
         limit, used = (float((group / name).read_text()) for name in ("memory.max", "memory.current"))

@@ -40,7 +40,7 @@ class Split(NamedTuple):
     source: str
 
     def times(self, factor: float, source: str) -> "Split":
-        """A split of so many times as much text."""
+        """The size of a split with `factor` times as much text. `source` says how it is known."""
         tokens, sentences, documents, text_bytes, seconds = (factor * size for size in self[:5])
         return Split(tokens, sentences, documents, text_bytes, seconds, source)
 

@@ -140,7 +140,7 @@ class Memory:
             kept = file[f"{end}_token"].shape[1]
             if not 0 < count <= kept:
                 raise UserError(
-                    f"The run keeps {kept} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to {kept},"
+                    f"The run stores {kept} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to {kept},"
                     " or set values.top_tokens and run the workflow again."
                 )
             ids = file[f"{end}_token"][row, :count]

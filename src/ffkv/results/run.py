@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
 
@@ -97,8 +98,8 @@ class Run(RunFiles):
 
     @property
     def tables(self) -> list[str]:
-        """Names of the tables that `table` reads, such as "figure_4_agreement"."""
-        return sorted(self._table_files)
+        """Names of the tables that `table` reads, such as "figure_4_agreement". Figure 2 comes before figure 10."""
+        return sorted(self._table_files, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(2), name))
 
     def table_file(self, name: str) -> Path:
         """The CSV file of a table.

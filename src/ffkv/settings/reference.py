@@ -76,7 +76,7 @@ def page() -> str:
 def _table(fields: dict[str, FieldInfo]) -> str:
     rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for name, field in fields.items():
-        meaning = (field.description or "").replace("\n", " ")
+        meaning = (field.description or "").replace("\n", " ").replace("|", r"\|")
         rows.append(f"| `{name}` | `{json.dumps(field.default)}` | {_allowed(field)} | {meaning} |")
     return "\n".join(rows) + "\n"
 

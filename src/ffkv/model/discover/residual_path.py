@@ -48,7 +48,7 @@ class Ablations(NamedTuple):
 
 
 def ablate(block: nn.Module, arguments: Arguments, intact: BlockTrace, matrices: list[str]) -> Ablations:
-    """Runs a block again with some of its second matrices switched off, all together and one at a time, and doubled."""
+    """Runs a block again: with all `matrices` switched off, with each alone switched off, and with each alone doubled."""
     without = replay(block, arguments, dict.fromkeys(matrices, torch.zeros_like))
     without_each = {
         matrix: without if len(matrices) == 1 else replay(block, arguments, {matrix: torch.zeros_like})
