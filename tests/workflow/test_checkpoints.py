@@ -39,7 +39,7 @@ def test_a_local_checkpoint_on_wikitext(tmp_path, kind, dtype):
     done = snakemake(tmp_path, config)
     assert done.returncode == 0, done.stderr[-8000:]
     page, table = tmp_path / f"reports/{kind}/index.html", tmp_path / f"results/{kind}/keys/precision.csv"
-    assert ("type does to trigger examples" in page.read_text()) == table.exists() == (dtype == "bfloat16")
+    assert ("type on trigger examples, per layer" in page.read_text()) == table.exists() == (dtype == "bfloat16")
     if table.exists():
         found = tables.read(table)
         assert found.columns.tolist() == documented_columns(low_precision=True)["keys/precision.csv"]

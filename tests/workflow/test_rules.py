@@ -28,6 +28,7 @@ def dry_run(tmp_path_factory) -> str:
     config |= {
         "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)"},
         "corpus": {"validation": ["a b", "c"]},
+        "prefixes": {**config["prefixes"], "keep": ["x"]},
         "runs": {"tiny": {}},
     }
     (folder / "settings.yaml").write_text(yaml.safe_dump(config))

@@ -1,6 +1,7 @@
 """A whole run of the small embedded model through Snakemake: what stands there afterwards, and what a change reruns."""
 
 import json
+import re
 import subprocess
 
 import h5py
@@ -143,10 +144,8 @@ def test_a_plan_says_what_a_run_writes(tiny, tmp_path, monkeypatch):
     made = written(tiny / "results/tiny") | written(tiny / "reports/tiny")
     assert 0.9 * sum(made.values()) < found["total"]["written"] < 1.3 * sum(made.values())
     rules = {rule["rule"]: rule for rule in run["rules"]}
-    for rule, path in {
-        "merge_triggers": "triggers.h5",
-    }.items():
-        assert rules[rule]["written"] == pytest.approx(made[path], rel=0.1), rule
+    # In a file of 130 kB, names and attributes weigh some tenth.
+    assert rules["merge_triggers"]["written"] == pytest.approx(made["triggers.h5"], rel=0.15)
     assert all(rule["memory"] > 0 and rule["seconds"] > 0 for rule in run["rules"] if rule["rule"] != "write_settings")
 
 
@@ -159,3 +158,17 @@ def test_a_finished_run_has_nothing_left_to_do(tiny, tmp_path, monkeypatch):
     assert all(rule["done"] for rule in found["runs"]["tiny"]["rules"])
     assert found["total"]["seconds"] == found["total"]["written"] == 0
     assert found["runs"]["tiny"]["text"]["train"]["source"] == "read from its file"
+
+
+def test_the_tutorial_runs_as_it_is_written(tiny, tmp_path, monkeypatch, capsys):
+    (tmp_path / "results").mkdir()
+    for name in ("demo", "tiny"):  # the checkpoint of the run is in results/tiny
+        (tmp_path / "results" / name).symlink_to(tiny / "results/tiny")
+    monkeypatch.chdir(tmp_path)
+    tutorial = ROOT / "docs/python.md"
+    page, variables = tutorial.read_text(), {}
+    for block in re.finditer(r"```python\n(.*?)```", page, re.DOTALL):
+        line = page[: block.start()].count("\n") + 1
+        exec(compile("\n" * line + block[1], tutorial, "exec"), variables)
+    assert "There is no layer 99. The model has layers 0 to 1." in capsys.readouterr().out
+    assert len(variables["by_memory"]) == variables["run"].anatomy.layer_offset[-1]
