@@ -321,3 +321,16 @@ def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number,
         for one, handler in zip((signal.SIGTERM, signal.SIGINT, signal.SIGALRM), before):
             signal.signal(one, handler)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_links_has_the_same_bytes_at_any_time(tmp_path):
+    """HDF5 notes the time at which a dataset was made, unless it is told not to."""
+    with hdf5.create(tmp_path / "part.h5", "things", {}) as file:
+        hdf5.put(file, "numbers", np.arange(6.0), ["row"], "1", "some numbers")
+    contents = []
+    for pause in (0, 1.1):  # seconds; HDF5 counts whole ones
+        time.sleep(pause)
+        with hdf5.create(tmp_path / "whole.h5", "things", {}) as file, h5py.File(tmp_path / "part.h5") as part:
+            hdf5.link(file, "numbers", [part["numbers"]], ["part.h5"], ["row"], 0, "1", "some numbers")
+        contents.append((tmp_path / "whole.h5").read_bytes())
+    assert contents[0] == contents[1]

@@ -13,8 +13,13 @@ from ffkv.results.check import check_run
 
 pytestmark = pytest.mark.kills
 SETTINGS = ROOT / "configs/tiny.yaml"
-# Files that are larger than what is left on the disk, ROOM, which is more than what a run needs to start.
-TARGETS = ["results/tiny/corpus/train.h5", "results/tiny/sampled_prefixes.h5", "reports/tiny/index.html"]
+# What a step makes, and its file that is larger than what is left on the disk, ROOM, which is more than what a run needs
+# to start.
+TARGETS = [
+    ("results/tiny/corpus/train.h5", "results/tiny/corpus/train.h5"),
+    ("results/tiny/sampled_prefixes/1.h5", "results/tiny/sampled_prefixes/1.blocks/0.h5"),
+    ("reports/tiny/index.html", "reports/tiny/index.html"),
+]
 ROOM = 200_000
 
 
@@ -54,14 +59,15 @@ def remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_full_disk_is_named_and_the_same_command_goes_on(tiny, run, target):
-    remove(run / target)
+@pytest.mark.parametrize(("target", "large"), TARGETS)
+def test_a_full_disk_is_named_and_the_same_command_goes_on(tiny, run, target, large):
+    for path in {target, large}:
+        remove(run / path)
     filler = fill(run, leaving=ROOM)
     done = snakemake(run, SETTINGS, target)
     said = done.stdout + done.stderr
     assert done.returncode == 1
-    assert f"{target} cannot be written: No space left on device" in said
+    assert f"{large} cannot be written: No space left on device" in said
     assert "Traceback" not in said
     assert not (run / target).exists()
     assert not list(run.rglob("*.partial"))

@@ -174,6 +174,7 @@ def link(
     shape, start = list(sources[0].shape), 0
     shape[axis] = sum(source.shape[axis] for source in sources)
     layout = h5py.VirtualLayout(tuple(shape), sources[0].dtype)
+    layout.dcpl.set_obj_track_times(False)  # the same inputs give the same bytes, at whatever time
     for source, source_file in zip(sources, names, strict=True):
         stop = start + source.shape[axis]
         place = tuple(slice(start, stop) if at == axis else slice(None) for at in range(len(shape)))
