@@ -208,7 +208,7 @@ def documented_columns(negative: bool = False, low_precision: bool = False) -> d
     """The columns that docs/architecture.md promises, by file; with those of models with negative coefficients, and with
     the table of models of a low precision, if asked."""
     rows = re.findall(
-        r"^\| `([a-z_]+/[a-z_/<>]+\.(?:csv|parquet))`[^|]*\| ([^\n]+?) \|$",
+        r"^\| `([a-z_]+/[a-z0-9_/<>]+\.(?:csv|parquet))`[^|]*\| ([^\n]+?) \|$",
         (ROOT / "docs/architecture.md").read_text(),
         re.M,
     )
