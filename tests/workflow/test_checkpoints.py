@@ -72,7 +72,7 @@ def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
             assert (np.abs(side["gate"][...]) == found).all()
     page = (tmp_path / "reports/both/index.html").read_text()
     assert "Trigger examples of negative coefficients" in page
-    assert "up: their signs" in page
+    assert "gate and up. Their signs are shown beside it." in page
 
 
 ORACLE = ROOT.parent / "shared" / "oracle" / "model"
