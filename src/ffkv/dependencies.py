@@ -39,6 +39,16 @@ MERGE = (
     "model/anatomy.py",
 )
 MODEL = ("fairseq", "model")
+TRIGGERS_READ_AGAIN = (
+    "activations/batches.py",
+    "activations/last_token.py",
+    "activations/trigger_file.py",
+    "batching.py",
+    "corpus",
+    "keys",
+    "streams.py",
+    *MODEL,
+)
 
 # Rule: paths below src/ffkv. A folder means every module in it. Only the expensive rules name single modules of a room that
 # an earlier rule depends on as a whole: a change there repeats the earlier rule and, with it, all rules that read its files.
@@ -58,26 +68,8 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
     ),
     "merge_sampled_prefixes": MERGE,
     "keys_patterns": ("activations/trigger_file.py", "corpus", "keys", "streams.py"),
-    "keys_removal": (
-        "activations/batches.py",
-        "activations/last_token.py",
-        "activations/trigger_file.py",
-        "batching.py",
-        "corpus",
-        "keys",
-        "streams.py",
-        *MODEL,
-    ),
-    "keys_precision": (
-        "activations/batches.py",
-        "activations/last_token.py",
-        "activations/trigger_file.py",
-        "batching.py",
-        "corpus",
-        "keys",
-        "streams.py",
-        *MODEL,
-    ),
+    "keys_removal": TRIGGERS_READ_AGAIN,
+    "keys_precision": TRIGGERS_READ_AGAIN,
     "keys_summarize": (
         "activations/trigger_file.py",
         "corpus",

@@ -5,13 +5,10 @@ from typing import Any
 
 import click
 
-from ffkv.options import MODEL, READABLE, WRITABLE, part_options, seed_option, setting, threads_option
+from ffkv.options import CORPUS, MODEL, READABLE, output_option, part_options, seed_option, setting, threads_option
 from ffkv.settings import Activations, Model, Prefixes, Triggers, section
 
-CORPUS = click.option(
-    "--corpus", "corpus_file", type=READABLE, required=True, help="The split to read, corpus/<split>.h5."
-)
-OUTPUT = click.option("--output", type=WRITABLE, required=True, help="The file to write.")
+OUTPUT = output_option("The file to write.")
 SAVE_EVERY = click.option(
     "--save-every",
     type=click.FloatRange(0),

@@ -23,6 +23,7 @@ from ffkv.model.anatomy import Anatomy
 KIND = "sampled prefixes"
 STATES_PER_CHUNK = 4096
 COEFFICIENTS_PER_CHUNK = 512
+STATES: dict[str, Any] = {"unit": "1", "chunks": {"layer": 1, "prefix": STATES_PER_CHUNK}}
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,9 @@ class SampledPrefixes:
     position: np.ndarray = dataset("prefix", "int32", unit="token", about="length of the prefix, BOS not counted")
     next_token: np.ndarray = dataset("prefix", "int32", unit="token", about="id of the token that follows")
     y: np.ndarray = dataset(
-        "layer prefix width",
-        "float32",
-        unit="1",
-        about="FF output, as it is added to the residual",
-        chunks={"layer": 1, "prefix": STATES_PER_CHUNK},
+        "layer prefix width", "float32", about="FF output, as it is added to the residual", **STATES
     )
-    o: np.ndarray = dataset(
-        "layer prefix width",
-        "float32",
-        unit="1",
-        about="block output, r + y",
-        chunks={"layer": 1, "prefix": STATES_PER_CHUNK},
-    )
+    o: np.ndarray = dataset("layer prefix width", "float32", about="block output, r + y", **STATES)
     m: np.ndarray = dataset(
         "prefix memory",
         "float32",
@@ -59,10 +50,9 @@ class SampledPrefixes:
     x: np.ndarray | None = dataset(
         "layer prefix width",
         "float32",
-        unit="1",
         about="FF input, after the norm; if `prefixes.keep` asks for it",
-        chunks={"layer": 1, "prefix": STATES_PER_CHUNK},
         optional=True,
+        **STATES,
     )
     factor: np.ndarray | None = dataset(
         "layer prefix",

@@ -94,9 +94,8 @@ def remove_tokens(
         UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
             changed; there is no such layer group or device.
     """
-    examples, sentences = _read_triggers_and_corpus(model, triggers, corpus)
+    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device)
     layers, rows = layer_group.of(examples.layers), []
-    loaded = _load(model, device)
     with progress(len(layers), "layers", "token removal") as bar:
         for layer in layers:
             keys = sample_keys(examples, layer, settings.per_layer, seed)
@@ -134,9 +133,9 @@ def measure_precision(
     Raises:
         UserError: as `remove_tokens`.
     """
-    examples, sentences = _read_triggers_and_corpus(model, triggers, corpus)
-    loaded, rows = _load(model, device), []
+    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device)
     loaded.model.float()
+    rows = []
     with progress(examples.layers, "layers", "float32") as bar:
         for layer in range(examples.layers):
             keys = sample_keys(examples, layer, settings.per_layer, seed)
@@ -182,17 +181,16 @@ def summarize_keys(
     }
 
 
-def _read_triggers_and_corpus(model: Path | str, triggers: Path | str, corpus: Path | str) -> tuple[Triggers, Corpus]:
-    """Reads both files, which must belong to the model and to each other."""
-    identity = read_anatomy(Path(model)).identity
-    sentences = read_corpus(Path(corpus), identity)
-    return read_triggers(Path(triggers), {**sentences.attributes, **identity}), sentences
-
-
-def _load(model: Path | str, device: str) -> LoadedModel:
+def _read_inputs(
+    model: Path | str, triggers: Path | str, corpus: Path | str, device: str
+) -> tuple[LoadedModel, Triggers, Corpus]:
+    """Loads the model, and reads both files, which must belong to the model and to each other."""
     from ffkv.model.checkpoint.load import load
 
-    return load(Path(model), device)
+    identity = read_anatomy(Path(model)).identity
+    sentences = read_corpus(Path(corpus), identity)
+    examples = read_triggers(Path(triggers), {**sentences.attributes, **identity})
+    return load(Path(model), device), examples, sentences
 
 
 def _coefficients(model: LoadedModel, layer: int, batch_tokens: int) -> Coefficients:

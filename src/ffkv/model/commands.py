@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ffkv.options import WRITABLE, setting, threads_option
+from ffkv.options import output_option, setting, threads_option
 from ffkv.settings import Model, section
 
 # Proofs run on the CPU. The workflow alone asks a cluster for GPUs.
@@ -15,8 +15,8 @@ CHECKPOINT = [name for name in Model.model_fields if name not in ("device", "gpu
 @click.command()
 @setting(Model, *CHECKPOINT)
 @threads_option
-@click.option("--output", type=WRITABLE, required=True, help="Folder to write: anatomy, tokenizer, vocabulary, head.")
-@click.option("--output-values", type=WRITABLE, required=True, help="File to write: the values, values.h5.")
+@output_option("Folder to write: anatomy, tokenizer, vocabulary, head.")
+@output_option("File to write: the values, values.h5.", "--output-values")
 def model(threads: int, output: Path, output_values: Path, **options: Any) -> None:
     """Prove a checkpoint's feed-forward layers, and write its values and its head."""
     from ffkv.files.atomic import atomic

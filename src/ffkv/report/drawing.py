@@ -117,6 +117,23 @@ def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "
         above.spines["top"].set_color("0.85")
 
 
+def finish_shares(
+    figure: Figure,
+    axes: Axes,
+    label: str,
+    layers: int,
+    paper: Sequence[float] | None,
+    whole: bool = False,
+    columns: int = 5,
+) -> None:
+    """Finishes a panel of shares per layer: the paper's line if there is one, both axes, the legend."""
+    if paper:
+        paper_curve(axes, paper, layers)
+    share_axis(axes, label, whole)
+    layer_axis(axes, layers)
+    legend(figure, axes, columns=columns)
+
+
 def boxes(axes: Axes, table: pd.DataFrame) -> None:
     """Draws a box per layer [layer, whisker_low, q1, median, q3, whisker_high]. Layers without a median are left out."""
     table = table.dropna(subset=["median"])

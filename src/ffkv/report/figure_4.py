@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve, share_axis
+from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import PROJECTIONS, course, paper_line, rows
 from ffkv.results.run import Run
@@ -27,11 +27,7 @@ def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     present = [source for source in LABELS if source in agreement["source"].unique()]
     for style, source in enumerate(present):
         curve(axes, rows(agreement, source=source), "rate", LABELS[source], style, len(present))
-    if paper:
-        paper_curve(axes, paper, depth(agreement))
-    share_axis(axes, "agreement rate")
-    layer_axis(axes, depth(agreement))
-    legend(figure, axes, columns=3 if "negative" in present else 5)
+    finish_shares(figure, axes, "agreement rate", depth(agreement), paper, columns=3 if "negative" in present else 5)
     return figure
 
 

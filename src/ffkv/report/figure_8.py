@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve, share_axis
+from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import INTERVALS, PROJECTIONS, course, paper_line, rows
 from ffkv.results.run import Run
@@ -20,11 +20,7 @@ def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     figure, (axes,) = canvas()
     for style, (reading, label) in enumerate([("active", "no active memory agrees"), ("all", "no memory agrees")]):
         curve(axes, rows(table, reading=reading), "share", label, style, 2)
-    if paper:
-        paper_curve(axes, paper, depth(table))
-    share_axis(axes, "prefixes", whole=True)
-    layer_axis(axes, depth(table))
-    legend(figure, axes)
+    finish_shares(figure, axes, "prefixes", depth(table), paper, whole=True)
     return figure
 
 

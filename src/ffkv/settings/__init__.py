@@ -1,7 +1,6 @@
 """Settings: what can be set, files that set it, and what is wrong with them."""
 
 from ffkv.settings.models import EMBEDDED as EMBEDDED
-from ffkv.settings.models import LARGEST as LARGEST
 from ffkv.settings.models import Activations as Activations
 from ffkv.settings.models import Composition as Composition
 from ffkv.settings.models import Corpus as Corpus
@@ -11,9 +10,10 @@ from ffkv.settings.models import Model as Model
 from ffkv.settings.models import Prefixes as Prefixes
 from ffkv.settings.models import Refinement as Refinement
 from ffkv.settings.models import Report as Report
-from ffkv.settings.models import Section as Section
 from ffkv.settings.models import Settings as Settings
 from ffkv.settings.models import Triggers as Triggers
 from ffkv.settings.models import Values as Values
 from ffkv.settings.models import corpus_sources as corpus_sources
-from ffkv.settings.models import section as section
+from ffkv.settings.section import LARGEST as LARGEST
+from ffkv.settings.section import Section as Section
+from ffkv.settings.section import section as section

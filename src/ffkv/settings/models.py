@@ -4,41 +4,14 @@ No other code knows defaults. `ffkv settings` writes the default settings file, 
 these models. The command line takes its options from them.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import Field
 
-from ffkv.errors import UserError
-from ffkv.settings.messages import problems_of, regular_expression, shown
+from ffkv.settings.messages import shown
+from ffkv.settings.section import Globs, Pattern, Section, Whole
 
 EMBEDDED = "embedded"
-# The limit of whole numbers that have no smaller one. With it, nothing that ffkv counts or allocates can overflow.
-LARGEST = 10**9
-Globs = Annotated[
-    list[Annotated[str, Field(min_length=1)]],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
-]
-Pattern = Annotated[str, AfterValidator(regular_expression)]
-Whole = Annotated[int, Field(le=LARGEST)]
-SectionType = TypeVar("SectionType", bound="Section")
-
-
-class Section(BaseModel):
-    """A group of settings. Unknown keys and values of a wrong type are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
-
-    @field_validator("*")
-    @classmethod
-    def _without_nul(cls, value: Any) -> Any:
-        """Refuses NUL characters, because no command line and no file name can contain them."""
-        if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
-            raise ValueError("must be text without NUL")
-        return value
-
-    def contradictions(self) -> list[str]:
-        """One sentence per pair of settings that exclude each other; empty if there is none."""
-        return []
 
 
 class Model(Section):
@@ -104,7 +77,7 @@ class Corpus(Section):
     train: Globs = Field(["train"], min_length=1)
     """Text of the train split. For a hub data set: the name of its split. For files: one or more paths or glob patterns
     (txt, jsonl, csv or parquet, each also .gz)."""
-    validation: Globs = []
+    validation: Globs = Field([])
     """Text of the validation split, written like `train`. If the list is empty, some of the train documents become the
     validation split."""
     validation_share: float = Field(0.1, gt=0, lt=1)
@@ -178,7 +151,7 @@ class Prefixes(Section):
     sample: Literal["sentence", "prefix"] = "sentence"
     """How to draw the sample. `sentence`: draw a sentence, then a position in it, as the authors' code does. `prefix`:
     draw from all prefixes with equal probability."""
-    keep: list[Literal["x", "factor"]] = []
+    keep: list[Literal["x", "factor"]] = Field([])
     """Further states to store: `x`, the FF input; `factor`, the factor of a norm after the layer. No step reads
     them."""
 
@@ -281,19 +254,6 @@ class Settings(Section):
         """The contradictions of all sections."""
         sections = [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Section)]
         return [problem for part in sections for problem in part.contradictions()]
-
-
-def section(model: type[SectionType], **values: Any) -> SectionType:
-    """Makes one section from values, with the checks of a settings file.
-
-    Raises:
-        UserError: an unknown key, a wrong type, an impossible value or a contradiction; names the key, the value and
-            what is allowed.
-    """
-    problems = problems_of(model, values) or model(**values).contradictions()
-    if problems:
-        raise UserError("\n".join(problems))
-    return model(**values)
 
 
 def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:
