@@ -8,8 +8,11 @@ import yaml
 
 import ffkv
 from ffkv.errors import UserError
-from ffkv.plan.growth import RULES
+from ffkv.plan.growth import measure_amounts
 from ffkv.plan.jobs import ask_snakemake, read_jobs
+from ffkv.plan.shape import Shape
+from ffkv.plan.text import Split
+from ffkv.settings import Settings
 
 SNAKEFILE = """
 configfile: "mine.yaml"
@@ -64,4 +67,6 @@ def test_what_snakemake_refuses_is_said(listed, tmp_path):
 def test_every_rule_of_the_workflow_is_known():
     rules = Path(ffkv.__file__).parent / "workflow/rules"
     names = {name for path in rules.glob("*.smk") for name in re.findall(r"^rule (\w+):", path.read_text(), re.M)}
-    assert names - {"all", "write_settings"} == RULES.keys()
+    split = Split(100.0, 10.0, 1.0, 500.0, 1.0, "")
+    shape = Shape("Hand", (8,), 4, 10, 400, 256, 80, "float32")
+    assert names - {"all"} == measure_amounts(Settings(), shape, {"train": split, "validation": split}).keys()

@@ -21,6 +21,7 @@ def test_the_shape_is_the_proven_one(checkpoints, proven, kind):
     assert shape.memories == tuple(layer.memories for layer in anatomy.layers)
     assert (shape.width, shape.vocabulary, shape.parameters) == (anatomy.width, anatomy.vocabulary, anatomy.parameters)
     assert (shape.dtype, shape.architecture) == (anatomy.dtype, anatomy.architecture)
+    assert shape.signed == any(layer.signed for layer in anatomy.layers)
 
 
 def test_experts_that_a_token_is_not_sent_to_take_no_time(checkpoints):

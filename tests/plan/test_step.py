@@ -2,10 +2,11 @@
 
 import pytest
 
-from ffkv.plan.growth import RULES, measure_amounts
+from ffkv.plan.growth import measure_amounts
 from ffkv.plan.jobs import Job
 from ffkv.plan.shape import Shape
-from ffkv.plan.step import Row, _row, find_warnings, free_memory, in_bytes
+from ffkv.plan.step import Row, _row, find_warnings, free_memory
+from ffkv.plan.table import in_bytes
 from ffkv.plan.text import Split
 from ffkv.plan.trial import Measured, Trial
 from ffkv.settings import Settings
@@ -17,48 +18,48 @@ LIBRARIES = {"tables": (1.0, 1e8), "head": (2.0, 2e8), "model": (3.0, 4e8)}
 
 def amounts(signed=False, **settings):
     settings = Settings(**{"model": {"checkpoint": "somewhere"}, "prefixes": {"count": 50}, **settings})
-    return measure_amounts(settings, SHAPE, SPLITS, signed)
+    return measure_amounts(settings, SHAPE._replace(signed=signed), SPLITS)
 
 
 def job(rule, number=0, inputs=()):
     return Job(rule, "mine", 1, f"ffkv {rule}", list(inputs), [f"{rule}/{number}"], False)
 
 
-def row(rule, measured, jobs=1, cores=1, small=None):
-    trial = Trial(small or amounts(), {rule: measured}, False)
-    return _row([job(rule, number) for number in range(jobs)], amounts(), trial, LIBRARIES, cores)
-
-
-def test_every_amount_that_a_rule_names_is_measured():
-    assert {name for growth in RULES.values() for name in growth[:-1] if name} <= amounts().keys()
+def row(rule, measured, jobs=1, cores=1, **small):
+    """The row of a rule; its trial had as much to do as the run, but for what `small` says."""
+    trial = Trial({rule: amounts()[rule]._replace(**small)}, {rule: measured})
+    return _row([job(rule, number) for number in range(jobs)], amounts()[rule], trial, LIBRARIES, cores)
 
 
 def test_bytes_of_described_files():
     """Per trigger four numbers and a sign; per memory counts and 13 bins. Negative triggers add as many, but no bins."""
     positive = 24 * (50 * 17 + 4 + 8 + 8 + 4 + 12 * 8)
-    assert amounts()["triggers"] == pytest.approx(positive, rel=0.02)
-    assert amounts(signed=True)["triggers"] == pytest.approx(positive + 24 * (50 * 17 + 4 + 8 + 4), rel=0.02)
-    assert amounts(signed=True, triggers={"negative": False})["triggers"] == amounts()["triggers"]
-    assert amounts(shards=3)["trigger_shards"] == 3 * amounts()["triggers"]
+    stored = amounts()["merge_triggers"].stored
+    assert stored == pytest.approx(positive, rel=0.02)
+    negative = amounts(signed=True)["merge_triggers"].stored
+    assert negative == pytest.approx(positive + 24 * (50 * 17 + 4 + 8 + 4), rel=0.02)
+    assert amounts(signed=True, triggers={"negative": False})["merge_triggers"].stored == stored
+    assert amounts(shards=3)["triggers"].stored == 3 * stored
     y, o, m = 2 * 50 * 4, 2 * 50 * 4, 50 * 24
-    assert amounts()["sampled"] >= 4 * (y + o + m)
-    assert amounts(prefixes={"count": 50, "keep": ["x"]})["sampled"] > amounts()["sampled"]
+    sampled = amounts()["sampled_prefixes"].stored
+    assert sampled >= 4 * (y + o + m)
+    assert amounts(prefixes={"count": 50, "keep": ["x"]})["sampled_prefixes"].stored > sampled
 
 
 def test_more_prefixes_than_there_are_cannot_be_sampled():
-    assert amounts(prefixes={"count": 10**6})["states"] == 270 * 2
+    assert amounts(prefixes={"count": 10**6})["composition_measure"].rows == 270 * 2
 
 
 def test_work_grows_and_the_rest_stays():
     """Four of five seconds are work, and the run has ten times as much of it: 3 of imports + 1 + 40."""
-    small = {**amounts(), "pass": amounts()["pass"] / 10}
-    assert row("triggers", [Measured(5.0, 4.0, 1e8)], small=small).seconds == pytest.approx(44)
+    found = row("triggers", [Measured(5.0, 4.0, 1e8)], work=amounts()["triggers"].work / 10)
+    assert found.seconds == pytest.approx(44)
 
 
 def test_a_job_without_layers_shows_what_does_not_grow():
-    small = {**amounts(), "states_read": amounts()["states_read"] / 10}
     measured = [Measured(1.0, None, 0.0), Measured(1.5, None, 0.0), Measured(1.7, None, 0.0)]
-    assert row("composition_measure", measured, small=small).seconds == pytest.approx(2 + 1 + 12)
+    found = row("composition_measure", measured, work=amounts()["composition_measure"].work / 10)
+    assert found.seconds == pytest.approx(2 + 1 + 12)
 
 
 def test_work_is_shared_by_jobs_that_run_at_the_same_time():
@@ -68,10 +69,11 @@ def test_work_is_shared_by_jobs_that_run_at_the_same_time():
 
 
 def test_memory_and_disk_grow_by_what_the_descriptions_tell():
-    small = {**amounts(), "passing": amounts()["passing"] - 1e9, "sampled": 1000.0}
-    found = row("sampled_prefixes", [Measured(5.0, 4.0, 1e8, 1500.0)], small=small)
+    whole = amounts()["sampled_prefixes"]
+    measured = [Measured(5.0, 4.0, 1e8, 1500.0)]
+    found = row("sampled_prefixes", measured, memory=whole.memory - 1e9, stored=1000.0)
     assert found.memory == pytest.approx(4e8 + 1e8 + 1e9)
-    assert found.written == pytest.approx(amounts()["sampled"] + 500)
+    assert found.written == pytest.approx(whole.stored + 500)
 
 
 def test_what_does_not_suffice_is_a_warning():

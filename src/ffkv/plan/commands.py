@@ -36,7 +36,8 @@ def plan(
     from ffkv.plan.jobs import import_libraries
 
     import_libraries()
-    from ffkv.plan.step import as_text, make_plan
+    from ffkv.plan.step import make_plan
+    from ffkv.plan.table import as_text
 
     given = {"train": train_tokens, "validation": validation_tokens}
     found = make_plan(configfile, cores, {split: tokens for split, tokens in given.items() if tokens is not None})

@@ -1,4 +1,4 @@
-"""How much a run has to do, and what the seconds, the files and the memory of each rule grow with."""
+"""What each rule has to do, store and hold: the amounts that its seconds, files and memory grow with."""
 
 from typing import NamedTuple
 
@@ -18,110 +18,99 @@ from ffkv.settings import Settings
 from ffkv.values.projections import Projections
 
 
-class Growth(NamedTuple):
-    """What the costs of a rule grow with: names of amounts, see `measure_amounts`. "" for what does not grow.
+class Amounts(NamedTuple):
+    """How much a rule has to do. 0 is what does not grow with the run.
 
     Attributes:
-        work: of the seconds of all jobs, but for a constant part of each job.
+        work: operations or things, for all jobs; their seconds come on top of a constant part of each job.
+        once: things that the constant part of each job grows with.
         memory: bytes of one job, as far as they grow.
         stored: bytes of all outputs, as far as their descriptions tell.
-        rows: of the rest of the outputs.
-        once: of the constant part of each job.
-        libraries: what a job imports, see `jobs.LIBRARIES`.
+        rows: rows of the outputs that have no description.
+        tokens: tokens that the model reads.
+        text: seconds to read, split and tokenize text, for all jobs.
+        libraries: what a job imports, see `jobs.LIBRARIES`; "" for nothing.
     """
 
-    work: str = ""
-    memory: str = ""
-    stored: str = ""
-    rows: str = ""
-    once: str = ""
+    work: float = 0.0
+    once: float = 0.0
+    memory: float = 0.0
+    stored: float = 0.0
+    rows: float = 0.0
+    tokens: float = 0.0
+    text: float = 0.0
     libraries: str = "model"
 
 
-RULES = {
-    "train": Growth("training", "trained", "checkpoint"),
-    "model": Growth("proof", "loading", "model", "vocabulary"),
-    "corpus": Growth("", "encoding", "corpus"),
-    "triggers": Growth("pass", "passing", "trigger_shards"),
-    "merge_triggers": Growth("trigger_shards", "merging", "triggers", libraries="tables"),
-    "sampled_prefixes": Growth("prefix_pass", "passing", "sampled"),
-    "merge_sampled_prefixes": Growth(libraries="tables"),
-    "keys_patterns": Growth("keys", "triggers", rows="keys", once="passages", libraries="tables"),
-    "keys_removal": Growth("removal", "passing", rows="keys"),
-    "keys_precision": Growth("precision", "passing"),
-    "keys_summarize": Growth(memory="triggers", libraries="tables"),
-    "values_project": Growth("values_read", "reading", "projections", "memories", libraries="head"),
-    "values_summarize": Growth(memory="triggers", libraries="tables"),
-    "composition_measure": Growth("states_read", "reading", rows="states", libraries="head"),
-    "composition_summarize": Growth(memory="states", libraries="tables"),
-    "refinement_measure": Growth("states_read", "reading", rows="states", libraries="head"),
-    "refinement_summarize": Growth(memory="reading", libraries="head"),
-    "report": Growth(memory="triggers", rows="cards", libraries="tables"),
-}
-
-
-def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split], signed: bool) -> dict[str, float]:
-    """How much a run has to do: files and memory in bytes, work in operations, the rest in numbers of things.
+def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) -> dict[str, Amounts]:
+    """How much each rule of a run has to do.
 
     Args:
-        settings: its settings.
+        settings: the settings of the run.
         shape: the shape of its model.
         splits: the sizes of "train" and "validation".
-        signed: whether coefficients can be negative.
     """
     train, validation, made, keys = splits["train"], splits["validation"], settings.embedded, settings.keys
-    layers, memories, largest, t = (
-        len(shape.memories),
-        sum(shape.memories),
-        max(shape.memories),
-        settings.triggers.per_key,
-    )
+    layers, memories, largest = len(shape.memories), sum(shape.memories), max(shape.memories)
+    per_key, itemsize = settings.triggers.per_key, getattr(torch, shape.dtype).itemsize
     prefixes = int(min(settings.prefixes.count, validation.tokens - validation.sentences))
-    sizes = {"layer": layers, "memory": memories, "largest_layer": largest, "width": shape.width, "rank": t}
+    states, text = prefixes * layers, train.seconds + validation.seconds
+
+    # Bytes of files, by their descriptions.
+    sizes = {"layer": layers, "memory": memories, "largest_layer": largest, "width": shape.width, "rank": per_key}
     sizes |= {"vocabulary": shape.vocabulary, "prefix": prefixes, "bin": len(HISTOGRAM_EDGES) - 1}
-    triggers = stored_bytes(Triggers, sizes, () if signed and settings.triggers.negative else ("negative",))
+    triggers = stored_bytes(Triggers, sizes, () if shape.signed and settings.triggers.negative else ("negative",))
     sampled = stored_bytes(SampledPrefixes, sizes, tuple({"x", "factor", "end"} - {*settings.prefixes.keep}))
-    values, sizes["rank"] = stored_bytes(ValuesFile, sizes), min(settings.values.top_tokens, shape.vocabulary)
-    projections, corpus, itemsize = stored_bytes(Projections, sizes), 0, getattr(torch, shape.dtype).itemsize
+    values = stored_bytes(ValuesFile, sizes)
+    projections = stored_bytes(Projections, sizes | {"rank": min(settings.values.top_tokens, shape.vocabulary)})
+    corpus = 0
     for split in splits.values():
         sizes |= {"token": int(split.tokens), "sentence": int(split.sentences), "document": int(split.documents)}
         sizes |= {"text_byte": int(split.text_bytes), "document_name_byte": 40 * int(split.documents)}
         corpus += stored_bytes(Corpus, sizes)
-    weights, head, states = shape.parameters * itemsize, shape.outside * itemsize, prefixes * layers
-    amounts: dict[str, float] = {
-        "vocabulary": shape.vocabulary,
-        "memories": memories,
-        "states": states,
-        "cards": settings.report.cards,
-    }
-    amounts |= {
-        "triggers": triggers,
-        "trigger_shards": settings.shards * triggers,
-        "sampled": sampled,
-        "corpus": corpus,
-    }
-    amounts |= {"checkpoint": 4 * shape.parameters, "model": head + values, "projections": projections}
-    # Tokens, and work.
-    trained = made.steps * made.batch_tokens
-    measured = (min(MEASUREMENTS, made.steps) - 1) * min(SAMPLE_TOKENS, validation.tokens) + validation.tokens
+
+    # Operations. A key's pass ends at its own layer.
+    trained = 3 * made.steps * made.batch_tokens + validation.tokens
+    trained += (min(MEASUREMENTS, made.steps) - 1) * min(SAMPLE_TOKENS, validation.tokens)
     chosen = sum(min(keys.per_layer, size) for size in shape.memories)
-    key_pass = chosen * shape.body * (layers + 1) / layers  # a key's pass ends at its own layer
-    read = shape.vocabulary * shape.width
-    amounts |= {"train tokens": trained, "triggers tokens": train.tokens, "keys": chosen}
-    amounts |= dict.fromkeys(("train text", "corpus text"), train.seconds + validation.seconds)
-    amounts |= {"training": (3 * trained + measured) * (shape.body + shape.outside), "pass": train.tokens * shape.body}
-    amounts |= {"prefix_pass": prefixes * shape.body, "passages": min(train.sentences, PASSAGES * PASSAGE_SENTENCES)}
-    amounts |= {"removal": key_pass * min(keys.removal_triggers, t), "precision": key_pass * t}
-    amounts |= {"values_read": memories * read, "states_read": states * read}
-    amounts |= {"proof": sum(size * size * shape.width for size in shape.memories) + 40 * shape.body}
-    # Memory of a job. Sentences that are encoded are lists and arrays, beside the text.
-    encoding = 20 * train.text_bytes
+    key_pass = chosen * shape.body * (layers + 1) / layers
+    proof = sum(size * size * shape.width for size in shape.memories) + 40 * shape.body
+    through_head = shape.vocabulary * shape.width
+    passages = min(train.sentences, PASSAGES * PASSAGE_SENTENCES)
+
+    # Bytes of memory. Sentences that are encoded are lists and arrays, beside the text.
+    weights, head, encoding = shape.parameters * itemsize, shape.outside * itemsize, 20 * train.text_bytes
     batch = 4 * settings.activations.batch_tokens * (8 * largest + 12 * shape.width) + 24 * train.sentences
     block = max(3 * triggers, sampled * min(1, settings.activations.block_sentences / max(prefixes, 1)))
+    passing, loading = 1.25 * weights + batch + block, 1.25 * weights + head + 16 * largest * shape.width
     logits = 3 * min(CHUNK_BYTES, 4 * shape.vocabulary * largest) + 4 * prefixes * (2 * largest + 4 * shape.width)
-    amounts |= {"trained": 16 * shape.parameters + encoding, "encoding": encoding, "merging": 5 * triggers}
-    amounts |= {
-        "loading": 1.25 * weights + head + 16 * largest * shape.width,
-        "passing": 1.25 * weights + batch + block,
+    reading = head + logits + triggers + projections
+    tables, through = Amounts(libraries="tables"), Amounts(memory=reading, libraries="head")
+    measuring = through._replace(work=states * through_head, rows=states)
+    return {
+        "write_settings": Amounts(libraries=""),
+        "train": Amounts(
+            work=trained * (shape.body + shape.outside),
+            memory=16 * shape.parameters + encoding,
+            stored=4 * shape.parameters,
+            tokens=made.steps * made.batch_tokens,
+            text=text,
+        ),
+        "model": Amounts(proof, shape.vocabulary, loading, head + values, shape.vocabulary),
+        "corpus": Amounts(memory=encoding, stored=corpus, text=text),
+        "triggers": Amounts(train.tokens * shape.body, 0, passing, settings.shards * triggers, tokens=train.tokens),
+        "merge_triggers": Amounts(settings.shards * triggers, 0, 5 * triggers, triggers, libraries="tables"),
+        "sampled_prefixes": Amounts(prefixes * shape.body, memory=passing, stored=sampled),
+        "merge_sampled_prefixes": tables,
+        "keys_patterns": Amounts(chosen, passages, triggers, rows=chosen, libraries="tables"),
+        "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing, rows=chosen),
+        "keys_precision": Amounts(key_pass * per_key, memory=passing),
+        "keys_summarize": tables._replace(memory=triggers),
+        "values_project": through._replace(work=memories * through_head, stored=projections, rows=memories),
+        "values_summarize": tables._replace(memory=triggers),
+        "composition_measure": measuring,
+        "composition_summarize": tables._replace(memory=states),
+        "refinement_measure": measuring,
+        "refinement_summarize": through,
+        "report": tables._replace(memory=triggers, rows=settings.report.cards),
     }
-    return amounts | {"reading": head + logits + triggers + projections}

@@ -16,8 +16,6 @@ import ffkv
 from ffkv.errors import UserError
 
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(ffkv.__file__).parent / "workflow/Snakefile")
-
-
 LIBRARIES = {  # what jobs import, each with what is before it: tables only, the head alone, the model
     "tables": ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
     "head": ("torch", "ffkv.model.head.head_file"),
@@ -50,11 +48,17 @@ class Job(NamedTuple):
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
     """Starts a Snakemake, in a process of its own, that lists the jobs of a settings file for runs in a folder."""
     snakefile = next(path for path in SNAKEFILES if path.exists())
-    paths = [str(path.resolve()) for path in (snakefile, folder, configfile)]
-    words = [sys.executable, "-m", __name__, *paths, str(cores)]
+    words = [
+        sys.executable,
+        "-m",
+        __name__,
+        *(str(path.resolve()) for path in (snakefile, folder, configfile)),
+        str(cores),
+    ]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the rules look for `ffkv`
-    environment = {**os.environ, "PATH": path}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PATH": path}
+    )
 
 
 def read_jobs(snakemake: subprocess.Popen) -> list[Job]:

@@ -27,6 +27,7 @@ class Shape(NamedTuple):
         body: number of weights in the blocks, without those of experts that a token is not sent to.
         outside: number of weights outside of the blocks: the embeddings, the head.
         dtype: name of the weights' type.
+        signed: whether coefficients can be negative, as far as the name of the activation tells.
     """
 
     architecture: str
@@ -37,6 +38,7 @@ class Shape(NamedTuple):
     body: int
     outside: int
     dtype: str
+    signed: bool = True
 
 
 def load_model_form(settings: Settings) -> PreTrainedModel:
@@ -73,12 +75,9 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
     lists = {block.rpartition(".")[0] for block in memories}
     sizes = {name: weight.numel() for name, weight in model.named_parameters()}
     body = sum(size for name, size in sizes.items() if block_of(model, name).rpartition(".")[0] in lists)
-    counts = (
-        sum(sizes.values()),
-        round(body - unused),
-        sum(sizes.values()) - body,
-        str(model.dtype).removeprefix("torch."),
-    )
+    dtype, parameters = str(model.dtype).removeprefix("torch."), sum(sizes.values())
+    signed = "relu" not in (getattr(config, name, "") for name in ("hidden_act", "activation_function"))
+    counts = parameters, round(body - unused), parameters - body, dtype, signed
     return Shape(type(model).__name__, tuple(memories.values()), width, embedding.weight.shape[0], *counts)
 
 

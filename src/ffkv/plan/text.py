@@ -1,7 +1,7 @@
 """The size of a corpus: from its written files, from its first documents, from the hub, or from the command line."""
 
 import time
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
 
-SAMPLE_BYTES = 2**19  # of text that is split and tokenized
+SAMPLE_BYTES = 2**18  # of text that is split and tokenized
+TOKENIZER_DOCUMENTS = 100  # from which a tokenizer that does not exist yet is learnt
 
 
 class Split(NamedTuple):
@@ -62,9 +63,8 @@ def measure_text(
     hub = corpus.dataset not in (EMBEDDED, "files")  # is not downloaded: the embedded corpus stands for its text
     if settings.model.checkpoint == EMBEDDED:
         learnt = read_documents(corpus if corpus.dataset == EMBEDDED else Corpus(), "train")
-        tokenizer = train_tokenizer(
-            (line for one in learnt for line in one.text.splitlines()), made.vocabulary, made.context
-        )
+        texts = (one.text for one in islice(learnt, TOKENIZER_DOCUMENTS))
+        tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
         tokenizer = load_tokenizer(settings.model.checkpoint, settings.model.revision, settings.model.trust_remote_code)
     longest = max(context_of(model, tokenizer) - len(bos_ids(tokenizer, corpus.bos)), 2)

@@ -1,0 +1,50 @@
+"""A plan as text for a person."""
+
+from typing import Any
+
+import pandas as pd
+
+from ffkv.report.text import duration
+
+
+def in_bytes(size: float) -> str:
+    """A size for a person: 1.2 GB."""
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    unit, name = next((unit for unit in units if size >= unit[0]), units[-1])
+    return f"{size / unit:.3g} {name}"
+
+
+def as_text(plan: dict[str, Any]) -> str:
+    """The plan for a person: a table per run, and the totals."""
+    lines, total = [], plan["total"]
+    for run, found in plan["runs"].items():
+        lines.append(
+            "Run {run}: {architecture}, {parameters:,} parameters, {layers} layers, d = {width:,}, {all_memories:,} memories, "
+            "|V| = {vocabulary:,}, {dtype}".format(run=run, **found["shape"])
+        )
+        for name, split in found["text"].items():
+            lines.append("  {}: {tokens:,.0f} tokens in {sentences:,.0f} sentences ({source})".format(name, **split))
+        cells = pd.DataFrame([_cells(row) for row in found["rules"]]).set_index("rule").rename_axis(None)
+        lines += [f"  {line}" for line in cells.to_string().splitlines()]
+    sizes = {name: in_bytes(size) for name, size in total.items() if name not in ("seconds", "cores")}
+    return "\n".join(
+        [
+            *lines,
+            f"Time: up to about {duration(total['seconds'])} on {total['cores']} cores, with nothing else running.",
+            "Disk: {written} to be written, {disk_left} free.".format(**sizes),
+            "Memory: up to {memory} per job, {memory_left} free.".format(**sizes),
+        ]
+    )
+
+
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    if row["done"]:
+        return {"rule": row["rule"], "time": "done"}
+    return {
+        "rule": row["rule"],
+        "jobs": str(row["jobs"]),
+        "tokens": f"{row['tokens']:,.0f}" if row["tokens"] else "",
+        "disk": in_bytes(row["written"]),
+        "memory per job": in_bytes(row["memory"]),
+        "time": duration(row["seconds"]),
+    }
