@@ -33,6 +33,7 @@ COMMANDS = {
     "values": ("ffkv.values.commands:values", "Values: projections, agreement, rank, top probability."),
     "composition": ("ffkv.composition.commands:composition", "Composition: how the memories of a layer act together."),
     "refinement": ("ffkv.refinement.commands:refinement", "Refinement: how predictions change from layer to layer."),
+    "write-settings": ("ffkv.settings.commands:write_settings", "Write the complete settings of a run."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "plan": ("ffkv.plan.commands:plan", "Estimate the disk space, memory and time of runs before they start."),
     "check": ("ffkv.results.commands:check", "Read every file of a run and name those that are damaged or unfinished."),

@@ -190,7 +190,7 @@ def states(path):
 def test_a_deleted_shard_or_block_is_named(sample, name):
     path = sample[0] / name
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(UserError, match=r"which does not exist: it was deleted or moved\. Delete .* and run"):
+    with pytest.raises(UserError, match=r"which does not exist: it was deleted or moved\. Make .* again"):
         states(sample[0] / "merged.h5")
 
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_a_folder_that_cannot_be_made_is_the_persons_to_mend(tmp_path, inside):
 
 
 def test_a_full_disk_is_the_persons_to_mend(tmp_path):
-    message = r"a\.txt cannot be written: No space left on device"
+    message = r"a\.txt does not fit: 0 bytes of it are written, and [\d,]+ bytes are free in .*Free some space"
     with pytest.raises(UserError, match=message), atomic(tmp_path / "a.txt") as temporary:
         temporary.symlink_to("/dev/full")
         temporary.write_text("too much")
@@ -122,3 +123,93 @@ def test_a_block_that_makes_nothing_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"a\.txt cannot be written"), atomic(tmp_path / "a.txt"):
         pass
     assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        ValueError("write failed: errno = 122, error message = 'Disk quota exceeded'"),
+        UserError("the input is damaged: Can't write data (No space left on device)"),
+    ],
+    ids=["the system's", "safetensors'", "HDF5's", "what was made of it"],
+)
+def test_whatever_library_says_so_a_full_disk_is_told_with_path_and_size(tmp_path, error):
+    with (
+        pytest.raises(UserError, match=r"a\.bin does not fit: 4 bytes of it are written"),
+        atomic(tmp_path / "a.bin") as part,
+    ):
+        part.write_text("half")
+        raise error
+    assert left(tmp_path) == []
+
+
+def test_an_error_about_another_file_does_not_blame_the_output(tmp_path):
+    (tmp_path / "input").mkdir()
+    culprit = tmp_path / "input/data"
+    with (
+        pytest.raises(UserError, match=rf"a\.txt cannot be made, because of {culprit}: "),
+        atomic(tmp_path / "out/a.txt"),
+    ):
+        culprit.read_text()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "link to nothing"])
+def test_what_is_no_file_is_never_replaced(tmp_path, kind):
+    path, other = tmp_path / "a", tmp_path / "other"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(other)
+        if kind == "link":
+            other.write_text("mine")
+    before = path.lstat()
+    with (
+        pytest.raises(UserError, match="is neither a file nor a folder, and ffkv does not replace it"),
+        atomic(path) as part,
+    ):
+        part.write_text("new")
+    assert path.lstat() == before
+    assert kind != "link" or other.read_text() == "mine"
+
+
+def test_the_root_is_no_output():
+    with pytest.raises(UserError, match="is no name for an output"), atomic("/"):
+        pass
+
+
+def test_a_name_that_no_file_can_have_is_told(tmp_path):
+    with (
+        pytest.raises(UserError, match="cannot be written: File name too long"),
+        atomic(tmp_path / ("a" * 253)) as part,
+    ):
+        part.write_text("x")
+
+
+def test_a_sum_that_does_not_fit_leaves_nothing(tmp_path, monkeypatch):
+    """The output would otherwise stay although its step fails."""
+    write = Path.write_text
+
+    def refuse(path, text, *arguments, **options):
+        if "sha256" in path.name:
+            raise OSError(28, "No space left on device")
+        return write(path, text, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(UserError, match=r"a\.txt does not fit"), atomic(tmp_path / "a.txt") as part:
+        part.write_text("x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_inside_of_leftovers_are_removed(tmp_path):
+    """A killed step that wrote an HDF5 file under the temporary name of a larger output leaves such a name."""
+    host = socket.gethostname().partition(".")[0]
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    outer = f".values.h5.{host}.{dead.pid}.partial"
+    for name in (outer, f".{outer}.{host}.{dead.pid}.partial"):
+        (tmp_path / name).write_text("half")
+    with atomic(tmp_path / "values.h5") as part:
+        part.write_text("whole")
+    assert left(tmp_path) == ["values.h5"]

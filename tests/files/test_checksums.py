@@ -129,3 +129,25 @@ def test_files_made_inside_of_larger_things_have_one_sum_under_their_own_name(tm
     assert names == {"values.h5", "model", "model/vocabulary.h5", ".values.h5.sha256", ".model.sha256"}
     for name in ("model", "model/vocabulary.h5", "values.h5"):
         verify_sum(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", ["", "garbage\n", "0123  a.csv\n", "\n"], ids=["empty", "garbage", "cut", "line"])
+def test_a_damaged_sum_is_said(tmp_path, content):
+    """An empty one is what a power cut leaves (failure 6)."""
+    csv(tmp_path / "a.csv")
+    sum_path(tmp_path / "a.csv").write_text(content)
+    with pytest.raises(UserError, match=r"\.a\.csv\.sha256 is empty or damaged, so ffkv cannot tell .* --force"):
+        tables.read(tmp_path / "a.csv")
+
+
+def test_sums_that_lack_a_file_are_said(model):
+    path = sum_path(model)
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    for asked in (model, model / "deep/a.json"):
+        with pytest.raises(UserError, match=r"\.model\.sha256 has no checksum of .*deep/a\.json: it is incomplete"):
+            verify_sum(asked)
+
+
+def test_a_system_s_own_files_in_a_folder_do_no_harm(model):
+    (model / ".DS_Store").touch()
+    verify_sum(model)

@@ -109,12 +109,12 @@ def test_a_missing_file_names_the_remedy(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89HDF\r\n\x1a\n"])
 def test_what_is_no_hdf5_file_is_refused(tmp_path, content):
     (tmp_path / "a.h5").write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.h5 is not a whole HDF5 file"):
+    with pytest.raises(UserError, match=r"a\.h5 cannot be read"):
         numbers(tmp_path / "a.h5")
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(UserError, match="is not a whole HDF5 file"):
+    with pytest.raises(UserError, match="cannot be read"):
         numbers(tmp_path)
 
 
@@ -122,7 +122,7 @@ def test_a_folder_is_no_file(tmp_path):
 def test_a_truncated_file_is_refused(alone, share):
     content = alone.read_bytes()
     alone.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(UserError, match=r"things\.h5 is not a whole HDF5 file"):
+    with pytest.raises(UserError, match=r"things\.h5 cannot be read"):
         numbers(alone)
 
 
@@ -133,7 +133,7 @@ def test_a_flipped_byte_in_the_data_is_an_error_not_a_number(damaged, chunk, pla
     changed = bytearray(content)
     changed[chunks[chunk] + place] ^= flip
     path.write_bytes(changed)
-    with pytest.raises(UserError, match=r"things\.h5 is damaged"):
+    with pytest.raises(UserError, match=r"things\.h5 cannot be read"):
         numbers(path)
 
 
@@ -334,3 +334,45 @@ def test_a_file_of_links_has_the_same_bytes_at_any_time(tmp_path):
             hdf5.link(file, "numbers", [part["numbers"]], ["part.h5"], ["row"], 0, "1", "some numbers")
         contents.append((tmp_path / "whole.h5").read_bytes())
     assert contents[0] == contents[1]
+
+
+class FullDisk(hdf5._Target):
+    """A file on a disk that has no space left."""
+
+    def write(self, data):
+        self.failure = self.failure or OSError(28, "No space left on device")
+        return len(data)
+
+
+def test_a_write_that_failed_is_told_before_what_hdf5_makes_of_it(tmp_path, path, monkeypatch):
+    """On a full disk HDF5 reads its own half-written chunk back, and the input was called damaged (failure 1)."""
+    with hdf5.open(path, "things"):
+        monkeypatch.setattr(hdf5, "_Target", FullDisk)
+        with (
+            pytest.raises(UserError, match=r"copy\.h5 does not fit"),
+            hdf5.create(tmp_path / "copy.h5", "things", {}) as file,
+        ):
+            hdf5.allocate(file, "numbers", (3_000_000,), float, ["row"], "1", "numbers")[...] = np.random.rand(
+                3_000_000
+            )
+            with hdf5.open(path, "things"):
+                file["numbers"][...]
+                raise OSError("Can't synchronously read data (filter returned failure during read)")
+
+
+def test_an_intact_file_is_never_to_be_deleted(path):
+    with (
+        pytest.raises(UserError, match=r"it is what ffkv wrote: its checksum fits\. Keep it") as told,
+        hdf5.open(path, "things"),
+    ):
+        raise OSError("a memory error of the library")
+    assert "elete" not in str(told.value)
+
+
+def test_a_file_without_a_checksum_is_not_called_damaged(alone):
+    with (
+        pytest.raises(UserError, match="no checksum beside it, so ffkv cannot tell") as told,
+        hdf5.open(alone, "things"),
+    ):
+        raise OSError("odd bytes")
+    assert "elete" not in str(told.value)

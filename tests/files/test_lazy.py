@@ -39,5 +39,5 @@ def test_a_piece_that_was_damaged_is_refused_when_it_is_read(tmp_path):
     where = whole.rfind(np.full(1000, 7, np.int32).tobytes())
     whole[where : where + 8] = b"overhear"
     path.write_bytes(whole)
-    with pytest.raises(UserError, match=r"pieces\.h5 is damaged"):
+    with pytest.raises(UserError, match=r"pieces\.h5 is not what ffkv wrote"):
         found[99_000]

@@ -111,7 +111,7 @@ def test_a_missing_table_names_the_remedy(path):
 )
 def test_a_damaged_table_is_refused_by_name(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"{name} cannot be read as a table"):
+    with pytest.raises(UserError, match=rf"{name} cannot be read"):
         tables.read(tmp_path / name, texts=["a"])
 
 
@@ -141,3 +141,9 @@ def test_what_a_spreadsheet_would_take_for_a_formula_comes_back_as_it_is(tmp_pat
     path = tmp_path / "a.csv"
     tables.write(pd.DataFrame({"text": [text, "plain"]}), path)
     assert tables.read(path, ["text"])["text"].tolist() == [text, "plain"]
+
+
+def test_a_cell_of_megabytes_comes_back(tmp_path):
+    """pyarrow reads blocks of one MiB, and a row must fit into one (failure 4)."""
+    tables.write(pd.DataFrame({"text": ["x" * 2_200_000, "y"]}), tmp_path / "t.csv")
+    assert tables.read(tmp_path / "t.csv")["text"].str.len().tolist() == [2_200_000, 1]

@@ -1,23 +1,30 @@
 """`ffkv check`: every damaged or left-over file of a run is named, and nothing else."""
 
+import re
 import shlex
+import subprocess
 
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from support import obeying_rights
 
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.atomic import atomic
+from ffkv.files.checksums import sum_path
+from ffkv.results import check as module
 from ffkv.results.check import check_run
 from ffkv.results.commands import check
 
 
 @pytest.fixture
-def run(tmp_path):
-    """A folder with a file of each sort."""
+def run(tmp_path, monkeypatch):
+    """A folder with a file of each sort: all that its settings ask for."""
+    names = ["triggers.h5", "keys.csv", "by_memory.parquet", "settings.json"]
+    monkeypatch.setattr(module, "expected_files", lambda settings: names)
     folder = tmp_path / "a run"
     folder.mkdir()
     with hdf5.create(folder / "triggers.h5", "triggers", {"model_hash": "a"}) as file:
@@ -25,14 +32,15 @@ def run(tmp_path):
         hdf5.put(file, "negative/x", np.arange(100.0), ["other"], "1", "numbers")
     tables.write(pd.DataFrame({"a": [1, 2]}), folder / "keys.csv")
     tables.write(pd.DataFrame({"a": [1, 2]}), folder / "by_memory.parquet")
-    (folder / "settings.json").write_text("{}")
+    with atomic(folder / "settings.json") as path:
+        path.write_text("{}")
     return folder
 
 
 def test_a_whole_run_is_whole(run):
     assert check_run(run) == (4, [])
     result = CliRunner().invoke(check, [str(run)])
-    assert (result.exit_code, result.output) == (0, f"{run}: 4 files, none is damaged or unfinished.\n")
+    assert (result.exit_code, result.output) == (0, f"{run}: 4 files, all that the run has, and all are whole.\n")
 
 
 def flip(path, at):
@@ -88,13 +96,57 @@ def test_a_folder_that_a_step_wrote_is_made_again_as_one(run, change):
     assert snakemake == ["snakemake", f"{place}/model", f"{place}/triggers.h5"]
 
 
+def told(run) -> str:
+    result = CliRunner().invoke(check, [str(run)])
+    assert isinstance(result.exception, UserError)
+    return result.output + str(result.exception)
+
+
 def test_the_message_counts(run):
     flip(run / "triggers.h5", 5000)
-    assert f"1 file in {run} is damaged or unfinished. Delete it:" in str(
-        CliRunner().invoke(check, [str(run)]).exception
+    assert f"{run}: 4 files were read. Not as they should be: 1 damaged." in told(run)
+    (run / "keys.csv").unlink()
+    assert "Not as they should be: 1 damaged, 1 missing." in told(run)
+
+
+@pytest.mark.parametrize("with_sum", [False, True])
+@pytest.mark.parametrize("name", ["triggers.h5", "keys.csv", "by_memory.parquet", "settings.json"])
+def test_a_deleted_file_is_missing_and_to_be_made_again(run, name, with_sum):
+    """Whether or not its checksum is gone too (failure 5)."""
+    (run / name).unlink()
+    if with_sum:
+        sum_path(run / name).unlink()
+    said = told(run)
+    assert f"{run / name} does not exist: it was deleted, or its step has not ended yet." in said
+    assert (
+        f"snakemake {run.parent.name}/{shlex.quote(run.name)}/{name}"
+        in said.replace("'", "").replace(shlex.quote(run.name), run.name)
+        or name in said.splitlines()[-1]
     )
-    (run / "settings.json").write_text("{")
-    assert f"2 files in {run} are damaged or unfinished." in str(CliRunner().invoke(check, [str(run)]).exception)
+    assert "rm -r" not in said
+
+
+@pytest.mark.parametrize("content", [None, ""], ids=["no sum", "an empty sum"])
+def test_a_file_that_nothing_vouches_for_is_doubtful_and_stays(run, content):
+    path = sum_path(run / "keys.csv")
+    path.unlink() if content is None else path.write_text(content)
+    said = told(run)
+    assert "1 doubtful" in said
+    assert "rm -r" not in said
+
+
+@pytest.mark.parametrize("name", ["keys.csv", ".keys.csv.sha256", "folder"])
+def test_what_may_not_be_read_is_not_to_be_deleted(run, name):
+    """Not a file, not a checksum, not a folder (failure 7)."""
+    (run / "folder").mkdir()
+    (run / name).chmod(0)
+    checked = subprocess.run(obeying_rights("ffkv", "check", str(run)), capture_output=True, text=True)
+    (run / name).chmod(0o700)
+    assert checked.returncode == 2
+    assert re.search(
+        rf"{name} .*cannot be read: Permission denied\. Check its rights|{name} cannot be read", checked.stdout
+    )
+    assert "rm -r" not in checked.stderr
 
 
 @pytest.mark.parametrize("split, name", [("train", "triggers"), ("validation", "sampled_prefixes")])
@@ -103,7 +155,7 @@ def test_a_file_of_another_corpus_is_named(run, split, name):
         with hdf5.create(run / f"{path}.h5", kind, {"corpus_hash": corpus}):
             pass
     (problem,) = check_run(run)[1]
-    assert problem.path == run / f"{name}.h5"
+    assert (problem.path, problem.kind) == (run / f"{name}.h5", "foreign")
     assert "belongs to another corpus (b, expected a)" in problem.reason
 
 

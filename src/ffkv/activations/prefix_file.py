@@ -153,7 +153,9 @@ def read_layer(file: h5py.File, layer: int, quantities: str = "yrom") -> PrefixL
     m = file["m"][:, int(offsets[layer]) : int(offsets[layer + 1])] if "m" in quantities else nothing
     # HDF5 gives NaN for what it does not find; the states that were written are finite.
     if not all(np.isfinite(values).all() for values in (y, o, m)):
-        raise UserError(f"{file.filename} reads files that are incomplete. Delete it and run the workflow again.")
+        raise UserError(
+            f"{file.filename} reads files that are incomplete. Make it again: `snakemake --force {file.filename}`."
+        )
     return PrefixLayer(
         r=o - y if "r" in quantities else nothing,
         y=y if "y" in quantities else nothing,

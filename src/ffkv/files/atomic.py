@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import psutil
 
 from ffkv.errors import UserError
 from ffkv.files.checksums import sum_path, sums
+from ffkv.files.fault import unwritable
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
 
@@ -29,38 +31,53 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
         path: the final name.
         summed: whether the sums are written beside it. False for outputs that only people read.
     Raises:
-        UserError: the folder cannot be written, or the disk is full; or there is a folder at `path` that holds other
-            files than the new one.
+        UserError: the folder cannot be written; the disk is full, whatever library says so; what is at `path` is neither
+            a file nor a folder; or it is a folder that holds other files than the new one.
     """
     path = Path(path).absolute() if not Path(path).name else Path(path)
+    if not path.name:
+        raise UserError(f"{path} is no name for an output.")
     temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_others(path)
         _sweep(path)
         yield temporary
         _finish(temporary, path, summed)
-    except OSError as error:
-        if error.filename is None and error.errno is None:
-            raise
-        culprit = f" ({error.filename})" if error.filename else ""
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}{culprit}. Check the folder's rights and the disk's space."
-        ) from error
+    except Exception as error:
+        if problem := unwritable(path, temporary, error):
+            raise problem from error
+        raise
     finally:
         remove(temporary)
+        remove(_temporary_sums(path))
+
+
+def _refuse_others(path: Path) -> None:
+    """Refuses to replace a device, a pipe or a link: only a file, or a folder, that is really there."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise UserError(
+                f"{path} is neither a file nor a folder, and ffkv does not replace it. Name another output."
+            )
 
 
 def remove(path: Path) -> None:
     """Removes a file or a whole folder, if there is one and it can be removed."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink()
 
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.partial")
+
+
+def _temporary_sums(path: Path) -> Path:
+    return _temporary(path.with_name(f"{path.name}.sha256"))
 
 
 def _host() -> str:
@@ -70,13 +87,11 @@ def _host() -> str:
 def _sweep(path: Path) -> None:
     """Removes unfinished versions of `path` whose process has ended. Those of other machines stay: `ffkv check` names them."""
     for entry in path.parent.iterdir():
-        left = PARTIAL.fullmatch(entry.name)
-        if (
-            left
-            and left["name"] in (path.name, f"{path.name}.old", f"{path.name}.sha256")
-            and left["host"] == _host()
-            and not is_written(entry)
-        ):
+        left, name = PARTIAL.fullmatch(entry.name), entry.name
+        while inner := PARTIAL.fullmatch(name):  # an output of a step can itself be part of an unfinished one
+            name = inner["name"]
+        of_path = name in (path.name, f"{path.name}.old", f"{path.name}.sha256")
+        if left and of_path and left["host"] == _host() and not is_written(entry):
             remove(entry)
 
 
@@ -95,20 +110,17 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
     _sync(temporary)
     # A file inside a folder that is itself being written gets its sum when the folder is finished.
     lines = sums(temporary, path.name) if summed and not any(map(PARTIAL.fullmatch, path.parts)) else ""
+    if lines:  # before anything is replaced: they may not fit on the disk
+        _temporary_sums(path).write_text(lines)
+        _sync_entry(_temporary_sums(path))
     sum_path(path).unlink(missing_ok=True)
     old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
     temporary.replace(path)
     if lines:
-        _write_sums(path, lines)
+        _temporary_sums(path).replace(sum_path(path))
     _sync_entry(path.parent)
     if old:
         remove(old)
-
-
-def _write_sums(path: Path, lines: str) -> None:
-    temporary = _temporary(path.with_name(f"{path.name}.sha256"))
-    temporary.write_text(lines)
-    temporary.replace(sum_path(path))
 
 
 def _set_aside(path: Path, successor: Path) -> Path:

@@ -2,12 +2,19 @@
 
 import functools
 import hashlib
+import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from ffkv.errors import UserError
 
+LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>.+)")
 BLOCKS = ".blocks"  # folder `<name>.blocks`: files that `<name>.h5` reads from
+
+
+class Damaged(UserError):
+    """A file was read, and it differs from its checksum."""
 
 
 def sum_path(output: Path) -> Path:
@@ -51,30 +58,76 @@ def block_folder(path: Path) -> Path:
 def verify_sum(path: Path) -> None:
     """Compares a file, or all files of a folder, with their sums.
 
-    A file without sums passes: ffkv did not write it, or its writer was killed at the last moment.
+    A file without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names it.
 
     Raises:
-        UserError: a file is damaged or missing; or a file, or the sums, cannot be read.
+        Damaged: a file is not what was written, or missing.
+        UserError: a file, or the sums, cannot be read; or the sums are damaged or incomplete.
     """
     output = output_of(path)
     if not output.name:  # "." and "/": nobody wrote these as one
         return
-    try:
-        lines = sum_path(output).read_text(errors="replace").splitlines()
-    except FileNotFoundError:
+    written = read_sums(output)
+    if written is None:
         return
-    except OSError as error:
-        raise UserError(f"{sum_path(output)} cannot be read: {error.strerror}. Check its rights.") from error
-    for line in lines:
-        written, _, name = line.partition("  ")
-        file = output.with_name(name) if name == output.name else output.parent / name
-        if path in (file, *file.parents) and _digest_now(file) != written:
+    chosen = [file for file in written if path in (file, *file.parents)]
+    unlisted = unlisted_files(path, written) if path.is_dir() else [] if chosen or _is_hidden(path) else [path]
+    if unlisted:
+        raise UserError(
+            f"{sum_path(output)} has no checksum of {unlisted[0]}: it is incomplete, or this file is not from ffkv."
+            f" {_again(target_of(output))}"
+        )
+    for file in chosen:
+        if _digest_now(file) != written[file]:
             target = target_of(output)
-            raise UserError(
+            raise Damaged(
                 f"{file} is not what ffkv wrote: it was damaged or changed since. Delete"
                 f" {'it' if file == target else target} and make it again: `snakemake {shlex.quote(str(target))}`, with"
                 f" the options of your run (or, if the change is yours, delete {sum_path(output)})."
             )
+
+
+def read_sums(output: Path) -> dict[Path, str] | None:
+    """The sum of each file that was written as `output`; None if there are no sums.
+
+    Raises:
+        UserError: the sums cannot be read, or are empty or damaged.
+    """
+    try:
+        lines = sum_path(output).read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{sum_path(output)} cannot be read: {error.strerror}. Check its rights.") from error
+    entries = [LINE.fullmatch(line) for line in lines]
+    if not entries or None in entries:
+        raise UserError(
+            f"{sum_path(output)} is empty or damaged, so ffkv cannot tell whether {output} is whole."
+            f" {_again(target_of(output))}"
+        )
+    return {output.parent / entry["name"]: entry["digest"] for entry in entries if entry}
+
+
+def unlisted_files(folder: Path, written: Mapping[Path, str]) -> list[Path]:
+    """The files of a folder that have no sum, without hidden ones, which systems make by themselves."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path))
+    return [path for path in files if path not in written]
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".")
+
+
+def _again(target: Path) -> str:
+    return (
+        f"Make {target} again: `snakemake --force {shlex.quote(str(target))}`, with the options of your run (or, if you"
+        f" know that it is whole, delete {sum_path(target)})."
+    )
+
+
+def forget_digests() -> None:
+    """Lets the next comparison read every file again."""
+    _digest_of.cache_clear()
 
 
 def _digest_now(path: Path) -> str:

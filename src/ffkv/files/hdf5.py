@@ -5,7 +5,8 @@ says what it is (`format`, `kind`), what made it (`settings`, `versions`) and wh
 `tokenizer_hash`, `corpus_hash`, ...). A reader names what it expects, and any other file is refused.
 
 A reader reads only what it needs, and still no damaged byte becomes a number: HDF5 keeps a checksum of each chunk and of
-its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes. Small files are compared with their sums as a whole.
+its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes. Small files
+are compared with their sums as a whole.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ import ffkv
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.checksums import target_of, verify_sum
+from ffkv.files.fault import unreadable
 from ffkv.process.signals import end_if_told, uninterrupted
 
 # 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor.
@@ -32,6 +34,10 @@ FORMAT = 3
 IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
+
+
+class Foreign(UserError):
+    """A file is of another model, tokenizer, corpus or version than what it is read with."""
 
 
 @contextlib.contextmanager
@@ -46,12 +52,17 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
         UserError: the file cannot be written.
     """
     with atomic(path) as temporary, _Target(temporary, "w+") as target:
-        with h5py.File(target, "w", libver="v110") as file:
-            for name, value in {**attributes, "format": FORMAT, "kind": kind, "versions": versions()}.items():
-                plain = not isinstance(value, dict | list | tuple)
-                file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
-            file.attrs["checksum"] = _checksum(file.attrs)
-            yield file
+        try:
+            with h5py.File(target, "w", libver="v110") as file:
+                for name, value in {**attributes, "format": FORMAT, "kind": kind, "versions": versions()}.items():
+                    plain = not isinstance(value, dict | list | tuple)
+                    file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
+                file.attrs["checksum"] = _checksum(file.attrs)
+                yield file
+        except Exception as error:
+            if target.failure:  # whatever was made of it: HDF5 may have read back what it could not write
+                raise target.failure from error
+            raise
         end_if_told()
         if target.failure:
             raise target.failure
@@ -205,8 +216,7 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     try:
         file = h5py.File(path, "r")
     except (OSError, RuntimeError) as error:
-        verify_sum(path)  # says more
-        raise UserError(f"{path} is not a whole HDF5 file ({error}). Delete it and run the workflow again.") from error
+        raise unreadable(path, error) from error
     with file:
         try:
             _check(path, file.attrs, kind, belongs_to or {})
@@ -214,8 +224,8 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
                 _check_part(path, part, file.attrs)
             yield file
         except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
-            _verify_sums(path)  # says more
-            raise UserError(f"{path} is damaged ({error}). Delete it and run the workflow again.") from error
+            _verify_sums(path)  # says more of files that it reads
+            raise unreadable(path, error) from error
 
 
 def linked_files(file: h5py.File) -> list[Path]:
@@ -237,7 +247,7 @@ def _verify_sums(path: Path) -> None:
 
 def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:
     if not part.exists():
-        remedy = f"Delete {target_of(path)} and run the workflow again."
+        remedy = f"Make {target_of(path)} again: `snakemake --force {target_of(path)}`, with the options of your run."
         raise UserError(f"{path} reads {part}, which does not exist: it was deleted or moved. {remedy}")
     with open(part, attributes["kind"], attributes) as file:
         for item in file.values():  # HDF5 gives no error for a linked dataset whose description is damaged
@@ -266,7 +276,11 @@ def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Non
 
 def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:
     if attributes.get("format") != FORMAT or "kind" not in attributes:
-        raise UserError(f"{path} is not of this ffkv's file format {FORMAT}. Delete it and run the workflow again.")
+        target = target_of(path)
+        raise Foreign(
+            f"{path} is not of this ffkv's file format {FORMAT}, but of {attributes.get('format', 'none')}: another version"
+            f" wrote it. Make it again: `snakemake --force {target}`, with the options of your run."
+        )
     if attributes.get("checksum") != _checksum(attributes):
         raise OSError("its attributes do not fit their checksum")
     if kind is not None and attributes["kind"] != kind:
@@ -283,7 +297,7 @@ def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to
     for name in IDENTITIES:
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
             what = name.removesuffix("_hash")
-            raise UserError(
+            raise Foreign(
                 f"{path} belongs to another {what} ({attributes[name]}, expected {belongs_to[name]})."
                 f" Make it again with this {what}."
             )

@@ -7,7 +7,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ffkv.errors import UserError
+from ffkv.files.fault import unreadable
 
 CACHED_PIECES = 32  # per dataset, each about 1 MiB
 
@@ -54,7 +54,7 @@ class Pieces:
         try:
             return self._dataset[number * self._size : (number + 1) * self._size]
         except OSError as error:
-            raise UserError(f"{self._path} is damaged ({error}). Delete it and run the workflow again.") from error
+            raise unreadable(self._path, error) from error
 
 
 class Texts(Sequence[str]):

@@ -12,6 +12,7 @@ from pyarrow import csv
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.checksums import verify_sum
+from ffkv.files.fault import unreadable
 from ffkv.files.hdf5 import IDENTITIES, check_identities
 
 
@@ -51,11 +52,12 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
             return pd.read_parquet(path)
         # Not pandas' reader: it would take corpus text such as "null" or "nan" for a missing value.
         types = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
-        return csv.read_csv(path, None, csv.ParseOptions(newlines_in_values=True), types).to_pandas()
+        whole = csv.ReadOptions(block_size=max(2**20, Path(path).stat().st_size + 1))  # a row must fit into one block
+        return csv.read_csv(path, whole, csv.ParseOptions(newlines_in_values=True), types).to_pandas()
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist: run the step that makes it first.") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a table ({error}). Delete it and run the workflow again.") from error
+        raise unreadable(path, error) from error
 
 
 def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame:

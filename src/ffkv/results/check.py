@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,70 +12,114 @@ from safetensors import SafetensorError, safe_open
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.atomic import PARTIAL, PROGRESS, is_written
-from ffkv.files.checksums import is_sum, output_of, sum_path, target_of, verify_sum
+from ffkv.files.checksums import Damaged, output_of, sum_path, target_of, verify_sum
+from ffkv.files.fault import unreadable
 from ffkv.model.anatomy import read_anatomy
+from ffkv.results.expected import expected_files
 from ffkv.results.run_files import SPLIT_OF
+from ffkv.settings import Settings
 
 
 class Problem(NamedTuple):
-    """A file or a folder that one step wrote and that cannot be used.
+    """A file or a folder that one step wrote, or should have written, and that cannot be used as it is.
 
     Attributes:
         path: the file or the folder.
-        reason: why it cannot be used.
-        unfinished: whether a killed step left it behind.
+        kind: "damaged": it differs from its checksum; "foreign": it is of another run or version; "unfinished": a killed
+            step left it behind; "missing": no step has made it yet, or somebody deleted it; "doubtful": it cannot be
+            read, or has no checksum, so nobody can tell whether it is whole.
+        reason: a sentence about it.
     """
 
     path: Path
+    kind: str
     reason: str
-    unfinished: bool = False
 
 
 def check_run(folder: Path) -> tuple[int, list[Problem]]:
     """Reads every file of a run.
 
     The function compares checksums, reads tables and datasets, and compares the model, tokenizer and corpus that a file
-    belongs to with the run's own. The state that a shard saves to continue from is no problem.
+    belongs to with the run's own. It names every file that a finished run has and this one lacks. The state that a shard
+    saves to continue from is no problem.
 
     Returns:
         The number of files that were read, and the problems, sorted by path.
     Raises:
         UserError: the folder holds no file of a run.
     """
-    read, problems = 0, {}
-    for path in sorted(folder.rglob("*")):
+    read = 0
+    problems: dict[Path, Problem] = {}
+    for path in _walk(folder, problems):
         parts = path.relative_to(folder).parts
         if any(map(PARTIAL.fullmatch, parts)):
             if PARTIAL.fullmatch(path.name) and not is_written(path):
-                problems[path] = Problem(path, "is unfinished: its step was killed", unfinished=True)
+                problems[path] = Problem(path, "unfinished", "is unfinished: its step was killed.")
         elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
             read += path.is_file()
-            output, reason = target_of(path), _reason(path, folder)
-            if reason:
-                problems.setdefault(output, Problem(output, reason))
+            if found := _look_at(path, folder):
+                problems.setdefault(found.path, found)
     if not read and not problems:
         raise UserError(f"{folder} holds no file of a run. Name a folder such as results/demo.")
+    for path in _missing(folder):
+        problems.setdefault(
+            path, Problem(path, "missing", "does not exist: it was deleted, or its step has not ended yet.")
+        )
     return read, sorted(problems.values())
+
+
+def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
+    """All entries below a folder, sorted; a folder that may not be entered is a problem."""
+
+    def note(error: OSError) -> None:
+        path = Path(error.filename)
+        problems[path] = Problem(path, "doubtful", f"cannot be read: {error.strerror}. Check its rights.")
+
+    entries = [
+        Path(place, name) for place, folders, files in os.walk(folder, onerror=note) for name in (*folders, *files)
+    ]
+    return iter(sorted(entries))
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The files that the run's settings ask for and that are not there."""
+    try:
+        settings = Settings.model_validate_json((folder / "settings.json").read_bytes())
+    except (OSError, ValueError):  # what is wrong with it is said anyway
+        return [] if (folder / "settings.json").exists() else [folder / "settings.json"]
+    return [folder / name for name in expected_files(settings) if not (folder / name).exists()]
 
 
 def _is_output(path: Path) -> bool:
     """Whether a step wrote this. Of folders, only those that were written as a whole: a file in them may be missing."""
     if path.is_dir():
         return sum_path(path).exists()
-    return not is_sum(path) and (path.suffix in READERS or sum_path(output_of(path)).exists())
+    return not path.name.startswith(".") and (path.suffix in READERS or sum_path(output_of(path)).exists())
 
 
-def _reason(path: Path, folder: Path) -> str | None:
-    """Why a file or a folder cannot be used; None where it can be."""
+def _look_at(path: Path, folder: Path) -> Problem | None:
+    """What is wrong with a file or a folder; None if nothing is."""
+    output = target_of(path)
     try:
         verify_sum(path)
         if path.is_file() and path.suffix in READERS:
             READERS[path.suffix](path, folder)
+    except Damaged as error:
+        return Problem(output, "damaged", _without(str(error).split(". Delete ")[0], output) + ".")
+    except hdf5.Foreign as error:
+        return Problem(output, "foreign", _without(str(error), output))
     except UserError as error:
-        return str(error).removeprefix(f"{path} ").split(". Delete ")[0]
+        return Problem(output, "doubtful", _without(str(error), output))
     except (OSError, ValueError, SafetensorError) as error:
-        return f"is damaged ({error})"
+        return Problem(output, "doubtful", _without(str(unreadable(path, error)), output))
+    if not sum_path(output_of(path)).exists():
+        reason = "has no checksum beside it, so nobody can tell whether it is whole. If you changed it on purpose, ignore this."
+        return Problem(output, "doubtful", reason)
     return None
+
+
+def _without(message: str, path: Path) -> str:
+    return message.removeprefix(f"{path} ")
 
 
 def _identity(path: Path, folder: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The command `ffkv check`."""
 
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -12,23 +13,27 @@ from ffkv.options import FOLDER
 @click.command()
 @click.argument("folder", type=FOLDER)
 def check(folder: Path) -> None:
-    """Read every file of a run and name those that are damaged or unfinished.
+    """Read every file of a run and name those that are damaged, unfinished, missing or doubtful.
 
-    FOLDER is the folder of the run, such as results/demo.
+    FOLDER is the folder of the run, such as results/demo. The exit code is 0 only if nothing is.
     """
     from ffkv.results.check import check_run
 
     read, problems = check_run(folder)
     for problem in problems:
-        click.echo(f"{problem.path}: {problem.reason}")
+        click.echo(f"{problem.path} {problem.reason}")
     if not problems:
-        click.echo(f"{folder}: {read} files, none is damaged or unfinished.")
+        click.echo(f"{folder}: {read} files, all that the run has, and all are whole.")
         return
-    nouns, verb, them = ("files", "are", "them") if len(problems) > 1 else ("file", "is", "it")
+    counts = Counter(problem.kind for problem in problems)
+    told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    lines = [f"{folder}: {read} files were read. Not as they should be: {told}."]
+    if delete := [str(problem.path) for problem in problems if problem.kind in ("damaged", "unfinished")]:
+        lines += ["Delete what is damaged or unfinished:", f"  rm -r {shlex.join(delete)}"]
     place = folder.parent.parent  # Snakemake's targets are relative to the folder that holds results/
-    again = shlex.join(str(problem.path.relative_to(place)) for problem in problems if not problem.unfinished)
-    raise UserError(
-        f"{len(problems)} {nouns} in {folder} {verb} damaged or unfinished. Delete {them}:\n"
-        f"  rm -r {shlex.join(str(problem.path) for problem in problems)}"
-        + (f"\nThen run their steps again, with the options of your run:\n  snakemake {again}" if again else "")
-    )
+    again = {kind: [str(one.path.relative_to(place)) for one in problems if one.kind == kind] for kind in counts}
+    if make := again.get("damaged", []) + again.get("missing", []):
+        lines += ["Make these files, with the options of your run:", f"  snakemake {shlex.join(make)}"]
+    if foreign := again.get("foreign"):
+        lines += ["Make these again, with the options of your run:", f"  snakemake --force {shlex.join(foreign)}"]
+    raise UserError("\n".join(lines))

@@ -14,6 +14,7 @@ from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.checksums import verify_sum
+from ffkv.files.fault import unreadable
 from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
 from ffkv.parts import Part
@@ -117,6 +118,6 @@ class RunFiles:
         except FileNotFoundError as error:
             raise UserError(f"{path} does not exist: run the step that makes it first.") from error
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}). Delete it and run the workflow again.") from error
+            raise unreadable(path, error) from error
         hdf5.check_identities(path, rows.attrs, self.identity(SPLIT_OF[Path(name).parts[0]]))
         return rows

@@ -1,6 +1,12 @@
 """`ffkv settings`."""
 
+import json
+from pathlib import Path
+
 import click
+
+from ffkv.options import output_option
+from ffkv.settings import Settings
 
 
 @click.command()
@@ -19,3 +25,15 @@ def settings(file: str | None) -> None:
         with atomic(path, summed=False) as temporary:
             temporary.write_text(text, encoding="utf-8")
         click.echo(path)
+
+
+@click.command()
+@click.option("--settings", "text", required=True, help="The complete settings of the run, as JSON.")
+@output_option("File to write, settings.json.")
+def write_settings(text: str, output: Path) -> None:
+    """Write the complete settings of a run."""
+    from ffkv.files.atomic import atomic
+
+    checked = Settings.model_validate_json(text)
+    with atomic(output) as temporary:
+        temporary.write_text(json.dumps(checked.model_dump(), sort_keys=True) + "\n")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
+from ffkv.files.fault import unreadable
 from ffkv.model.anatomy import HeadSpec, read_anatomy
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
@@ -86,7 +87,7 @@ def read_head(folder: Path, spec: HeadSpec, source: str = "", revision: str = "m
         with torch.device("meta"):
             model = _build(folder, spec.architecture, dtype, source, revision)
     except (OSError, ValueError, KeyError) as error:
-        raise _unreadable(folder, error) from error
+        raise unreadable(folder, error) from error
     emptied = EmptiedModel(model, spec)
     _fill(model, tensors, names)
     model.eval()
@@ -108,11 +109,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             names = {name: stored for name, stored in _names(file).items() if name != EMBEDDING}
         return load_file(path), names
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise _unreadable(folder, error) from error
-
-
-def _unreadable(folder: Path, error: Exception) -> UserError:
-    return UserError(f"The files in {folder} cannot be read ({error}). Run `ffkv model` again.")
+        raise unreadable(folder, error) from error
 
 
 def _build(folder: Path, architecture: str, dtype: torch.dtype, source: str, revision: str) -> Any:

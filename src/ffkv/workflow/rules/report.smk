@@ -19,16 +19,11 @@ rule write_settings:
         "../envs/ffkv.yaml"
     params:
         settings=lambda wildcards: json.dumps(SETTINGS[wildcards.run], sort_keys=True),
-        folder=subpath(output.settings, parent=True),
     message:
         "Write the complete settings of {wildcards.run}."
     shell:
-        # The name of the unfinished file follows `ffkv.files.atomic`, so that `ffkv recover` knows it.
         """
-        exec 2>{log:q}
-        unfinished={params.folder:q}/.settings.json.${{HOSTNAME%%.*}}.$$.partial
-        printf '%s\\n' {params.settings:q} >"$unfinished"
-        mv "$unfinished" {output.settings:q}
+        ffkv write-settings --settings {params.settings:q} --output {output.settings:q} >{log:q} 2>&1
         """
 
 

@@ -1,0 +1,55 @@
+"""The files that a finished run has, by its settings."""
+
+from ffkv.settings import EMBEDDED, Settings
+
+# Folder: the tables that it holds as CSV files.
+TABLES = {
+    "keys": ("activity", "figure_2_categories", "figure_2_pattern_counts", "figure_3_removal"),
+    "values": (
+        "figure_4_agreement",
+        "figure_5_rank",
+        "figure_6_top_probability",
+        "table_2_predictive_layers",
+        "table_2_predictive_values",
+    ),
+    "composition": (
+        "figure_7_active_memories",
+        "figure_7_effective_number",
+        "figure_8_agreement_cases",
+        "figure_8_no_agreement",
+    ),
+    "refinement": (
+        "figure_9_residual_agreement",
+        "figure_10_final_probability",
+        "figure_11_breakdown",
+        "prediction_changes",
+    ),
+}
+WHOLE = (
+    "settings.json",
+    "model",
+    "values.h5",
+    "corpus/train.h5",
+    "corpus/validation.h5",
+    "triggers.h5",
+    "sampled_prefixes.h5",
+)
+BY_SHARD = ("triggers/{}.h5", "sampled_prefixes/{}.h5")
+BY_LAYER_GROUP = (
+    "keys/patterns/{}.parquet",
+    "keys/by_prefix/{}.parquet",
+    "keys/removal/{}.parquet",
+    "values/projections/{}.h5",
+    "values/by_memory/{}.parquet",
+    "composition/by_prefix/{}.parquet",
+    "refinement/by_prefix/{}.parquet",
+)
+
+
+def expected_files(settings: Settings) -> list[str]:
+    """The files, and the folders that are written as one, that the steps of a run write. Paths below its folder."""
+    names = [*WHOLE, *(f"{folder}/{table}.csv" for folder, tables in TABLES.items() for table in tables)]
+    names += ["checkpoint"] if settings.model.checkpoint == EMBEDDED else []
+    names += ["keys/precision.csv"] if settings.model.dtype != "float32" else []
+    names += [name.format(shard) for name in BY_SHARD for shard in range(settings.shards)]
+    return names + [name.format(group) for name in BY_LAYER_GROUP for group in range(settings.layer_groups)]
