@@ -1,13 +1,14 @@
 """The `ffkv` command. A subcommand is imported only when it is called, so that the help is quick."""
 
 import importlib
+import io
 import sys
 
 import click
 
 from ffkv import __version__
-from ffkv.errors import UserError
 from ffkv.process.signals import end_in_good_order
+from ffkv.terminal import say
 
 # Subcommand: its function, and its line in the help.
 COMMANDS = {
@@ -78,10 +79,27 @@ def ffkv() -> None:
 
 
 def main() -> None:
-    """Runs the command. A `UserError` becomes a message and exit code 2. SIGTERM ends the command in good order."""
+    """Runs the command. SIGTERM ends it in good order.
+
+    A `UserError` and a wrong option become a message and exit code 2; an exception that nobody foresaw becomes a sentence
+    and exit code 70, see `ffkv.process.defect`.
+    """
     end_in_good_order()
     try:
-        ffkv()
-    except UserError as error:
-        click.echo(click.style("ffkv: ", fg="red", bold=True, reset=True) + str(error), err=True)
-        sys.exit(2)
+        sys.exit(ffkv(standalone_mode=False) or 0)
+    except click.ClickException as error:
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().rstrip("\n"), error=True, name=False)
+        sys.exit(error.exit_code)
+    except click.Abort:
+        say("stopped.", error=True)
+        sys.exit(1)
+    except BrokenPipeError:  # whoever reads the output, such as `head`, has enough
+        sys.exit(1)
+    except Exception as error:
+        from ffkv.process.defect import explain
+
+        message, code = explain(error)
+        say(message, error=True)
+        sys.exit(code)

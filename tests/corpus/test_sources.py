@@ -2,14 +2,20 @@
 
 import gzip
 import logging
+import re
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import obeying_rights
 
+from ffkv.corpus import sources
 from ffkv.corpus.document import Document
 from ffkv.corpus.sources import find_files, is_held_out, read_documents, select_split
+from ffkv.corpus.step import encode_corpus
 from ffkv.errors import UserError
 from ffkv.settings import Corpus
 
@@ -203,3 +209,52 @@ def test_a_split_is_selected_from_shared_documents_only(corpus, shared):
 def test_which_documents_are_held_out_never_changes():
     assert [number for number in range(40) if is_held_out(f"corpus:{number}", 0.1)] == [18, 21, 22, 25, 36, 38]
     assert is_held_out("\ud800", 0.999999) in (True, False)
+
+
+def test_a_text_that_changes_while_another_one_is_read_is_noticed(tmp_path, byte_model, monkeypatch):
+    """Failure 3: the old text was analysed and never read again."""
+    paths = [tmp_path / f"{name}.txt" for name in "ab"]
+    for path in paths:
+        path.write_text("a first line\nand a second one\n")
+    settings = Corpus(dataset="files", train=[str(path) for path in paths], splitter="line")
+    read = sources.texts
+
+    def texts(path, *arguments):
+        if path.endswith("b.txt"):
+            paths[0].write_text("somebody writes another text\n")
+        return read(path, *arguments)
+
+    monkeypatch.setattr(sources, "texts", texts)
+    with pytest.raises(UserError, match=r"a\.txt changed while it was read"):
+        encode_corpus(byte_model, "train", settings, tmp_path / "train.h5")
+    assert not (tmp_path / "train.h5").exists()
+
+
+@pytest.mark.parametrize("pattern", ["**/*.txt", "*/*.txt", "closed/*.txt"])
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, pattern):
+    """Failure 13: it was passed over without a word."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed/a.txt").write_text("a")
+    (tmp_path / "b.txt").write_text("b")
+    (tmp_path / "closed").chmod(0)
+    script = f"from ffkv.corpus.sources import find_files; print(find_files([{pattern!r}]))"
+    found = subprocess.run(obeying_rights(sys.executable, "-c", script), cwd=tmp_path, capture_output=True, text=True)
+    (tmp_path / "closed").chmod(0o700)
+    assert re.search(
+        r"closed\S* cannot be read \(Permission denied\), and corpus files below it may match", found.stderr
+    )
+
+
+def test_a_file_that_hides_a_pattern_is_refused(tmp_path, monkeypatch):
+    """Failure 26: where a file is called `train*.txt`, it alone was read."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train*.txt", "train1.txt", "train2.txt"):
+        (tmp_path / name).write_text("a")
+    with pytest.raises(
+        UserError, match=r"'train\*\.txt' is the name of a file, and a pattern that matches 2 other files"
+    ):
+        find_files(["train*.txt"])
+    assert find_files(["train[*].txt"]) == ["train*.txt"]
+    (tmp_path / "train1.txt").unlink()
+    (tmp_path / "train2.txt").unlink()
+    assert find_files(["train*.txt"]) == ["train*.txt"]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import h5py
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from ffkv.files.atomic import PROGRESS, remove
 from ffkv.files.checksums import sum_path
 from ffkv.files.datasets import dataset
 from ffkv.process.signals import stop, stoppable
+from ffkv.terminal import say
 
 LARGEST_SHARE = 0.05  # of the time that saving may take
 STATISTICS = ("fires", "fires_negative", "total", "finite", "maximum", "minimum", "histogram")
@@ -140,15 +140,13 @@ def load(progress_file: ProgressFile, state: PassState) -> None:
     try:
         with hdf5.open(progress_file.path, "progress") as file:
             if not has_identity(file, progress_file.identity):
-                click.echo(
-                    "ffkv: the saved progress belongs to other settings or code; starting from the beginning.", err=True
-                )
+                say("the saved progress belongs to other settings or code; starting from the beginning.", error=True)
                 return
             _fill(file, state)
     except UserError as error:
-        click.echo(f"ffkv: starting from the beginning: {error}", err=True)
+        say(f"starting from the beginning: {error}", error=True)
         return
-    click.echo(f"ffkv: going on after {state.tokens:,} tokens that are done.", err=True)
+    say(f"going on after {state.tokens:,} tokens that are done.", error=True)
 
 
 def _fill(file: h5py.File, state: PassState) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.parts import Part
 from ffkv.process.progress import progress
 from ffkv.settings import Activations
+from ffkv.terminal import say
 
 QUANTITIES = {"y": "y", "o": "o", "m": "m", "x": "x", "factor": "s", "end": "e"}  # dataset: quantity of the tap
 
@@ -147,7 +147,7 @@ def _is_complete(path: Path, attributes: dict[str, Any]) -> bool:
                 return False
         hdf5.verify(path)
     except UserError as error:
-        click.echo(f"ffkv: a block is made again: {error}", err=True)
+        say(f"a block is made again: {error}", error=True)
         return False
     return True
 

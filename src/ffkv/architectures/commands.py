@@ -12,6 +12,7 @@ import click
 import ffkv
 from ffkv.errors import UserError
 from ffkv.options import WRITABLE
+from ffkv.terminal import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,7 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
     rows = _proven(model_types, processes) if prove else _stored(model_types)
     if output is not None:
         write(rows, output)
-    click.echo(_aligned(rows.to_dict("records")))
+    say(_aligned(rows.to_dict("records")))
 
 
 def _stored(model_types: tuple[str, ...]) -> "pd.DataFrame":

@@ -7,6 +7,7 @@ import click
 
 from ffkv.options import MODEL, output_option, setting, threads_option
 from ffkv.settings import Corpus, section
+from ffkv.terminal import say
 
 
 @click.command()
@@ -24,4 +25,4 @@ def corpus(model_folder: Path, split: str, threads: int, output: Path, **options
 
     encoded = encode_corpus(model_folder, split, section(Corpus, **options), output)
     counts = json.loads(encoded.attributes["counts"])
-    click.echo("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))
+    say("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
@@ -33,6 +34,11 @@ def read_documents(corpus: Corpus, split: str) -> Iterator[Document]:
     """
     sources, _ = corpus_sources(corpus, split)
     return select_split(_read_sources(corpus, sources), corpus, split)
+
+
+def source_files(corpus: Corpus, split: str) -> list[str]:
+    """The local files of a split; none if the text comes from elsewhere. Raises UserError if a pattern matches no file."""
+    return find_files(corpus_sources(corpus, split)[0]) if corpus.dataset == "files" else []
 
 
 def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> Iterator[Document]:
@@ -80,8 +86,18 @@ def find_files(patterns: list[str]) -> list[str]:
     path_of: dict[str, str] = {}  # real path: the first path that leads to it
     for pattern in patterns:
         try:
-            matches = [pattern] if Path(pattern).is_file() else _matches(pattern)
-            paths = sorted(path for path in matches if Path(path).is_file())
+            literal = Path(pattern).is_file()
+            paths = sorted(path for path in _matches(pattern) if Path(path).is_file()) if not literal else [pattern]
+            if literal and glob.has_magic(pattern) and (others := [one for one in _matches(pattern) if one != pattern]):
+                raise UserError(
+                    f"{shown(pattern)} is the name of a file, and a pattern that matches {len(others)} other files, such as"
+                    f" {shown(others[0])}. Write {shown(glob.escape(pattern))} for the file alone, or rename it."
+                )
+        except PermissionError as error:
+            raise UserError(
+                f"{error.filename} cannot be read ({error.strerror}), and corpus files below it may match"
+                f" {shown(pattern)}. Check its rights."
+            ) from error
         except (OSError, ValueError):  # no file can have such a name
             paths = []
         if not paths:
@@ -98,16 +114,29 @@ def _matches(pattern: str) -> list[str]:
     """As `glob.glob` with `**`, but visits each folder once, because links can lead in circles."""
     above, stars, below = re.sub(r"(?<![^/])(\*\*/)+(?=\*\*(/|$))", "", pattern).partition("**")
     if not stars or not re.fullmatch(r"(.*/)?", above) or not re.fullmatch(r"(/.*)?", below):
+        _refuse_closed_folders(pattern)
         return glob.glob(pattern)  # noqa: PTH207 (absolute)
     tops = glob.glob(above) if above else [""]  # noqa: PTH207
     folders = [folder for top in tops for folder in _folders(top)]
     return [path for folder in folders for path in _matches(glob.escape(folder) + (below.lstrip("/") or "*"))]
 
 
+def _refuse_closed_folders(pattern: str) -> None:
+    """`glob.glob` passes over folders that may not be read. Raises PermissionError for the first one."""
+    for above in list(Path(pattern).parents)[:-1]:
+        for folder in glob.glob(str(above)):  # noqa: PTH207
+            if Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+
+
 def _folders(top: str) -> Iterator[str]:
     """A folder and the folders below it, as "<path>/". Hidden folders are left out; "" is the working directory."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     seen = set()
-    for folder, inside, _ in os.walk(top or ".", followlinks=True):
+    for folder, inside, _ in os.walk(top or ".", onerror=refuse, followlinks=True):
         if (real := os.path.realpath(folder)) in seen:
             inside.clear()
             continue

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import bos_ids, encode
-from ffkv.corpus.sources import read_documents
+from ffkv.corpus.sources import read_documents, source_files
 from ffkv.errors import UserError
+from ffkv.files.steady import unchanged
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.settings import Corpus as Settings
@@ -28,15 +29,16 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
     bos = bos_ids(tokenizer, settings.bos)
-    encoded = encode(
-        read_documents(settings, split),
-        tokenizer,
-        anatomy.context - len(bos),
-        settings.splitter,
-        settings.pretokenized,
-        settings.long_sentences,
-        settings.deduplicate,
-    )
+    with unchanged(source_files(settings, split)):
+        encoded = encode(
+            read_documents(settings, split),
+            tokenizer,
+            anatomy.context - len(bos),
+            settings.splitter,
+            settings.pretokenized,
+            settings.long_sentences,
+            settings.deduplicate,
+        )
     if len(encoded.ids) < 2:
         raise UserError(
             f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "

@@ -7,6 +7,7 @@ import click
 
 from ffkv.options import output_option, seed_option, setting, threads_option
 from ffkv.settings import Corpus, Embedded, section
+from ffkv.terminal import say
 
 
 @click.command()
@@ -29,7 +30,7 @@ def train(limit: int, validation_share: float, seed: int, threads: int, output: 
 
     corpus = section(Corpus, limit=limit, validation_share=validation_share)
     summary = step.train(settings, corpus, seed, output).summary
-    click.echo(
+    say(
         f"{summary['parameters']:,} parameters; validation perplexity "
         f"{summary['validation_perplexity']:.1f} (unigram {summary['unigram_perplexity']:.1f})"
     )

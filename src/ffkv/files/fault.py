@@ -3,12 +3,12 @@
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from ffkv.errors import UserError
 from ffkv.files.checksums import forget_digests, output_of, sum_path, verify_sum
+from ffkv.process.disk import temporary_folder
 
 SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Words of libraries that pass on the system's error as text alone: safetensors, tokenizers, pyarrow, HDF5.
@@ -50,7 +50,7 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
         error: what was raised while it was written.
     """
     if lacks_space(error) or (is_full(path.parent) and not isinstance(error, UserError)):
-        place = path.parent if is_full(path.parent) or not is_full(_temporary_folder()) else _temporary_folder()
+        place = path.parent if is_full(path.parent) or not is_full(temporary_folder()) else temporary_folder()
         free = shutil.disk_usage(place).free if place.exists() else 0
         return UserError(
             f"{path} does not fit: {_size(unfinished):,} bytes of it are written, and {free:,} bytes are free in {place}"
@@ -77,7 +77,7 @@ def unreadable(path: Path | str, error: BaseException) -> UserError:
     """
     path, reason = Path(path), " ".join(str(error).split())[:300] or type(error).__name__
     if lacks_space(error):
-        place = _temporary_folder()
+        place = temporary_folder()
         return UserError(
             f"{path} cannot be read: there is no space left ({reason}). Free some space, {place} included."
         )
@@ -99,13 +99,6 @@ def unreadable(path: Path | str, error: BaseException) -> UserError:
         f"{path} cannot be read ({reason}). It has no checksum beside it, so ffkv cannot tell whether it is damaged. Move"
         " it away if a step can make it again, then run the workflow again."
     )
-
-
-def _temporary_folder() -> Path:
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError:  # none can be written
-        return Path(os.environ.get("TMPDIR", "/tmp"))
 
 
 def _size(path: Path) -> int:

@@ -87,6 +87,8 @@ def fit_space(corpus: Corpus, prefixes: Sequence[Sequence[str]], seed: int) -> S
         weights = vectorizer.fit_transform(texts)
     except ValueError:  # no word occurs in two passages or more but in at most half of them
         return Space(vectorizer, np.empty((0, 0)), np.empty(0))
+    if weights.shape[1] < 2:  # one such word spans no space
+        return Space(vectorizer, np.empty((0, 0)), np.empty(0))
     with threadpool_limits(1):
         directions = TruncatedSVD(min(DIMENSIONS, *weights.shape), random_state=seed).fit(weights).components_
     uncentred = Space(vectorizer, directions, np.zeros(len(directions)))

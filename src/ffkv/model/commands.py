@@ -7,6 +7,7 @@ import click
 
 from ffkv.options import output_option, setting, threads_option
 from ffkv.settings import Model, section
+from ffkv.terminal import say
 
 # Proofs run on the CPU. The workflow alone asks a cluster for GPUs.
 CHECKPOINT = [name for name in Model.model_fields if name not in ("device", "gpus")]
@@ -28,7 +29,7 @@ def model(threads: int, output: Path, output_values: Path, **options: Any) -> No
         folder.mkdir()
         anatomy = prove(section(Model, **options)).write(folder, values_file)
     errors = ", ".join(f"{identity} {error:.0e}" for identity, error in anatomy.errors.items())
-    click.echo(f"{anatomy.architecture}: {len(anatomy.layers)} layers proven; largest relative errors: {errors}")
+    say(f"{anatomy.architecture}: {len(anatomy.layers)} layers proven; largest relative errors: {errors}")
 
 
 @click.command()
@@ -44,4 +45,4 @@ def inspect(threads: int, **options: Any) -> None:
     torch_with(threads)
     with tempfile.TemporaryDirectory() as folder:
         anatomy = prove(section(Model, **options)).write(folder)
-    click.echo(describe(anatomy))
+    say(describe(anatomy))

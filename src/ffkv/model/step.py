@@ -12,10 +12,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.errors import UserError
 from ffkv.files.hdf5 import versions
+from ffkv.files.steady import files_in, unchanged
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.config import configured_activation
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash, weights_hash
-from ffkv.model.checkpoint.read import load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.read import check_checkpoint, load_checkpoint, load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.probe_texts import context_of, passages
 from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
@@ -77,8 +78,10 @@ def prove(settings: Model) -> ProvenModel:
     Raises:
         UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
     """
-    model = load_checkpoint(settings)
-    tokenizer = load_tokenizer(settings.checkpoint, settings.revision, settings.trust_remote_code)
+    check_checkpoint(settings.checkpoint)
+    with unchanged(files_in(settings.checkpoint)):
+        model = load_checkpoint(settings)
+        tokenizer = load_tokenizer(settings.checkpoint, settings.revision, settings.trust_remote_code)
     with _naming(settings.checkpoint, model):
         decomposition = prove_layers(model, *passages(model, tokenizer), settings.second_matrix)
     spec = decomposition.head_spec

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ffkv.options import WRITABLE
+from ffkv.terminal import say
 
 TOO_SMALL = 3  # exit code if the disk or the memory does not suffice
 
@@ -41,8 +42,8 @@ def plan(
 
     given = {"train": train_tokens, "validation": validation_tokens}
     found = make_plan(configfile, cores, {split: tokens for split, tokens in given.items() if tokens is not None})
-    click.echo(json.dumps(found, indent=1) if as_json else as_text(found))
+    say(json.dumps(found, indent=1) if as_json else as_text(found))
     for warning in found["warnings"]:
-        click.echo(click.style("ffkv: ", fg="red", bold=True, reset=True) + warning, err=True)
+        say(warning, error=True)
     if found["warnings"]:
         sys.exit(TOO_SMALL)

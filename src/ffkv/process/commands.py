@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ffkv.options import FOLDER
+from ffkv.terminal import say
 
 
 @click.command()
@@ -34,14 +35,14 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
     lines += [f"process {process.pid}: {command_line(process)[:100]}" for process in processes]
     lines += [f"unfinished: {path.relative_to(folder)}" for path in files]
     lines += ["the folder is locked"] if recover.is_locked(folder) else []
-    click.echo("\n".join(lines) or f"Nothing is left behind in {folder}.")
+    say("\n".join(lines) or f"Nothing is left behind in {folder}.")
     if not lines:
         return
     if not cancelling and not (sys.stdin.isatty() and click.confirm("Cancel, delete and unlock?")):
-        click.echo("Nothing was changed. `ffkv recover --cancel` cancels, deletes and unlocks all of this.")
+        say("Nothing was changed. `ffkv recover --cancel` cancels, deletes and unlocks all of this.")
         return
     recover.cancel(folder, jobs, processes)
     for path in recover.unfinished_files(folder):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     recover.unlock(folder)
-    click.echo("Done. Start the same snakemake command again.")
+    say("Done. Start the same snakemake command again.")

@@ -1,8 +1,11 @@
-"""Checks the folders of a run: whether they can be written, and whether their disks have space. The workflow asks before and
-after a run."""
+"""Checks the folders of a run: whether they can be written, and whether their disks have space.
+
+The workflow asks before and after a run.
+"""
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,6 +28,21 @@ def check_disk(folders: Iterable[Path]) -> None:
             )
     if places := full(folders):
         raise UserError(is_full(places[0]))
+
+
+def temporary_folder() -> Path:
+    """The folder for temporary files.
+
+    Raises:
+        UserError: none can be written. The usual reason is a full disk.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise UserError(
+            f"No folder for temporary files can be written ({error.strerror or error}). Free some space in /tmp, or set"
+            " TMPDIR to another folder."
+        ) from error
 
 
 def full(folders: Iterable[Path]) -> list[Path]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 
-import click
+from ffkv.terminal import say
 
 WAIT = 0.01  # seconds until a delayed signal is handled
 UNINTERRUPTED: set[CodeType] = set()
@@ -74,7 +74,5 @@ def stoppable() -> Iterator[Callable[[], int]]:
 
 def stop(number: int, saved: str) -> None:
     """Ends the process after a signal, with a message about what was saved."""
-    click.echo(
-        f"ffkv: stopped by {signal.Signals(number).name}; {saved}. The same command continues from there.", err=True
-    )
+    say(f"stopped by {signal.Signals(number).name}; {saved}. The same command continues from there.", error=True)
     sys.exit(128 + number)

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ffkv.options import FOLDER, output_option
+from ffkv.terminal import say
 
 
 @click.command()
@@ -20,4 +21,4 @@ def report(results: Path, output: Path) -> None:
     from ffkv.results.run import open
 
     write_report(open(results), output)
-    click.echo(f"{output}: open it in a browser.")
+    say(f"{output}: open it in a browser.")

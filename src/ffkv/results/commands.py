@@ -8,6 +8,7 @@ import click
 
 from ffkv.errors import UserError
 from ffkv.options import FOLDER
+from ffkv.terminal import say
 
 
 @click.command()
@@ -21,9 +22,9 @@ def check(folder: Path) -> None:
 
     read, problems = check_run(folder)
     for problem in problems:
-        click.echo(f"{problem.path} {problem.reason}")
+        say(f"{problem.path} {problem.reason}")
     if not problems:
-        click.echo(f"{folder}: {read} files, all that the run has, and all are whole.")
+        say(f"{folder}: {read} files, all that the run has, and all are whole.")
         return
     counts = Counter(problem.kind for problem in problems)
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

@@ -5,9 +5,10 @@ import math
 import pandas as pd
 from markupsafe import Markup
 
+from ffkv.terminal import spell
+
 BLANK = "␣"
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-SHORT_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}
 
 
 def visible(text: str) -> Markup:
@@ -32,9 +33,7 @@ def ending(text: str, longest: int) -> Markup:
 def _visible_character(character: str) -> Markup | str:
     if character.isprintable():
         return character
-    code = ord(character)
-    spelled = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    return Markup('<span class="escape">{}</span>').format(SHORT_ESCAPES.get(character, spelled))
+    return Markup('<span class="escape">{}</span>').format(spell(character))
 
 
 def percent(share: float) -> str:

@@ -7,6 +7,7 @@ import click
 
 from ffkv.options import output_option
 from ffkv.settings import Settings
+from ffkv.terminal import say
 
 
 @click.command()
@@ -19,12 +20,12 @@ def settings(file: str | None) -> None:
     from ffkv.settings.yaml_file import read_settings
 
     if file is not None:
-        click.echo(f"{file} is valid. Its runs: {', '.join(resolve(read_settings(file)))}.")
+        say(f"{file} is valid. Its runs: {', '.join(resolve(read_settings(file)))}.")
         return
     for path, text in ((DEFAULT, default()), (SCHEMA, schema()), (PAGE, page())):
         with atomic(path, summed=False) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        click.echo(path)
+        say(path)
 
 
 @click.command()

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ffkv.errors import UserError
+from ffkv.terminal import say
 
 LONGEST_NUMBER = 1000  # digits of a number; Python reads at most 4,300
 DEEPEST = 50  # levels of nesting; settings need three
@@ -133,5 +134,5 @@ def check_command_line() -> None:
             try:
                 read_settings(file)
             except UserError as error:
-                print(f"ffkv: {error}", file=sys.stderr)
+                say(error, error=True)
                 sys.exit(2)

@@ -25,9 +25,10 @@ def check_settings_files(files: Iterable[Path | str]) -> None:
 
     from ffkv.errors import UserError
     from ffkv.settings.yaml_file import read_settings
+    from ffkv.terminal import plain
 
     try:
         for file in files:
             read_settings(file)
     except UserError as error:
-        raise WorkflowError(str(error)) from None
+        raise WorkflowError(plain(str(error))) from None

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ffkv.options import WRITABLE
+from ffkv.terminal import say
 
 
 @click.command()
@@ -17,5 +18,5 @@ def init(folder: Path) -> None:
     from ffkv.workflow.start import write_start
 
     for path in write_start(folder):
-        click.echo(path)
-    click.echo(f"Edit {folder / 'config.yaml'}, then run `snakemake` in {folder}.")
+        say(path)
+    say(f"Edit {folder / 'config.yaml'}, then run `snakemake` in {folder}.")

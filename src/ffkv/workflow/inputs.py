@@ -1,5 +1,8 @@
 """Local files that a run reads: the checkpoint and the corpus that its settings name."""
 
+import contextlib
+import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,11 @@ from snakemake.io import contains_wildcard
 
 from ffkv.corpus.sources import find_files
 from ffkv.errors import UserError
+from ffkv.files.atomic import atomic
+from ffkv.files.steady import files_in
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources, section
+
+NOTES = Path(".snakemake/ffkv_contents.json")  # path: size, time and inode of a file, and the hash of its content
 
 
 def checkpoint_files(settings: dict[str, Any]) -> list[str]:
@@ -17,12 +24,14 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
     Args:
         settings: the settings of one run.
     Returns:
-        No files if the run trains its own model, or if the checkpoint is a hub id.
+        No files if the run trains its own model, if the checkpoint is a hub id, or if its folder cannot be read: then
+        `ffkv model` says why.
     """
-    folder = Path(settings["model"]["checkpoint"])
-    if str(folder) == EMBEDDED or not folder.is_dir():
+    checkpoint = settings["model"]["checkpoint"]
+    try:
+        return [] if checkpoint == EMBEDDED else [str(path) for path in files_in(checkpoint)]
+    except (OSError, ValueError):
         return []
-    return sorted(str(path) for path in folder.iterdir() if path.is_file())
 
 
 def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
@@ -43,17 +52,45 @@ def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
 
 
 def tracked(paths: Iterable[str]) -> list[str]:
-    """The paths that can be inputs of a rule. Snakemake takes braces in a path for wildcards."""
-    return [path for path in paths if not contains_wildcard(path)]
+    """The paths that can be inputs of a rule: Snakemake takes braces for wildcards, and notes only names that are UTF-8 text."""
+    return [path for path in paths if not contains_wildcard(path) and path.isprintable()]
 
 
-def states(paths: Iterable[str]) -> list[str]:
-    """Size and time of each file that cannot be an input. As a parameter of the rule, a change of them repeats the rule."""
-    return [
-        f"{path}: {Path(path).stat().st_size} bytes of {Path(path).stat().st_mtime}"
-        for path in paths
-        if contains_wildcard(path)
-    ]
+def contents(paths: Iterable[str]) -> str:
+    """A hash over the names and the contents of files. As a parameter of the rule, a change of them repeats the rule.
+
+    Times alone do not tell: a file that `cp -p`, `tar` or `rsync -t` brings is older than what was made from its
+    predecessor, and one that was only touched is the same. A file is read again only if its size, time or inode changed.
+    """
+    notes = _read_notes()
+    known = dict(notes)
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            entry = Path(path).stat()
+            state = [entry.st_size, entry.st_mtime_ns, entry.st_ino]
+            if known.get(path, [])[:3] != state:
+                with Path(path).open("rb") as file:
+                    known[path] = [*state, hashlib.file_digest(file, "sha256").hexdigest()]
+            digest.update(f"{path}\0{known[path][3]}\n".encode(errors="surrogateescape"))
+        except OSError:  # the step that reads it says why
+            digest.update(f"{path}\0unreadable\n".encode(errors="surrogateescape"))
+    if known != notes:
+        _write_notes(known)
+    return digest.hexdigest()[:16]
+
+
+def _read_notes() -> dict[str, list]:
+    try:
+        notes = json.loads(NOTES.read_text())
+        return {path: note for path, note in notes.items() if isinstance(note, list) and len(note) == 4}
+    except (OSError, ValueError, AttributeError):  # none yet, or damaged: every file is read again
+        return {}
+
+
+def _write_notes(notes: dict[str, list]) -> None:
+    with contextlib.suppress(UserError, OSError), atomic(NOTES, summed=False) as temporary:  # only saves time
+        temporary.write_text(json.dumps(notes))
 
 
 def training_settings(settings: dict[str, Any]) -> dict[str, Any]:

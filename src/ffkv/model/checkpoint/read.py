@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from ffkv.errors import UserError
 from ffkv.fairseq import checkpoint as fairseq
 from ffkv.files.checksums import verify_sum
+from ffkv.files.steady import files_in
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.experts.record import layout_of
 from ffkv.settings import EMBEDDED, Model
@@ -155,6 +156,7 @@ def check_checkpoint(checkpoint: str) -> None:
     path = Path(checkpoint)
     try:
         path.stat()
+        files_in(path)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:  # a folder above that may not be entered, a name that no file can have

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from os import environ
 from pathlib import Path
 
@@ -11,15 +10,16 @@ from snakemake.exceptions import WorkflowError
 from ffkv.dependencies import code_hash
 from ffkv.errors import UserError
 from ffkv.options import command_line
-from ffkv.process.disk import check_disk, full, is_full
+from ffkv.process.disk import check_disk, full, is_full, temporary_folder
 from ffkv.process.recover import note_owner
 from ffkv.settings import EMBEDDED
 from ffkv.settings.runs import resolve
+from ffkv.terminal import plain, say
 from ffkv.workflow import SOURCE
 from ffkv.workflow.inputs import (
     checkpoint_files,
+    contents,
     corpus_files,
-    states,
     tracked,
     training_settings,
 )
@@ -36,11 +36,11 @@ environ.setdefault("FFKV_SOURCE", SOURCE)
 PLACES = (Path("results"), Path("reports"))
 
 try:
-    check_disk([Path(), Path(".snakemake")])
+    check_disk([Path(), Path(".snakemake"), temporary_folder()])
     # Run to its complete settings: the defaults, the shared settings, the run's own.
     SETTINGS = {run: settings.model_dump() for run, settings in resolve(config).items()}
 except UserError as error:
-    raise WorkflowError(str(error))
+    raise WorkflowError(plain(str(error)))
 
 TRAINING = {run: training_settings(settings) for run, settings in SETTINGS.items()}
 
@@ -60,13 +60,13 @@ def check_places():
             [*PLACES, *(path for top in runs for path in (top, *top.rglob("*")))]
         )
     except UserError as error:
-        raise WorkflowError(str(error))
+        raise WorkflowError(plain(str(error)))
 
 
 def name_full_disks():
     """After a failure."""
-    for place in full(PLACES):
-        print(is_full(place), file=sys.stderr)
+    for place in full([*PLACES, temporary_folder()]):
+        say(is_full(place), error=True)
 
 
 def setting(name):
@@ -106,16 +106,43 @@ def every_layer_group(path):
 
 
 def trained_checkpoint(wildcards):
-    """The checkpoint that the workflow trains, if the job's run asks for it."""
-    trained = SETTINGS[wildcards.run]["model"]["checkpoint"] == EMBEDDED
-    return f"results/{wildcards.run}/checkpoint" if trained else []
+    """The checkpoint that the workflow trains, for this run or another one, if the job's run asks for it."""
+    named = SETTINGS[wildcards.run]["model"]["checkpoint"]
+    if named == EMBEDDED:
+        return f"results/{wildcards.run}/checkpoint"
+    trained = {
+        Path(f"results/{run}/checkpoint"): f"results/{run}/checkpoint"
+        for run, settings in SETTINGS.items()
+        if settings["model"]["checkpoint"] == EMBEDDED
+    }
+    return trained.get(Path(named), [])
 
 
 def files_of_checkpoint(wildcards):
-    """The files of a local checkpoint. They stay where they are if another workflow gives this one a `prefix:`."""
-    return local(tracked(checkpoint_files(SETTINGS[wildcards.run])))
+    """The files of a local checkpoint that the workflow does not train.
+
+    They stay where they are if another workflow gives this one a `prefix:`. What counts is not their time but their
+    content, see `contents`.
+    """
+    if trained_checkpoint(wildcards):
+        return []
+    return local(ancient(tracked(checkpoint_files(SETTINGS[wildcards.run]))))
 
 
 def files_of_corpus(wildcards):
     """The files of a local corpus, likewise."""
-    return local(tracked(corpus_files(SETTINGS[wildcards.run], wildcards.split)))
+    return local(
+        ancient(tracked(corpus_files(SETTINGS[wildcards.run], wildcards.split)))
+    )
+
+
+def content_of_checkpoint(wildcards):
+    """A hash over the files of a local checkpoint that the workflow does not train. A change repeats the rule."""
+    if trained_checkpoint(wildcards):
+        return "trained"
+    return contents(checkpoint_files(SETTINGS[wildcards.run]))
+
+
+def content_of_corpus(wildcards):
+    """A hash over the files of a local corpus, likewise."""
+    return contents(corpus_files(SETTINGS[wildcards.run], wildcards.split))

@@ -19,9 +19,7 @@ rule corpus:
         "../envs/ffkv.yaml"
     threads: 1
     params:
-        braced_files=lambda wildcards: states(
-            corpus_files(SETTINGS[wildcards.run], wildcards.split)
-        ),
+        content=content_of_corpus,
         options=options("corpus"),
         code=code("corpus"),
     message:

@@ -24,7 +24,7 @@ rule model:
         checkpoint=lambda wildcards, input: input.trained
         or SETTINGS[wildcards.run]["model"]["checkpoint"],
         checkpoint_setting=setting("model/checkpoint"),
-        braced_files=lambda wildcards: states(checkpoint_files(SETTINGS[wildcards.run])),
+        content=content_of_checkpoint,
         options=options(
             "model/revision",
             "model/dtype",

@@ -1,0 +1,33 @@
+"""Text for a terminal or a log. What strangers wrote (checkpoints, corpora, file names) can send it no command."""
+
+import click
+
+KEPT = "\n\t"
+SHORT_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}
+
+
+def spell(character: str) -> str:
+    """A character as an escape that people know, such as `\\x1b` or `\\u202e`."""
+    code = ord(character)
+    spelled = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return SHORT_ESCAPES.get(character, spelled)
+
+
+def plain(text: str) -> str:
+    """The text with every character spelled out that a terminal would obey or not show: controls, marks of direction,
+    blanks other than the plain one, and bytes that are no text. Line ends and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if one in KEPT or one.isprintable() else spell(one) for one in text)
+
+
+def say(text: object, error: bool = False, name: bool = True) -> None:
+    """Prints a text, as `plain` has it.
+
+    Args:
+        text: what to print.
+        error: whether it goes to standard error.
+        name: whether the name of the program stands in front of an error.
+    """
+    prefix = click.style("ffkv: ", fg="red", bold=True, reset=True) if error and name else ""
+    click.echo(prefix + plain(str(text)), err=error)

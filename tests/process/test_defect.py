@@ -1,0 +1,67 @@
+"""An exception that nobody foresaw: one sentence, a file for the developers, exit code 70."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from ffkv import cli
+from ffkv.process.defect import explain
+
+SECRET = "a sentence of the corpus"
+
+
+def run_main(monkeypatch, error) -> int:
+    def command(standalone_mode):
+        raise error
+
+    monkeypatch.setattr(cli, "ffkv", command)
+    monkeypatch.setattr(cli, "end_in_good_order", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
+
+
+def test_a_defect_is_one_sentence_and_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["ffkv", "triggers", "--per-key", "5"])
+    assert run_main(monkeypatch, IndexError(SECRET)) == 70
+    said = capsys.readouterr().err
+    assert "This is a defect of ffkv, not of your files: IndexError." in said
+    assert "Traceback (most recent" not in said
+    text = Path(re.search(r"are in (\S+)\.", said)[1]).read_text()
+    assert "command: ffkv triggers --per-key 5" in text
+    assert "raise error" in text
+    assert "torch " in text
+    assert SECRET not in said + text
+
+
+def test_without_room_for_the_file_the_traceback_is_printed(monkeypatch, capsys):
+    monkeypatch.setattr("ffkv.process.defect.write_defect", lambda error: (_ for _ in ()).throw(OSError("full")))
+    assert run_main(monkeypatch, IndexError("x")) == 70
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device"), "There is no space left on a disk"),
+        (MemoryError("Unable to allocate 9 GiB"), "The memory does not suffice"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "The memory does not suffice"),
+    ],
+)
+def test_full_disks_and_memories_are_no_defects(error, message):
+    told, code = explain(error)
+    assert code == 2
+    assert told.startswith(message)
+
+
+def test_a_wrong_option_is_told_as_before(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["ffkv", "triggers", "--per-keys", "5"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Usage: ")
+    assert "No such option" in said

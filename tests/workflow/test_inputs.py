@@ -1,0 +1,124 @@
+"""Local files that a run reads: what of them counts, and which of them are refused."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from support import obeying_rights, random_checkpoint, random_sentences, snakemake
+from workflow.dry_run import planned
+
+pytestmark = pytest.mark.workflow
+TARGET = "results/n/corpus/train.h5"
+OLD = (1e9, 1e9)  # the time that `cp -p`, `tar` and `rsync -t` may bring along
+
+
+def write_config(folder, **corpus) -> None:
+    """Settings that read every text in texts/."""
+    files = {"dataset": "files", "train": ["texts/*.txt"], "splitter": "line", **corpus}
+    config = {"model": {"checkpoint": "checkpoint"}, "corpus": files, "runs": {"n": {}}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder in which the train split is made."""
+    folder = tmp_path_factory.mktemp("made")
+    random_checkpoint(folder / "checkpoint", "gpt2")
+    (folder / "texts").mkdir()
+    for number in range(2):
+        (folder / f"texts/{number}.txt").write_text("\n".join(random_sentences(number, 40)))
+    write_config(folder)
+    done = snakemake(folder, folder / "config.yaml", TARGET)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def replan(folder) -> dict[str, int]:
+    dry = snakemake(folder, folder / "config.yaml", TARGET, "-n")
+    assert dry.returncode == 0, dry.stderr
+    return planned(dry.stdout + dry.stderr)
+
+
+def rewrite_older(path):
+    path.write_bytes(path.read_bytes().replace(b"w1 ", b"w2 "))
+    os.utime(path, OLD)
+
+
+def change_weight(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, OLD)
+
+
+CORPUS, ALL = {"corpus": 1}, {"corpus": 1, "model": 1}
+CHANGES = {
+    "a text that is older and other": ("texts/0.txt", rewrite_older, CORPUS),
+    "weights that are older and other": ("checkpoint/model.safetensors", change_weight, ALL),
+    "a text that is only touched": ("texts/0.txt", lambda path: path.touch(), {}),
+    "a text that is only older": ("texts/0.txt", lambda path: os.utime(path, OLD), {}),
+    "a text that is copied in place": ("texts/0.txt", lambda path: path.write_bytes(path.read_bytes()), {}),
+    "a new text": ("texts/2.txt", lambda path: path.write_text("w1 w2 w3\n"), CORPUS),
+    "a text less": ("texts/1.txt", lambda path: path.unlink(), CORPUS),
+    "a text under another name": ("texts/1.txt", lambda path: path.rename(path.with_name("3.txt")), CORPUS),
+    "braces in the name": ("texts/{2}.txt", lambda path: path.write_text("w1 w2 w3\n"), CORPUS),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_the_content_of_files_counts_and_not_their_time(made, tmp_path, case):
+    """Older files too (failure 2): exactly what depends on them is repeated."""
+    name, change, reruns = CHANGES[case]
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder, symlinks=True)
+    change(folder / name)
+    jobs = {rule: count for rule, count in replan(folder).items() if rule != "all"}
+    assert jobs == reruns
+
+
+def test_a_name_that_is_no_text_is_read_and_counts(made, tmp_path):
+    """Failure 12: Snakemake can note no such name, and ended with a traceback."""
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    path = folder / "texts" / os.fsdecode(b"caf\xe9.txt")
+    path.write_text("w1 w2\n")
+    done = snakemake(folder, folder / "config.yaml", TARGET)
+    assert done.returncode == 0, done.stderr
+    assert replan(folder) == {}
+    path.write_text("w1 w3\n")
+    assert replan(folder) == CORPUS
+
+
+def test_a_checkpoint_that_may_not_be_entered_is_named(made, tmp_path):
+    """Failure 22."""
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    (folder / "checkpoint").chmod(0)
+    inspected = subprocess.run(
+        obeying_rights("ffkv", "inspect", "--checkpoint", "checkpoint"), cwd=folder, capture_output=True, text=True
+    )
+    (folder / "checkpoint").chmod(0o700)
+    assert inspected.returncode == 2
+    assert "The checkpoint checkpoint cannot be read: Permission denied" in inspected.stderr
+
+
+def test_a_run_waits_for_the_checkpoint_of_another_one(tmp_path):
+    """Failure 27: b names what a trains."""
+    config = {"embedded": {"steps": 1}, "runs": {"a": {}, "b": {"model": {"checkpoint": "results/a/checkpoint"}}}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    dry = snakemake(tmp_path, tmp_path / "config.yaml", "-n", "results/b/model")
+    assert dry.returncode == 0, dry.stderr
+    assert planned(dry.stdout + dry.stderr) == {"train": 1, "model": 1}
+
+
+def test_without_a_temporary_folder_the_message_names_the_remedy(made, tmp_path):
+    """Failure 14: a full disk of temporary files."""
+    script = "import tempfile, sys; tempfile._get_default_tempdir = lambda: (_ for _ in ()).throw(FileNotFoundError(2, 'No usable temporary directory'))\n"
+    script += "from ffkv.errors import UserError\nfrom ffkv.process.disk import temporary_folder\n"
+    script += "try:\n    temporary_folder()\nexcept UserError as error:\n    print(error)\n"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
+    assert "No folder for temporary files can be written" in said
+    assert "TMPDIR" in said
