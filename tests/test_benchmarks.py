@@ -175,7 +175,7 @@ def test_the_jobs_of_a_run_are_counted(tmp_path, monkeypatch):
         path = tmp_path / f"results/demo/benchmarks/{job}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("s\tcpu_time\n3.0\t1.5\n")
-    assert workflow.count_jobs(tmp_path) == {"jobs": 4, "jobs_cpu": 6.0, "starts": 3 + 2 + 1}
+    assert workflow.count_jobs(tmp_path) == {"jobs": 4, "jobs_cpu": 6.0, "starts": 3 + 2 + 1 + 1}
 
 
 def test_the_docs_show_the_result_of_every_comparison():

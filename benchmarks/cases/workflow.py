@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import ROOT, Comparison, Contender, Measurement, Work
-from ffkv.plan.growth import RULES
+from ffkv.plan.jobs import libraries_of
 from ffkv.process.processes import is_step
 
 CORES = 2
@@ -50,7 +50,7 @@ def count_jobs(folder: Path) -> dict[str, float]:
         rule = path.relative_to(folder).parts[3].removesuffix(".tsv")
         counts["jobs"] += 1
         counts["jobs_cpu"] += float(dict(zip(names, values))["cpu_time"])
-        counts["starts"] += imports[RULES[rule].libraries][0] if rule in RULES else 0.0
+        counts["starts"] += imports[libraries_of(rule)][0]
     return counts
 
 

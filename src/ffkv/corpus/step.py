@@ -29,6 +29,11 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
     bos = bos_ids(tokenizer, settings.bos)
+    if max(bos, default=0) >= anatomy.vocabulary:
+        raise UserError(
+            f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
+            f" {anatomy.vocabulary} tokens. Set corpus.bos to 'never', or mend the tokenizer."
+        )
     with unchanged(source_files(settings, split)):
         encoded = encode(
             read_documents(settings, split),

@@ -29,7 +29,6 @@ class Amounts(NamedTuple):
         rows: rows of the outputs that have no description.
         tokens: tokens that the model reads.
         text: seconds to read, split and tokenize text, for all jobs.
-        libraries: what a job imports, see `jobs.LIBRARIES`; "" for nothing.
     """
 
     work: float = 0.0
@@ -39,7 +38,6 @@ class Amounts(NamedTuple):
     rows: float = 0.0
     tokens: float = 0.0
     text: float = 0.0
-    libraries: str = "model"
 
 
 def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) -> dict[str, Amounts]:
@@ -85,10 +83,9 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     passing, loading = 1.25 * weights + batch + block, 1.25 * weights + head + 16 * largest * shape.width
     logits = 3 * min(CHUNK_BYTES, 4 * shape.vocabulary * largest) + 4 * prefixes * (2 * largest + 4 * shape.width)
     reading = head + logits + triggers + projections
-    tables, through = Amounts(libraries="tables"), Amounts(memory=reading, libraries="head")
-    measuring = through._replace(work=states * through_head, rows=states)
+    measuring = Amounts(states * through_head, memory=reading, rows=states)
     return {
-        "write_settings": Amounts(libraries=""),
+        "write_settings": Amounts(),
         "train": Amounts(
             work=trained * (shape.body + shape.outside),
             memory=16 * shape.parameters + encoding,
@@ -99,18 +96,18 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         "model": Amounts(proof, shape.vocabulary, loading, head + values, shape.vocabulary),
         "corpus": Amounts(memory=encoding, stored=corpus, text=text),
         "triggers": Amounts(train.tokens * shape.body, 0, passing, settings.shards * triggers, tokens=train.tokens),
-        "merge_triggers": Amounts(settings.shards * triggers, 0, 5 * triggers, triggers, libraries="tables"),
+        "merge_triggers": Amounts(settings.shards * triggers, 0, 5 * triggers, triggers),
         "sampled_prefixes": Amounts(prefixes * shape.body, memory=passing, stored=sampled),
-        "merge_sampled_prefixes": tables,
-        "keys_patterns": Amounts(chosen, passages, triggers, rows=chosen, libraries="tables"),
+        "merge_sampled_prefixes": Amounts(),
+        "keys_patterns": Amounts(chosen, passages, triggers, rows=chosen),
         "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing, rows=chosen),
         "keys_precision": Amounts(key_pass * per_key, memory=passing),
-        "keys_summarize": tables._replace(memory=triggers),
-        "values_project": through._replace(work=memories * through_head, stored=projections, rows=memories),
-        "values_summarize": tables._replace(memory=triggers),
+        "keys_summarize": Amounts(memory=triggers),
+        "values_project": Amounts(memories * through_head, memory=reading, stored=projections, rows=memories),
+        "values_summarize": Amounts(memory=triggers),
         "composition_measure": measuring,
-        "composition_summarize": tables._replace(memory=states),
+        "composition_summarize": Amounts(memory=states),
         "refinement_measure": measuring,
-        "refinement_summarize": through,
-        "report": tables._replace(memory=triggers, rows=settings.report.cards),
+        "refinement_summarize": Amounts(memory=reading),
+        "report": Amounts(memory=triggers, rows=settings.report.cards),
     }

@@ -21,6 +21,25 @@ LIBRARIES = {  # what jobs import, each with what is before it: tables only, the
     "head": ("torch", "ffkv.model.head.head_file"),
     "model": ("ffkv.model.checkpoint.load", "transformers.models.gpt2.modeling_gpt2"),
 }
+# Rules whose jobs do not import the model.
+LIGHT = {
+    "tables": {
+        "write_settings",
+        "merge_triggers",
+        "merge_sampled_prefixes",
+        "keys_patterns",
+        "keys_summarize",
+        "values_summarize",
+        "composition_summarize",
+        "report",
+    },
+    "head": {"values_project", "composition_measure", "refinement_measure", "refinement_summarize"},
+}
+
+
+def libraries_of(rule: str) -> str:
+    """What the jobs of a rule import: a name in `LIBRARIES`."""
+    return next((name for name, rules in LIGHT.items() if rule in rules), "model")
 
 
 class Job(NamedTuple):

@@ -8,7 +8,7 @@ import psutil
 
 from ffkv.architectures.coverage import cores as available_cores
 from ffkv.plan.growth import Amounts, measure_amounts
-from ffkv.plan.jobs import Job, ask_snakemake, import_libraries, read_jobs
+from ffkv.plan.jobs import Job, ask_snakemake, import_libraries, libraries_of, read_jobs
 from ffkv.plan.shape import load_model_form, measure_shape
 from ffkv.plan.table import in_bytes
 from ffkv.plan.text import measure_text
@@ -112,7 +112,7 @@ def _row(jobs: list[Job], amounts: Amounts, trial: Trial, libraries: dict[str, t
         most / max(least, 1e-9) if most else 1.0
         for most, least in ((amounts.work, small.work), (amounts.once, small.once), (amounts.rows, small.rows))
     )
-    start, base = libraries[amounts.libraries] if amounts.libraries else (0.0, 0.0)
+    start, base = libraries[libraries_of(rule)]
     constant, working = _split_seconds(measured, amounts.work > 0)
     seconds = start + constant * max(1.0, once) + (working * work + amounts.text) / count
     rest = max(sum(one.written for one in measured) - small.stored, 0.0)

@@ -37,7 +37,7 @@ from ffkv.settings import EMBEDDED, Settings
 
 OPERATIONS = 2e10  # floating-point operations that a pass or a projection of the trial may take, about
 LARGEST_LAYER = 2e7  # weights of a block of the trial
-TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 48, 4, 30, 2  # at most, in the trial
+TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 1000, 25, 48, 4, 30, 2  # at most, in the trial
 
 
 class Measured(NamedTuple):
@@ -116,7 +116,7 @@ def _small_settings(
     per_layer = int(min(keys.per_layer, KEYS, max(8, most / 2)))
     changes: dict[str, dict[str, Any]] = {
         "triggers": {"per_key": triggers},
-        "prefixes": {"count": min(PREFIXES, settings.prefixes.count)},
+        "prefixes": {"count": int(min(PREFIXES, settings.prefixes.count, max(100, most * 8)))},
         "keys": {
             "per_layer": per_layer,
             "removal_triggers": min(triggers, keys.removal_triggers, max(2, int(most / per_layer))),

@@ -61,6 +61,8 @@ def _from_transformers(settings: Model) -> PreTrainedModel:
             f"The checkpoint {settings.checkpoint} {problem} as a causal language model: {_short(error, settings.checkpoint)}"
         ) from error
     model, info = loaded
+    for config in (model.config, model.config.get_text_config(decoder=True)):
+        config.output_attentions = False  # nobody reads them, and some attention codes refuse to be saved with them
     _check_weights(settings, model, info)
     if any(layout_of(module) is not None for module in model.modules()) and hasattr(
         model, "set_experts_implementation"
@@ -200,7 +202,19 @@ def load_tokenizer(
         raise UserError(
             f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
         )
+    _try_out(source, tokenizer)
     return tokenizer
+
+
+def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuses a tokenizer that loads but cannot encode a text."""
+    try:
+        ids = tokenizer("A first text.", verbose=False)["input_ids"]
+        float(tokenizer.model_max_length)
+    except Exception as error:  # the library raises plain exceptions here
+        raise UserError(f"The tokenizer of {source} does not work: {_short(error, source)}") from error
+    if not ids:
+        raise UserError(f"The tokenizer of {source} makes no token of a text: its vocabulary is empty or damaged.")
 
 
 def _short(error: Exception, source: Path | str) -> str:

@@ -110,6 +110,11 @@ def _path(block: _Block, matrices: list[str]) -> ResidualPath | UserError:
     path = residual_path(block.module, matrices, ablations, block.tolerance)
     if isinstance(path, ResidualPath):
         return path
+    if zero := [name for name in matrices if not any(p.any() for p in block.module.get_submodule(name).parameters())]:
+        return UserError(
+            f"{', '.join(zero)}: all its weights are zero, so that its memories write nothing. The layer is untrained or"
+            " pruned, and nothing can be proven of it"
+        )
     where = f"{', '.join(matrices)}: what is written is not added to a residual stream"
     return UserError(f"{where} ({'; '.join(path[:3]) or 'no residual found'})")
 
