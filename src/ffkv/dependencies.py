@@ -134,6 +134,7 @@ CHANGES_NO_NUMBER: dict[str, str] = {
     "options.py": "An option carries a setting or a path, which Snakemake tracks.",
     "parts.py": "Shards and layer groups change no number. A test runs the same run with other numbers of them.",
     "process": "It shows progress, handles signals, and chooses threads and the device.",
+    "terminal.py": "It prints.",
     "settings": "A setting reaches a step by its value, which Snakemake tracks.",
 }
 

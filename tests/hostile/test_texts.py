@@ -21,8 +21,9 @@ def test_tokens_and_offsets_of_nasty_texts_are_right(byte_model, tmp_path, split
     result, output = run(byte_model, tmp_path / "a.jsonl", tmp_path, *options)
     assert result.exit_code == 0, result.output
     made = read_corpus(output)
-    assert list(made.document_names) == [f"{tmp_path / 'a.jsonl'}:{n}" for n in range(len(NASTY + BREAKS))]
-    spelled = ["" for _ in NASTY + BREAKS]
+    texts = {number: text for number, text in enumerate(NASTY + BREAKS) if text.strip()}
+    assert list(made.document_names) == [f"{tmp_path / 'a.jsonl'}:{number}" for number in texts]
+    spelled = ["" for _ in texts]
     tokens = made.attributes["tokens"]
     assert tokens == len(made.tokens) == made.offsets[-1] == made.unigram.sum()
     for sentence in range(len(made)):
@@ -31,7 +32,7 @@ def test_tokens_and_offsets_of_nasty_texts_are_right(byte_model, tmp_path, split
         assert ends == sorted(ends) and ends[-1] == len(made.texts[sentence])
         spelled[made.document[sentence]] += closed_up(made.texts[sentence])
     lost = json.loads(made.attributes["counts"])["one_token_sentences"]
-    for text, found in zip(NASTY + BREAKS, spelled, strict=True):
+    for text, found in zip(texts.values(), spelled, strict=True):
         assert found == closed_up(text) or (lost and abs(len(found) - len(closed_up(text))) <= 2)
 
 

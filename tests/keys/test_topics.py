@@ -54,6 +54,14 @@ def test_a_corpus_without_content_words_has_no_space(write_corpus):
     assert words.nnz == 0
 
 
+def test_a_corpus_with_one_content_word_in_two_passages_has_no_space(write_corpus):
+    """Failure 8: the decomposition needs two columns."""
+    corpus, _ = write_corpus([[f"aa bb xylophone {word}"] for word in ("cc", "dd")] + [["ee ff"], ["gg hh"], ["ii jj"]])
+    vectors, words = fit_space(corpus, [["the"]], seed=0).locate([["xylophone"], []])
+    assert vectors.shape == (2, 0)
+    assert words.nnz == 0
+
+
 def test_content_words_are_long_and_no_stop_words():
     prefix = "The Army , @-@ <unk> 1945 of an OX fought it's"
     assert content_words(prefix.split()) == ["army", "fought", "it's"]

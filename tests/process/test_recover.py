@@ -224,3 +224,28 @@ def test_a_step_that_runs_by_hand_is_no_orphan(tmp_path):
         wait_until(lambda: psutil.Process(step.pid).children())
         assert recover.local_orphans(tmp_path, []) == []
         psutil.Process(step.pid).children()[0].kill()
+
+
+def test_a_folder_without_a_run_is_said(tmp_path):
+    """Failure 23: "nothing is left behind" was said of any folder."""
+    refused = call(tmp_path)
+    assert isinstance(refused.exception, UserError)
+    assert str(refused.exception) == f"No snakemake has run in {tmp_path}. Name its folder with --directory."
+
+
+def test_inside_of_a_run_the_folder_above_is_named(folder):
+    refused = call(folder / "results/tiny", "--cancel")
+    assert f"It has in {folder}: name that with --directory." in str(refused.exception)
+    assert recover.is_locked(folder)
+
+
+def test_a_leftover_that_is_a_link_is_deleted_and_what_it_points_to_stays(folder, tmp_path):
+    """Failure 24."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/mine").write_text("mine")
+    link = folder / "results/tiny/.x.h5.node1.999999.partial"
+    link.symlink_to(tmp_path / "elsewhere")
+    assert call(folder, "--cancel").exit_code == 0
+    assert not link.is_symlink()
+    assert (tmp_path / "elsewhere/mine").read_text() == "mine"
+    assert not recover.is_locked(folder)

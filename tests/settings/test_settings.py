@@ -16,6 +16,7 @@ from support import ROOT
 from ffkv.errors import UserError
 from ffkv.settings import Corpus, Keys, Settings, corpus_sources, reference, section
 from ffkv.settings.runs import resolve
+from ffkv.settings.yaml_file import typed
 
 NEWLINE = "a\n"
 FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]
@@ -255,3 +256,20 @@ def test_the_default_file_holds_every_setting_at_its_default():
     assert resolve(yaml.safe_load(reference.default())) == {"demo": Settings()}
     names = [name for field in Settings.model_fields.values() for name in getattr(field.annotation, "model_fields", {})]
     assert all(f"| `{name}` |" in reference.page() for name in names)
+
+
+def test_values_inside_of_a_mapping_on_the_command_line_get_their_types():
+    """Failure 28: Snakemake passes them on as text."""
+    given = {"keys": {"per_layer": "9", "false_discovery_rate": "0.1"}, "triggers": {"negative": "false"}, "seed": 3}
+    config = {**given, "keys": {**given["keys"], "pattern_triggers": "25"}, "report": {"title": "7"}}
+    found = typed(config, given)
+    assert found["keys"] == {
+        "per_layer": 9,
+        "false_discovery_rate": 0.1,
+        "pattern_triggers": "25",
+    }  # of the file: as it is
+    assert found["triggers"] == {"negative": False}
+    assert (found["seed"], found["report"]) == (3, {"title": "7"})
+    assert typed({"model": {"second_matrix": "a: ["}}, {"model": {"second_matrix": "a: ["}})["model"] == {
+        "second_matrix": "a: ["
+    }

@@ -96,12 +96,15 @@ def _split_documents(
 ) -> Iterator[tuple[int, str]]:
     """The number of the document and the text of each sentence. Adds the documents' names and the counts to `encoded`."""
     counts = encoded.counts
-    for number, document in enumerate(documents):
+    for document in documents:
         text = _replace_surrogates(document.text)
-        encoded.names.append(_replace_surrogates(document.name))
         counts["documents"] += 1
-        counts["empty_documents"] += not text.strip()
         counts["undecodable_documents"] += "\ufffd" in text
+        number = len(encoded.names)
+        if text.strip():
+            encoded.names.append(_replace_surrogates(document.name))
+        else:  # costs no memory: a small compressed file can have any number of them
+            counts["empty_documents"] += 1
         for sentence in split_sentences(text, splitter, pretokenized):
             if not sentence:
                 counts["empty_sentences"] += 1

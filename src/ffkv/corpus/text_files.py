@@ -20,6 +20,8 @@ from ffkv.errors import UserError
 from ffkv.settings.messages import shown
 
 MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and they would fill the memory
+LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip
+PARQUET = b"PAR1"  # how a parquet file begins
 SAMPLE_BYTES = 4096  # bytes at the beginning that show whether a file is text
 # How files begin that are not UTF-8 text, whatever their names say. Longer beginnings come first.
 FOREIGN = {
@@ -32,7 +34,7 @@ FOREIGN = {
     b"\xfd7zXZ\0": "compressed by xz: unpack it",
     b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it",
     b"PK\x03\x04": "a zip archive: unpack it",
-    b"PAR1": "a parquet file: its name must end in .parquet",
+    PARQUET: "a parquet file: its name must end in .parquet",
     b"%PDF-": "a PDF file: extract its text",
 }
 
@@ -227,8 +229,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
+def _unpack(path: str, packed: gzip.GzipFile, whole: BinaryIO) -> None:
+    """Unpacks a parquet file into a temporary one. It is compressed already: what gzip makes much smaller is no parquet file."""
+    most = LARGEST_RATIO * Path(path).stat().st_size + MAX_CHARACTERS
+    if packed.read(len(PARQUET)) != PARQUET:
+        raise _unreadable(path, "it is no parquet file that was compressed by gzip")
+    whole.write(PARQUET)
+    while piece := packed.read(2**20):
+        if whole.tell() > most:
+            raise _unreadable(path, f"it unpacks to more than {most:,} bytes, {LARGEST_RATIO} times its size")
+        whole.write(piece)
+
+
 def _parquet(path: str, file: Any, field: str) -> Iterator[str | None]:
-    import shutil
     import tempfile
 
     import pyarrow as pa
@@ -236,13 +249,15 @@ def _parquet(path: str, file: Any, field: str) -> Iterator[str | None]:
 
     with tempfile.TemporaryFile() as whole:
         if isinstance(file, gzip.GzipFile):  # parquet is read from the end of the file
-            shutil.copyfileobj(file, whole)
+            _unpack(path, file, whole)
             file = whole
         try:
             opened = parquet.ParquetFile(file, page_checksum_verification=True)
-            place, number = _column(path, field, opened.schema_arrow.names), 0
+            _column(path, field, opened.schema_arrow.names)
+            number = 0
             for batch in opened.iter_batches(256, columns=[field], use_threads=False):
-                for value in batch.column(place if batch.num_columns > 1 else 0):
+                # Of "a.b" pyarrow also reads the field b of a column a.
+                for value in batch.column(batch.schema.names.index(field)):
                     text = value.as_py()
                     if text is not None and not isinstance(text, str):
                         raise _no_text(path, f"row {number:,}", field, text)

@@ -1,6 +1,5 @@
 """`ffkv recover`."""
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -24,10 +23,12 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
 
     Then start the same snakemake command again.
     """
+    from ffkv.files.atomic import remove
     from ffkv.process import recover
     from ffkv.process.processes import command_line
 
     folder = folder.resolve()
+    recover.refuse_other_folders(folder)
     recover.refuse_living(folder, insist)
     jobs = recover.slurm_jobs(folder)
     processes, files = recover.local_orphans(folder, jobs), recover.unfinished_files(folder)
@@ -43,6 +44,6 @@ def recover(folder: Path, cancelling: bool, insist: bool) -> None:
         return
     recover.cancel(folder, jobs, processes)
     for path in recover.unfinished_files(folder):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        remove(path)
     recover.unlock(folder)
     say("Done. Start the same snakemake command again.")

@@ -61,6 +61,19 @@ def note_owner(local: bool) -> None:
     OWNER.write_text(json.dumps(Owner(socket.gethostname(), os.getpid(), local)._asdict()) + "\n")
 
 
+def refuse_other_folders(folder: Path) -> None:
+    """Makes sure that snakemake has run in the folder.
+
+    Raises:
+        UserError: it has not; names the folder above in which it has, if there is one.
+    """
+    if (folder / ".snakemake").is_dir():
+        return
+    above = next((place for place in folder.parents if (place / ".snakemake").is_dir()), None)
+    remedy = f"It has in {above}: name that with --directory." if above else "Name its folder with --directory."
+    raise UserError(f"No snakemake has run in {folder}. {remedy}")
+
+
 def refuse_living(folder: Path, insist: bool = False) -> None:
     """Makes sure that no snakemake works in the folder.
 

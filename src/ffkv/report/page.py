@@ -11,7 +11,8 @@ from ffkv.report.sections import Exhibit, arrange, of_section
 from ffkv.report.summary import summary
 from ffkv.report.text import MINUS, signed
 from ffkv.results.run import Run
-from ffkv.results.text import ending, percent, token, visible
+from ffkv.results.text import ending, percent, shortened, token, visible
+from ffkv.terminal import plain
 
 
 def render(run: Run, exhibits: dict[str, Exhibit]) -> str:
@@ -24,6 +25,7 @@ def render(run: Run, exhibits: dict[str, Exhibit]) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"visible": visible, "token": token, "ending": ending, "percent": percent, "signed": signed}
+    environment.filters |= {"plain": plain, "shortened": shortened}
     return environment.get_template("page.html").render(
         run=run,
         sections=arrange(run, exhibits),

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 from markupsafe import Markup
@@ -9,9 +10,11 @@ from markupsafe import Markup
 from ffkv.report.text import MINUS
 from ffkv.results.memory_name import memory_name
 from ffkv.results.run import Run
-from ffkv.results.text import ending, number, percent, token, visible
+from ffkv.results.text import ending, number, percent, shortened, token, visible
 
 MAX_TEXT_CHARACTERS = 160  # of a longer prefix a table shows the end
+MAX_CELL_CHARACTERS = 1000  # of a longer text a cell shows the beginning
+MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class PageTable:
         numeric: whether a column holds numbers [column].
         rows: text of each cell [row, column].
         file: name under which the reader saves the table; "" where the page offers no file.
-        href: the file's content as a data link; "" where the page offers no file.
+        href: the file's content as a data link; "" where the page offers no file, or the file is too large for the page.
     """
 
     name: str
@@ -44,8 +47,12 @@ def data_table(run: Run, name: str) -> PageTable:
         numeric=[pd.api.types.is_numeric_dtype(frame[column]) for column in frame],
         rows=[[_cell(column, value) for column, value in zip(frame, row)] for row in frame.itertuples(index=False)],
         file=file.name,
-        href="data:text/csv;charset=utf-8;base64," + base64.b64encode(file.read_bytes()).decode(),
+        href=_data_link(file) if file.stat().st_size <= MAX_FILE_BYTES else "",
     )
+
+
+def _data_link(file: Path) -> str:
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(file.read_bytes()).decode()
 
 
 def predictive_values(run: Run) -> PageTable:
@@ -88,7 +95,7 @@ def chip(text: str) -> Markup:
 
 def _cell(column: str, value: str | float) -> Markup | str:
     if isinstance(value, str):
-        return token(value) if "token" in column else visible(value)
+        return token(value) if "token" in column else visible(shortened(value, MAX_CELL_CHARACTERS))
     if column == "layer":
         return f"{value:.0f}" if value >= 0 else "all"
     return number(value)

@@ -38,7 +38,7 @@ def examples_table(heading: str, examples: pd.DataFrame) -> Markup:
             Markup("{}<b>{}</b>").format(
                 ending(row.text.removesuffix(row.last_token), LONGEST), ending(row.last_token, LONGEST)
             ),
-            token(row.next_token[:LONGEST]),
+            token(row.next_token),
         ]
         for row in examples.itertuples()
     ]
@@ -47,5 +47,5 @@ def examples_table(heading: str, examples: pd.DataFrame) -> Markup:
 
 def tokens_table(heading: str, predictions: pd.DataFrame) -> Markup:
     """Tokens with their probabilities."""
-    rows = [[token(row.token[:LONGEST]), percent(row.probability)] for row in predictions.itertuples()]
+    rows = [[token(row.token), percent(row.probability)] for row in predictions.itertuples()]
     return table(heading, ["token", "probability"], rows)

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from ffkv.terminal import spell
 
 BLANK = "␣"
+LONGEST_TOKEN = 200  # characters of a token that a page shows
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
@@ -21,8 +22,13 @@ def visible(text: str) -> Markup:
 
 
 def token(text: str) -> Markup:
-    """Writes a token as HTML: as `visible`, and its blanks show."""
-    return visible(text.replace(" ", BLANK))
+    """Writes a token as HTML: as `visible`, its blanks show, and of a longer one only the first `LONGEST_TOKEN` characters."""
+    return visible(shortened(text, LONGEST_TOKEN).replace(" ", BLANK))
+
+
+def shortened(text: str, longest: int) -> str:
+    """The first `longest` characters of a text, with an ellipsis if there are more."""
+    return f"{text[:longest]}…" if len(text) > longest else text
 
 
 def ending(text: str, longest: int) -> Markup:

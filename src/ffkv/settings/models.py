@@ -42,17 +42,17 @@ class Embedded(Section):
 
     layers: int = Field(6, ge=1, le=48)
     """Number of transformer blocks."""
-    width: Whole = Field(160, ge=8)
+    width: int = Field(160, ge=8, le=65_536)
     """Size of the residual stream."""
-    heads: Whole = Field(4, ge=1)
+    heads: int = Field(4, ge=1, le=1024)
     """Number of attention heads. It must divide the width."""
-    vocabulary: Whole = Field(4096, ge=300)
+    vocabulary: int = Field(4096, ge=300, le=1_000_000)
     """Number of tokens in the byte-level BPE vocabulary."""
-    context: Whole = Field(128, ge=8)
+    context: int = Field(128, ge=8, le=100_000)
     """Length of the longest input, in tokens."""
     steps: Whole = Field(2600, ge=1)
     """Number of training steps."""
-    batch_tokens: Whole = Field(512, ge=64)
+    batch_tokens: int = Field(512, ge=64, le=10_000_000)
     """Number of tokens per training step."""
     learning_rate: float = Field(1e-3, gt=0, le=1)
     """Highest learning rate of AdamW. The rate rises during a warm-up and then falls along a cosine."""
@@ -168,7 +168,7 @@ class Keys(Section):
     false_discovery_rate: float = Field(0.05, gt=0, lt=1)
     """Expected share of false patterns among the patterns that are reported (Benjamini-Hochberg). It holds for each
     layer and each family of patterns."""
-    background_prefixes: Whole = Field(20_000, ge=100)
+    background_prefixes: int = Field(20_000, ge=100, le=10_000_000)
     """Number of random train prefixes from which chance frequencies are estimated."""
     removal_triggers: Whole = Field(50, ge=1)
     """Number of trigger examples per key from which tokens are removed."""
@@ -189,11 +189,11 @@ class Values(Section):
     projection: Literal["head", "unembedding"] = "head"
     """How a value becomes a prediction. `head`: through the head of the model, which includes the final norm.
     `unembedding`: by the output embedding alone."""
-    top_tokens: Whole = Field(50, ge=1)
+    top_tokens: int = Field(50, ge=1, le=100_000)
     """Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."""
-    predictive: Whole = Field(100, ge=1)
+    predictive: int = Field(100, ge=1, le=10_000)
     """Number of values that table 2 shows. These are the values with the highest top probability."""
-    bins: Whole = Field(8, ge=1)
+    bins: int = Field(8, ge=1, le=1000)
     """Number of bins of the top probability in figure 6."""
 
 
@@ -210,7 +210,7 @@ class Composition(Section):
 class Refinement(Section):
     """How predictions change from layer to layer (paper section 5.2)."""
 
-    changes: Whole = Field(100, ge=1)
+    changes: int = Field(100, ge=1, le=10_000)
     """Number of prefixes that are sampled among those whose prediction the last layer changes."""
 
 
@@ -219,9 +219,9 @@ class Report(Section):
 
     title: str = Field("Feed-forward layers as key-value memories", min_length=1)
     """Title of the report."""
-    cards: Whole = Field(24, ge=0)
+    cards: int = Field(24, ge=0, le=10_000)
     """Number of memories that the report shows in detail. They are spread over the layers."""
-    card_triggers: Whole = Field(10, ge=1)
+    card_triggers: int = Field(10, ge=1, le=10_000)
     """Number of trigger examples per memory that the report shows."""
     paper_curves: bool = True
     """Draw the numbers of the paper beside those of the run."""

@@ -136,3 +136,24 @@ def check_command_line() -> None:
             except UserError as error:
                 say(error, error=True)
                 sys.exit(2)
+
+
+def typed(value: Any, given: Any) -> Any:
+    """Settings with the types that a settings file would give them.
+
+    Snakemake passes on the values inside of `--config 'keys={per_layer: 9}'` as text.
+
+    Args:
+        value: the settings, as nested dictionaries.
+        given: those that are from the command line.
+    """
+    if isinstance(value, dict) and isinstance(given, dict):
+        return {key: typed(inner, given[key]) if key in given else inner for key, inner in value.items()}
+    if value != given:
+        return value
+    if isinstance(value, list):
+        return [typed(item, item) for item in value]
+    try:
+        return yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError:  # text that is no YAML, such as a pattern
+        return value

@@ -16,6 +16,8 @@ from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.experts.record import layout_of
 from ffkv.settings import EMBEDDED, Model
 
+MOST_LAYERS = 1000
+
 
 def load_checkpoint(settings: Model) -> PreTrainedModel:
     """Loads a causal language model from a local folder (also of fairseq) or from the hub, in evaluation mode on the CPU.
@@ -44,6 +46,7 @@ def _from_transformers(settings: Model) -> PreTrainedModel:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    _refuse_absurd(settings)
     loaded: Any  # a tuple, which the library's types do not say
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -105,6 +108,7 @@ def load_form(settings: Model) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
+    _refuse_absurd(settings)
     where = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(settings.checkpoint, **where)
@@ -136,17 +140,33 @@ def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
 
 def _quantisation(settings: Model) -> str:
     """The method by which a checkpoint says that it is quantised; "" if it says none."""
+    method = _config_of(settings).get("quantization_config") or {}
+    method = method if isinstance(method, dict) else {"quant_method": str(method)}
+    return str(method.get("quant_method", "unknown method")) if method else ""
+
+
+def _refuse_absurd(settings: Model) -> None:
+    """Refuses a config with so many layers that only making its modules would take minutes."""
+    config = _config_of(settings)
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+    for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
+        for part in parts:
+            if isinstance(count := part.get(name), int) and count > MOST_LAYERS:
+                raise UserError(
+                    f"The config of {settings.checkpoint} names {count:,} layers ({name}). ffkv reads models of up to"
+                    f" {MOST_LAYERS:,} layers."
+                )
+
+
+def _config_of(settings: Model) -> dict[str, Any]:
+    """The config as it is written; empty if it cannot be read, which the caller meets and tells."""
     from transformers import PreTrainedConfig
 
     try:
         config, _ = PreTrainedConfig.get_config_dict(settings.checkpoint, revision=settings.revision)
     except Exception:  # whatever is wrong with it, the caller has an error to tell
-        return ""
-    if not isinstance(config, dict):
-        return ""
-    method = config.get("quantization_config") or {}
-    method = method if isinstance(method, dict) else {"quant_method": str(method)}
-    return str(method.get("quant_method", "unknown method")) if method else ""
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def check_checkpoint(checkpoint: str) -> None:

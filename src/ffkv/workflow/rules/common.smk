@@ -14,6 +14,7 @@ from ffkv.process.disk import check_disk, full, is_full, temporary_folder
 from ffkv.process.recover import note_owner
 from ffkv.settings import EMBEDDED
 from ffkv.settings.runs import resolve
+from ffkv.settings.yaml_file import typed
 from ffkv.terminal import plain, say
 from ffkv.workflow import SOURCE
 from ffkv.workflow.inputs import (
@@ -38,7 +39,12 @@ PLACES = (Path("results"), Path("reports"))
 try:
     check_disk([Path(), Path(".snakemake"), temporary_folder()])
     # Run to its complete settings: the defaults, the shared settings, the run's own.
-    SETTINGS = {run: settings.model_dump() for run, settings in resolve(config).items()}
+    SETTINGS = {
+        run: settings.model_dump()
+        for run, settings in resolve(
+            typed(config, workflow.config_settings.config)
+        ).items()
+    }
 except UserError as error:
     raise WorkflowError(plain(str(error)))
 

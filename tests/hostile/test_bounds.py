@@ -1,0 +1,106 @@
+"""Memory, time and temporary disk stay bounded. Each bound is met by its worst case, in a process with limited memory."""
+
+import gzip
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+from support import random_checkpoint
+
+from ffkv.corpus.sources import read_documents
+from ffkv.errors import UserError
+from ffkv.report.page_tables import MAX_CELL_CHARACTERS, _cell
+from ffkv.results.text import LONGEST_TOKEN, token
+from ffkv.settings import Corpus, Settings
+
+GIGABYTE = 2**30
+
+
+def limited(*arguments: str, data: int, **options) -> subprocess.CompletedProcess:
+    """`ffkv` in a process whose data may take so many bytes. Libraries alone take some 1.2 GB of it."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (data, data))  # noqa: E731
+    command = [sys.executable, "-m", "ffkv", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, **options)
+
+
+@pytest.mark.slow
+def test_documents_without_text_cost_no_memory(byte_model, tmp_path):
+    """Failure 17: 29 kB took 2.9 GB. Here 10 million lines, which took 900 MB."""
+    lines = b"two words\nand two more\n" + b"\n" * 10_000_000
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(lines, 9))
+    options = ["--dataset", "files", "--train", str(tmp_path / "a.txt.gz"), "--validation", str(tmp_path / "a.txt.gz")]
+    script = "import resource, sys, ffkv.corpus.step; from ffkv.cli import ffkv as command\n"
+    script += "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+    script += "command(sys.argv[1:], standalone_mode=False)\n"
+    script += "print('grown', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    command = ["corpus", "--model", str(byte_model), "--split", "train", *options, "--output", str(tmp_path / "t.h5")]
+    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "empty documents: 10,000,000" in done.stdout
+    assert int(done.stdout.split("grown")[1]) < 300_000  # kB; the libraries of the tokenizer are most of it
+
+
+def test_a_bomb_that_is_called_parquet_is_refused_early(tmp_path):
+    """Failure 18: it was unpacked without bound into the temporary folder."""
+    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(b"PAR1" + bytes(200_000_000), 9))
+    (tmp_path / "b.parquet.gz").write_bytes(gzip.compress(bytes(200_000_000), 9))
+    for name, message in {"a": "it unpacks to more than", "b": "no parquet file that was compressed"}.items():
+        with pytest.raises(UserError, match=message):
+            list(
+                read_documents(
+                    Corpus(dataset="files", train=[str(tmp_path / f"{name}.parquet.gz")], validation=["x"]), "train"
+                )
+            )
+
+
+def test_a_parquet_file_that_gzip_compressed_is_read(tmp_path):
+    table = pa.table({"text": ["w1 w2", "w3"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    corpus = Corpus(dataset="files", train=[str(tmp_path / "a.parquet.gz")], validation=["x"])
+    assert [document.text for document in read_documents(corpus, "train")] == ["w1 w2", "w3"]
+
+
+def test_a_column_with_a_dot_beside_a_column_of_structures_is_read(tmp_path):
+    """Failure 29."""
+    pq.write_table(pa.table({"a": [{"b": "inner"}], "a.b": ["outer"]}), tmp_path / "a.parquet")
+    corpus = Corpus(dataset="files", train=[str(tmp_path / "a.parquet")], validation=["x"], text_field="a.b")
+    assert [document.text for document in read_documents(corpus, "train")] == ["outer"]
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [("report", "cards"), ("report", "card_triggers"), ("values", "bins"), ("values", "predictive"), ("values", "top_tokens"),
+     ("refinement", "changes"), ("keys", "background_prefixes"), ("embedded", "width"), ("embedded", "vocabulary")],
+)  # fmt: skip
+def test_limits_of_settings_are_values_that_work(section, name):
+    """Failure 19: a billion ended in a MemoryError after everything else had run."""
+    with pytest.raises(ValidationError, match="less than or equal to"):
+        Settings.model_validate({section: {name: 10**9}}, strict=False)
+
+
+def test_a_long_token_shows_its_beginning():
+    """Failure 30: the page had 57 MB."""
+    assert len(token("x" * 100_000)) < 2 * LONGEST_TOKEN
+    assert len(_cell("pattern", "x" * 100_000)) < 2 * MAX_CELL_CHARACTERS
+    assert str(token("short")) == "<bdi>short</bdi>"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_config_of_absurdly_many_layers_is_refused_soon(tmp_path, kind):
+    """Failure 31: `inspect` took 94 s, and `plan` more."""
+    folder = random_checkpoint(tmp_path / "checkpoint", kind)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"n_layer" if kind == "gpt2" else "num_hidden_layers": 20_000}))
+    start = time.monotonic()
+    done = limited("inspect", "--checkpoint", str(folder), data=4 * GIGABYTE)
+    assert done.returncode == 2
+    assert "names 20,000 layers" in done.stderr
+    assert time.monotonic() - start < 60  # seconds; it takes 5, nearly all of them imports

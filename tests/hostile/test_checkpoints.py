@@ -1,0 +1,78 @@
+"""Checkpoints that somebody broke, or never trained: read, or refused in one sentence that is true."""
+
+import json
+
+import pytest
+from support import random_checkpoint
+from transformers import AutoModelForCausalLM
+
+from ffkv.corpus.step import encode_corpus
+from ffkv.errors import UserError
+from ffkv.model.step import prove
+from ffkv.settings import Corpus, Model
+
+
+def edit(path, change) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", ["output_attentions", "output_hidden_states"])
+def test_a_config_that_asks_for_more_output_is_read(tmp_path, name):
+    """Failure 11: the model was proven, and then could not be written."""
+    folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
+    edit(folder / "config.json", lambda config: config.update({name: True}))
+    (tmp_path / "model").mkdir()
+    assert len(prove(Model(checkpoint=str(folder))).write(tmp_path / "model").layers) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"), [("gpt2", "c_proj"), ("llama", "down_proj"), ("opt", "fc2"), ("gpt-neox", "dense_4h_to_h")]
+)
+def test_a_layer_whose_second_matrix_is_zero_is_called_so(tmp_path, kind, part):
+    """Failure 16: untrained and pruned layers were refused with a false reason."""
+    folder = random_checkpoint(tmp_path / "checkpoint", kind)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    for name, parameter in model.named_parameters():
+        if (".1.mlp" in name or ".1.fc2" in name) and part in name:
+            parameter.data.zero_()
+    model.save_pretrained(folder)
+    with pytest.raises(UserError, match=rf"{part}: all its weights are zero, so that its memories write nothing"):
+        prove(Model(checkpoint=str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("tokenizer.json", lambda content: content["model"].update(vocab={})),
+        ("tokenizer_config.json", lambda content: content.update(model_max_length="many")),
+    ],
+    ids=["an empty vocabulary", "a length that is no number"],
+)
+def test_a_tokenizer_that_does_not_work_is_named(tmp_path, file, change):
+    """Failure 21."""
+    folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
+    edit(folder / file, change)
+    with pytest.raises(UserError, match=rf"The tokenizer of {folder} (does not work|makes no token)"):
+        prove(Model(checkpoint=str(folder)))
+
+
+def test_a_bos_token_that_the_model_does_not_know_is_refused(proven, tmp_path):
+    """Failure 20: the corpus was written, and the next step died."""
+    import shutil
+
+    model = tmp_path / "model"
+    shutil.copytree(proven("gpt2"), model)
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<bos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<bos>": {"id": "<bos>", "ids": [999], "tokens": ["<bos>"]}},
+    }
+    edit(model / "tokenizer.json", lambda content: content.update(post_processor=template))
+    (tmp_path / "a.txt").write_text("w1 w2\nw3 w4\n")
+    corpus = Corpus(dataset="files", train=[str(tmp_path / "a.txt")], splitter="line")
+    with pytest.raises(UserError, match=r"puts the id 999 in front of a text, but the model knows only 60 tokens"):
+        encode_corpus(model, "train", corpus, tmp_path / "train.h5")
+    assert not (tmp_path / "train.h5").exists()
