@@ -1,0 +1,228 @@
+"""Random settings, models and degenerate corpora through every step, in one process: a result or a sentence, no traceback.
+
+The seeds are fixed, so that a failure can be repeated: `pytest tests/hostile/test_pipeline.py -k "case17 or case18"`.
+"""
+
+import shutil
+
+import numpy as np
+import pytest
+from support import CONFIGS
+
+import ffkv
+from ffkv.errors import UserError
+from ffkv.files import tables
+from ffkv.files.atomic import atomic
+from ffkv.parts import Part
+from ffkv.results.check import check_run
+from ffkv.settings import Model, Settings, section
+from ffkv.values.projections import write_projections
+
+CASES = 200
+WITH_REPORT = 20  # every twentieth case ends in a report, which takes longer than all other steps
+KINDS = sorted(CONFIGS)
+KNOWN = [f"w{number}" for number in range(1, 40)]
+
+
+def one_word(random):
+    return [" ".join(["w1"] * number) for number in range(1, 12)]
+
+
+def twins(random):
+    return ["w1 w2 w3"] * 20 + ["w4 w5"]
+
+
+def two_sentences(random):
+    return ["w1 w2", "w3 w4 w5"]
+
+
+def one_long_line(random):
+    return [" ".join(random.choice(KNOWN, 200)), "w1 w2"]
+
+
+def no_letters(random):
+    return ["... ,, !!", "1 2 3 4", "- - -", "( )"] * 5
+
+
+def unknown_words(random):
+    return [" ".join("x" * int(length) for length in random.integers(1, 9, 5)) for _ in range(20)]
+
+
+def one_content_word(random):
+    """Two lines share their only content word."""
+    return [f"aa bb {'xylophone' if number < 2 else 'cc'} d{number}" for number in range(20)]
+
+
+def odd_characters(random):
+    pieces = ["\u202e", "\x00", "\x1b[2J", "\ufeff", "e\u0301", "\U0001f600", "\u3000", "w1", "<script>", "\x85"]
+    return [" ".join(random.choice(pieces, 6)) for _ in range(20)]
+
+
+def blanks(random):
+    return ["", "   ", "\t", "w1 w2", "", "w3 w4 w5", "", "w6 w7"]
+
+
+def nothing(random):
+    return ["", " "]
+
+
+def ordinary(random):
+    return [" ".join(random.choice(KNOWN, int(random.integers(2, 20)))) for _ in range(30)]
+
+
+OUTCOMES: list[str] = []
+CORPORA = [one_word, twins, two_sentences, one_long_line, no_letters, unknown_words, one_content_word, odd_characters, blanks,
+           nothing, ordinary]  # fmt: skip
+
+
+def random_settings(random, folder) -> Settings:
+    """Settings near their limits, of which some contradict each other."""
+
+    def pick(*values):
+        return values[random.integers(len(values))]
+
+    values = {
+        "corpus": {
+            "dataset": "files",
+            "train": [str(folder / "train.txt")],
+            "validation": [str(folder / "validation.txt")],
+            "txt_document": pick("line", "line", "line", "paragraph", "file"),
+            "splitter": pick("sentence", "line", "document"),
+            "pretokenized": pick(True, False),
+            "long_sentences": pick("windows", "windows", "drop"),
+            "bos": pick("auto", "always", "always", "never"),
+            "deduplicate": pick(True, False, False),
+            "limit": pick(0, 0, 0, 0, 0, 7),
+        },
+        "activations": {"batch_tokens": pick(16, 256, 1024), "block_sentences": pick(9, 64, 2048)},
+        "triggers": {
+            "per_key": pick(1, 3, 10),
+            "one_prefix_per_sentence": pick(True, False),
+            "include_empty_prefix": pick(True, False, False),
+            "negative": pick(True, False),
+        },
+        "prefixes": {
+            "count": pick(1, 5, 10**9),
+            "sample": pick("sentence", "prefix"),
+            "keep": pick([], ["x"], ["x", "factor"]),
+        },
+        "keys": {
+            "per_layer": pick(1, 5, 10**9),
+            "pattern_triggers": pick(3, 25),
+            "minimum_prefixes": pick(2, 3),
+            "false_discovery_rate": pick(1e-9, 0.05, 0.999),
+            "background_prefixes": 100,
+            "removal_triggers": pick(1, 4),
+        },
+        "values": {
+            "projection": pick("head", "head", "unembedding"),
+            "top_tokens": pick(1, 50, 100_000),
+            "predictive": pick(1, 10_000),
+            "bins": pick(1, 1000),
+        },
+        "composition": {"mass": pick(1e-6, 0.9, 1.0), "short_prefix": pick(1, 5, 10**9)},
+        "refinement": {"changes": pick(1, 10_000)},
+        "report": {"cards": pick(0, 1, 24), "card_triggers": pick(1, 10_000), "paper_curves": pick(True, False)},
+    }
+    parts = {name: section(type(getattr(Settings(), name)), **part) for name, part in values.items()}
+    return Settings().model_copy(
+        update={**parts, "seed": int(random.integers(2**32)), "shards": pick(1, 1, 2), "layer_groups": pick(1, 1, 2)}
+    )
+
+
+def run_all(folder, settings: Settings) -> None:
+    """Every step of a run, as the rules call them; the folder has its model, its values and its texts already."""
+    model, values = folder / "model", folder / "values.h5"
+    settings = settings.model_copy(update={"model": section(Model, checkpoint="somewhere")})
+    with atomic(folder / "settings.json") as path:
+        path.write_text(settings.model_dump_json())
+    train, validation = (folder / f"corpus/{split}.h5" for split in ("train", "validation"))
+    for split, path in (("train", train), ("validation", validation)):
+        ffkv.encode_corpus(model, split, settings.corpus, path)
+    shards = [Part(number, settings.shards) for number in range(settings.shards)]
+    groups = [Part(number, settings.layer_groups) for number in range(settings.layer_groups)]
+    paths = [folder / f"triggers/{part.index}.h5" for part in shards]
+    for path, part in zip(paths, shards):
+        ffkv.write_triggers(
+            path, ffkv.find_triggers(model, train, settings.triggers, settings.activations, "cpu", part)
+        )
+    triggers, prefixes = folder / "triggers.h5", folder / "sampled_prefixes.h5"
+    ffkv.write_triggers(triggers, ffkv.merge_triggers(paths))
+    paths = [folder / f"sampled_prefixes/{part.index}.h5" for part in shards]
+    for path, part in zip(paths, shards):
+        ffkv.sample_prefixes(
+            model, validation, path, settings.prefixes, settings.activations, settings.seed, "cpu", part
+        )
+    ffkv.merge_sampled_prefixes(paths, model, prefixes)
+
+    def write(name, part, table):
+        path = folder / name / f"{part.index}.parquet"
+        tables.write(table, path)
+        return path
+
+    seed, written = settings.seed, {}
+    for part in groups:
+        patterns, by_prefix = ffkv.find_patterns(triggers, train, settings.keys, seed, part)
+        removal = ffkv.remove_tokens(
+            model, triggers, train, settings.keys, settings.activations.batch_tokens, "cpu", seed, part
+        )
+        projections, by_memory = ffkv.project_values(model, values, triggers, settings.values, "cpu", part)
+        write_projections(folder / f"values/projections/{part.index}.h5", projections)
+        composed = ffkv.measure_composition(
+            model,
+            prefixes,
+            folder / f"values/projections/{part.index}.h5",
+            validation,
+            settings.composition,
+            "cpu",
+            part,
+        )
+        refined = ffkv.measure_refinement(model, prefixes, "cpu", part)
+        found = {"keys/patterns": patterns, "keys/by_prefix": by_prefix, "keys/removal": removal}
+        found |= {"values/by_memory": by_memory, "composition/by_prefix": composed, "refinement/by_prefix": refined}
+        for name, table in found.items():
+            written.setdefault(name, []).append(write(name, part, table))
+    summaries = {
+        "keys": ffkv.summarize_keys(
+            triggers, *(written[f"keys/{name}"] for name in ("patterns", "by_prefix", "removal")), seed
+        ),
+        "values": ffkv.summarize_values(written["values/by_memory"], model, triggers, train, settings.values, seed),
+        "composition": ffkv.summarize_composition(written["composition/by_prefix"], model, settings.composition),
+        "refinement": ffkv.summarize_refinement(
+            written["refinement/by_prefix"], model, prefixes, validation, settings.refinement, seed
+        ),
+    }
+    for name, frames in summaries.items():
+        tables.write_all(frames, folder / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(CASES), ids=lambda case: f"case{case}")
+def test_a_random_run_ends_in_a_result_or_in_a_sentence(proven, tmp_path, case):
+    random = np.random.default_rng(case)
+    kind, corpus = KINDS[case % len(KINDS)], CORPORA[case // len(KINDS) % len(CORPORA)]
+    folder = tmp_path / "results/fuzz"
+    with atomic(folder / "model") as model, atomic(folder / "values.h5") as values:
+        shutil.copytree(proven(kind), model)
+        shutil.copy(proven(kind).parent / "values.h5", values)
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.txt").write_text("\n".join(corpus(random)), errors="surrogatepass")
+    settings = random_settings(random, tmp_path)
+    try:
+        run_all(folder, settings)
+    except UserError as error:
+        assert str(error)
+        OUTCOMES.append(str(error)[:80])
+        return
+    OUTCOMES.append("a result")
+    assert check_run(folder)[1] == []
+    if case % WITH_REPORT == 0:
+        ffkv.write_report(ffkv.open(folder), tmp_path / "reports/index.html")
+        assert (tmp_path / "reports/index.html").stat().st_size < 20 * 2**20
+
+
+def test_most_random_runs_end_in_a_result():
+    """Otherwise the cases above say little. Runs after them, in the same process."""
+    if len(OUTCOMES) == CASES:
+        assert OUTCOMES.count("a result") > CASES / 2
+    print(__import__("collections").Counter(OUTCOMES))
