@@ -213,3 +213,17 @@ def test_leftovers_inside_of_leftovers_are_removed(tmp_path):
     with atomic(tmp_path / "values.h5") as part:
         part.write_text("whole")
     assert left(tmp_path) == ["values.h5"]
+
+
+def test_of_outputs_in_each_other_the_one_that_does_not_fit_is_named(tmp_path):
+    """The model step writes a folder and a file together, and HDF5 files under their temporary names."""
+    with (
+        pytest.raises(UserError, match=rf"^{tmp_path}/values\.h5 does not fit: 4 bytes"),
+        atomic(tmp_path / "model") as folder,
+        atomic(tmp_path / "values.h5") as values,
+        atomic(values) as part,
+    ):
+        folder.mkdir()
+        part.write_text("half")
+        raise OSError(28, "No space left on device")
+    assert left(tmp_path) == []

@@ -45,7 +45,7 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
         yield temporary
         _finish(temporary, path, summed)
     except Exception as error:
-        if problem := unwritable(path, temporary, error):
+        if problem := unwritable(Path(*map(_final_name, path.parts)), temporary, error):
             raise problem from error
         raise
     finally:
@@ -87,12 +87,17 @@ def _host() -> str:
 def _sweep(path: Path) -> None:
     """Removes unfinished versions of `path` whose process has ended. Those of other machines stay: `ffkv check` names them."""
     for entry in path.parent.iterdir():
-        left, name = PARTIAL.fullmatch(entry.name), entry.name
-        while inner := PARTIAL.fullmatch(name):  # an output of a step can itself be part of an unfinished one
-            name = inner["name"]
-        of_path = name in (path.name, f"{path.name}.old", f"{path.name}.sha256")
+        left = PARTIAL.fullmatch(entry.name)
+        of_path = _final_name(entry.name) in (path.name, f"{path.name}.old", f"{path.name}.sha256")
         if left and of_path and left["host"] == _host() and not is_written(entry):
             remove(entry)
+
+
+def _final_name(name: str) -> str:
+    """The name that an unfinished file will have. What a step writes can itself be part of something unfinished."""
+    while left := PARTIAL.fullmatch(name):
+        name = left["name"]
+    return name
 
 
 def is_written(partial: Path) -> bool:

@@ -18,6 +18,10 @@ SPACE_WORDS = tuple(
 NEARLY_FULL = 2**16  # free bytes; some libraries fail in other words when they cannot write
 
 
+class DoesNotFit(UserError):
+    """A disk or a quota has no space for an output."""
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """An error, and the errors that it came from."""
     while error is not None:
@@ -49,10 +53,12 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
         unfinished: what is written of it.
         error: what was raised while it was written.
     """
+    if isinstance(error, DoesNotFit):  # of an output inside of this one, which is named already
+        return None
     if lacks_space(error) or (is_full(path.parent) and not isinstance(error, UserError)):
         place = path.parent if is_full(path.parent) or not is_full(temporary_folder()) else temporary_folder()
         free = shutil.disk_usage(place).free if place.exists() else 0
-        return UserError(
+        return DoesNotFit(
             f"{path} does not fit: {_size(unfinished):,} bytes of it are written, and {free:,} bytes are free in {place}"
             f" (or a quota is used up). Free some space, then start the same command again."
         )
@@ -105,6 +111,7 @@ def _size(path: Path) -> int:
     """Bytes of a file or a folder; 0 if there is none."""
     try:
         entries = path.rglob("*") if path.is_dir() else [path]
-        return sum(entry.stat().st_size for entry in entries if entry.is_file())
+        states = [entry.stat() for entry in entries if entry.is_file()]
+        return sum(min(state.st_size, 512 * state.st_blocks) for state in states)  # HDF5 makes files with holes
     except OSError:
         return 0

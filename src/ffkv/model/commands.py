@@ -25,7 +25,8 @@ def model(threads: int, output: Path, output_values: Path, **options: Any) -> No
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
-    with atomic(output) as folder, atomic(output_values) as values_file:  # both, or neither
+    # Both, or neither. The folder is the inner one: it is named if one of its files does not fit on the disk.
+    with atomic(output_values) as values_file, atomic(output) as folder:
         folder.mkdir()
         anatomy = prove(section(Model, **options)).write(folder, values_file)
     errors = ", ".join(f"{identity} {error:.0e}" for identity, error in anatomy.errors.items())
