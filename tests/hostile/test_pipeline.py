@@ -225,4 +225,3 @@ def test_most_random_runs_end_in_a_result():
     """Otherwise the cases above say little. Runs after them, in the same process."""
     if len(OUTCOMES) == CASES:
         assert OUTCOMES.count("a result") > CASES / 2
-    print(__import__("collections").Counter(OUTCOMES))

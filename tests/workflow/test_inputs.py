@@ -10,6 +10,8 @@ import yaml
 from support import obeying_rights, random_checkpoint, random_sentences, snakemake
 from workflow.dry_run import planned
 
+from ffkv.workflow import inputs
+
 pytestmark = pytest.mark.workflow
 TARGET = "results/n/corpus/train.h5"
 OLD = (1e9, 1e9)  # the time that `cp -p`, `tar` and `rsync -t` may bring along
@@ -77,6 +79,16 @@ def test_the_content_of_files_counts_and_not_their_time(made, tmp_path, case):
     change(folder / name)
     jobs = {rule: count for rule, count in replan(folder).items() if rule != "all"}
     assert jobs == reruns
+
+
+def test_a_plan_reads_no_file_to_the_end(made, tmp_path, monkeypatch):
+    """It has to answer soon: what it does not know is taken for changed."""
+    monkeypatch.chdir(shutil.copytree(made, tmp_path / "copy"))
+    known = inputs.contents(["texts/0.txt"])
+    monkeypatch.setenv(inputs.PLANNING, "1")
+    assert inputs.contents(["texts/0.txt"]) == known
+    os.utime("texts/0.txt", OLD)
+    assert inputs.contents(["texts/0.txt"]) == "changed"
 
 
 def test_a_name_that_is_no_text_is_read_and_counts(made, tmp_path):

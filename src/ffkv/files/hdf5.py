@@ -10,6 +10,7 @@ are compared with their sums as a whole.
 """
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -308,5 +309,8 @@ def versions() -> dict[str, str]:
     return {
         "ffkv": ffkv.__version__,
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "transformers", "tokenizers")},
+        **{name: _version(name) for name in ("torch", "transformers", "tokenizers")},
     }
+
+
+_version = functools.cache(version)  # it searches the installed packages, which takes milliseconds

@@ -14,6 +14,7 @@ import psutil
 
 import ffkv
 from ffkv.errors import UserError
+from ffkv.workflow.inputs import PLANNING
 
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(ffkv.__file__).parent / "workflow/Snakefile")
 LIBRARIES = {  # what jobs import, each with what is before it: tables only, the head alone, the model
@@ -76,7 +77,11 @@ def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subpro
     ]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the rules look for `ffkv`
     return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PATH": path}
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PATH": path, PLANNING: "1"},
     )
 
 
