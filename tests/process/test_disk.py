@@ -4,6 +4,7 @@ import pytest
 
 from ffkv.errors import UserError
 from ffkv.process import disk
+from ffkv.process.disk import temporary_folders
 
 
 def test_a_disk_with_room_passes_and_what_is_not_there_is_not_asked(tmp_path):
@@ -27,3 +28,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
         UserError, match=f"{tmp_path}/a cannot be written: its disk is read-only, or it belongs to somebody else"
     ):
         disk.check_disk([tmp_path, tmp_path / "a"])
+
+
+def test_folders_of_temporary_files_that_the_environment_names_are_checked_too(monkeypatch, tmp_path):
+    """Python itself would take another folder than one that is full (failure 14); the solver of Snakemake does not."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert tmp_path in temporary_folders()

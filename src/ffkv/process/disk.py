@@ -45,6 +45,16 @@ def temporary_folder() -> Path:
         ) from error
 
 
+def temporary_folders() -> list[Path]:
+    """All folders that libraries may take for temporary files: some obey the environment where Python would not.
+
+    Raises:
+        UserError: see `temporary_folder`.
+    """
+    named = (Path(os.environ[name]) for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name))
+    return [temporary_folder(), *named]
+
+
 def full(folders: Iterable[Path]) -> list[Path]:
     """Returns the folders whose disk is full, one per disk."""
     disks: dict[int, Path] = {}

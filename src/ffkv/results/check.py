@@ -110,7 +110,7 @@ def _look_at(path: Path, folder: Path) -> Problem | None:
         return Problem(output, "foreign", _without(str(error), output))
     except UserError as error:
         return Problem(output, "doubtful", _without(str(error), output))
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
         return Problem(output, "doubtful", _without(str(unreadable(path, error)), output))
     if not sum_path(output_of(path)).exists():
         reason = "has no checksum beside it, so nobody can tell whether it is whole. If you changed it on purpose, ignore this."

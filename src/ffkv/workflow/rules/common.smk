@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from ffkv.dependencies import code_hash
 from ffkv.errors import UserError
 from ffkv.options import command_line
-from ffkv.process.disk import check_disk, full, is_full, temporary_folder
+from ffkv.process.disk import check_disk, full, is_full, temporary_folders
 from ffkv.process.recover import note_owner
 from ffkv.settings import EMBEDDED
 from ffkv.settings.runs import resolve
@@ -37,7 +37,7 @@ environ.setdefault("FFKV_SOURCE", SOURCE)
 PLACES = (Path("results"), Path("reports"))
 
 try:
-    check_disk([Path(), Path(".snakemake"), temporary_folder()])
+    check_disk([Path(), Path(".snakemake"), *temporary_folders()])
     # Run to its complete settings: the defaults, the shared settings, the run's own.
     SETTINGS = {
         run: settings.model_dump()
@@ -71,7 +71,7 @@ def check_places():
 
 def name_full_disks():
     """After a failure."""
-    for place in full([*PLACES, temporary_folder()]):
+    for place in full([*PLACES, *temporary_folders()]):
         say(is_full(place), error=True)
 
 
