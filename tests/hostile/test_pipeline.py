@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from support import CONFIGS
 
 import ffkv
@@ -76,6 +77,15 @@ def ordinary(random):
 OUTCOMES: list[str] = []
 CORPORA = [one_word, twins, two_sentences, one_long_line, no_letters, unknown_words, one_content_word, odd_characters, blanks,
            nothing, ordinary]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads only slow down models as small as these."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def random_settings(random, folder) -> Settings:

@@ -37,7 +37,7 @@ from ffkv.settings import EMBEDDED, Settings
 
 OPERATIONS = 2e10  # floating-point operations that a pass or a projection of the trial may take, about
 LARGEST_LAYER = 2e7  # weights of a block of the trial
-TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 1000, 25, 48, 4, 30, 2  # at most, in the trial
+TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 48, 4, 30, 2  # at most, in the trial
 
 
 class Measured(NamedTuple):
