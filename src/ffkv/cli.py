@@ -37,7 +37,10 @@ COMMANDS = {
     "write-settings": ("ffkv.settings.commands:write_settings", "Write the complete settings of a run."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "plan": ("ffkv.plan.commands:plan", "Estimate the disk space, memory and time of runs before they start."),
-    "check": ("ffkv.results.commands:check", "Read every file of a run and name those that are damaged or unfinished."),
+    "check": (
+        "ffkv.results.commands:check",
+        "Read every file of a run and name those that are damaged, unfinished or missing.",
+    ),
     "recover": (
         "ffkv.process.commands:recover",
         "After a hard kill of snakemake: end its running steps, and unlock the folder.",

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from ffkv.errors import UserError
 from ffkv.files.checksums import forget_digests, output_of, sum_path, verify_sum
-from ffkv.process.disk import temporary_folder
+from ffkv.process.disk import full, temporary_folder
 
 SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Words of libraries that pass on the system's error as text alone: safetensors, tokenizers, pyarrow, HDF5.
 SPACE_WORDS = tuple(
     word for code in SPACE for word in (os.strerror(code), f"os error {code}", f"errno = {code}", f"errno {code}")
 )
-NEARLY_FULL = 2**16  # free bytes; some libraries fail in other words when they cannot write
 
 
 class DoesNotFit(UserError):
@@ -37,14 +36,6 @@ def lacks_space(error: BaseException) -> bool:
     )
 
 
-def is_full(folder: Path) -> bool:
-    """Whether the disk of a folder has no space left."""
-    try:
-        return shutil.disk_usage(folder).free < NEARLY_FULL
-    except OSError:
-        return False
-
-
 def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | None:
     """The message about an output that could not be written; None if the error is about something else.
 
@@ -55,8 +46,8 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
     """
     if isinstance(error, DoesNotFit):  # of an output inside of this one, which is named already
         return None
-    if lacks_space(error) or (is_full(path.parent) and not isinstance(error, UserError)):
-        place = path.parent if is_full(path.parent) or not is_full(temporary_folder()) else temporary_folder()
+    if lacks_space(error) or (full([path.parent]) and not isinstance(error, UserError)):
+        place = path.parent if full([path.parent]) or not full([temporary_folder()]) else temporary_folder()
         free = shutil.disk_usage(place).free if place.exists() else 0
         return DoesNotFit(
             f"{path} does not fit: {_size(unfinished):,} bytes of it are written, and {free:,} bytes are free in {place}"

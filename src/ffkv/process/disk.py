@@ -27,7 +27,7 @@ def check_disk(folders: Iterable[Path]) -> None:
                 f"{folder.resolve()} cannot be written: its disk is read-only, or it belongs to somebody else. Change its permissions, or choose another folder with --directory."
             )
     if places := full(folders):
-        raise UserError(is_full(places[0]))
+        raise UserError(describe_full(places[0]))
 
 
 def temporary_folder() -> Path:
@@ -64,6 +64,6 @@ def full(folders: Iterable[Path]) -> list[Path]:
     return [folder for folder in disks.values() if shutil.disk_usage(folder).free < FULL]
 
 
-def is_full(folder: Path) -> str:
+def describe_full(folder: Path) -> str:
     """The message about a full disk. It is shown by the workflow, because a step cannot write it into a log on that disk."""
     return f"The disk of {folder} is full. Free some space, then start the same command again."

@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from ffkv.dependencies import code_hash
 from ffkv.errors import UserError
 from ffkv.options import command_line
-from ffkv.process.disk import check_disk, full, is_full, temporary_folders
+from ffkv.process.disk import check_disk, describe_full, full, temporary_folders
 from ffkv.process.recover import note_owner
 from ffkv.settings import EMBEDDED
 from ffkv.settings.runs import resolve
@@ -72,7 +72,7 @@ def check_places():
 def name_full_disks():
     """After a failure."""
     for place in full([*PLACES, *temporary_folders()]):
-        say(is_full(place), error=True)
+        say(describe_full(place), error=True)
 
 
 def setting(name):
