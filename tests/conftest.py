@@ -1,10 +1,12 @@
 """What tests of several rooms share."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from support import ROOT, detector_checkpoint, prove_into, random_checkpoint, snakemake
 
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
@@ -56,7 +58,6 @@ def write_corpus(tmp_path):
     def write(
         sentences: list[str],
         tokenizer,
-        vocabulary: int,
         name: str = "corpus.h5",
         deduplicate: bool = True,
         bos: list[int] | None = None,
@@ -64,7 +65,7 @@ def write_corpus(tmp_path):
     ) -> Path:
         documents = [Document(f"d{number}", sentence) for number, sentence in enumerate(sentences)]
         encoded = encode(documents, tokenizer, 31, "line", True, "windows", deduplicate)
-        write_corpus_file(tmp_path / name, encoded, [0] if bos is None else bos, vocabulary, True, attributes)
+        write_corpus_file(tmp_path / name, encoded, [0] if bos is None else bos, True, attributes)
         return tmp_path / name
 
     return write
@@ -85,10 +86,17 @@ def loaded_detector(detector) -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> Path:
-    """The folder of a finished run of configs/tiny.yaml. Whoever changes a file there takes a copy."""
-    directory = tmp_path_factory.mktemp("tiny")
-    done = snakemake(directory, ROOT / "configs/tiny.yaml")
-    assert done.returncode == 0, done.stderr[-8000:]
+    """The folder of a finished run of configs/tiny.yaml. Whoever changes a file there takes a copy.
+
+    All processes of one test run share it.
+    """
+    own = tmp_path_factory.getbasetemp()
+    directory = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "tiny"
+    with FileLock(f"{directory}.lock"):
+        if not (directory / "reports/tiny/index.html").exists():
+            directory.mkdir(exist_ok=True)
+            done = snakemake(directory, ROOT / "configs/tiny.yaml")
+            assert done.returncode == 0, done.stderr[-8000:]
     return directory
 
 
@@ -130,4 +138,5 @@ def byte_model(tmp_path_factory) -> Path:
         last_block="", returns=0, layers=[], errors={}, versions={},
     )  # fmt: skip
     write_anatomy(folder, anatomy)
+    (folder / "config.json").write_text("{}")
     return folder

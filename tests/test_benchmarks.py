@@ -20,7 +20,7 @@ from benchmarks.inputs import Shape
 from benchmarks.measure import Comparison, Contender, Measurement, Unmeasured, cpu_ratio, run_contender
 
 FIELDS = {"case", "shape", "measured", "target", "unit", "met", "spread", "contenders", "note", "target_is"}
-TINY = {"shape": Shape(2, 16, 32, 500), "sentences": 60, "length": 12, "values": 100, "prefixes": 40}
+TINY = {"shape": Shape(2, 16, 32, 500), "sentences": 60, "length": 12, "values": 100, "prefixes": 40, "documents": 3}
 SLOW = ("workflow", "oracle")  # whole runs and commands; they have tests of their own
 
 

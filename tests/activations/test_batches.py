@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.activations.batches import CACHE, blocks, in_cache, padding
+from ffkv.activations.batches import CACHE, blocks, in_cache
 from ffkv.batching import batches, pad
 from ffkv.parts import Part
 
@@ -42,5 +42,3 @@ def test_padding_is_on_the_right():
     rows = [np.array([3, 4]), np.array([5])]
     assert pad(rows).tolist() == [[3, 4], [5, 0]]
     assert pad(rows, value=-100).tolist() == [[3, 4], [5, -100]]
-    assert padding(np.array([2, 1]), "cpu").tolist() == [3]
-    assert padding(np.array([2, 2]), "cpu") is None

@@ -26,6 +26,8 @@ def examples(found, sign: int, t: int) -> dict[str, np.ndarray]:
         "sentence": sentence.astype(np.int32),
         "position": position.astype(np.int32),
         "next_token": np.where(sentence >= 0, 10 * sentence + position, -1).astype(np.int32),
+        "multiplicity": np.where(sentence >= 0, 1 + position, 0).astype(np.int32),
+        "next_count": np.where(sentence >= 0, position, 0).astype(np.int32),
         "gate": gate.astype(np.int8),
         "count": np.array([len(own[:t])], np.int32),
         "fires": np.array([len(own)]),

@@ -24,7 +24,7 @@ class Killed(Exception):
 @pytest.fixture
 def corpus(proven, write_corpus):
     sentences = random_sentences(3, 60)
-    return write_corpus(sentences, load_tokenizer(proven("gpt2")), 60)
+    return write_corpus(sentences, load_tokenizer(proven("gpt2")))
 
 
 @pytest.fixture

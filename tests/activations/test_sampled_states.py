@@ -32,7 +32,7 @@ def run(command, arguments: str):
 def test_states_of_prefixes_are_those_of_the_prefix_run_alone(proven, write_corpus, tmp_path, kind):
     tokenizer = load_tokenizer(proven(kind))
     loaded = load(proven(kind), "cpu")
-    path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    path = write_corpus(random_sentences(4, 20), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
     common = f"--model {proven(kind)} --corpus {path} --count 30 --block-sentences 4 --batch-tokens 50 --keep x"
     for shard in range(3):
         run(sampled_prefixes, f"{common} --shard {shard} --shards 3 --output {tmp_path}/{shard}.h5")
@@ -79,10 +79,10 @@ def test_last_coefficients_are_those_of_the_last_token(proven):
 def test_files_of_another_model_are_refused_by_name(proven, write_corpus, tmp_path):
     loaded = load(proven("gpt2"), "cpu")
     path = write_corpus(
-        random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, tokenizer_hash=loaded.anatomy.tokenizer_hash
+        random_sentences(4, 20), load_tokenizer(proven("gpt2")), tokenizer_hash=loaded.anatomy.tokenizer_hash
     )
     other = write_corpus(
-        random_sentences(4, 20), load_tokenizer(proven("gpt2")), 60, name="other.h5", tokenizer_hash="another"
+        random_sentences(4, 20), load_tokenizer(proven("gpt2")), name="other.h5", tokenizer_hash="another"
     )
     with pytest.raises(UserError, match=r"other\.h5 belongs to another tokenizer"):
         run(triggers, f"--model {proven('gpt2')} --corpus {other} --output {tmp_path}/never.h5")
@@ -98,7 +98,7 @@ def test_files_of_another_model_are_refused_by_name(proven, write_corpus, tmp_pa
 def test_what_a_model_reads_out_is_kept_where_that_is_not_the_last_layers_output(proven, write_corpus, tmp_path, kind):
     loaded = load(proven(kind), "cpu")
     tokenizer = load_tokenizer(proven(kind))
-    path = write_corpus(random_sentences(4, 12), tokenizer, 96, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    path = write_corpus(random_sentences(4, 12), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
     common = f"--model {proven(kind)} --corpus {path} --count 12 --block-sentences 4"
     for shard in range(2):
         run(sampled_prefixes, f"{common} --shard {shard} --shards 2 --output {tmp_path}/{shard}.h5")
@@ -117,7 +117,7 @@ def test_the_factor_of_a_norm_after_the_layer_is_kept(proven, write_corpus, tmp_
     for kind, normed in (("gemma2", True), ("gpt2", False)):
         loaded = load(proven(kind), "cpu")
         tokenizer = load_tokenizer(proven(kind))
-        path = write_corpus(random_sentences(4, 12), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+        path = write_corpus(random_sentences(4, 12), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
         output = tmp_path / f"{kind}.h5"
         run(sampled_prefixes, f"--model {proven(kind)} --corpus {path} --count 9 --keep factor --output {output}")
         with hdf5.open(output, "sampled prefixes") as file:
@@ -133,7 +133,7 @@ def test_the_factor_of_a_norm_after_the_layer_is_kept(proven, write_corpus, tmp_
 def test_shards_that_do_not_make_a_whole_are_refused(proven, write_corpus, tmp_path):
     loaded = load(proven("gpt2"), "cpu")
     tokenizer = load_tokenizer(proven("gpt2"))
-    path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    path = write_corpus(random_sentences(4, 20), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
     for command, merge, more, model in (
         (sampled_prefixes, merge_sampled_prefixes, "--count 30", f"--model {proven('gpt2')}"),
         (triggers, merge_triggers, "", ""),
@@ -155,7 +155,7 @@ def test_states_that_overflow_are_refused(proven, write_corpus, tmp_path, monkey
     """A word that the proof did not meet may overflow where the passages did not."""
     loaded = load(proven("gpt2"), "cpu")
     tokenizer = load_tokenizer(proven("gpt2"))
-    path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    path = write_corpus(random_sentences(4, 20), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
     loaded.model.transformer.h[2].mlp.c_fc.bias.data[3] = float("inf")
     monkeypatch.setattr("ffkv.activations.step.load", lambda *_: loaded)
     for command, more in ((sampled_prefixes, ""), (triggers, "--no-negative")):
@@ -172,7 +172,7 @@ def sample(proven, write_corpus, tmp_path):
     """A sample in two shards of three blocks, and the options that it was made with."""
     loaded = load(proven("gpt2"), "cpu")
     tokenizer = load_tokenizer(proven("gpt2"))
-    path = write_corpus(random_sentences(4, 20), tokenizer, 60, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    path = write_corpus(random_sentences(4, 20), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
     common = f"--model {proven('gpt2')} --corpus {path} --count 24 --block-sentences 4 --shards 2"
     for shard in range(2):
         run(sampled_prefixes, f"{common} --shard {shard} --output {tmp_path}/{shard}.h5")

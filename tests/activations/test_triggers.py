@@ -1,8 +1,6 @@
-"""The trigger pass: known answers, brute force, any number of shards."""
+"""The trigger pass: known answers, any number of shards."""
 
-from collections import defaultdict
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from ffkv.activations.statistics import Statistics
 from ffkv.activations.trigger_file import (
     FIXED_POINT,
     HISTOGRAM_EDGES,
-    HISTOGRAM_EVERY,
     Negative,
     Triggers,
     read_triggers,
@@ -26,7 +23,6 @@ from ffkv.errors import UserError
 from ffkv.files.datasets import datasets_of
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
-from ffkv.model.discover.prove import observe
 from ffkv.parts import Part
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
@@ -36,7 +32,7 @@ LN = 4.0  # LayerNorm of a unit vector in 17 dimensions; its epsilon of 1e-5 tak
 
 def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_detector, detector, write_corpus):
     """Layer 0 detects a, b, c and nothing; layer 1 d, d, e and nothing. A last word has no next token: no trigger."""
-    corpus = read_corpus(write_corpus(["a b a", "c a", "b d d e", "p p a"], load_tokenizer(detector), 17))
+    corpus = read_corpus(write_corpus(["a b a", "c a", "b d d e", "p p a"], load_tokenizer(detector)))
     found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
     triggers = {
         (row, rank): (found.sentence[row, rank], found.position[row, rank], WORDS[found.next_token[row, rank]])
@@ -60,8 +56,9 @@ def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_det
 
 
 def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
-    corpus = read_corpus(write_corpus(["a a b", "a c"], load_tokenizer(detector), 17))
-    found = find_triggers(loaded_detector, corpus, Settings(per_key=5, one_prefix_per_sentence=False), Activations())
+    corpus = read_corpus(write_corpus(["a a b", "a c"], load_tokenizer(detector)))
+    settings = Settings(per_key=5, one_prefix_per_sentence=False, identical_prefixes="each")
+    found = find_triggers(loaded_detector, corpus, settings, Activations())
     assert [(found.sentence[0, rank], found.position[0, rank]) for rank in range(found.count[0])] == [
         (0, 1),
         (0, 2),
@@ -71,9 +68,12 @@ def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_c
 
 def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
     """Its prefix is BOS alone: position 0, and the first word follows. No memory detects BOS, so b is looked at as one."""
-    corpus = read_corpus(write_corpus(["c p", "e p"], load_tokenizer(detector), 17, bos=[WORDS.index("b")]))
-    without = find_triggers(loaded_detector, corpus, Settings(per_key=2), Activations())
-    within = find_triggers(loaded_detector, corpus, Settings(per_key=2, include_empty_prefix=True), Activations())
+    corpus = read_corpus(write_corpus(["c p", "e p"], load_tokenizer(detector), bos=[WORDS.index("b")]))
+    each = Settings(per_key=2, identical_prefixes="each")
+    without = find_triggers(loaded_detector, corpus, each, Activations())
+    within = find_triggers(
+        loaded_detector, corpus, each.model_copy(update={"include_empty_prefix": True}), Activations()
+    )
     assert without.count[1] == 0
     assert within.position[1].tolist() == [0, 0]
     assert [WORDS[token] for token in within.next_token[1]] == ["c", "e"]
@@ -81,88 +81,16 @@ def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, wri
 
 
 def test_the_empty_prefix_needs_a_bos(loaded_detector, detector, write_corpus):
-    corpus = replace(read_corpus(write_corpus(["a b", "b a"], load_tokenizer(detector), 17)), bos=[])
+    corpus = replace(read_corpus(write_corpus(["a b", "b a"], load_tokenizer(detector))), bos=[])
     with pytest.raises(UserError, match=r"corpus\.bos"):
         find_triggers(loaded_detector, corpus, Settings(include_empty_prefix=True), Activations())
-
-
-def naive(loaded, corpus):
-    """Every coefficient of every proper prefix, one prefix at a time: {row: [(coefficient, sentence, position)]}."""
-    table = defaultdict(list)
-    for sentence in range(len(corpus)):
-        for position in range(1, int(corpus.lengths[sentence])):
-            ids = torch.tensor([[*corpus.bos, *corpus.ids(sentence)[:position].tolist()]])
-            states = observe(loaded.model, loaded.anatomy.layers, ids)
-            m = torch.cat([layer["m"][0, -1] for layer in states]).tolist()
-            for row, coefficient in enumerate(m):
-                table[row].append((coefficient, sentence, position))
-    return table
-
-
-def check_examples(side, sign, row, everything, corpus, one_prefix):
-    """One row's triggers of a sign against all of its coefficients: (coefficient, sentence, position)."""
-    own = sorted(
-        (entry for entry in everything if sign * entry[0] > 0), key=lambda entry: (-sign * entry[0], *entry[1:])
-    )
-    if one_prefix:
-        best = {}
-        for entry in own:
-            best.setdefault(entry[1], entry)
-        own = list(best.values())
-    # a batched forward differs from a single one in the last digits
-    np.testing.assert_allclose(
-        side.coefficient[row, : side.count[row]], [entry[0] for entry in own[:6]], rtol=1e-4, atol=1e-5
-    )
-    assert (sign * side.coefficient[row, : side.count[row]] > 0).all()
-    assert not side.coefficient[row, side.count[row] :].any()
-    by_place = {entry[1:]: entry[0] for entry in everything}
-    for rank in range(side.count[row]):
-        place = (int(side.sentence[row, rank]), int(side.position[row, rank]))
-        assert by_place[place] == pytest.approx(float(side.coefficient[row, rank]), rel=1e-4, abs=1e-5)
-        assert side.next_token[row, rank] == corpus.ids(place[0])[place[1]]
-    values = np.array([entry[0] for entry in everything])
-    unclear = (np.abs(values) <= 1e-5).sum()
-    assert abs(side.fires[row] - (sign * values > 0).sum()) <= unclear
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "gpt2-relu", "opt", "gpt-neox", "opt-post-norm", "llama"])
-@pytest.mark.parametrize("one_prefix", [True, False])
-def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix):
-    loaded = load(proven(kind), "cpu")
-    corpus = read_corpus(write_corpus(random_sentences(1, 24, longest=8), load_tokenizer(proven(kind)), 60))
-    found = find_triggers(
-        loaded,
-        corpus,
-        Settings(per_key=6, one_prefix_per_sentence=one_prefix),
-        Activations(batch_tokens=40, block_sentences=7),
-    )
-    assert (found.negative is None) == (kind in ("gpt2-relu", "opt", "opt-post-norm"))
-    for row, everything in naive(loaded, corpus).items():
-        check_examples(found, 1, row, everything, corpus, one_prefix)
-        if found.negative:
-            check_examples(found.negative, -1, row, everything, corpus, one_prefix)
-        values = np.array([entry[0] for entry in everything])
-        assert found.mean[row] == pytest.approx(values.mean(), rel=1e-4, abs=1e-5)
-        assert found.maximum[row] == pytest.approx(max(values.max(), 0), rel=1e-4, abs=1e-5)
-        if found.negative:
-            assert found.negative.minimum[row] == pytest.approx(min(values.min(), 0), rel=1e-4, abs=1e-5)
-        counted = np.array([entry[0] for entry in everything if entry[1] % HISTOGRAM_EVERY == 0])
-        assert found.histogram[row].sum() == len(counted)
-        edges = HISTOGRAM_EDGES.astype(np.float64)
-        if np.abs(counted[:, None] - edges[None, 1:-1]).min() > 1e-4:
-            expected = [
-                ((counted > low) if low == 0 else (counted >= low))
-                & ((counted <= high) if high == 0 else (counted < high))
-                for low, high in pairwise(edges)
-            ]
-            assert found.histogram[row].tolist() == [int(inside.sum()) for inside in expected]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @pytest.mark.parametrize("shards", [2, 5, 9])
 def test_any_number_of_shards_gives_the_same_bytes(proven, write_corpus, tmp_path, kind, shards):
     loaded = load(proven(kind), "cpu")
-    corpus = read_corpus(write_corpus(random_sentences(2, 60), load_tokenizer(proven(kind)), 60))
+    corpus = read_corpus(write_corpus(random_sentences(2, 60), load_tokenizer(proven(kind))))
     settings, activations = Settings(per_key=7), Activations(batch_tokens=64, block_sentences=9)
     whole = find_triggers(loaded, corpus, settings, activations)
     parts = [find_triggers(loaded, corpus, settings, activations, Part(shard, shards)) for shard in range(shards)]
@@ -181,7 +109,7 @@ def same(one, other):
 
 
 def test_shards_of_different_settings_are_refused(loaded_detector, detector, write_corpus):
-    corpus = read_corpus(write_corpus(["a b a", "c a"], load_tokenizer(detector), 17))
+    corpus = read_corpus(write_corpus(["a b a", "c a"], load_tokenizer(detector)))
     found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
     shards = [replace(found, attributes={"settings": kept}) for kept in ("one", "another")]
     with pytest.raises(UserError, match="different settings"):
@@ -189,7 +117,7 @@ def test_shards_of_different_settings_are_refused(loaded_detector, detector, wri
 
 
 def test_negative_coefficients_are_kept_only_where_there_are_any_and_they_are_asked_for(proven, write_corpus):
-    corpus = read_corpus(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2"))))
     loaded = load(proven("gpt2"), "cpu")
     both = find_triggers(loaded, corpus, Settings(per_key=4), Activations())
     one = find_triggers(loaded, corpus, Settings(per_key=4, negative=False), Activations())
@@ -210,7 +138,7 @@ def test_negative_coefficients_are_kept_only_where_there_are_any_and_they_are_as
 def test_gates_against_a_direct_computation(proven, write_corpus, one_prefix, empty):
     """m = silu(g) u in Llama: the sign of g as the matrix gives it on the prefix alone, and of u = m / silu(g)."""
     loaded = load(proven("llama"), "cpu")
-    corpus = read_corpus(write_corpus(random_sentences(4, 40), load_tokenizer(proven("llama")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(4, 40), load_tokenizer(proven("llama"))))
     settings = Settings(per_key=40, one_prefix_per_sentence=one_prefix, include_empty_prefix=empty)
     found = find_triggers(loaded, corpus, settings, Activations(batch_tokens=50, block_sentences=11))
     seen = set()
@@ -241,7 +169,7 @@ def factors(loaded, layer, ids, memory):
 
 
 def test_memories_without_a_gate_have_no_sign_of_one(proven, write_corpus):
-    corpus = read_corpus(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2"))))
     found = find_triggers(load(proven("gpt2"), "cpu"), corpus, Settings(per_key=4), Activations())
     for side in (found, found.negative):
         assert side.gate.dtype == np.int8
@@ -251,7 +179,7 @@ def test_memories_without_a_gate_have_no_sign_of_one(proven, write_corpus):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2-relu"])
 def test_written_and_read_back(proven, write_corpus, tmp_path, kind):
-    corpus = read_corpus(write_corpus(random_sentences(5, 12), load_tokenizer(proven(kind)), 60))
+    corpus = read_corpus(write_corpus(random_sentences(5, 12), load_tokenizer(proven(kind))))
     loaded = load(proven(kind), "cpu")
     found = replace(find_triggers(loaded, corpus, Settings(per_key=3), Activations()), attributes={"model_hash": "one"})
     write_triggers(tmp_path / "triggers.h5", found)
@@ -267,7 +195,7 @@ def test_written_and_read_back(proven, write_corpus, tmp_path, kind):
 def test_coefficients_that_overflow_are_refused(proven, write_corpus):
     loaded = load(proven("gpt2-relu"), "cpu")
     loaded.model.get_submodule(loaded.anatomy.layers[1].second_matrices[0].first_matrices[0]).weight.data[:] = 1e38
-    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("gpt2-relu")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("gpt2-relu"))))
     with pytest.raises(UserError, match="not finite"):
         find_triggers(loaded, corpus, Settings(), Activations())
 
@@ -275,7 +203,7 @@ def test_coefficients_that_overflow_are_refused(proven, write_corpus):
 def test_coefficients_that_are_no_numbers_are_refused(proven, write_corpus):
     """In one sentence, and of a gated model: the gate at the highest coefficient is looked up, and there is none."""
     loaded = load(proven("llama"), "cpu")
-    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama"))))
 
     def spoil(module, inputs, output):
         output[0] = float("nan")
@@ -288,7 +216,7 @@ def test_coefficients_that_are_no_numbers_are_refused(proven, write_corpus):
 def test_a_coefficient_of_minus_infinity_is_refused(proven, write_corpus):
     """No maximum meets it, only the minimum does. It is in the last layer, so that nothing after it is NaN."""
     loaded = load(proven("llama"), "cpu")
-    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama")), 60))
+    corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("llama"))))
     mlp = loaded.model.model.layers[-1].mlp
     for module, value in ((mlp.act_fn, -3e38), (mlp.up_proj, 10.0)):
         module.register_forward_hook(lambda module, args, output, value=value: torch.full_like(output, value))
@@ -298,5 +226,5 @@ def test_a_coefficient_of_minus_infinity_is_refused(proven, write_corpus):
 
 def test_the_histograms_edges_stay_what_they_are(proven):
     statistics = Statistics(2, "cpu")
-    statistics.add_histogram(torch.tensor([[0.0, 0.5]]))
+    statistics.add_histogram(torch.tensor([[0.0, 0.5]]), torch.tensor([1]))
     assert HISTOGRAM_EDGES[1] == 0

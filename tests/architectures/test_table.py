@@ -9,7 +9,7 @@ from ffkv.architectures.commands import TABLE
 from ffkv.architectures.coverage import COLUMNS, cores, proof, rows, table
 from ffkv.architectures.tiny import VARIANTS, tiny_model, types
 from ffkv.files.tables import read
-from ffkv.model.discover.calibrate import TOLERANCE
+from ffkv.model.discover.prove import TOLERANCE
 
 pytestmark = pytest.mark.slow
 

@@ -61,7 +61,7 @@ def test_equal_contributions_participate_alike():
 
 def test_words_and_stop_words_are_about_words(write_corpus):
     tokenizer = word_tokenizer(["<bos>", "The", "cat", "sat", "on", "mat", "<unk>"])
-    corpus = read_corpus(write_corpus(["The cat sat on The mat", "cat on"], tokenizer, 7))
+    corpus = read_corpus(write_corpus(["The cat sat on The mat", "cat on"], tokenizer))
     facts = describe_prefixes(corpus, np.array([0, 0, 1]), np.array([3, 5, 1]))
     assert facts["words"].tolist() == [3, 5, 1]
     assert facts["target_is_stop_word"].tolist() == [True, False, True]  # on, mat, on

@@ -25,7 +25,7 @@ from ffkv.values.projections import read_projections, write_projections
 @pytest.fixture
 def run(detector, write_corpus, tmp_path):
     """The inputs of `measure_composition`: model, prefixes that end with a, b, c, d, e and p, projections, corpus."""
-    corpus = write_corpus([f"{word} p" for word in "abcdep"], load_tokenizer(detector), 17)
+    corpus = write_corpus([f"{word} p" for word in "abcdep"], load_tokenizer(detector))
     attributes = read_corpus(corpus).attributes
     prefixes = write_prefixes(
         tmp_path / "prefixes.h5", read_anatomy(detector), "abcdep", corpus_hash=attributes["corpus_hash"]

@@ -4,9 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from support import word_tokenizer
 
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
@@ -20,7 +17,7 @@ LETTERS = word_tokenizer(["<bos>", *"abcdefgh"])
 def write(path, *texts, deduplicate=True, bos=(0,), **attributes):
     documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
     encoded = encode(documents, LETTERS, 30, "line", True, "windows", deduplicate)
-    write_corpus(path, encoded, list(bos), 9, True, attributes)
+    write_corpus(path, encoded, list(bos), True, attributes)
     return encoded
 
 
@@ -54,21 +51,6 @@ def test_the_text_of_a_prefix_ends_with_its_last_token(corpus):
     assert [corpus.character(1, position) for position in range(3)] == [0, 1, 4]
 
 
-def test_the_unigram_counts_duplicates(corpus):
-    assert corpus.unigram.tolist() == [0, 2, 4, 2, 1, 1, 0, 0, 0]
-
-
-@given(st.lists(st.text(st.sampled_from("ab "), min_size=3, max_size=5), max_size=8))
-@hypothesis_settings(max_examples=30, deadline=None)
-def test_the_unigram_is_the_same_whether_duplicates_are_kept_apart_or_counted(tmp_path_factory, texts):
-    folder = tmp_path_factory.mktemp("unigram")
-    write(folder / "once.h5", *texts)
-    write(folder / "apart.h5", *texts, deduplicate=False)
-    once, apart = read_corpus(folder / "once.h5"), read_corpus(folder / "apart.h5")
-    assert once.unigram.tolist() == apart.unigram.tolist()
-    assert apart.unigram.sum() == len(apart.tokens)
-
-
 def test_the_hash_is_of_what_the_model_reads(tmp_path):
     def digest(*texts, **settings):
         write(tmp_path / "a.h5", *texts, **settings)
@@ -87,4 +69,4 @@ def test_a_corpus_of_another_tokenizer_is_refused(tmp_path):
 def test_no_sentences_are_a_file_too(tmp_path):
     write(tmp_path / "a.h5")
     corpus = read_corpus(tmp_path / "a.h5")
-    assert (len(corpus), list(corpus.texts), corpus.unigram.sum()) == (0, [], 0)
+    assert (len(corpus), list(corpus.texts), len(corpus.shared)) == (0, [], 0)

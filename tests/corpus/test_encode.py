@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support import word_tokenizer
-from tokenizers import processors
 
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import COUNTS, bos_ids, encode, flatten
+from ffkv.corpus.encode import COUNTS, encode, flatten
 from ffkv.embedded.tokenizer import train_tokenizer
-from ffkv.errors import UserError
 
 LETTERS = word_tokenizer(["<bos>", *"abcdefgh", "<unk>"])
 BYTES = train_tokenizer(["the cat and the hat", "naïve café 😀 👩‍👧"], 300, 64)
@@ -160,28 +158,3 @@ def test_large_and_odd_documents_take_seconds(text, splitter):
     assert time.process_time() - started < 30
     assert result.counts["sentences"] >= 1
     assert all(len(ids) <= 64 for ids in result.ids)
-
-
-def test_bos_as_the_tokenizer_does_by_itself():
-    assert bos_ids(LETTERS, "auto") == [0]
-    assert bos_ids(word_tokenizer(["<bos>", "a"], bos=False), "auto") == []
-
-
-def test_bos_always_and_never():
-    for tokenizer in (LETTERS, word_tokenizer(["<bos>", "a"], bos=False)):
-        assert (bos_ids(tokenizer, "always"), bos_ids(tokenizer, "never")) == ([0], [])
-
-
-def test_a_tokenizer_that_ends_sentences_too_puts_only_its_first_ones_in_front():
-    tokenizer = word_tokenizer(["<bos>", "</s>", "a"])
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        "<bos> $A </s>", None, [("<bos>", 0), ("</s>", 1)]
-    )
-    assert bos_ids(tokenizer, "auto") == [0]
-
-
-def test_bos_always_needs_a_bos_token():
-    tokenizer = word_tokenizer(["<bos>", "a"])
-    tokenizer.bos_token = None
-    with pytest.raises(UserError, match=r"corpus\.bos is 'always', but the tokenizer has no BOS token"):
-        bos_ids(tokenizer, "always")

@@ -5,6 +5,7 @@ import logging
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -197,13 +198,34 @@ def test_a_larger_share_holds_out_the_same_documents_and_more(names, share):
 
 @pytest.mark.parametrize("corpus, shared", [(Corpus(), True), (Corpus(dataset="files", validation=["b"]), False)])
 def test_a_split_is_selected_from_shared_documents_only(corpus, shared):
-    documents = [Document(f"{number}", "") for number in range(200)]
+    documents = [Document("", f"{number}") for number in range(200)]
     train, validation = (list(select_split(documents, corpus, split)) for split in ("train", "validation"))
     if not shared:
         assert train == validation == documents
     assert sorted([*train, *validation]) == sorted(documents * (1 if shared else 2))
     limited = select_split(documents, corpus.model_copy(update={"limit": 3}), "train")
     assert list(limited) == train[:3]
+
+
+def test_the_text_decides_and_not_how_a_path_is_written(tmp_path, monkeypatch):
+    """Of the text of a file, the same documents are held out: by another path, and with a line in front."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"line {number}" for number in range(60)]
+    Path("a.txt").write_text("\n".join(lines))
+    Path("b.txt").write_text("\n".join(["a new line", *lines]))
+    held_out = [
+        {document.text for document in read_documents(Corpus(dataset="files", train=[path]), "validation")}
+        for path in ("a.txt", str(tmp_path / "a.txt"), "b.txt")
+    ]
+    assert held_out[0] == held_out[1] == held_out[2] - {"a new line"}
+    assert 0 < len(held_out[0]) < 30
+
+
+def test_detokenized_documents_keep_their_split(file):
+    path = file("a.txt", "\n".join(f"line {number} , end" for number in range(60)))
+    plain = Corpus(dataset="files", train=[str(path)])
+    raw = [document.text for document in read_documents(plain.model_copy(update={"detokenize": True}), "validation")]
+    assert raw == [document.text.replace(" ,", ",") for document in read_documents(plain, "validation")]
 
 
 def test_which_documents_are_held_out_never_changes():

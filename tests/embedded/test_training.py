@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ffkv.batching import pad
+from ffkv.corpus.beginning import find_beginning
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import bos_ids
 from ffkv.corpus.python_docs import documents
 from ffkv.embedded import step, training
 from ffkv.embedded.commands import train as command
@@ -86,7 +86,7 @@ def test_the_loaded_tokenizer_puts_bos_in_front_and_gives_the_text_back(trained,
     ids = tokenizer(text)["input_ids"]
     assert ids[0] == tokenizer.bos_token_id == 0
     assert tokenizer.decode(ids[1:]) == text
-    assert bos_ids(tokenizer, "auto") == [0]
+    assert find_beginning(tokenizer, "auto").ids == [0]
     assert tokenizer.model_max_length == TINY.context
 
 

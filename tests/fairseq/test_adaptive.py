@@ -25,7 +25,8 @@ def test_probabilities_sum_to_one_whatever_the_bands(sizes, seed, scale):
     states = scale * torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
     found = softmax(ends, seed=seed)(states)
     assert found.shape == (3, ends[-1])
-    torch.testing.assert_close(found.double().exp().sum(-1), torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-4)
+    # Logits of some 1,000 have a rounding error of 1e-4 in float32.
+    torch.testing.assert_close(found.double().exp().sum(-1), torch.ones(3, dtype=torch.float64), rtol=0, atol=5e-4)
 
 
 def test_a_band_has_the_probability_that_the_head_gives_it():

@@ -67,7 +67,7 @@ def test_it_is_proven_stored_and_read_out_as_any_model(write_checkpoint, tmp_pat
     torch.testing.assert_close(head.logits(final, 1), expected, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(predictions(head, final.numpy(), 1).ids, expected.argmax(-1).numpy())
     assert read_vocabulary(stage)[5] == "w5"
-    assert not any("layers" in name for name, _ in head._model.named_parameters())
+    assert not any("layers" in name for name, _ in head._source.model.named_parameters())
 
 
 def test_there_is_no_unembedding(write_checkpoint, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.corpus.encode import bos_ids
+from ffkv.corpus.beginning import find_beginning
 from ffkv.errors import UserError
 from ffkv.fairseq.dictionary import dictionary_tokenizer, read_dictionary
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash
@@ -35,8 +35,8 @@ def test_special_words_count_between_blanks_and_split_nothing(tokenizer):
 
 def test_the_end_of_a_sentence_stands_in_front_of_the_next(tokenizer):
     assert tokenizer("the ,")["input_ids"] == [2, 4, 5]
-    assert bos_ids(tokenizer, "auto") == bos_ids(tokenizer, "always") == [2]
-    assert bos_ids(tokenizer, "never") == []
+    assert find_beginning(tokenizer, "auto").ids == find_beginning(tokenizer, "always").ids == [2]
+    assert find_beginning(tokenizer, "never").ids == []
     assert tokenizer.pad_token_id == 1 and tokenizer.unk_token_id == 3
 
 
@@ -58,7 +58,7 @@ def test_it_is_the_same_when_saved_and_loaded(tokenizer, tmp_path):
     again = load_tokenizer(tmp_path)
     assert tokenizer_hash(again) == tokenizer_hash(tokenizer)
     assert ids(again, "the<unk>the <unk> </s>") == [3, 3, 2]
-    assert bos_ids(again, "auto") == [2]
+    assert find_beginning(again, "auto").ids == [2]
     assert token_texts(again, 12) == [*WORDS, "<id 10>", "<id 11>"]
 
 

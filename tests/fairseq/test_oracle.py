@@ -8,9 +8,10 @@ import torch
 from support import prove_into
 
 from ffkv.activations.triggers import find_triggers
+from ffkv.corpus.beginning import find_beginning
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import bos_ids, encode
+from ffkv.corpus.encode import encode
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.head.head_file import load_head
@@ -128,9 +129,9 @@ def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property)
     documents = [Document(str(number), sentence) for number, sentence in enumerate(sentences)]
     encoded = encode(documents, tokenizer, 1023, "line", True, "windows", False)
     assert len(encoded.ids) == len(sentences)
-    write_corpus(tmp_path / "corpus.h5", encoded, bos_ids(tokenizer, "auto"), loaded.anatomy.vocabulary, True, {})
+    write_corpus(tmp_path / "corpus.h5", encoded, find_beginning(tokenizer, "auto").ids, True, {})
     corpus = read_corpus(tmp_path / "corpus.h5")
-    settings = Triggers(per_key=50, include_empty_prefix=True, one_prefix_per_sentence=True)
+    settings = Triggers(per_key=50, include_empty_prefix=True, identical_prefixes="each")
     found = find_triggers(loaded, corpus, settings, Activations())
 
     reference = np.load(oracle / "triggers.npz")

@@ -11,8 +11,13 @@ from ffkv.files import tables
 from ffkv.model.anatomy import read_anatomy
 
 pytestmark = pytest.mark.workflow
+SHARED = ROOT.parent / "shared"
 
 
+@pytest.mark.skipif(
+    (SHARED / "oracle/model").exists() and (SHARED / "wikitext2/valid.txt").exists(),
+    reason="the authors' own checkpoint goes through the same run, see tests/workflow/test_checkpoints.py",
+)
 def test_a_run_of_the_papers_settings_on_a_small_checkpoint(write_checkpoint, tmp_path):
     """configs/paper.yaml with another checkpoint, another corpus, and no more jobs than these need."""
     checkpoint = write_checkpoint(tmp_path / "checkpoint", layers=3, vocabulary=200)

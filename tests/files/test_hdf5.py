@@ -1,10 +1,6 @@
 """HDF5 files: what is written is read back, any reader opens it, and damage never becomes numbers."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import h5py
@@ -17,27 +13,13 @@ from hypothesis import strategies as st
 from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.files.checksums import sum_path
-from ffkv.process.signals import TOLD, end_in_good_order
 
-NUMBERS = np.arange(60_000, dtype=np.float32).reshape(300, 200)
-HASHES = {"model_hash": "m1", "tokenizer_hash": "t1"}
-
-
-def write(path):
-    with hdf5.create(path, "things", {**HASHES, "settings": {"b": 1, "a": [2]}, "seed": 3}) as file:
-        hdf5.put(file, "numbers", NUMBERS, ["row", "column"], "nat", "some numbers", chunks=[50, 200])
-        hdf5.put(file, "rows", np.arange(300), ["row"], "1", "which row")
-    return path
+from .conftest import HASHES, NUMBERS, write
 
 
 def numbers(path):
     with hdf5.open(path, "things", HASHES) as file:
         return file["numbers"][...]
-
-
-@pytest.fixture
-def path(tmp_path):
-    return write(tmp_path / "things.h5")
 
 
 @pytest.fixture
@@ -230,99 +212,6 @@ def test_only_identities_that_both_have_are_compared(path):
         assert file["rows"].shape == (300,)
 
 
-def test_a_defect_in_the_block_stays_a_defect(path):
-    with pytest.raises(ZeroDivisionError), hdf5.open(path, "things"):
-        raise ZeroDivisionError
-
-
-def test_a_block_that_fails_leaves_nothing(tmp_path):
-    with pytest.raises(ZeroDivisionError), hdf5.create(tmp_path / "a.h5", "things", {}) as file:
-        hdf5.put(file, "numbers", NUMBERS, ["row", "column"], "1", "numbers")
-        raise ZeroDivisionError
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(UserError, match=r"a\.h5 cannot be written"),
-        hdf5.create(tmp_path / "file" / "a.h5", "things", {}),
-    ):
-        pass
-
-
-def test_a_folder_without_the_right_to_write(tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(hdf5, "_Target", refuse)
-    with (
-        pytest.raises(UserError, match=r"a\.h5 cannot be written: Permission denied"),
-        hdf5.create(tmp_path / "a.h5", "things", {}),
-    ):
-        pass
-
-
-FILL = """
-import resource, signal, sys
-import numpy as np
-from ffkv.files import hdf5
-from ffkv.errors import UserError
-from ffkv.process.signals import TOLD, end_in_good_order
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-limit, count = int(sys.argv[2]), int(sys.argv[3])
-unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))
-try:
-    with hdf5.create(sys.argv[1], "things", {}) as file:
-        hdf5.put(file, "numbers", np.random.rand(count), ["row"], "1", "numbers")
-except UserError as error:
-    print(error)
-resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)  # whoever measures coverage writes at the end
-"""
-
-
-@pytest.mark.parametrize("limit, count", [(0, 1), (100, 1), (100_000, 50_000), (100_000, 1_000_000)])
-def test_a_disk_that_fills_up_leaves_no_file_and_does_not_crash(tmp_path, limit, count):
-    """A limit on the size of files acts like a full disk; HDF5 holds the last megabyte of a dataset until it is closed."""
-    done = subprocess.run(
-        [sys.executable, "-c", FILL, str(tmp_path / "a.h5"), str(limit), str(count)], capture_output=True, text=True
-    )
-    assert "a.h5 cannot be written: File too large" in done.stdout
-    assert (done.returncode, done.stderr) == (0, "")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("write", [1, 2, 5, 20])
-def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number, write):
-    """HDF5 would drop an exception that is raised while it calls back, and with it what it wanted to write."""
-    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]
-    came = []
-
-    def view(data):
-        came.append(data)
-        if len(came) == write:
-            os.kill(os.getpid(), number)
-        return memoryview(data)
-
-    monkeypatch.setattr(hdf5, "memoryview", view, raising=False)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored
-    end_in_good_order()
-    try:
-        with pytest.raises((SystemExit, KeyboardInterrupt)), hdf5.create(tmp_path / "a.h5", "things", {}) as file:
-            for name in "abcdefgh":
-                hdf5.put(file, name, NUMBERS, ["row", "column"], "1", "numbers")
-                file.flush()
-            time.sleep(5)  # ended by the signal
-        assert len(came) > write
-    finally:
-        TOLD.clear()
-        for one, handler in zip((signal.SIGTERM, signal.SIGINT, signal.SIGALRM), before):
-            signal.signal(one, handler)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_of_links_has_the_same_bytes_at_any_time(tmp_path):
     """HDF5 notes the time at which a dataset was made, unless it is told not to."""
     with hdf5.create(tmp_path / "part.h5", "things", {}) as file:
@@ -334,30 +223,6 @@ def test_a_file_of_links_has_the_same_bytes_at_any_time(tmp_path):
             hdf5.link(file, "numbers", [part["numbers"]], ["part.h5"], ["row"], 0, "1", "some numbers")
         contents.append((tmp_path / "whole.h5").read_bytes())
     assert contents[0] == contents[1]
-
-
-class FullDisk(hdf5._Target):
-    """A file on a disk that has no space left."""
-
-    def write(self, data):
-        self.failure = self.failure or OSError(28, "No space left on device")
-        return len(data)
-
-
-def test_a_write_that_failed_is_told_before_what_hdf5_makes_of_it(tmp_path, path, monkeypatch):
-    """On a full disk HDF5 reads its own half-written chunk back, and the input was called damaged (failure 1)."""
-    with hdf5.open(path, "things"):
-        monkeypatch.setattr(hdf5, "_Target", FullDisk)
-        with (
-            pytest.raises(UserError, match=r"copy\.h5 does not fit"),
-            hdf5.create(tmp_path / "copy.h5", "things", {}) as file,
-        ):
-            hdf5.allocate(file, "numbers", (3_000_000,), float, ["row"], "1", "numbers")[...] = np.random.rand(
-                3_000_000
-            )
-            with hdf5.open(path, "things"):
-                file["numbers"][...]
-                raise OSError("Can't synchronously read data (filter returned failure during read)")
 
 
 def test_an_intact_file_is_never_to_be_deleted(path):

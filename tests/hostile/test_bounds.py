@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from support import random_checkpoint
 
 from ffkv.corpus.sources import read_documents
-from ffkv.errors import UserError
 from ffkv.report.page_tables import MAX_CELL_CHARACTERS, _cell
 from ffkv.results.text import LONGEST_TOKEN, token
 from ffkv.settings import Corpus, Settings
@@ -22,9 +21,16 @@ from ffkv.settings import Corpus, Settings
 GIGABYTE = 2**30
 
 
-def limited(*arguments: str, data: int, **options) -> subprocess.CompletedProcess:
-    """`ffkv` in a process whose data may take so many bytes. Libraries alone take some 1.2 GB of it."""
-    limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (data, data))  # noqa: E731
+def limited(*arguments: str, data: int = 4 * GIGABYTE, file: int = -1, **options) -> subprocess.CompletedProcess:
+    """`ffkv` in a process whose data, and each file that it writes, may take so many bytes.
+
+    Libraries alone take some 1.2 GB of data.
+    """
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file, file))
+
     command = [sys.executable, "-m", "ffkv", *arguments]
     return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, **options)
 
@@ -47,17 +53,17 @@ def test_documents_without_text_cost_no_memory(byte_model, tmp_path):
     assert int(done.stdout.split("grown")[1]) < 30_000  # kB; it was 90,000
 
 
-def test_a_bomb_that_is_called_parquet_is_refused_early(tmp_path):
-    """Failure 18: it was unpacked without bound into the temporary folder."""
+def test_a_bomb_that_is_called_parquet_is_refused_early(byte_model, tmp_path):
+    """Failure 18: it was unpacked without bound into the temporary folder. 200 MB here; a file may have 84 MB."""
     (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(b"PAR1" + bytes(200_000_000), 9))
     (tmp_path / "b.parquet.gz").write_bytes(gzip.compress(bytes(200_000_000), 9))
     for name, message in {"a": "it unpacks to more than", "b": "no parquet file that was compressed"}.items():
-        with pytest.raises(UserError, match=message):
-            list(
-                read_documents(
-                    Corpus(dataset="files", train=[str(tmp_path / f"{name}.parquet.gz")], validation=["x"]), "train"
-                )
-            )
+        text = ["--dataset", "files", "--train", str(tmp_path / f"{name}.parquet.gz"), "--validation", "x"]
+        output = ["--output", str(tmp_path / "train.h5")]
+        done = limited("corpus", "--model", str(byte_model), "--split", "train", *text, *output, file=80 * 2**20)
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr
+        assert not (tmp_path / "train.h5").exists()
 
 
 def test_a_parquet_file_that_gzip_compressed_is_read(tmp_path):
@@ -101,7 +107,7 @@ def test_a_config_of_absurdly_many_layers_is_refused_soon(tmp_path, kind):
     config = json.loads(path.read_text())
     path.write_text(json.dumps(config | {"n_layer" if kind == "gpt2" else "num_hidden_layers": 20_000}))
     start = time.monotonic()
-    done = limited("inspect", "--checkpoint", str(folder), data=4 * GIGABYTE)
+    done = limited("inspect", "--checkpoint", str(folder))
     assert done.returncode == 2
     assert "names 20,000 layers" in done.stderr
     assert time.monotonic() - start < 60  # seconds; it takes 5, nearly all of them imports

@@ -20,10 +20,8 @@ from ffkv.settings import Model, Settings, section
 from ffkv.values.projections import write_projections
 
 CASES = 200
-CHECKED, WITH_REPORT = (
-    5,
-    40,
-)  # every fifth case is checked as a whole; every fiftieth ends in a report, which takes seconds
+CHECKED = 5  # every fifth case is checked as a whole
+WITH_REPORT = 40  # every fortieth ends in a report, which takes seconds
 KINDS = sorted(CONFIGS)
 KNOWN = [f"w{number}" for number in range(1, 40)]
 
@@ -101,7 +99,7 @@ def random_settings(random, folder) -> Settings:
             "validation": [str(folder / "validation.txt")],
             "txt_document": pick("line", "line", "line", "paragraph", "file"),
             "splitter": pick("sentence", "line", "document"),
-            "pretokenized": pick(True, False),
+            **pick({"pretokenized": True}, {}, {"detokenize": True}),
             "long_sentences": pick("windows", "windows", "drop"),
             "bos": pick("auto", "always", "always", "never"),
             "deduplicate": pick(True, False, False),
@@ -111,6 +109,7 @@ def random_settings(random, folder) -> Settings:
         "triggers": {
             "per_key": pick(1, 3, 10),
             "one_prefix_per_sentence": pick(True, False),
+            "identical_prefixes": pick("once", "once", "each"),
             "include_empty_prefix": pick(True, False, False),
             "negative": pick(True, False),
         },

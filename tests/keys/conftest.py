@@ -38,7 +38,7 @@ def write_corpus(tmp_path_factory):
             counts=Counter(),
         )
         path = tmp_path_factory.mktemp("corpus") / f"{name}.h5"
-        write_corpus_file(path, encoded, [], len(numbers), True, {"model": "none", "tokenizer_hash": "blanks"})
+        write_corpus_file(path, encoded, [], True, {"model": "none", "tokenizer_hash": "blanks"})
         return read_corpus(path), path
 
     return write
@@ -107,6 +107,8 @@ def make_triggers():
             sentence=sentence,
             position=position,
             next_token=np.where(sentence >= 0, 0, -1).astype(np.int32),
+            multiplicity=(sentence >= 0).astype(np.int32),
+            next_count=(sentence >= 0).astype(np.int32),
             gate=np.zeros(shape, np.int8),
             count=count,
             fires=2 * count.astype(np.int64),
@@ -118,6 +120,7 @@ def make_triggers():
                 "corpus_hash": corpus.attributes["corpus_hash"],
                 "tokenizer_hash": "blanks",
                 "model_hash": "fake",
+                "settings": {},
             },
         )
 

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.keys.key_sample import (
     background_prefixes,
-    count_prefixes,
-    locate_prefixes,
     prefix_words,
     random_examples,
     sample_keys,
@@ -37,29 +36,22 @@ def test_only_the_highest_prefix_of_a_sentence_is_an_example(corpus, make_trigge
 
 
 def test_random_examples_are_of_different_sentences(corpus):
-    found = random_examples(corpus, 20, 25, seed=0, layer=3)
+    found = random_examples(CompetingPrefixes(corpus, True), 20, 25, seed=0, layer=3)
     assert [key.memory for key in found] == list(range(20))
     assert all(key.ranks == list(range(25)) and len(key.prefixes) == 25 for key in found)
-    assert found == random_examples(corpus, 20, 25, seed=0, layer=3)
-    assert found != random_examples(corpus, 20, 25, seed=0, layer=4)
+    assert found == random_examples(CompetingPrefixes(corpus, True), 20, 25, seed=0, layer=3)
+    assert found != random_examples(CompetingPrefixes(corpus, True), 20, 25, seed=0, layer=4)
 
 
 def test_random_examples_of_a_corpus_of_few_sentences(write_corpus):
     corpus, _ = write_corpus([["one two", "three four five"]])
-    (key,) = random_examples(corpus, 1, 25, seed=0, layer=0)
+    (key,) = random_examples(CompetingPrefixes(corpus, True), 1, 25, seed=0, layer=0)
     assert sorted(words[0] for words in key.prefixes) == ["one", "three"]
-
-
-def test_prefixes_are_numbered_over_the_corpus(write_corpus):
-    corpus, _ = write_corpus([["a b c", "d e"], ["f g h i"]])
-    assert count_prefixes(corpus) == 6
-    sentences, positions = locate_prefixes(corpus, np.arange(6))
-    assert list(zip(sentences.tolist(), positions.tolist())) == [(0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (2, 3)]
 
 
 def test_the_background_is_every_prefix_of_a_small_corpus(write_corpus):
     corpus, _ = write_corpus([["a b c", "d e"]])
-    assert background_prefixes(corpus, 1000, seed=0) == [["a"], ["a", "b"], ["d"]]
+    assert background_prefixes(CompetingPrefixes(corpus, True), 1000, seed=0) == [["a"], ["a", "b"], ["d"]]
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
@@ -75,4 +67,7 @@ def test_triggers_of_several_keys_one_behind_the_other(corpus, make_triggers, co
 
 
 def test_random_examples_do_not_depend_on_what_was_drawn_before(corpus):
-    assert random_examples(corpus, 3, 5, seed=0, layer=2) == random_examples(corpus, 9, 5, seed=0, layer=2)[:3]
+    assert (
+        random_examples(CompetingPrefixes(corpus, True), 3, 5, seed=0, layer=2)
+        == random_examples(CompetingPrefixes(corpus, True), 9, 5, seed=0, layer=2)[:3]
+    )

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.keys.chance import count_background
 from ffkv.keys.features import Evidence
-from ffkv.keys.key_sample import count_prefixes, locate_prefixes, prefix_words, random_examples
+from ffkv.keys.key_sample import prefix_words, random_examples
 from ffkv.keys.patterns import (
     CATEGORIES,
     Pattern,
@@ -24,19 +25,19 @@ SETTINGS = Keys(background_prefixes=5000)
 
 @pytest.fixture(scope="module")
 def detector(corpus):
-    return prepare_detector(corpus, SETTINGS, seed=0)
+    return prepare_detector(CompetingPrefixes(corpus, True), SETTINGS, seed=0)
 
 
 @pytest.fixture(scope="module")
 def subjects(many_subjects):
-    return prepare_detector(many_subjects, SETTINGS, seed=0)
+    return prepare_detector(CompetingPrefixes(many_subjects, True), SETTINGS, seed=0)
 
 
 def prefixes_where(corpus, condition, count=25):
     """Prefixes of different sentences that meet a condition on (sentence, words)."""
-    found, sentences = [], set()
-    for number in np.random.default_rng(1).permutation(count_prefixes(corpus)):
-        sentence, position = locate_prefixes(corpus, number)
+    found, sentences, competing = [], set(), CompetingPrefixes(corpus, True)
+    for number in np.random.default_rng(1).permutation(len(competing)):
+        sentence, position = competing.locate(number)
         (words,) = prefix_words(corpus, [int(sentence)], [int(position)])
         if int(sentence) not in sentences and condition(int(sentence), words):
             found.append(words)
@@ -47,7 +48,7 @@ def prefixes_where(corpus, condition, count=25):
 
 
 def random_prefixes(corpus, count, seed=0):
-    (key,) = random_examples(corpus, 1, count, seed, layer=0)
+    (key,) = random_examples(CompetingPrefixes(corpus, True), 1, count, seed, layer=0)
     return key.prefixes
 
 
@@ -110,7 +111,7 @@ def test_topics_are_the_same_again(many_subjects, subjects):
     keys = [about(subject, 12) for subject in (0, 39)]
     found = detect_topics(keys, subjects)
     assert all(found)
-    assert found == detect_topics(keys, prepare_detector(many_subjects, SETTINGS, seed=0))
+    assert found == detect_topics(keys, prepare_detector(CompetingPrefixes(many_subjects, True), SETTINGS, seed=0))
 
 
 def test_two_prefixes_are_too_few_and_three_enough(corpus, detector):
@@ -135,7 +136,11 @@ def test_the_share_of_random_keys_with_a_pattern_is_below_the_false_discovery_ra
     """Beside keys that have patterns, so that the level is the one that real keys are held to."""
     words = [topic_word(topic, number) for topic in range(TOPICS) for number in range(6)]
     real = [prefixes_where(corpus, lambda sentence, w, word=word: w[-1] == word, count=10) for word in words]
-    random = [key.prefixes for layer in range(3) for key in random_examples(corpus, 100, 25, 0, layer)]
+    random = [
+        key.prefixes
+        for layer in range(3)
+        for key in random_examples(CompetingPrefixes(corpus, True), 100, 25, 0, layer)
+    ]
     found = detect_patterns([*real, *random], detector)
     assert all(found[: len(real)])
     assert np.mean([bool(patterns) for patterns in found[len(real) :]]) <= SETTINGS.false_discovery_rate

@@ -49,7 +49,7 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
     documents = [Document(f"d{number}", sentence) for number, sentence in enumerate(random_sentences(1, 80))]
     tokenizer = load_tokenizer(tmp_path / "model")
     encoded = encode(documents, tokenizer, 31, "line", True, "windows", True)
-    write_corpus(tmp_path / "corpus.h5", encoded, [0], loaded.anatomy.vocabulary, True, {})
+    write_corpus(tmp_path / "corpus.h5", encoded, [0], True, {})
     corpus = read_corpus(tmp_path / "corpus.h5")
     settings = Settings(per_key=5, negative=False)
     rough = find_triggers(loaded, corpus, settings, Activations())

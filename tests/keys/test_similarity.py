@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.keys import draws, similarity
 from ffkv.keys.chance import LENGTH_CLASSES
 from ffkv.keys.draws import Pool, _draw_prefixes, draw_blocks, mean_cosine
@@ -20,7 +21,7 @@ FEW = 200  # draws, where all of them are computed by hand
 
 @pytest.fixture(scope="module")
 def detector(corpus):
-    return prepare_detector(corpus, Keys(background_prefixes=5000), seed=0)
+    return prepare_detector(CompetingPrefixes(corpus, True), Keys(background_prefixes=5000), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +110,21 @@ def test_prefixes_without_words_of_their_own_take_no_part(detector):
 
 @pytest.mark.parametrize("prefixes", [5, 12, 25])
 def test_small_p_values_of_random_keys_are_no_more_frequent_than_they_say(many_subjects, prefixes):
-    pool = prepare_detector(many_subjects, Keys(background_prefixes=5000), seed=0).pool
-    keys = [key.prefixes[:prefixes] for layer in range(5) for key in random_examples(many_subjects, 100, 25, 4, layer)]
+    pool = prepare_detector(CompetingPrefixes(many_subjects, True), Keys(background_prefixes=5000), seed=0).pool
+    keys = [
+        key.prefixes[:prefixes]
+        for layer in range(5)
+        for key in random_examples(CompetingPrefixes(many_subjects, True), 100, 25, 4, layer)
+    ]
     p = similarity_p_values(place_prefixes(keys, pool), pool, 3, 0)
     for level in (0.01, 0.05, 0.1, 0.5):
         assert np.mean(p <= level) <= level + 3 * np.sqrt(level * (1 - level) / len(p))
 
 
 def test_a_key_is_compared_with_the_same_draws_whatever_keys_stand_beside_it(corpus, detector):
-    keys = place_prefixes([key.prefixes for key in random_examples(corpus, 9, 25, 4, 0)], detector.pool)
+    keys = place_prefixes(
+        [key.prefixes for key in random_examples(CompetingPrefixes(corpus, True), 9, 25, 4, 0)], detector.pool
+    )
     together = similarity_p_values(keys, detector.pool, 3, 0).tolist()
     assert together == [similarity_p_values([key], detector.pool, 3, 0)[0] for key in keys]
 

@@ -107,11 +107,18 @@ def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):
         "keys": 3,
         "dead": 1,
         "fewer": 2,
+        "one_token": 1,
         "firing_q1": 0.001,
         "firing_median": 0.002,
         "firing_q3": 0.003,
     }
     assert (second["keys"], second["dead"], second["fewer"], second["firing_q3"]) == (2, 2, 2, 0)
+    assert second["one_token"] == 0
+
+
+def test_activity_counts_trigger_examples_of_one_token(corpus, make_triggers):
+    triggers = make_triggers(corpus, [[[(0, 1), (1, 2), (3, 1)], [(2, 3)]]], per_key=3)
+    assert measure_activity(triggers)["one_token"].tolist() == [0.5]
 
 
 def test_activity_tells_how_often_keys_are_negative_where_that_is_known(corpus, make_triggers):

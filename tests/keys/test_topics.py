@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.keys import topics as module
 from ffkv.keys.key_sample import background_prefixes
 from ffkv.keys.topics import content_words, fit_space, passages
@@ -10,7 +11,7 @@ from .conftest import FUNCTION_WORDS, TOPICS, topic_word
 
 @pytest.fixture(scope="module")
 def space(corpus):
-    return fit_space(corpus, background_prefixes(corpus, 5000, 0), seed=0)
+    return fit_space(corpus, background_prefixes(CompetingPrefixes(corpus, True), 5000, 0), seed=0)
 
 
 def test_words_of_a_topic_are_nearer_to_each_other_than_to_others(space):
@@ -31,7 +32,9 @@ def test_a_direction_is_called_by_its_words(space):
 
 
 def test_random_prefixes_are_around_the_origin(corpus, space):
-    vectors, _ = space.locate([content_words(prefix) for prefix in background_prefixes(corpus, 2000, 1)])
+    vectors, _ = space.locate(
+        [content_words(prefix) for prefix in background_prefixes(CompetingPrefixes(corpus, True), 2000, 1)]
+    )
     assert np.linalg.norm(vectors.mean(axis=0)) < 0.05
 
 

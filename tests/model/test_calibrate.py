@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import CONFIGS, random_model
-from transformers import HrmTextConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, HrmTextConfig, Olmo2Config
 
 from ffkv.errors import UserError
 from ffkv.model.discover.prove import observe, prove_layers
@@ -183,3 +183,35 @@ def test_a_model_that_overflows_is_refused_with_its_type():
     model.transformer.h[1].mlp.c_fc.weight.data *= 6e4
     with pytest.raises(UserError, match=r"overflows in float16.*float32"):
         prove_layers(model, ids(1), ids(2))
+
+
+SIZES = {
+    "vocab_size": 60,
+    "max_position_embeddings": 32,
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
+NORMED = {
+    "gemma2": Gemma2Config(**SIZES, **HEADS, head_dim=32),
+    "gemma3": Gemma3TextConfig(**SIZES, **HEADS, head_dim=32),
+    "olmo2": Olmo2Config(**SIZES, **HEADS),
+}
+
+
+@pytest.mark.parametrize("kind", NORMED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_norm_never_passes_for_a_constant(kind, dtype, seed):
+    """Untrained models: all tokens are about equally long, and OLMo 2's first ones are short beside the norm's epsilon."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(NORMED[kind]).eval().to(dtype)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    layers = prove_layers(model, ids(1), ids(2)).head_spec.layers
+    assert [layer.output_kind for layer in layers] == ["norm"] * 4
+    assert all(layer.second_matrices[0].scale == 1 and layer.output_scale == 1 for layer in layers)
+    after = model.state_dict()
+    assert all(
+        after[name].dtype == tensor.dtype and torch.equal(after[name], tensor) for name, tensor in before.items()
+    )

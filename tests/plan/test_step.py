@@ -32,12 +32,12 @@ def row(rule, measured, jobs=1, cores=1, **small):
 
 
 def test_bytes_of_described_files():
-    """Per trigger four numbers and a sign; per memory counts and 13 bins. Negative triggers add as many, but no bins."""
-    positive = 24 * (50 * 17 + 4 + 8 + 8 + 4 + 12 * 8)
+    """Per trigger six numbers and a sign; per memory counts and 13 bins. Negative triggers add as many, but no bins."""
+    positive = 24 * (50 * 25 + 4 + 8 + 8 + 4 + 12 * 8)
     stored = amounts()["merge_triggers"].stored
     assert stored == pytest.approx(positive, rel=0.02)
     negative = amounts(signed=True)["merge_triggers"].stored
-    assert negative == pytest.approx(positive + 24 * (50 * 17 + 4 + 8 + 4), rel=0.02)
+    assert negative == pytest.approx(positive + 24 * (50 * 25 + 4 + 8 + 4), rel=0.02)
     assert amounts(signed=True, triggers={"negative": False})["merge_triggers"].stored == stored
     assert amounts(shards=3)["triggers"].stored == 3 * stored
     y, o, m = 2 * 50 * 4, 2 * 50 * 4, 50 * 24

@@ -19,14 +19,21 @@ def test_sampled_changes_are_changes_and_no_more_than_asked_for():
 
 def test_closeness_of_tokens_by_hand():
     embedding = np.array([[1, 0], [2, 0], [0, 3], [-1, 0]], np.float32)
-    cosine, percentile = measure_closeness(embedding, np.array([0, 0, 0]), np.array([1, 2, 3]), seed=0)
+    cosine, percentile = measure_closeness(embedding, np.array([0, 0, 0]), np.array([1, 2, 3]), np.arange(4), seed=0)
     assert cosine.tolist() == pytest.approx([1, 0, -1])
     # pairs of different tokens: 1 of 6 has cosine 1, 1 of 3 has -1 ((0,3), (1,3)), the rest 0; 7,500 draws or so
     assert percentile.tolist() == pytest.approx([5 / 6, 1 / 3, 0], abs=0.03)
 
 
+def test_rows_that_no_text_uses_do_not_enter_the_random_pairs():
+    """Padding of the vocabulary is alike: with it, most random pairs would be as close as can be."""
+    embedding = np.array([[1, 0], [0, 1], [-1, 0], *[[1, 1]] * 50], np.float32)
+    _, percentile = measure_closeness(embedding, np.array([0]), np.array([1]), np.array([0, 1, 2]), seed=0)
+    assert percentile[0] == pytest.approx(1 / 3, abs=0.03)  # of the three pairs of used rows one is less close
+
+
 def test_the_table_to_annotate_tells_text_and_words(detector, write_corpus):
-    corpus = read_corpus(write_corpus(["a b c", "d e"], load_tokenizer(detector), 17))
+    corpus = read_corpus(write_corpus(["a b c", "d e"], load_tokenizer(detector)))
     changes = pd.DataFrame({"prefix": [1], "top_residual": [2], "top_output": [3]})
     sentence, position, tokens = np.array([0, 0, 1]), np.array([1, 2, 1]), read_vocabulary(detector)
     row = describe_changes(changes, corpus, sentence, position, tokens, None, 0).loc[0]

@@ -22,7 +22,7 @@ from ffkv.settings import Refinement
 @pytest.fixture
 def run(detector, write_corpus, tmp_path):
     """Model, prefixes that end with a, b, c, d, e and p, the table by prefix, and the corpus."""
-    corpus = write_corpus([f"{word} p" for word in "abcdep"], load_tokenizer(detector), 17)
+    corpus = write_corpus([f"{word} p" for word in "abcdep"], load_tokenizer(detector))
     corpus_hash = read_corpus(corpus).attributes["corpus_hash"]
     prefixes = write_prefixes(
         tmp_path / "prefixes.h5", read_anatomy(detector), "abcdep", corpus_hash=corpus_hash, sample_hash="1" * 16

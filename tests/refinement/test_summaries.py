@@ -15,6 +15,7 @@ TABLE = pd.DataFrame(
         "top_output": [1, 2, 4, 4, 6, 3],
         "final": [4, 6, 3, 4, 6, 3],
         "probability": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
+        "tied": [0, 2, 1, 0, 0, 3],
     }
 )
 TABLE["case"] = classify(*(TABLE[name].to_numpy() for name in ("top_residual", "top_ffn", "top_output")))
@@ -24,6 +25,7 @@ def test_how_often_the_residual_already_predicts_the_final_token():
     shares = summaries.summarize_residual_agreement(TABLE)
     assert shares["matching"].tolist() == [1, 1]
     assert shares["share"].tolist() == pytest.approx([1 / 3, 1 / 3])
+    assert shares["tied"].tolist() == [2, 1]
 
 
 def test_the_breakdown_counts_every_prefix_once_per_layer():

@@ -95,8 +95,13 @@ def write_corpora(folder: Path, generator: np.random.Generator) -> Corpus:
             encoded.document.append(number % 2)
             encoded.multiplicity.append(1)
         encoded.counts.update(documents=2, sentences=64, duplicate_sentences=3, one_token_sentences=1)
-        attributes = {**identities(), "split": split, "settings": {"dataset": "embedded"}}
-        write_corpus(folder / "corpus" / f"{split}.h5", encoded, [], len(VOCABULARY), False, attributes)
+        attributes = {
+            **identities(),
+            "split": split,
+            "settings": {"dataset": "embedded"},
+            "beginning": "<s> precedes it.",
+        }
+        write_corpus(folder / "corpus" / f"{split}.h5", encoded, [], False, attributes)
     return read_corpus(folder / "corpus" / "train.h5")
 
 
@@ -115,7 +120,7 @@ def write_some_triggers(folder: Path, corpus: Corpus, layers: int, signed: bool,
             maximum=positive["coefficient"][:, 0],
             histogram=histogram,
             prefixes=prefixes,
-            attributes={**identities(), "corpus_hash": corpus.attributes["corpus_hash"]},
+            attributes={**identities(), "corpus_hash": corpus.attributes["corpus_hash"], "settings": {}},
             negative=Negative(**negative, minimum=negative["coefficient"][:, 0]) if signed else None,
         ),
     )
@@ -140,6 +145,8 @@ def _examples(
         "sentence": sentence,
         "position": position,
         "next_token": next_token,
+        "multiplicity": (sentence >= 0).astype(np.int32),
+        "next_count": (sentence >= 0).astype(np.int32),
         "gate": gate,
         "count": count,
         "fires": np.where(count, generator.integers(KEPT, prefixes, keys), 0),

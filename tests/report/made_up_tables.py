@@ -43,7 +43,15 @@ def write_keys(folder: Path, layers: int, generator: np.random.Generator) -> Non
         ]
     )  # fmt: skip
     tables.write(removal, folder / "keys/figure_3_removal.csv")
-    activity = {"keys": MEMORIES, "dead": 1, "fewer": 2, "firing_q1": 0.1, "firing_median": 0.2, "firing_q3": 0.3}
+    activity = {
+        "keys": MEMORIES,
+        "dead": 1,
+        "fewer": 2,
+        "one_token": 0.04,
+        "firing_q1": 0.1,
+        "firing_median": 0.2,
+        "firing_q3": 0.3,
+    }
     tables.write(pd.DataFrame([{"layer": layer, **activity} for layer in range(layers)]), folder / "keys/activity.csv")
     found = pd.DataFrame(
         [
@@ -79,7 +87,8 @@ def write_values(folder: Path, layers: int, signed: bool, generator: np.random.G
         folder / "values/figure_4_agreement.csv",
     )
     ranks = [
-        {"layer": layer, "keys": keys, **box(generator.integers(0, 30 - layer // 2, 80))} for layer in range(layers)
+        {"layer": layer, "keys": keys, **box(generator.integers(0, 30 - layer // 2, 80)), "tied": layer % 2}
+        for layer in range(layers)
     ]
     tables.write(pd.DataFrame(ranks), folder / "values/figure_5_rank.csv")
     edges, counts = np.linspace(0.001, 0.2, 9), np.array([900, 120, 40, 12, 6, 3, 0, 2])
@@ -92,7 +101,7 @@ def write_values(folder: Path, layers: int, signed: bool, generator: np.random.G
         folder / "values/figure_6_top_probability.csv",
     )
     predictive = [
-        {"layer": number % layers, "memory": number, "norm": 2.5, "top_token": number, "token": VOCABULARY[number],
+        {"layer": number % layers, "memory": number, "norm": 2.5, "contribution": 1.5, "top_token": number, "token": VOCABULARY[number],
          "top_probability": 0.2 / (1 + number), "triggers": KEPT, "matching": number % 3,
          "precision": number % 3 / KEPT, "prefix": "".join(HOSTILE) if number % 3 else "",
          "next_token": VOCABULARY[number] if number % 3 else ""}
@@ -156,7 +165,10 @@ def write_composition(folder: Path, layers: int, generator: np.random.Generator)
 def write_refinement(folder: Path, layers: int, generator: np.random.Generator) -> None:
     depth = np.linspace(0.05, 0.9, layers)
     matching = np.round(PREFIXES * depth).astype(int)
-    tables.write(_rates(layers, matching, matching=matching), folder / "refinement/figure_9_residual_agreement.csv")
+    tables.write(
+        _rates(layers, matching, matching=matching).assign(tied=0),
+        folder / "refinement/figure_9_residual_agreement.csv",
+    )
     tables.write(_boxes(layers, depth / 2, 0.1, generator), folder / "refinement/figure_10_final_probability.csv")
     breakdown = _shares(generator, layers, CASES, "case", PREFIXES)
     low, high = wilson(breakdown["prefixes"], np.full(len(breakdown), PREFIXES))

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ffkv.report import facts
+from ffkv.report import facts, sections
 from ffkv.report.registry import load_figure
 from ffkv.report.summary import summary
 from ffkv.report.wording import course
@@ -26,9 +26,12 @@ def test_a_course_names_both_ends_and_what_lies_outside_them():
     ("figure", "counts"),
     [
         ("figure_2", ["120 random keys", "3,000 trigger examples", "at least 3", "20,000 random prefixes"]),
-        ("figure_3", ["120 keys", "up to 50", "1,440 in all", "18 further trigger examples are left out"]),
+        (
+            "figure_3",
+            ["up to 50", "first token: 120 keys with 1,440 trigger examples, 18 left out, random token: 120 keys"],
+        ),
         ("figure_4", ["of 186 values", "6 keys without", "1 in 40", "the model's own head"]),
-        ("figure_5", ["186 keys", "40 tokens"]),
+        ("figure_5", ["186 keys", "40 tokens", "In 3 of 186 values several tokens share the highest logit"]),
         ("figure_6", ["1,083 values", "8 bins"]),
         ("figure_7", ["400 validation prefixes", "carry 90\u00a0%", "out of 32", "gelu_new"]),
         ("figure_8", ["400 validation prefixes", "In 50 cases", "In 60\u00a0% of them", "fewer than 5 words"]),
@@ -103,6 +106,41 @@ def with_experts(run, count):
 def test_the_caption_of_active_memories_says_where_experts_rest(run, change):
     assert "expert" not in caption("figure_7", run).text
     assert "of an expert are zero" in caption("figure_7", change(anatomy=with_experts(run, 4))).text
+
+
+def test_a_final_norm_is_named_only_where_there_is_one(run, change):
+    without = change(anatomy=replace(run.anatomy, final_norm=False))
+    assert "with its final norm" in caption("figure_4", run).text
+    assert "has no final norm" in caption("figure_4", without).text
+    assert "says nothing about the size of a value" in caption("figure_6", run).text
+    assert "says nothing about the size of a value" not in caption("figure_6", without).text
+
+
+def test_ties_are_counted_or_said_to_be_none(run):
+    assert (
+        "In 3 of 186 values several tokens share the highest logit: the lowest id counts."
+        in caption("figure_5", run).text
+    )
+    assert "No two tokens share the highest logit." in caption("figure_9", run).text
+
+
+def test_many_trigger_examples_of_one_token_are_a_warning(run, change):
+    assert "Warning" not in sections.describe_first_tokens(run)
+    activity = run.table("activity").assign(one_token=[0.05, 0.3, 0.1, 0.2, 0.0, 0.0])
+    said = str(sections.describe_first_tokens(change(tables={"activity": activity})))
+    assert "Warning: they are more than 10\u00a0% in layers 1, 3." in said
+    assert "&lt;s&gt; precedes it." in said
+
+
+def test_a_sample_of_nearly_everything_is_said_to_be_one(run, change):
+    corpora = {**run.corpora, "validation": {**run.corpora["validation"], "tokens": 1060, "sentences": 60}}
+    told = dict(facts.facts(change(corpora=corpora))["Definitions"])["sampled prefixes"]
+    assert told.startswith("400 of the 1,000 prefixes of the validation split")
+    assert "nearly all" not in told
+    corpora["validation"]["tokens"] = 560
+    told = dict(facts.facts(change(corpora=corpora))["Definitions"])["sampled prefixes"]
+    assert told.startswith("400 of the 500 prefixes")
+    assert "These are nearly all of its prefixes" in told
 
 
 def test_an_identity_that_does_not_apply_is_not_shown(run, change):

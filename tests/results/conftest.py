@@ -9,9 +9,9 @@ import pytest
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
-from ffkv.files import hdf5, tables
+from ffkv.files import datasets, hdf5, tables
 from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
-from ffkv.model.checkpoint.vocabulary import write_vocabulary
+from ffkv.model.checkpoint.vocabulary import Vocabulary
 from ffkv.results.run import Run, open
 from ffkv.settings import Settings
 from ffkv.values.projections import Projections, write_projections
@@ -32,19 +32,6 @@ EXAMPLES = [
     [(9.0, 2, 1), (8.0, 1, 2)],
 ]
 TOP = [[1, 0, 3], [0, 2, 1], [3, 4, 5], [5, 0, 1], [2, 1, 0]]  # the three top tokens of each value
-
-
-class Tokenizer:
-    """The little of a tokenizer that the vocabulary's file is made with."""
-
-    def __len__(self):
-        return len(VOCABULARY)
-
-    def batch_decode(self, ids, **options):
-        return [VOCABULARY[number] for (number,) in ids]
-
-    def convert_ids_to_tokens(self, ids):
-        return [VOCABULARY[number] for number in ids]
 
 
 def anatomy(memories: list[int]) -> Anatomy:
@@ -68,7 +55,7 @@ def write_sentences(path: Path, split: str) -> None:
         encoded.document.append(number % 2)
         encoded.multiplicity.append(1 + (split == "train"))
     encoded.counts.update(documents=2, sentences=len(SENTENCES))
-    write_corpus(path, encoded, [], len(VOCABULARY), False, {**IDENTITY, "settings": {"dataset": "toy"}})
+    write_corpus(path, encoded, [], False, {**IDENTITY, "settings": {"dataset": "toy"}, "beginning": "Nothing."})
 
 
 def triggers(corpus_hash: str) -> Triggers:
@@ -83,6 +70,8 @@ def triggers(corpus_hash: str) -> Triggers:
         "sentence": sentence.astype(np.int32),
         "position": position.astype(np.int32),
         "next_token": np.array(following, np.int32),
+        "multiplicity": exists.astype(np.int32),
+        "next_count": exists.astype(np.int32),
         "gate": exists.astype(np.int8),
         "count": exists.sum(1),
         "fires": exists.sum(1) * 2,
@@ -137,7 +126,8 @@ def write_small_run(folder: Path) -> Path:
     (folder / "model").mkdir(parents=True)
     (folder / "settings.json").write_text(settings.model_dump_json())
     write_anatomy(folder / "model", anatomy(MEMORIES))
-    write_vocabulary(folder / "model", Tokenizer(), anatomy(MEMORIES))
+    with hdf5.create(folder / "model" / "vocabulary.h5", "vocabulary", IDENTITY) as file:
+        datasets.write(file, Vocabulary(VOCABULARY))
     for split in ("train", "validation"):
         write_sentences(folder / f"corpus/{split}.h5", split)
     with hdf5.open(folder / "corpus/train.h5", "corpus") as corpus:

@@ -67,6 +67,8 @@ def test_triggers_have_text_and_tokens(run):
         "text": [" é thechurch", " the church"],
         "last_token": ["church", " church"],
         "next_token": [" the", " nan"],
+        "next_count": 1,
+        "multiplicity": 1,
         "position": [3, 2],
         "sentence": [1, 0],
         "document": ["two.txt", "one.txt"],

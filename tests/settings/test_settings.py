@@ -132,6 +132,11 @@ def test_run_names_that_are_fine(name):
     [
         ({"embedded": {"width": 10, "heads": 3}}, "embedded.heads is 3: must divide embedded.width, 10"),
         (
+            {"corpus": {"detokenize": True, "pretokenized": True}},
+            "corpus.detokenize and corpus.pretokenized are both true: after detokenize, words are no longer separated by"
+            " spaces, so pretokenized must be false",
+        ),
+        (
             {"keys": {"minimum_prefixes": 9, "pattern_triggers": 8}},
             "keys.minimum_prefixes is 9: must be at most keys.pattern_triggers, 8",
         ),

@@ -8,6 +8,7 @@ import pytest
 
 from ffkv.activations.trigger_file import Negative
 from ffkv.activations.triggers import find_triggers
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.head.head_file import load_head
@@ -23,15 +24,16 @@ SENTENCES = ["a b p", "a c p", "b d e a", "p c c p", "d e p", "p d f p"]
 @pytest.fixture
 def worked(detector, loaded_detector, write_corpus):
     """Corpus, triggers, projections, ranks and the comparison of the detector on SENTENCES, and the files behind them."""
-    corpus_file, values_file = write_corpus(SENTENCES, load_tokenizer(detector), 17), detector.parent / "values.h5"
+    corpus_file, values_file = write_corpus(SENTENCES, load_tokenizer(detector)), detector.parent / "values.h5"
     corpus = read_corpus(corpus_file)
-    triggers = find_triggers(loaded_detector, corpus, Triggers(per_key=4), Activations())
+    triggers = find_triggers(loaded_detector, corpus, Triggers(per_key=4, identical_prefixes="each"), Activations())
     values = read_values(values_file)
     projections, ranks = project(
         load_head(detector, "cpu"), values, 3, first_next_tokens(values.layer, values.memory, triggers)
     )
     return SimpleNamespace(
         corpus=corpus,
+        unigram=CompetingPrefixes(corpus, False).count_next_tokens(17),
         triggers=triggers,
         projections=projections,
         ranks=ranks,
@@ -54,6 +56,7 @@ def negative_triggers(worked):
             arrays["sentence"][row, rank], arrays["position"][row, rank] = sentence, position
             arrays["next_token"][row, rank] = worked.corpus.ids(sentence)[position]
     count = np.array([len(places.get(row, [])) for row in range(shape[0])], np.int32)
+    arrays["multiplicity"] = arrays["next_count"] = (arrays["sentence"] >= 0).astype(np.int32)
     gate, minimum = np.zeros(shape, np.int8), arrays["coefficient"][:, 0]
     negative = Negative(**arrays, gate=gate, count=count, fires=3 * count, minimum=minimum)
     return replace(worked.triggers, negative=negative)

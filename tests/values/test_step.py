@@ -63,7 +63,7 @@ def test_projections_against_a_second_computation(proven, kind, projection):
 def run(worked, detector, tmp_path):
     """The inputs of `project_values`: model, values and triggers."""
     identity = {**read_anatomy(detector).identity, "corpus_hash": worked.corpus.attributes["corpus_hash"]}
-    write_triggers(tmp_path / "triggers.h5", replace(worked.triggers, attributes=identity))
+    write_triggers(tmp_path / "triggers.h5", replace(worked.triggers, attributes={**identity, "settings": {}}))
     return detector, worked.values_file, tmp_path / "triggers.h5"
 
 

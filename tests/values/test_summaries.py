@@ -19,12 +19,12 @@ COUNTS = ["agreeing", "keys", "dead", "rate"]
 
 
 def test_agreement_by_layer_counts_dead_keys_beside_the_others(worked):
-    rates = summaries.summarize_agreement(worked.table, worked.corpus.unigram, seed=0).set_index(["layer", "source"])
+    rates = summaries.summarize_agreement(worked.table, worked.unigram, seed=0).set_index(["layer", "source"])
     assert rates.loc[(0, "trigger"), COUNTS].tolist() == pytest.approx([1, 3, 1, 1 / 3])
     assert rates.loc[(1, "trigger"), COUNTS].tolist() == pytest.approx([2, 3, 1, 2 / 3])
     assert rates.loc[(0, "uniform"), COUNTS].tolist() == pytest.approx([3 / 17, 3, 1, 1 / 17])
-    # layer 0 predicts b, c, c; of the 21 tokens 2 are b and 3 are c
-    assert rates.loc[(0, "unigram"), "rate"] == pytest.approx((2 / 21 + 2 * 3 / 21) / 3)
+    # layer 0 predicts b, c, c; of the 15 tokens that follow a prefix 1 is b and 3 are c
+    assert rates.loc[(0, "unigram"), "rate"] == pytest.approx((1 / 15 + 2 * 3 / 15) / 3)
     # tops b, c, c against next tokens b, p, p: one pair of nine
     assert rates.loc[(0, "permuted"), COUNTS].tolist() == pytest.approx([1 / 3, 3, 1, 1 / 9])
 
@@ -41,19 +41,19 @@ def test_agreement_of_negative_triggers(worked, negative_triggers):
     bottom = worked.projections.bottom.copy()
     bottom[[0, 1, 2, 3, 4]] = [WORDS.index(word) for word in "bcbcp"]
     table = compare(replace(worked.projections, bottom=bottom), worked.ranks, negative_triggers)
-    rates = summaries.summarize_agreement(table, worked.corpus.unigram, seed=0).set_index(["layer", "source"])
+    rates = summaries.summarize_agreement(table, worked.unigram, seed=0).set_index(["layer", "source"])
     row = rates.loc[(0, "negative")]
     assert row[COUNTS].tolist() == pytest.approx([2, 3, 1, 2 / 3])
     assert (row["low"], row["high"]) == tuple(float(bound) for bound in wilson(2, 3))
     assert rates.loc[(1, "negative"), COUNTS].tolist() == [1, 1, 3, 1]
     # the other sources do not change
-    without = summaries.summarize_agreement(worked.table, worked.corpus.unigram, seed=0).set_index(["layer", "source"])
+    without = summaries.summarize_agreement(worked.table, worked.unigram, seed=0).set_index(["layer", "source"])
     pd.testing.assert_frame_equal(rates.drop("negative", level="source"), without)
 
 
 def test_a_layer_without_negative_triggers_has_no_rate_of_them(worked):
     table = worked.table.assign(negative_triggers=0, negative_next_token=-1, negative_agrees=False)
-    rates = summaries.summarize_agreement(table, worked.corpus.unigram, 0).set_index(["source", "layer"])
+    rates = summaries.summarize_agreement(table, worked.unigram, 0).set_index(["source", "layer"])
     row = rates.loc[("negative", 1)]
     assert np.isnan(row["rate"])
     assert row[["agreeing", "keys", "dead", "low", "high"]].tolist() == [0, 0, 4, 0, 1]
@@ -61,7 +61,7 @@ def test_a_layer_without_negative_triggers_has_no_rate_of_them(worked):
 
 def test_a_layer_of_dead_keys_has_no_rate_but_is_counted(worked):
     dead = worked.table.assign(triggers=np.where(worked.table["layer"] == 1, 0, worked.table["triggers"]))
-    row = summaries.summarize_agreement(dead, worked.corpus.unigram, 0).set_index("layer").loc[1]
+    row = summaries.summarize_agreement(dead, worked.unigram, 0).set_index("layer").loc[1]
     assert row[["source", "keys", "dead", "agreeing"]].tolist() == ["trigger", 0, 4, 0]
     assert np.isnan(row["rate"])
 

@@ -17,6 +17,7 @@ from support import (
     word_tokenizer,
 )
 
+import ffkv
 from ffkv.files import tables
 
 pytestmark = pytest.mark.workflow
@@ -24,41 +25,70 @@ WIKITEXT = ROOT.parent / "shared" / "wikitext2" / "valid.txt"
 
 
 @pytest.mark.skipif(not WIKITEXT.exists(), reason="WikiText's validation split is not beside the project")
-@pytest.mark.parametrize(("kind", "dtype"), [("gpt-neox", "bfloat16"), ("mixtral", "float32")])
-def test_a_local_checkpoint_on_wikitext(tmp_path, kind, dtype):
-    """A random model of each promised family: nothing to learn from it, but every step has to work. In low precision the
-    report says what that does to the triggers."""
-    checkpoint = random_checkpoint(tmp_path / "a checkpoint's folder", kind)
+def test_a_local_mixture_of_experts_on_wikitext(tmp_path):
+    """A random model: nothing to learn from it, but every step has to work."""
+    checkpoint = random_checkpoint(tmp_path / "a checkpoint's folder", "mixtral")
     words = re.findall(r"\S+", WIKITEXT.read_text()[:20_000])
     word_tokenizer(["<bos>", *sorted(set(words), key=words.index)[:58], "<unk>"]).save_pretrained(checkpoint)
     corpus = {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "txt_document": "line", "limit": 150}
-    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}}
-    config = settings_file(
-        tmp_path, model={"checkpoint": str(checkpoint), "dtype": dtype}, corpus=corpus, runs={kind: {}}, **less
-    )
+    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}, "shards": 1, "layer_groups": 1}
+    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"mixture": {}}, **less)
     done = snakemake(tmp_path, config)
     assert done.returncode == 0, done.stderr[-8000:]
-    page, table = tmp_path / f"reports/{kind}/index.html", tmp_path / f"results/{kind}/keys/precision.csv"
-    assert ("type on trigger examples, per layer" in page.read_text()) == table.exists() == (dtype == "bfloat16")
-    if table.exists():
-        found = tables.read(table)
-        assert found.columns.tolist() == documented_columns(low_precision=True)["keys/precision.csv"]
-        # bfloat16 has 8 bits: rounding errors of some 1e-3, here of numbers that some products sum up
-        assert found["error_median"].between(1e-4, 2e-2).all()
-        assert found["upper_half_stays"].between(0.5, 1).all()
+    assert "type on trigger examples, per layer" not in (tmp_path / "reports/mixture/index.html").read_text()
+    assert not (tmp_path / "results/mixture/keys/precision.csv").exists()
 
 
+STORIES = ROOT.parent / "shared" / "tinystories"
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="the trained model is not beside the project")
+def test_a_trained_model_in_low_precision(tmp_path):
+    """A small Llama with SentencePiece blanks in bfloat16. The report says what that does to the triggers; the last layers
+    predict, and tokens are shown with their blanks."""
+    corpus = {"dataset": "files", "train": str(STORIES / "train.txt"), "validation": str(STORIES / "validation.txt")}
+    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}, "shards": 1, "layer_groups": 1}
+    model = {"checkpoint": str(STORIES / "model"), "dtype": "bfloat16"}
+    done = snakemake(
+        tmp_path, settings_file(tmp_path, model=model, corpus={**corpus, "limit": 200}, runs={"low": {}}, **less)
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
+    assert "type on trigger examples, per layer" in (tmp_path / "reports/low/index.html").read_text()
+    check_both_sides(tmp_path / "results/low", tmp_path / "reports/low/index.html")
+    run = ffkv.open(tmp_path / "results/low")
+    found = run.table("precision")
+    assert found.columns.tolist() == documented_columns(low_precision=True)["keys/precision.csv"]
+    # bfloat16 has 8 bits: rounding errors of some 1e-3, here of numbers that some products sum up
+    assert found["error_median"].between(1e-4, 2e-2).all()
+    assert found["upper_half_stays"].between(0.5, 1).all()
+    assert {" the", "he", " he"} <= set(run.vocabulary)
+    assert not any("\u2581" in token for token in run.vocabulary)
+    residual = run.table("figure_9_residual_agreement")["share"]
+    assert residual.iloc[-1] > 0.4 > 0.1 > residual.iloc[0]
+    agreement = (
+        run.table("figure_4_agreement").query("source in ['trigger', 'permuted'] and layer == 7").set_index("source")
+    )
+    assert agreement.loc["trigger", "rate"] > 5 * agreement.loc["permuted", "rate"]
+    assert run.corpora["train"]["beginning"] == "<s> precedes every sentence: the tokenizer puts it there."
+
+
+@pytest.mark.skipif(STORIES.exists(), reason="a trained model, which is gated too, goes through the same checks above")
 def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
     """The embedded model has ReLU; a random Llama has negative coefficients and gates, from the triggers to the report."""
     checkpoint = random_checkpoint(tmp_path / "checkpoint", "llama")
     for split, seed in (("train", 1), ("validation", 2)):
         (tmp_path / f"{split}.txt").write_text("\n".join(random_sentences(seed, 400)))
     corpus = {"dataset": "files", "train": "train.txt", "validation": "validation.txt", "splitter": "line"}
-    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}}
+    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}, "shards": 1, "layer_groups": 1}
     config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"both": {}}, **less)
     done = snakemake(tmp_path, config)
     assert done.returncode == 0, done.stderr[-8000:]
     results = tmp_path / "results/both"
+    check_both_sides(results, tmp_path / "reports/both/index.html")
+
+
+def check_both_sides(results, page):
+    """A finished run of a gated model has triggers of both signs with their gates, in files, tables and report."""
     assert {f"negative/{name}" for name in ("coefficient", "gate", "minimum")} <= set(described(results))
     columns = documented_columns(negative=True)
     for path in ("keys/activity.csv", "values/by_memory/<group>.parquet", "values/figure_4_agreement.csv"):
@@ -70,7 +100,7 @@ def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
             assert found.any()
             assert (np.sign(side["coefficient"][...]) == sign * found).all()
             assert (np.abs(side["gate"][...]) == found).all()
-    page = (tmp_path / "reports/both/index.html").read_text()
+    page = page.read_text()
     assert "Trigger examples of negative coefficients" in page
     assert "gate and up. Their signs are shown beside it." in page
 
@@ -88,7 +118,7 @@ def test_the_authors_small_checkpoint_on_wikitext(tmp_path):
     config["corpus"] = {
         key: value for key, value in config["corpus"].items() if key not in ("config", "validation")
     } | corpus
-    config |= {"model": {"checkpoint": str(ORACLE)}, "shards": 2, "layer_groups": 2, "runs": {"authors": {}}}
+    config |= {"model": {"checkpoint": str(ORACLE)}, "shards": 1, "layer_groups": 1, "runs": {"authors": {}}}
     config["prefixes"]["count"], config["keys"]["per_layer"] = 300, 10
     (tmp_path / "authors.yaml").write_text(yaml.safe_dump(config))
     done = snakemake(tmp_path, tmp_path / "authors.yaml")

@@ -96,7 +96,7 @@ def test_an_option_that_writes_is_called_output(dry_run, rule):
 def test_settings_are_expanded_and_quoted(dry_run):
     commands = {rule: shlex.join(words) for rule, words in lines_of(dry_run).items()}
     assert commands["triggers"].startswith(
-        "--per-key 20 --one-prefix-per-sentence --no-include-empty-prefix --negative "
+        "--per-key 20 --one-prefix-per-sentence --identical-prefixes once --no-include-empty-prefix --negative "
         "--batch-tokens 1024 --block-sentences 2048 --device auto --shards 2 --model "
     )
     assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]

@@ -14,6 +14,8 @@ from workflow.dry_run import planned
 
 from ffkv.files import tables
 from ffkv.plan.commands import plan
+from ffkv.results.expected import expected_files
+from ffkv.settings import Settings
 
 pytestmark = pytest.mark.workflow
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
@@ -30,6 +32,16 @@ def test_every_table_has_the_columns_that_the_docs_promise(tiny, path):
     table = tables.read(tiny / "results/tiny" / path.replace("<group>", "0"))
     assert table.columns.tolist() == documented_columns()[path]
     assert len(table)
+
+
+def test_the_files_of_a_run_are_those_that_are_expected(tiny):
+    """`ffkv check` asks for exactly these: a table that nobody expects would not be missed."""
+    run = tiny / "results/tiny"
+    settings = Settings.model_validate_json((run / "settings.json").read_bytes())
+    folders = [name for name in expected_files(settings) if (run / name).is_dir()]
+    files = [path.relative_to(run) for path in run.rglob("*") if path.suffix in {".csv", ".parquet", ".h5", ".json"}]
+    alone = {str(path) for path in files if path.parts[0] not in folders and ".blocks" not in str(path)}
+    assert alone | set(folders) == set(expected_files(settings))
 
 
 def test_every_dataset_says_what_it_is(tiny):
@@ -94,9 +106,9 @@ def same_datasets(one, other):
 
 
 def test_shards_and_groups_change_no_number(tiny, tmp_path):
-    """The tiny run has two shards and two groups of layers; here five, and three for two layers, from the same checkpoint."""
+    """The tiny run has two shards and two groups of layers; here three and one, from the same checkpoint."""
     checkpoint = {"checkpoint": str(tiny / "results/tiny/checkpoint")}
-    done = snakemake(tmp_path, settings_file(tmp_path, shards=5, layer_groups=3, model=checkpoint))
+    done = snakemake(tmp_path, settings_file(tmp_path, shards=3, layer_groups=1, model=checkpoint))
     assert done.returncode == 0, done.stderr[-8000:]
     assert not (tmp_path / "results/tiny/checkpoint").exists()
     for name in ("triggers.h5", "sampled_prefixes.h5", "values.h5", "corpus/train.h5", "corpus/validation.h5"):

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.activations.trigger_file import HISTOGRAM_EVERY
 from ffkv.batching import batches, pad
-from ffkv.corpus.corpus_file import Corpus
+from ffkv.corpus.competing import CompetingPrefixes
+from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
 from ffkv.parts import WHOLE, Part
 from ffkv.settings import Activations
 
 CACHE = 2**20  # bytes that the cache of one core holds
+EXACT = 2**24  # whole numbers below it, and their sums, are exact in float32
 
 
 def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
@@ -30,13 +31,6 @@ def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
     """
     count = -(-total // size)
     return [range(block * size, min((block + 1) * size, total)) for block in shard.of(count)]
-
-
-def padding(lengths: np.ndarray, device: str) -> Tensor | None:
-    """Flat positions of the padding in a batch of rows of these lengths; None if there is none."""
-    width = lengths.max()
-    flat = np.flatnonzero(np.arange(width)[None] >= lengths[:, None])
-    return torch.from_numpy(flat).to(device) if len(flat) else None
 
 
 def in_cache(m: Tensor) -> list[slice]:
@@ -56,56 +50,86 @@ class Batch:
 
     Attributes:
         ids: token ids, BOS among them, padded with 0 [sentence, token].
-        padding: flat positions of the padding; None if there is none.
-        competing: the positions whose prefixes compete.
-        competes: 1.0 if a competing prefix ends at the token, else 0.0 [sentence, token].
+        competing: the positions at which prefixes may compete: all but those of BOS.
+        left_out: flat positions among these at which no prefix competes: padding, and prefixes that compete in another
+            sentence; None if there are none.
+        multiplicity: how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not compete.
+            float32, or float64 if float32 cannot count them [sentence, token].
         in_histogram: flat positions of the prefixes that the histogram counts.
-        place: place in the corpus of each sentence's first competing prefix [sentence].
+        histogram_multiplicity: how often it counts each of them [position in the histogram].
+        place: place in the corpus of each sentence's shortest prefix that may compete [sentence].
         tokens: number of tokens of the sentences, their last ones included.
-        prefixes: number of competing prefixes.
+        prefixes: number of prefixes of the corpus that the batch stands for.
     """
 
     ids: Tensor
-    padding: Tensor | None
     competing: slice
-    competes: Tensor
+    left_out: Tensor | None
+    multiplicity: Tensor
     in_histogram: Tensor
+    histogram_multiplicity: Tensor
     place: Tensor
     tokens: int
     prefixes: int
 
 
-def rows_of(corpus: Corpus, batching: Activations, shard: Part = WHOLE) -> Iterator[np.ndarray]:
-    """The sentences of each batch of a shard [sentence]."""
+def rows_of(competing: CompetingPrefixes, batching: Activations, shard: Part = WHOLE) -> Iterator[np.ndarray]:
+    """The sentences of each batch of a shard [sentence]. Sentences of which no prefix competes are left out."""
+    corpus = competing.corpus
     for block in blocks(len(corpus), batching.block_sentences, shard):
-        lengths = corpus.lengths[block.start : block.stop] - 1 + len(corpus.bos)
-        for rows in batches(lengths, batching.batch_tokens):
-            yield rows + block.start
+        sentences = block.start + np.flatnonzero(competing.counts[block.start : block.stop])
+        for rows in batches(corpus.lengths[sentences] - 1 + len(corpus.bos), batching.batch_tokens):
+            yield sentences[rows]
 
 
-def describe(corpus: Corpus, sentences: np.ndarray, include_empty_prefix: bool, device: str) -> Batch:
+def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -> Batch:
     """The batch of some sentences.
 
+    The places in the corpus count every sentence's empty prefix, whether it competes or not.
+
     Args:
-        corpus: their corpus.
+        competing: the prefixes that compete.
         sentences: their numbers [sentence].
-        include_empty_prefix: whether the empty prefix (BOS alone) competes. Its place in the corpus precedes those of
-            the sentence's other prefixes, whether it competes or not.
         device: device of the tensors.
     """
-    bos, empty = len(corpus.bos), int(include_empty_prefix)
+    corpus = competing.corpus
+    bos, empty = len(corpus.bos), int(competing.empty)
     lengths = corpus.lengths[sentences] - 1 + bos
-    token = np.arange(lengths.max())[None]
-    competes = (token >= bos - empty) & (token < lengths[:, None])
-    in_histogram = np.flatnonzero(competes & (sentences % HISTOGRAM_EVERY == 0)[:, None])
-    tokens = int(corpus.lengths[sentences].sum())
+    position = np.arange(lengths.max())[None] + 1 - bos  # of the prefix that ends at a token
+    competes = (position >= competing.first[sentences][:, None]) & (position < corpus.lengths[sentences][:, None])
+    multiplicity = competes.astype(np.float64)
+    in_histogram = multiplicity * (sentences % HISTOGRAM_EVERY == 0)[:, None]
+    if competing.once:
+        _count_shared(competing, sentences, bos, multiplicity, in_histogram)
+    counted = np.flatnonzero(in_histogram)
+    dtype = np.float32 if multiplicity.sum() < EXACT else np.float64
+    left_out = np.flatnonzero(~competes & (position > -empty))
     return Batch(
         ids=pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences.tolist()], device),
-        padding=padding(lengths, device),
         competing=slice(bos - empty, None),
-        competes=torch.from_numpy(competes.astype(np.float32)).to(device),
-        in_histogram=torch.from_numpy(in_histogram).to(device),
+        left_out=torch.from_numpy(left_out).to(device) if len(left_out) else None,
+        multiplicity=torch.from_numpy(multiplicity.astype(dtype)).to(device),
+        in_histogram=torch.from_numpy(counted).to(device),
+        histogram_multiplicity=torch.from_numpy(in_histogram.flatten()[counted].astype(np.int64)).to(device),
         place=torch.from_numpy(corpus.offsets[sentences] + sentences + 1 - empty).to(device),
-        tokens=tokens,
-        prefixes=tokens - len(sentences) * (1 - empty),
+        tokens=int(corpus.lengths[sentences].sum()),
+        prefixes=int(multiplicity.sum()),
     )
+
+
+def _count_shared(
+    competing: CompetingPrefixes,
+    sentences: np.ndarray,
+    bos: int,
+    multiplicity: np.ndarray,
+    in_histogram: np.ndarray,
+) -> None:
+    """Writes the multiplicities of prefixes that several sentences begin with into [sentence, token], in place."""
+    shared = competing.corpus.shared
+    numbers = shared.of_sentences(sentences)
+    position = shared.position[numbers]
+    numbers, position = numbers[position >= 1 - competing.empty], position[position >= 1 - competing.empty]
+    order = np.argsort(sentences)
+    row = order[np.searchsorted(sentences, shared.sentence[numbers], sorter=order)]
+    multiplicity[row, bos + position - 1] = shared.multiplicity[numbers]
+    in_histogram[row, bos + position - 1] = shared.in_histogram[numbers]

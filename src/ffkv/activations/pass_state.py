@@ -12,7 +12,7 @@ from ffkv.activations.batches import Batch, in_cache
 from ffkv.activations.statistics import Statistics
 from ffkv.activations.top_t import TopT
 from ffkv.activations.trigger_file import NONE, Negative, Triggers
-from ffkv.corpus.corpus_file import Corpus
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
@@ -29,7 +29,7 @@ class PassState:
         statistics: the statistics [layer].
         batches: number of batches of the shard that have been seen.
         tokens: number of their tokens.
-        prefixes: number of their competing prefixes.
+        prefixes: number of prefixes of the corpus that they stand for.
     """
 
     highest: list[TopT]
@@ -45,19 +45,19 @@ class PassState:
         Args:
             batch: the batch.
             layer: the layer.
-            m: coefficients, 0 in the padding [sentence, token, key].
+            m: coefficients, 0 where the batch leaves prefixes out [sentence, token, key].
             gate: whether the gate is positive, of the shape of m; None if the layer has no gates.
         """
         statistics, two_sided = self.statistics[layer.index], bool(self.lowest) and layer.signed
         peaks, troughs = (m.new_empty(len(m), m.shape[-1]) for _ in range(2))
         for rows in in_cache(m):
-            coefficients, competes = m[rows].flatten(0, 1), batch.competes[rows].flatten()
-            statistics.add(coefficients, competes, torch.amax(m[rows, batch.competing], 1, out=peaks[rows]))
+            coefficients, multiplicity = m[rows].flatten(0, 1), batch.multiplicity[rows].flatten()
+            statistics.add(coefficients, multiplicity, torch.amax(m[rows, batch.competing], 1, out=peaks[rows]))
             if two_sided:
                 lowest = torch.amin(m[rows, batch.competing], 1, out=troughs[rows])
-                statistics.add_negative(coefficients, competes, lowest)
+                statistics.add_negative(coefficients, multiplicity, lowest)
         if len(batch.in_histogram):
-            statistics.add_histogram(m.flatten(0, 1)[batch.in_histogram])
+            statistics.add_histogram(m.flatten(0, 1)[batch.in_histogram], batch.histogram_multiplicity)
         gate = None if gate is None else gate[:, batch.competing]
         self.highest[layer.index].enter(m[:, batch.competing], peaks, gate, batch.place)
         if two_sided:
@@ -87,7 +87,7 @@ def start(layers: Sequence[Layer], settings: TriggerSettings, device: str) -> Pa
     return PassState(tops(1), tops(-1) if negative else [], statistics)
 
 
-def triggers_of(state: PassState, corpus: Corpus, loaded: LoadedModel) -> Triggers:
+def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedModel) -> Triggers:
     """The triggers and statistics of a finished pass.
 
     Raises:
@@ -107,13 +107,13 @@ def triggers_of(state: PassState, corpus: Corpus, loaded: LoadedModel) -> Trigge
     gated = _gated(loaded.anatomy.layers)
     negative = None
     if state.lowest:
-        negative = Negative(**_examples(corpus, state.lowest, -1, gated), fires=fires_negative, minimum=minimum)
+        negative = Negative(**_examples(competing, state.lowest, -1, gated), fires=fires_negative, minimum=minimum)
     return Triggers(
         layer_offset=np.asarray(loaded.anatomy.layer_offset),
         prefixes=state.prefixes,
         attributes={},
         negative=negative,
-        **_examples(corpus, state.highest, 1, gated),
+        **_examples(competing, state.highest, 1, gated),
         **counted,
     )
 
@@ -124,29 +124,29 @@ def _gated(layers: Sequence[Layer]) -> np.ndarray:
     return np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])
 
 
-def _examples(corpus: Corpus, tops: list[TopT], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
+def _examples(competing: CompetingPrefixes, tops: list[TopT], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
     """The fields of `TriggerExamples`, all but `fires`."""
-    starts = corpus.offsets[:-1] + np.arange(len(corpus))  # place of each sentence's empty prefix
     ends = np.cumsum([len(top.best) for top in tops])[:-1]
     # A layer at a time: unpacked triggers are several times as large as packed ones.
-    layers = [
-        _layer_examples(corpus, starts, top, sign, own) for top, own in zip(tops, np.split(gated, ends), strict=True)
-    ]
+    layers = [_layer_examples(competing, top, sign, own) for top, own in zip(tops, np.split(gated, ends), strict=True)]
     return {name: np.concatenate([layer[name] for layer in layers]) for name in layers[0]}
 
 
-def _layer_examples(
-    corpus: Corpus, starts: np.ndarray, top: TopT, sign: int, gated: np.ndarray
-) -> dict[str, np.ndarray]:
+def _layer_examples(competing: CompetingPrefixes, top: TopT, sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
+    corpus = competing.corpus
+    starts = corpus.offsets[:-1] + np.arange(len(corpus))  # place of each sentence's empty prefix
     size, place, gate = (tensor.cpu().numpy() for tensor in packing.unpack(top.best))
     exists = place >= 0
     sentence = np.searchsorted(starts, np.where(exists, place, 0), side="right") - 1
     position = np.where(exists, place - starts[sentence], 0)
+    w, count, multiplicity = competing.next_token(sentence, position)
     return {
         "coefficient": np.where(exists, sign * size, size),
         "sentence": np.where(exists, sentence, NONE).astype(np.int32),
         "position": position.astype(np.int32),
-        "next_token": np.where(exists, corpus.next_token(sentence, position), NONE).astype(np.int32),
+        "next_token": np.where(exists, w, NONE).astype(np.int32),
+        "multiplicity": np.where(exists, multiplicity, 0).astype(np.int32),
+        "next_count": np.where(exists, count, 0).astype(np.int32),
         "gate": np.where(exists & gated[:, None], np.where(gate, 1, -1), 0).astype(np.int8),
         "count": exists.sum(1).astype(np.int32),
     }

@@ -20,6 +20,7 @@ from ffkv.files import datasets, hdf5
 from ffkv.files.atomic import PROGRESS, remove
 from ffkv.files.checksums import sum_path
 from ffkv.files.datasets import dataset
+from ffkv.files.provenance import versions
 from ffkv.process.signals import stop, stoppable
 from ffkv.terminal import say
 
@@ -79,7 +80,7 @@ def identity(rule: str, attributes: dict[str, Any], device: str) -> dict[str, An
         attributes: what the output says of itself: model, corpus, settings.
         device: the torch device.
     """
-    return {**attributes, "device": device, "versions": hdf5.versions(), "code": code_hash(rule)}
+    return {**attributes, "device": device, "versions": versions(), "code": code_hash(rule)}
 
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:

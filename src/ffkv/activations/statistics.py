@@ -37,42 +37,46 @@ class Statistics:
         self.minimum = torch.zeros(keys, device=device)
         self.histogram = torch.zeros(keys, LAST_BIN + 1, dtype=torch.int64, device=device)
 
-    def add(self, coefficients: Tensor, competes: Tensor, peaks: Tensor) -> None:
+    def add(self, coefficients: Tensor, multiplicity: Tensor, peaks: Tensor) -> None:
         """Counts a batch.
 
         Args:
             coefficients: contiguous [token, key].
-            competes: 1.0 if a competing prefix ends at the token, else 0.0 [token].
+            multiplicity: how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not
+                compete. Float, as exact as is needed [token].
             peaks: the largest coefficient of each sentence [sentence, key].
         """
-        # A product with a row of ones and zeros reads each coefficient once, without a copy.
-        sums = competes @ coefficients
+        # A product with a row of counts reads each coefficient once, without a copy.
+        sums = multiplicity @ coefficients.to(multiplicity.dtype)
         self.finite &= torch.isfinite(sums)
         self.total += (sums.double() / FIXED_POINT).round().long()
-        self.fires += _count(torch.gt, coefficients, competes)
+        self.fires += _count(torch.gt, coefficients, multiplicity)
         self.maximum = torch.maximum(self.maximum, peaks.amax(0))
 
-    def add_negative(self, coefficients: Tensor, competes: Tensor, troughs: Tensor) -> None:
+    def add_negative(self, coefficients: Tensor, multiplicity: Tensor, troughs: Tensor) -> None:
         """Counts the negative coefficients of a batch.
 
         Args:
             coefficients: as for `add`.
-            competes: as for `add`.
+            multiplicity: as for `add`.
             troughs: the smallest coefficient of each sentence [sentence, key].
         """
-        self.fires_negative += _count(torch.lt, coefficients, competes)
+        self.fires_negative += _count(torch.lt, coefficients, multiplicity)
         self.minimum = torch.minimum(self.minimum, troughs.amin(0))
 
-    def add_histogram(self, coefficients: Tensor) -> None:
-        """Counts coefficients [prefix, key], without padding, into the histogram."""
+    def add_histogram(self, coefficients: Tensor, multiplicity: Tensor) -> None:
+        """Counts coefficients [prefix, key], without padding, into the histogram, each as often as told [prefix]."""
         keys, bins = self.histogram.shape
         # The bits above the mantissa are the exponent, negative for a negative number. 0 is for 0 and for subnormal numbers.
         exponent = coefficients.contiguous().view(torch.int32) >> MANTISSA
         bin_of = (exponent - BEFORE).clamp_(1, LAST_BIN).mul_(exponent > 0)
         bin_of += torch.arange(keys, dtype=torch.int32, device=bin_of.device) * bins
-        self.histogram += bin_of.flatten().bincount(minlength=keys * bins).reshape(keys, bins)
+        # Weights take twice as long, and few batches need them.
+        weights = multiplicity.double()[:, None].expand_as(bin_of).flatten() if (multiplicity > 1).any() else None
+        self.histogram += bin_of.flatten().bincount(weights, minlength=keys * bins).reshape(keys, bins).long()
 
 
-def _count(compare: Callable[..., Tensor], coefficients: Tensor, competes: Tensor) -> Tensor:
-    """Number of prefixes whose coefficient compares like this with 0 [key]. Exact below 2^24 tokens per batch."""
-    return (competes @ compare(coefficients, 0, out=torch.empty_like(coefficients))).long()
+def _count(compare: Callable[..., Tensor], coefficients: Tensor, multiplicity: Tensor) -> Tensor:
+    """Number of prefixes whose coefficient compares like this with 0 [key]. Exact, see `describe`."""
+    out = torch.empty_like(coefficients, dtype=multiplicity.dtype)
+    return (multiplicity @ compare(coefficients, 0, out=out)).long()

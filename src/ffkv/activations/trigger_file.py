@@ -1,5 +1,6 @@
 """`triggers.h5`: trigger examples and statistics of every key."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,13 @@ import numpy as np
 
 from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import LAYER_OFFSET, constant, dataset, group
+from ffkv.settings import Triggers as TriggerSettings
 
 NONE = -1  # no sentence, no token
 # Floating-point sums depend on their order, and so on the shards; sums of integers do not.
 FIXED_POINT = 2.0**-20
 # Everything not positive, then powers of two.
 HISTOGRAM_EDGES = np.array([-np.inf, 0.0, *2.0 ** np.arange(-6, 5), np.inf], np.float32)
-HISTOGRAM_EVERY = 8  # the histogram looks at every eighth sentence: it costs more than the other statistics together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,19 @@ class TriggerExamples:
         "memory rank", "int32", unit="token", about="length of the trigger prefix, BOS not counted; 0 if there is none"
     )
     next_token: np.ndarray = dataset(
-        "memory rank", "int32", unit="token", about="id of the token that follows the prefix; -1 if there is none"
+        "memory rank",
+        "int32",
+        unit="token",
+        about="id of the token that follows the prefix, most often if several do; -1 if there is none",
+    )
+    multiplicity: np.ndarray = dataset(
+        "memory rank",
+        "int32",
+        unit="sentence",
+        about="number of sentences that begin with the prefix; 1 if identical prefixes compete apart, 0 if there is none",
+    )
+    next_count: np.ndarray = dataset(
+        "memory rank", "int32", unit="sentence", about="how many of these sentences have `next_token` after the prefix"
     )
     gate: np.ndarray = dataset(
         "memory rank",
@@ -88,6 +101,12 @@ class Triggers(TriggerExamples):
         " positive ones, zeros are in the one below",
     )
     negative: Negative | None = group(Negative, about="negative side")
+
+    @property
+    def settings(self) -> TriggerSettings:
+        """The settings that the triggers were found with."""
+        settings = self.attributes["settings"]
+        return TriggerSettings.model_validate(json.loads(settings) if isinstance(settings, str) else settings)
 
     @property
     def layers(self) -> int:

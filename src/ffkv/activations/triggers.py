@@ -11,6 +11,7 @@ from ffkv.activations.batches import Batch, describe, rows_of
 from ffkv.activations.pass_state import start, triggers_of
 from ffkv.activations.resume import ProgressFile, resuming
 from ffkv.activations.trigger_file import Triggers
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
@@ -36,7 +37,8 @@ def find_triggers(
 
     Every proper prefix of every sentence competes: its first j >= 1 tokens after BOS, without the whole sentence, which
     no token follows. It competes with its coefficient m_i at its last token. One forward pass of a sentence gives the
-    coefficients of all its prefixes. If a layer's coefficients can be negative, the lowest ones are kept apart by the
+    coefficients of all its prefixes. A prefix that several sentences begin with competes once, in one of them, unless
+    `settings.identical_prefixes` is "each"; the statistics count it in every one of them. If a layer's coefficients can be negative, the lowest ones are kept apart by the
     same rules.
 
     Args:
@@ -51,8 +53,9 @@ def find_triggers(
             coefficients overflow.
     """
     check(corpus, settings)
+    competing = CompetingPrefixes(corpus, settings.identical_prefixes == "once", settings.include_empty_prefix)
     state = start(loaded.anatomy.layers, settings, loaded.device)
-    rows = list(rows_of(corpus, batching, shard))
+    rows = list(rows_of(competing, batching, shard))
     total = sum(int(corpus.lengths[sentences].sum()) for sentences in rows)
     with (
         resuming(progress_file, state) as save_if_due,
@@ -60,12 +63,12 @@ def find_triggers(
         progress(total, "tokens", "triggers", state.tokens) as bar,
     ):
         for sentences in rows[state.batches :]:
-            batch = describe(corpus, sentences, settings.include_empty_prefix, loaded.device)
+            batch = describe(competing, sentences, loaded.device)
             run(batch, partial(state.add, batch))
             state.count(batch)
             bar.update(batch.tokens)
             save_if_due()
-    return triggers_of(state, corpus, loaded)
+    return triggers_of(state, competing, loaded)
 
 
 def check(corpus: Corpus, settings: TriggerSettings) -> None:
@@ -88,8 +91,8 @@ def check(corpus: Corpus, settings: TriggerSettings) -> None:
 def coefficients(loaded: LoadedModel) -> Iterator[Callable[[Batch, OnCoefficients], None]]:
     """Yields `run(batch, on_coefficients)`: one forward pass of a batch.
 
-    It calls `on_coefficients(layer, m, gate)` for each layer as soon as the model has computed it: m in float32, 0 in
-    the padding [sentence, token, key]; gate tells whether the gate is positive, and is None if the layer has no gates.
+    It calls `on_coefficients(layer, m, gate)` for each layer as soon as the model has computed it: m in float32, 0 where
+    the batch leaves prefixes out [sentence, token, key]; gate tells whether the gate is positive, and is None if the layer has no gates.
     """
     batch: Batch
     on_coefficients: OnCoefficients
@@ -100,10 +103,9 @@ def coefficients(loaded: LoadedModel) -> Iterator[Callable[[Batch, OnCoefficient
         if quantity == "g":  # comes before the layer's m
             gate = tensor
             return
-        if batch.padding is not None:
-            tensor.view(-1, tensor.shape[-1])[batch.padding] = 0  # no real token sees what follows it
         layer_gate, gate = gate, None
-        on_coefficients(layer, tensor.float(), layer_gate)
+        with zeroed(tensor, batch.left_out):
+            on_coefficients(layer, tensor.float(), layer_gate)
 
     with tap(loaded.model, loaded.anatomy.layers, "gm", on_tensor) as forward:
 
@@ -113,3 +115,19 @@ def coefficients(loaded: LoadedModel) -> Iterator[Callable[[Batch, OnCoefficient
             forward(batch.ids)
 
         yield run
+
+
+@contextlib.contextmanager
+def zeroed(m: Tensor, left_out: Tensor | None) -> Iterator[None]:
+    """Inside the `with` statement, coefficients [sentence, token, key] are 0 at some flat positions; None for no position.
+
+    Afterwards they are what they were: the model goes on with them, and later tokens depend on them.
+    """
+    if left_out is None:
+        yield
+        return
+    rows = m.view(-1, m.shape[-1])
+    original = rows[left_out]
+    rows[left_out] = 0
+    yield
+    rows[left_out] = original

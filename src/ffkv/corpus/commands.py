@@ -25,4 +25,5 @@ def corpus(model_folder: Path, split: str, threads: int, output: Path, **options
 
     encoded = encode_corpus(model_folder, split, section(Corpus, **options), output)
     counts = json.loads(encoded.attributes["counts"])
+    say(encoded.attributes["beginning"])
     say("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))

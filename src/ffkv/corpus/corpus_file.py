@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ffkv.corpus.encode import Encoded, flatten
+from ffkv.corpus.shared_prefixes import SharedPrefixes, find_shared_prefixes
 from ffkv.files import datasets, hdf5
-from ffkv.files.datasets import dataset
+from ffkv.files.datasets import dataset, group
 from ffkv.files.lazy import Pieces
 
 
@@ -45,9 +46,14 @@ class Corpus:
     multiplicity: Pieces | np.ndarray = dataset(
         "sentence", "int32", unit="sentence", about="how many identical sentences it stands for", lazy=True
     )
-    unigram: np.ndarray = dataset(
-        "vocabulary", "int64", unit="token", about="how often each id occurs, duplicates counted"
+    first_new: np.ndarray = dataset(
+        "sentence",
+        "int32",
+        unit="token",
+        about="length of the shortest prefix that is read in this sentence and in no other one; shorter ones are read in"
+        " an earlier sentence. The sentence's own length if none is read in it",
     )
+    shared: SharedPrefixes = group(SharedPrefixes, about="prefixes that several sentences begin with")
     texts: Sequence[str] = datasets.texts("sentence", about="the sentences", name="text", lazy=True)
     document_names: Sequence[str] = datasets.texts(
         "document", about="the documents' names", name="document_name", lazy=True
@@ -82,15 +88,12 @@ class Corpus:
         return self.tokens[self.offsets[sentence] + position]
 
 
-def write_corpus(
-    path: Path, encoded: Encoded, bos: list[int], vocabulary: int, pretokenized: bool, attributes: dict[str, Any]
-) -> None:
+def write_corpus(path: Path, encoded: Encoded, bos: list[int], pretokenized: bool, attributes: dict[str, Any]) -> None:
     """Writes `corpus/<split>.h5`."""
     tokens, ends = flatten(encoded.ids), flatten(encoded.ends)
     multiplicity = np.asarray(encoded.multiplicity, np.int32)
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded.ids])]).astype(np.int64)
-    unigram = np.zeros(vocabulary, np.int64)
-    np.add.at(unigram, tokens, np.repeat(multiplicity, np.diff(offsets)))
+    first_new, shared = find_shared_prefixes(tokens, offsets)
     digest = hashlib.sha256(tokens.tobytes() + offsets.tobytes() + str(bos).encode())
     attributes = {
         **attributes,
@@ -107,7 +110,8 @@ def write_corpus(
         offsets=offsets,
         document=np.asarray(encoded.document, np.int32),
         multiplicity=multiplicity,
-        unigram=unigram,
+        first_new=first_new,
+        shared=shared,
         texts=encoded.text,
         document_names=encoded.names,
         bos=bos,

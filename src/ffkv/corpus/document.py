@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Document(NamedTuple):
-    """A text with a name. The name decides which split the document belongs to.
+    """A text with a name. The text decides which split the document belongs to.
 
     Attributes:
         name: where the document comes from.

@@ -12,7 +12,6 @@ import numpy as np
 
 from ffkv.corpus.document import Document
 from ffkv.corpus.sentences import split_sentences
-from ffkv.errors import UserError
 
 if TYPE_CHECKING:  # readers of a corpus do without transformers, which takes a second to import
     from transformers import PreTrainedTokenizerBase
@@ -178,29 +177,6 @@ def _add(
     encoded.text.append(text)
     encoded.document.append(document)
     encoded.multiplicity.append(1)
-
-
-def bos_ids(tokenizer: PreTrainedTokenizerBase, bos: str) -> list[int]:
-    """The ids that the model reads in front of every sentence.
-
-    Args:
-        bos: "auto" for the ids that the tokenizer puts there itself, "always" for its BOS token, "never" for none.
-    Raises:
-        UserError: `bos` is "always", and the tokenizer has no BOS token; or `bos` is "auto", and the ids of a text change
-            when the tokenizer adds special tokens.
-    """
-    if bos == "never":
-        return []
-    if bos == "always":
-        if tokenizer.bos_token_id is None:
-            raise UserError("corpus.bos is 'always', but the tokenizer has no BOS token: use 'auto' or 'never'.")
-        return [tokenizer.bos_token_id]
-    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    special = tokenizer("a", add_special_tokens=True)["input_ids"]
-    for start in range(len(special) - len(plain) + 1):
-        if special[start : start + len(plain)] == plain:
-            return special[:start]
-    raise UserError("The tokenizer changes a text when it adds special tokens: set corpus.bos to 'always' or 'never'.")
 
 
 def flatten(arrays: list[np.ndarray]) -> np.ndarray:

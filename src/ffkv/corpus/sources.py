@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ffkv.corpus.detokenize import detokenize
 from ffkv.corpus.document import Document
 from ffkv.corpus.text_files import texts
 from ffkv.errors import UserError
@@ -33,7 +34,10 @@ def read_documents(corpus: Corpus, split: str) -> Iterator[Document]:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
     sources, _ = corpus_sources(corpus, split)
-    return select_split(_read_sources(corpus, sources), corpus, split)
+    selected = select_split(_read_sources(corpus, sources), corpus, split)
+    if not corpus.detokenize:
+        return selected
+    return (document._replace(text=detokenize(document.text)) for document in selected)
 
 
 def source_files(corpus: Corpus, split: str) -> list[str]:
@@ -47,14 +51,17 @@ def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> I
     selected = (
         document
         for document in documents
-        if not shared or is_held_out(document.name, corpus.validation_share) == (split == "validation")
+        if not shared or is_held_out(document.text, corpus.validation_share) == (split == "validation")
     )
     return islice(selected, corpus.limit or None)
 
 
-def is_held_out(name: str, share: float) -> bool:
-    """Whether a document belongs to the validation split. A hash of its name decides, so other documents do not matter."""
-    number = int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+def is_held_out(text: str, share: float) -> bool:
+    """Whether a document belongs to the validation split. A hash of its text decides.
+
+    So neither other documents nor the spelling of a path matter, and copies of a document are in the same split.
+    """
+    number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     return number < share * 2**64
 
 

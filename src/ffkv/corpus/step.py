@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from ffkv.corpus.beginning import configured_bos, find_beginning
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
-from ffkv.corpus.encode import bos_ids, encode
+from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents, source_files
 from ffkv.errors import UserError
 from ffkv.files.steady import unchanged
 from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.settings import Corpus as Settings
 
@@ -28,7 +30,7 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
     """
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
-    bos = bos_ids(tokenizer, settings.bos)
+    bos, reason = find_beginning(tokenizer, settings.bos, configured_bos(read_config(Path(model))))
     if max(bos, default=0) >= anatomy.vocabulary:
         raise UserError(
             f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
@@ -49,7 +51,12 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
             f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "
             f"and at least 2 are needed ({dict(encoded.counts)}). Check the corpus settings."
         )
-    origin = {"model": anatomy.checkpoint, "tokenizer_hash": anatomy.tokenizer_hash, "split": split}
+    origin = {
+        "model": anatomy.checkpoint,
+        "tokenizer_hash": anatomy.tokenizer_hash,
+        "split": split,
+        "beginning": reason,
+    }
     attributes = {**origin, "settings": settings.model_dump()}
-    write_corpus(Path(output), encoded, bos, anatomy.vocabulary, settings.pretokenized, attributes)
+    write_corpus(Path(output), encoded, bos, settings.pretokenized, attributes)
     return read_corpus(Path(output))

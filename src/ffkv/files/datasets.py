@@ -228,7 +228,7 @@ def read(file: h5py.File, record: type, **others: Any) -> Any:
     """
     descriptions = described(record)
     lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)
-    kept_open = h5py.File(file.file.filename, "r") if lazy else file
+    kept_open = h5py.File(file.file.filename, "r")[file.name] if lazy else file
     return record(
         **{field: _read_field(file, kept_open, field, part) for field, part in descriptions.items()}, **others
     )

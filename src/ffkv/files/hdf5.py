@@ -10,35 +10,28 @@ are compared with their sums as a whole.
 """
 
 import contextlib
-import functools
 import hashlib
 import io
 import json
-import platform
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-import ffkv
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.checksums import target_of, verify_sum
 from ffkv.files.fault import unreadable
+from ffkv.files.provenance import Foreign, check_identities, versions
 from ffkv.process.signals import end_if_told, uninterrupted
 
-# 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor.
-FORMAT = 3
-IDENTITIES = ("model_hash", "tokenizer_hash", "corpus_hash", "sample_hash")
+# 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor; 3 did not
+# know which sentences begin alike.
+FORMAT = 4
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
-
-
-class Foreign(UserError):
-    """A file is of another model, tokenizer, corpus or version than what it is read with."""
 
 
 @contextlib.contextmanager
@@ -277,40 +270,13 @@ def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Non
 
 def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:
     if attributes.get("format") != FORMAT or "kind" not in attributes:
-        target = target_of(path)
+        writer = "another version of ffkv wrote it" if "format" in attributes else "ffkv did not write it"
         raise Foreign(
-            f"{path} is not of this ffkv's file format {FORMAT}, but of {attributes.get('format', 'none')}: another version"
-            f" wrote it. Make it again: `snakemake --force {target}`, with the options of your run."
+            f"{path} is not of this ffkv's file format {FORMAT}: {writer}. Make it again: `snakemake --force"
+            f" {target_of(path)}`, with the options of your run."
         )
     if attributes.get("checksum") != _checksum(attributes):
         raise OSError("its attributes do not fit their checksum")
     if kind is not None and attributes["kind"] != kind:
         raise UserError(f"{path} holds {attributes['kind']}, not {kind}: check the order of the arguments.")
     check_identities(path, attributes, belongs_to)
-
-
-def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to: Mapping[str, Any]) -> None:
-    """Refuses a file that belongs to another model, tokenizer, corpus or sample than the file with `belongs_to`.
-
-    Raises:
-        UserError: an identity that both files have differs.
-    """
-    for name in IDENTITIES:
-        if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:
-            what = name.removesuffix("_hash")
-            raise Foreign(
-                f"{path} belongs to another {what} ({attributes[name]}, expected {belongs_to[name]})."
-                f" Make it again with this {what}."
-            )
-
-
-def versions() -> dict[str, str]:
-    """The versions of ffkv, Python and the libraries that numbers depend on."""
-    return {
-        "ffkv": ffkv.__version__,
-        "python": platform.python_version(),
-        **{name: _version(name) for name in ("torch", "transformers", "tokenizers")},
-    }
-
-
-_version = functools.cache(version)  # it searches the installed packages, which takes milliseconds

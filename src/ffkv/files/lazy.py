@@ -15,9 +15,9 @@ CACHED_PIECES = 32  # per dataset, each about 1 MiB
 class Pieces:
     """A dataset of one axis that is read piece by piece; it may be larger than the memory."""
 
-    def __init__(self, file: h5py.File, name: str):
+    def __init__(self, file: h5py.Group, name: str):
         """Reads nothing yet."""
-        self._dataset, self._path = file[name], file.filename
+        self._dataset, self._path = file[name], file.file.filename
         self._size = self._dataset.chunks[0] if self._dataset.chunks else max(1, len(self._dataset))
         self._piece = functools.lru_cache(CACHED_PIECES)(self._read)
 

@@ -13,7 +13,7 @@ from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.checksums import verify_sum
 from ffkv.files.fault import unreadable
-from ffkv.files.hdf5 import IDENTITIES, check_identities
+from ffkv.files.provenance import HASHES, check_identities
 
 
 def write(frame: pd.DataFrame, path: Path | str) -> None:
@@ -61,8 +61,8 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
 
 
 def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame:
-    """Notes in a table's `attrs` the identities among `attributes`. Parquet files keep them."""
-    frame.attrs = {name: attributes[name] for name in IDENTITIES if name in attributes}
+    """Notes in a table's `attrs` the hashes among `attributes` that say what it belongs to. Parquet files keep them."""
+    frame.attrs = {name: attributes[name] for name in HASHES if name in attributes}
     return frame
 
 

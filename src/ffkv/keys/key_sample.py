@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ffkv.activations.trigger_file import Triggers
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import words
 from ffkv.streams import Purpose, random_stream
@@ -40,18 +41,21 @@ def sample_keys(triggers: Triggers, layer: int, count: int, seed: int) -> np.nda
     return np.sort(generator.choice(alive, min(count, len(alive)), replace=False))
 
 
-def sample_examples(triggers: Triggers, corpus: Corpus, layer: int, keys: int, count: int, seed: int) -> list[Examples]:
+def sample_examples(
+    triggers: Triggers, competing: CompetingPrefixes, layer: int, keys: int, count: int, seed: int
+) -> list[Examples]:
     """Draws keys of a layer with their trigger examples, and as many random keys.
 
     Args:
+        competing: the prefixes that trigger examples are chosen from. Random keys are drawn from the same ones.
         keys: number of keys, if the layer has so many living ones.
         count: number of trigger examples per key.
     """
     count = min(count, triggers.sentence.shape[1])
     memories = sample_keys(triggers, layer, keys, seed)
     return [
-        *(trigger_examples(triggers, corpus, layer, memory, count) for memory in memories.tolist()),
-        *random_examples(corpus, len(memories), count, seed, layer),
+        *(trigger_examples(triggers, competing.corpus, layer, memory, count) for memory in memories.tolist()),
+        *random_examples(competing, len(memories), count, seed, layer),
     ]
 
 
@@ -67,17 +71,17 @@ def trigger_examples(triggers: Triggers, corpus: Corpus, layer: int, memory: int
     return Examples("trigger", memory, ranks.tolist(), prefixes)
 
 
-def random_examples(corpus: Corpus, keys: int, count: int, seed: int, layer: int) -> list[Examples]:
+def random_examples(competing: CompetingPrefixes, keys: int, count: int, seed: int, layer: int) -> list[Examples]:
     """Draws random keys: `count` random prefixes each, all from different sentences, as triggers are.
 
     A key has fewer than `count` prefixes only if the corpus has hardly more than `count` sentences.
     """
     generator = random_stream(seed, Purpose.RANDOM_EXAMPLES, layer)
-    numbers = generator.integers(0, count_prefixes(corpus), (keys, DRAWS_PER_EXAMPLE * count))
+    numbers = generator.integers(0, len(competing), (keys, DRAWS_PER_EXAMPLE * count))
     examples = []
-    for key, (sentences, positions) in enumerate(zip(*locate_prefixes(corpus, numbers), strict=True)):
+    for key, (sentences, positions) in enumerate(zip(*competing.locate(numbers), strict=True)):
         first = first_of_each(sentences)[:count]
-        prefixes = prefix_words(corpus, sentences[first], positions[first])
+        prefixes = prefix_words(competing.corpus, sentences[first], positions[first])
         examples.append(Examples("random", key, list(range(len(first))), prefixes))
     return examples
 
@@ -87,24 +91,12 @@ def first_of_each(sentences: np.ndarray) -> np.ndarray:
     return np.sort(np.unique(sentences, return_index=True)[1])
 
 
-def background_prefixes(corpus: Corpus, count: int, seed: int) -> list[list[str]]:
-    """The words of `count` different random prefixes of a corpus; of all prefixes if there are no more."""
+def background_prefixes(competing: CompetingPrefixes, count: int, seed: int) -> list[list[str]]:
+    """The words of `count` random prefixes that compete, each drawn once; of all of them if there are no more."""
     generator = random_stream(seed, Purpose.BACKGROUND_PREFIXES)
-    total = count_prefixes(corpus)
+    total = len(competing)
     numbers = np.sort(generator.choice(total, min(count, total), replace=False))
-    return prefix_words(corpus, *locate_prefixes(corpus, numbers))
-
-
-def count_prefixes(corpus: Corpus) -> int:
-    """Number of prefixes of a corpus that are neither empty nor a whole sentence."""
-    return len(corpus.tokens) - len(corpus)
-
-
-def locate_prefixes(corpus: Corpus, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sentence and position of each prefix, from its number in the corpus, counted from 0. Any shape."""
-    starts = corpus.offsets - np.arange(len(corpus.offsets))
-    sentences = np.searchsorted(starts, numbers, side="right") - 1
-    return sentences, numbers - starts[sentences] + 1
+    return prefix_words(competing.corpus, *competing.locate(numbers))
 
 
 def prefix_words(corpus: Corpus, sentences: Iterable[int], positions: Iterable[int]) -> list[list[str]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ffkv.corpus.corpus_file import Corpus
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.keys.chance import Background, count_background, p_value, q_values
 from ffkv.keys.draws import Pool
 from ffkv.keys.features import KINDS, Evidence, Feature, shallow_evidence
@@ -63,12 +63,12 @@ class Detector(NamedTuple):
     seed: int
 
 
-def prepare_detector(corpus: Corpus, settings: Keys, seed: int) -> Detector:
-    """Measures in random prefixes of a corpus which features are frequent, and how similar prefixes are, by chance."""
-    prefixes = background_prefixes(corpus, settings.background_prefixes, seed)
+def prepare_detector(competing: CompetingPrefixes, settings: Keys, seed: int) -> Detector:
+    """Measures in random competing prefixes which features are frequent, and how similar prefixes are, by chance."""
+    prefixes = background_prefixes(competing, settings.background_prefixes, seed)
     return Detector(
         background=count_background(shallow_evidence(prefix) for prefix in prefixes),
-        pool=fill_pool(fit_space(corpus, prefixes, seed), prefixes, settings.pattern_triggers, seed),
+        pool=fill_pool(fit_space(competing.corpus, prefixes, seed), prefixes, settings.pattern_triggers, seed),
         minimum_prefixes=settings.minimum_prefixes,
         false_discovery_rate=settings.false_discovery_rate,
         seed=seed,

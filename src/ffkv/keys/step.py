@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from ffkv.activations.trigger_file import Triggers, read_triggers
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.files import tables
 from ffkv.keys import summaries
@@ -54,10 +55,11 @@ def find_patterns(
     examples = read_triggers(Path(triggers), sentences.attributes)
     layers = layer_group.of(examples.layers)
     patterns, prefixes = [], []
-    detector = prepare_detector(sentences, settings, seed)
+    competing = CompetingPrefixes(sentences, examples.settings.identical_prefixes == "once")
+    detector = prepare_detector(competing, settings, seed)
     with progress(len(layers), "layers", "patterns") as bar:
         for layer in layers:
-            keys = sample_examples(examples, sentences, layer, settings.per_layer, settings.pattern_triggers, seed)
+            keys = sample_examples(examples, competing, layer, settings.per_layer, settings.pattern_triggers, seed)
             patterns_of_keys = detect_patterns([key.prefixes for key in keys], detector)
             patterns += pattern_rows(layer, keys, patterns_of_keys)
             prefixes += prefix_rows(layer, keys, patterns_of_keys)

@@ -60,6 +60,9 @@ def average_removals(removal: pd.DataFrame, layers: int, seed: int) -> pd.DataFr
 def measure_activity(triggers: Triggers) -> pd.DataFrame:
     """Dead keys, keys with few triggers, and quartiles of the share of prefixes on which keys fire: one row per layer.
 
+    `one_token` is the share of trigger examples that have one token alone, BOS not counted. Many of them mean that the
+    model treats the first position apart, whatever word is there.
+
     If the negative side is stored, there are also quartiles of the share of prefixes with a negative coefficient.
     """
     fires_by_side = {"firing": triggers.fires} | ({"negative": triggers.negative.fires} if triggers.negative else {})
@@ -67,7 +70,8 @@ def measure_activity(triggers: Triggers) -> pd.DataFrame:
     for layer in range(triggers.layers):
         count = triggers.count[triggers.rows(layer)]
         fewer = (count < triggers.coefficient.shape[1]).sum()
-        row = {"layer": layer, "keys": len(count), "dead": (count == 0).sum(), "fewer": fewer}
+        one_token = (triggers.position[triggers.rows(layer)] == 1).sum() / max(count.sum(), 1)
+        row = {"layer": layer, "keys": len(count), "dead": (count == 0).sum(), "fewer": fewer, "one_token": one_token}
         for side, fires in fires_by_side.items():
             shares = fires[triggers.rows(layer)] / max(triggers.prefixes, 1)
             quartiles = np.quantile(shares, [0.25, 0.5, 0.75])

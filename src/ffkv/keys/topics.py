@@ -86,7 +86,7 @@ def fit_space(corpus: Corpus, prefixes: Sequence[Sequence[str]], seed: int) -> S
     try:
         weights = vectorizer.fit_transform(texts)
     except ValueError:  # no word occurs in two passages or more but in at most half of them
-        return Space(vectorizer, np.empty((0, 0)), np.empty(0))
+        weights = csr_matrix((len(texts), 0))
     if weights.shape[1] < 2:  # one such word spans no space
         return Space(vectorizer, np.empty((0, 0)), np.empty(0))
     with threadpool_limits(1):

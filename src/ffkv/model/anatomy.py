@@ -163,6 +163,7 @@ class Anatomy:
         layers: the feed-forward layers.
         errors: largest relative error of each identity of the proof that applies, see `ffkv.model.identities`.
         versions: versions of ffkv and of the libraries that made the proof.
+        final_norm: whether the head gives every vector the same length first, so that it reads directions alone.
         head_chain: the modules of a head that is a chain of plain modules, in order; [] for any other head.
     """
 
@@ -183,6 +184,7 @@ class Anatomy:
     layers: list[Layer]
     errors: dict[str, float]
     versions: dict[str, str]
+    final_norm: bool = True
     head_chain: list[HeadModule] = field(default_factory=list)
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.errors import UserError
-from ffkv.files.hdf5 import versions
+from ffkv.files.provenance import versions
 from ffkv.files.steady import files_in, unchanged
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.config import configured_activation
@@ -19,7 +19,7 @@ from ffkv.model.checkpoint.fingerprint import tokenizer_hash, weights_hash
 from ffkv.model.checkpoint.read import check_checkpoint, load_checkpoint, load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.probe_texts import context_of, passages
-from ffkv.model.discover.prove import Decomposition, prove_head, prove_layers
+from ffkv.model.discover.prove import Decomposition, has_final_norm, prove_head, prove_layers
 from ffkv.model.head.chain import find_chain
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, read_head, write_head
@@ -66,8 +66,10 @@ class ProvenModel:
         anatomy = replace(self.anatomy, head_chain=find_chain(emptied, self.anatomy.width))
         write_anatomy(folder, anatomy)
         with _naming(anatomy.checkpoint, self.model):
-            error = prove_head(load_head(folder, "cpu"), self.decomposition)
-        anatomy = replace(anatomy, errors={**anatomy.errors, "head": error})
+            head = load_head(folder, "cpu")
+            error = prove_head(head, self.decomposition)
+        norm = has_final_norm(head, self.decomposition)
+        anatomy = replace(anatomy, errors={**anatomy.errors, "head": error}, final_norm=norm)
         write_anatomy(folder, anatomy)
         return anatomy
 

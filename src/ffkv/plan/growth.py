@@ -17,6 +17,9 @@ from ffkv.plan.text import Split
 from ffkv.settings import Settings
 from ffkv.values.projections import Projections
 
+# Per token of a corpus: prefixes that several sentences begin with, and their different next tokens. Of the embedded corpus.
+SHARED, CONTINUATIONS = 0.04, 0.09
+
 
 class Amounts(NamedTuple):
     """How much a rule has to do. 0 is what does not grow with the run.
@@ -65,6 +68,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     for split in splits.values():
         sizes |= {"token": int(split.tokens), "sentence": int(split.sentences), "document": int(split.documents)}
         sizes |= {"text_byte": int(split.text_bytes), "document_name_byte": 40 * int(split.documents)}
+        sizes |= {"shared_prefix": int(SHARED * split.tokens), "next_token": int(CONTINUATIONS * split.tokens)}
         corpus += stored_bytes(Corpus, sizes)
 
     # Operations. A key's pass ends at its own layer.

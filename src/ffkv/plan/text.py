@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from ffkv.corpus.beginning import configured_bos, find_beginning
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import bos_ids, encode
+from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import find_files, read_documents
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
@@ -67,7 +68,11 @@ def measure_text(
         tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
         tokenizer = load_tokenizer(settings.model.checkpoint, settings.model.revision, settings.model.trust_remote_code)
-    longest = max(context_of(model, tokenizer) - len(bos_ids(tokenizer, corpus.bos)), 2)
+    longest = max(
+        context_of(model, tokenizer)
+        - len(find_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict())).ids),
+        2,
+    )
     train, sentences = _sample(Corpus() if hub else corpus, "train", corpus, tokenizer, longest)
     if corpus.dataset == "files" and corpus.validation:
         validation, more = _sample(corpus, "validation", corpus, tokenizer, longest)

@@ -26,7 +26,7 @@ def sample_changes(last: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:
 
 
 def measure_closeness(
-    embedding: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int
+    embedding: np.ndarray, first: np.ndarray, second: np.ndarray, used: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Measures how close pairs of tokens are in the output embedding.
 
@@ -34,6 +34,8 @@ def measure_closeness(
         embedding: output embedding [vocabulary, d].
         first: id of the first token of each pair [pair].
         second: id of the second token of each pair [pair].
+        used: ids from which random pairs are drawn [id]. Rows of padding and of tokens that no text has would be unlike
+            all others, or all alike.
         seed: seed of the random pairs.
     Returns:
         Cosine of each pair [pair], and the share of random pairs of different tokens that have a smaller cosine [pair].
@@ -41,7 +43,7 @@ def measure_closeness(
     unit = embedding / np.maximum(np.linalg.norm(embedding, axis=1, keepdims=True), 1e-30)
     cosine = (unit[first] * unit[second]).sum(1)
     generator = random_stream(seed, Purpose.RANDOM_TOKEN_PAIRS)
-    a, b = generator.integers(0, len(unit), RANDOM_PAIRS), generator.integers(0, len(unit), RANDOM_PAIRS)
+    a, b = used[generator.integers(0, len(used), (2, RANDOM_PAIRS))]
     random_cosines = np.sort((unit[a] * unit[b]).sum(1)[a != b])
     return cosine, np.searchsorted(random_cosines, cosine) / max(len(random_cosines), 1)
 
@@ -67,12 +69,12 @@ def describe_changes(
         seed: seed of the random pairs.
     Returns:
         One row per change: prefix, text, next_token, residual_token (top(r), as text), output_token (top(o), as text),
-        cosine, cosine_percentile (share of random pairs that are less close), related (empty, for the annotator).
+        cosine, cosine_percentile (share of random pairs of tokens of the corpus that are less close), related (empty, for the annotator).
     """
     top_r, top_o = changes["top_residual"].to_numpy(), changes["top_output"].to_numpy()
     cosine = percentile = np.full(len(changes), np.nan)
     if embedding is not None:
-        cosine, percentile = measure_closeness(embedding, top_r, top_o, seed)
+        cosine, percentile = measure_closeness(embedding, top_r, top_o, np.unique(np.asarray(corpus.tokens)), seed)
     prefix = changes["prefix"].to_numpy()
     s, p = sentence[prefix], position[prefix]
     return pd.DataFrame(

@@ -13,9 +13,12 @@ def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:
     """Share of prefixes whose residual predicts the model's final prediction (figure 9).
 
     Returns:
-        One row per layer: layer, prefixes, matching, share, low, high (Wilson interval).
+        One row per layer: layer, prefixes, matching, share, low, high (Wilson interval), tied (prefixes on which the
+        residual, the FF output or the block output has several tokens with the highest logit).
     """
-    return shares(table.assign(matches=table["top_residual"] == table["final"]), "matches", "matching", "prefixes")
+    matches = table.assign(matches=table["top_residual"] == table["final"])
+    tied = (table["tied"] > 0).groupby(table["layer"]).sum().to_numpy()
+    return shares(matches, "matches", "matching", "prefixes").assign(tied=tied)
 
 
 def summarize_final_probability(table: pd.DataFrame) -> pd.DataFrame:

@@ -4,11 +4,13 @@ from collections import Counter
 
 from ffkv.model.identities import IDENTITIES
 from ffkv.report.text import duration
+from ffkv.report.wording import projection
 from ffkv.results.run import Run
 from ffkv.results.text import number, percent, visible
 from ffkv.settings import EMBEDDED, Corpus, Settings
 
 Terms = list[tuple[str, str]]
+NEARLY_ALL = 0.5  # share of the prefixes from which on a sample is nearly all of them
 
 
 def facts(run: Run) -> dict[str, Terms]:
@@ -16,7 +18,7 @@ def facts(run: Run) -> dict[str, Terms]:
     tables = {
         "Model": model(run),
         "Corpus": corpus(run),
-        "Definitions": definitions(run.settings, bool(signed_layers(run))),
+        "Definitions": definitions(run),
         "Proof that the layers are sums of memories": proof(run),
         "Versions": sorted(run.anatomy.versions.items()),
         "Time and memory": cost(run),
@@ -64,7 +66,7 @@ def corpus(run: Run) -> Terms:
         )
         others = "".join(f"; {name.replace('_', ' ')}: {number(count)}" for name, count in counts.items() if count)
         terms += [(f"{split}: kept", kept), (f"{split}: read", read + others)]
-    return terms
+    return [*terms, ("first token", visible(run.corpora["train"]["beginning"]))]
 
 
 def _source(settings: Corpus) -> str:
@@ -75,59 +77,70 @@ def _source(settings: Corpus) -> str:
     return f"{settings.dataset}, configuration {settings.config}, revision {settings.revision}"
 
 
-def definitions(settings: Settings, signed: bool) -> Terms:
-    """The definitions that the settings chose, one sentence each. `signed`: whether coefficients can be negative."""
-    seed = ("seed of all random choices", str(settings.seed))
-    return [*_definitions_of_examples(settings, signed), *_definitions_of_methods(settings), seed]
+def definitions(run: Run) -> Terms:
+    """The definitions that the settings chose, one sentence each."""
+    seed = ("seed of all random choices", str(run.settings.seed))
+    return [*_definitions_of_examples(run.settings, bool(signed_layers(run))), *_definitions_of_methods(run), seed]
 
 
 def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
-    text, triggers, prefixes = settings.corpus, settings.triggers, settings.prefixes
+    text, triggers = settings.corpus, settings.triggers
     long = "are cut into windows" if text.long_sentences == "windows" else "are left out"
     often = "once" if text.deduplicate else "each time"
     empty = "The empty prefix counts too" if triggers.include_empty_prefix else "A prefix has at least one token"
     per_sentence = "one per sentence" if triggers.one_prefix_per_sentence else "any number per sentence"
-    samples = {
-        "sentence": "a random sentence, then a random position in it",
-        "prefix": "all prefixes equally probable",
-    }
-    sample = samples[prefixes.sample]
+    identical = "competes once" if triggers.identical_prefixes == "once" else "competes in each of them"
     terms = [
         (
             "sentence",
             f"a {text.splitter}. Sentences longer than the model's context {long}. Identical sentences count {often}.",
         ),
-        ("prefix", f"the first j tokens of a sentence, never the whole sentence. {empty}."),
+        (
+            "prefix",
+            f"the first j tokens of a sentence, never the whole sentence. {empty}. A prefix that several sentences begin"
+            f" with {identical}.",
+        ),
         (
             "trigger examples of a key",
             f"the {triggers.per_key} prefixes with the highest positive coefficients, {per_sentence}",
         ),
-        ("sampled prefixes", f"{number(prefixes.count)} of the validation split, or all if it has fewer; {sample}"),
     ]
     if signed:
         negative = f"the {triggers.per_key} prefixes with the most negative coefficients, {per_sentence}"
-        terms.insert(3, ("negative trigger examples", negative if triggers.negative else "not kept"))
+        terms.append(("negative trigger examples", negative if triggers.negative else "not kept"))
     return terms
 
 
-def _definitions_of_methods(settings: Settings) -> Terms:
-    keys, values, composition = settings.keys, settings.values, settings.composition
-    projection = (
-        "the model's own head, with the final norm" if values.projection == "head" else "the output embedding alone"
-    )
+def _sampled_prefixes(run: Run) -> str:
+    """How many prefixes were drawn, and how."""
+    validation, drawn = run.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
+    total = validation["tokens"] - validation["sentences"]
+    how = {
+        "sentence": "a random sentence, then a random position in it",
+        "prefix": "all prefixes equally probable",
+    }[run.settings.prefixes.sample]
+    text = f"{number(drawn)} of the {number(total)} prefixes of the validation split; {how}"
+    if drawn < NEARLY_ALL * total:
+        return text
+    return f"{text}. These are nearly all of its prefixes, so the way of drawing hardly matters, and long sentences count more."
+
+
+def _definitions_of_methods(run: Run) -> Terms:
+    keys, values, composition = run.settings.keys, run.settings.values, run.settings.composition
     return [
+        ("sampled prefixes", _sampled_prefixes(run)),
         (
             "pattern",
             f"a feature that at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger "
             f"examples share, and that is more frequent in them than in {number(keys.background_prefixes)} random "
             f"prefixes, at a false discovery rate of {percent(keys.false_discovery_rate)}",
         ),
-        ("prediction of a value", f"the top token of {projection}"),
         (
             "agreement",
             "a value predicts the token that follows its key's strongest trigger example. Only keys with a trigger "
             "example count.",
         ),
+        ("prediction", projection(run)),
         ("predictive values", f"the {values.predictive} values with the highest probability of their top token"),
         ("active memory", "a memory whose coefficient is positive"),
         (

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve
@@ -32,19 +33,23 @@ def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
 def caption(run: Run) -> Caption:
     """Names the number of keys and of trigger examples."""
     table = run.table(REMOVAL)
-    last = rows(table, removed="last")
+    counts = ", ".join(_count(rows(table, removed=removed), removed) for removed in ("first", "random", "last"))
     text = (
         "Mean relative change of a key's memory coefficient when the first, the last or another random token of its "
-        f"trigger example is removed. {number(last['keys'].sum())} keys with up to "
-        f"{run.settings.keys.removal_triggers} trigger examples each, {number(last['triggers'].sum())} in all. "
-        f"{number(last['skipped'].sum())} further trigger examples are left out, because they are too short to lose a "
-        f"token. {INTERVALS}"
+        f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {counts}. "
+        f"Those that are too short to lose such a token are left out. {INTERVALS}"
     ) + paper_line(run, "Grey lines are the paper's.")
     courses = [
         f"{removed} token removed: {course(rows(table, removed=removed), 'change', change)}"
         for removed in ("first", "random", "last")
     ]
     return Caption(text, f"Lines per layer. {'; '.join(courses)}.")
+
+
+def _count(table: pd.DataFrame, removed: str) -> str:
+    """How many keys and trigger examples lost a token of this kind, and how many could not."""
+    keys, triggers, skipped = (number(table[column].sum()) for column in ("keys", "triggers", "skipped"))
+    return f"{removed} token: {keys} keys with {triggers} trigger examples, {skipped} left out"
 
 
 FIGURE = Figure((REMOVAL,), draw, caption)

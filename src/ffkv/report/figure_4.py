@@ -6,7 +6,7 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
-from ffkv.report.wording import PROJECTIONS, course, paper_line, rows
+from ffkv.report.wording import course, paper_line, projection, rows
 from ffkv.results.run import Run
 from ffkv.results.text import number
 
@@ -15,7 +15,7 @@ LABELS = {
     "trigger": "values and their keys",
     "negative": "bottom of values, negative triggers",
     "permuted": "keys permuted",
-    "unigram": "token of the corpus",
+    "unigram": "next token of any prefix",
     "uniform": "any token",
 }
 
@@ -40,9 +40,9 @@ def caption(run: Run) -> Caption:
         "How often the token that a value predicts is the token that follows its key's strongest trigger example in "
         f"the corpus: {number(own['agreeing'].sum())} of {number(own['keys'].sum())} values. "
         f"{number(own['dead'].sum())} keys without a trigger example are left out. "
-        f"{PROJECTIONS[run.settings.values.projection]} There are three baselines: the keys of a layer permuted (mean "
-        "and middle 95 % of 1,000 permutations); a token drawn from the corpus in place of the next token; any token "
-        f"of the vocabulary in its place (1 in {number(run.anatomy.vocabulary)}). Bars are 95 % intervals."
+        f"{projection(run)} There are three baselines: the keys of a layer permuted (mean "
+        "and middle 95 % of 1,000 permutations); the token that follows a random prefix in place of the next token; any "
+        f"token of the vocabulary in its place (1 in {number(run.anatomy.vocabulary)}). Bars are 95 % intervals."
     )
     description = f"Lines per layer. Agreement: {course(own, 'rate')}. With keys permuted: {course(permuted, 'rate')}."
     if len(negative):

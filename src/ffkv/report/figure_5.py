@@ -6,7 +6,7 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.report.drawing import boxes, canvas, depth, layer_axis, legend
 from ffkv.report.figure import Caption, Figure
-from ffkv.report.wording import BOX, course
+from ffkv.report.wording import BOX, course, ties
 from ffkv.results.run import Run
 from ffkv.results.text import number
 
@@ -33,7 +33,7 @@ def caption(run: Run) -> Caption:
     text = (
         "Rank, in the prediction of a value, of the token that follows its key's strongest trigger example: the number "
         f"of tokens with a higher logit, so that 0 is best. {number(table['keys'].sum())} keys have a trigger example. "
-        f"The vocabulary has {number(run.anatomy.vocabulary)} tokens. {BOX} The paper's ranks are not drawn, because "
+        f"The vocabulary has {number(run.anatomy.vocabulary)} tokens. {ties(table, 'keys', 'values')} {BOX} The paper's ranks are not drawn, because "
         "its vocabulary is another one (267,744 tokens, in classes). Their median fell from 9,611 in its first layer to "
         "5,139 in its last layer."
     )

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.report.drawing import canvas, colours, share_axis
 from ffkv.report.figure import Caption, Figure
-from ffkv.report.wording import INTERVALS
+from ffkv.report.wording import INTERVALS, scale_free
 from ffkv.results.run import Run
 from ffkv.results.text import number, percent
 
@@ -48,7 +48,7 @@ def caption(run: Run) -> Caption:
         "The agreement of figure 4 by the probability that a value gives to its top token: "
         f"{number(table['values'].sum())} values of all layers in {len(table)} bins of equal width. The number above "
         f"each bar is the number of values in the bin. {INTERVALS}"
-    )
+    ) + scale_free(run)
     if run.settings.report.paper_curves:
         text += (
             " The right panel shows the paper's bins. Their sizes are unknown, and their probabilities come from another "

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
-from ffkv.report.wording import INTERVALS, PROJECTIONS, course, paper_line, rows
+from ffkv.report.wording import INTERVALS, course, paper_line, projection, rows
 from ffkv.results.run import Run
 from ffkv.results.text import number, percent
 
@@ -31,7 +31,7 @@ def caption(run: Run) -> Caption:
     text = (
         f"Share of {number(table['prefixes'].max())} validation prefixes in which no memory predicts the token that the "
         "layer's output predicts, so that several memories compose it: no active memory (m > 0), and no memory at all. "
-        f"{PROJECTIONS[run.settings.values.projection]} {INTERVALS} In {number(cases['cases'])} cases (a prefix in a "
+        f"{projection(run)} {INTERVALS} In {number(cases['cases'])} cases (a prefix in a "
         f"layer) an active memory agrees. In {percent(cases['stop_word_share'])} of them the next token is a stop word "
         f"(in all prefixes: {percent(cases['base_stop_word_share'])}; in the paper's cases: 60 %). In "
         f"{percent(cases['short_share'])} of them the prefix has fewer than {run.settings.composition.short_prefix} "

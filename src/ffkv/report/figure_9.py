@@ -6,7 +6,7 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
-from ffkv.report.wording import INTERVALS, course, paper_line
+from ffkv.report.wording import INTERVALS, course, paper_line, ties
 from ffkv.results.run import Run
 from ffkv.results.text import number
 
@@ -28,7 +28,7 @@ def caption(run: Run) -> Caption:
     text = (
         "How often the residual stream already predicts the token that the model will predict, before the layer's "
         f"feed-forward output is added. {number(table['prefixes'].max())} validation prefixes. The model's own head "
-        f"turns the residual into a prediction. {INTERVALS}"
+        f"turns the residual into a prediction. {ties(table, 'prefixes', 'layers and prefixes')} {INTERVALS}"
     )
     return Caption(
         text + paper_line(run, "The grey line is the paper's."), f"A line per layer: {course(table, 'share')}."

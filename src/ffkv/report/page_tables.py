@@ -62,6 +62,7 @@ def predictive_values(run: Run) -> PageTable:
             memory_name(row.layer, row.memory),
             chip(row.token),
             percent(row.top_probability),
+            number(row.contribution),
             f"{row.matching} of {row.triggers}",
             Markup("{} {}").format(ending(row.prefix, MAX_TEXT_CHARACTERS), chip(row.next_token))
             if row.next_token
@@ -69,8 +70,9 @@ def predictive_values(run: Run) -> PageTable:
         ]
         for row in run.table("table_2_predictive_values").itertuples()
     ]
-    headers = ["memory", "prediction", "probability", "followed by it", "trigger example and its next token"]
-    return PageTable("predictive values", headers, [False, False, True, True, False], rows)
+    headers = ["memory", "prediction", "probability", "contribution", "followed by it"]
+    numeric = [False, False, True, True, True, False]
+    return PageTable("predictive values", [*headers, "trigger example and its next token"], numeric, rows)
 
 
 def prediction_changes(run: Run) -> PageTable:

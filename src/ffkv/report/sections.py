@@ -8,7 +8,9 @@ from ffkv.report import drawing
 from ffkv.report.figure import Caption, paper_numbers
 from ffkv.report.page_tables import PageTable, data_table, prediction_changes, predictive_values
 from ffkv.report.registry import FIGURES, load_figure
+from ffkv.report.wording import course
 from ffkv.results.run import Run
+from ffkv.results.text import percent, visible
 
 # Section: its heading and its introduction. The section "run" also has the facts of the run, and is written apart.
 SECTIONS = {
@@ -43,8 +45,10 @@ PREDICTIVE = (
     "The {count} values with the highest probability of their top token. The table shows how many of a key's trigger "
     "examples are followed by this token. It also shows the strongest of these examples, or the strongest of all "
     "examples if none of them is followed by the token. Of the 100 such values of the paper, 97 were in its upper six layers, "
-    "and 46 had such an example."
+    "and 46 had such an example. “Contribution” is the length of what the memory typically adds to the residual stream: its "
+    "mean coefficient over its trigger examples times the length of the value."
 )
+MANY_FIRST_TOKENS = 0.1  # share of a layer's trigger examples that have one token alone, above which the page warns
 CHANGES = (
     "A random sample of the validation prefixes in which the last feed-forward layer changes the residual's prediction. "
     "The cosine compares the output embeddings of both tokens. “Closer than” is the share of random pairs of tokens that "
@@ -143,11 +147,27 @@ def of_section(section: str, exhibits: dict[str, Exhibit]) -> list[Exhibit]:
 
 
 def _key_tables(run: Run) -> list[TableBlock]:
-    blocks = [TableBlock(folded=[("How often keys fire, per layer", data_table(run, "activity"))])]
+    activity = [("How often keys fire, per layer", data_table(run, "activity"))]
+    blocks = [TableBlock(text=describe_first_tokens(run), folded=activity)]
     if "precision" in run.tables:
         folded = [("Effect of the weights' type on trigger examples, per layer", data_table(run, "precision"))]
         blocks.append(TableBlock(text=PRECISION.format(dtype=run.anatomy.dtype), folded=folded))
     return blocks
+
+
+def describe_first_tokens(run: Run) -> Markup:
+    """Says how many trigger examples have one token alone, and warns if these are many."""
+    activity = run.table("activity")
+    many = activity[activity["one_token"] > MANY_FIRST_TOKENS]
+    text = f"Trigger examples of one token alone: {course(activity, 'one_token')}."
+    if len(many):
+        layers = ", ".join(map(str, many["layer"]))
+        text += (
+            f" Warning: they are more than {percent(MANY_FIRST_TOKENS)} in layer{'s' * (len(many) > 1)} {layers}. Many"
+            " models treat the first position apart, whatever token is there. Then these keys detect the position, not"
+            " the word."
+        )
+    return Markup("{} {}").format(text, visible(run.corpora["train"]["beginning"]))
 
 
 def _predictive(run: Run) -> TableBlock:

@@ -6,17 +6,39 @@ import pandas as pd
 
 from ffkv.report.drawing import PAPER_LAYERS
 from ffkv.results.run import Run
-from ffkv.results.text import percent
+from ffkv.results.text import number, percent
 
 INTERVALS = "Bars are 95 % intervals."
 BOX = (
     "A box reaches from the first to the third quartile, and its line is the median. The whiskers reach the most distant "
     "points within 1.5 box heights."
 )
-PROJECTIONS = {
-    "head": "The prediction of a vector is the top token of the model's own head, with the final norm.",
-    "unembedding": "The prediction of a vector is the top token of its product with the output embedding, without the norm.",
-}
+
+
+def projection(run: Run) -> str:
+    """How a vector becomes a prediction, as the run's settings and its model have it."""
+    if run.settings.values.projection == "unembedding":
+        return "The prediction of a vector is the top token of its product with the output embedding alone."
+    norm = ", with its final norm" if run.anatomy.final_norm else ", which has no final norm"
+    return f"The prediction of a vector is the top token of the model's own head{norm}."
+
+
+def scale_free(run: Run) -> str:
+    """A warning, with a space in front, where a final norm hides how long a value is; else empty."""
+    if run.settings.values.projection == "unembedding" or not run.anatomy.final_norm:
+        return ""
+    return (
+        " The final norm gives every vector the same length, so the top probability says nothing about the size of a value."
+        " The column `contribution` of table 2 does."
+    )
+
+
+def ties(table: pd.DataFrame, total: str, what: str) -> str:
+    """Says how often several tokens share the highest logit. `total`: the column with the number of cases per layer."""
+    tied, cases = table["tied"].sum(), table[total].sum()
+    if not tied:
+        return "No two tokens share the highest logit."
+    return f"In {number(tied)} of {number(cases)} {what} several tokens share the highest logit: the lowest id counts."
 
 
 def rows(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:

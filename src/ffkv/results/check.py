@@ -14,6 +14,7 @@ from ffkv.files import hdf5, tables
 from ffkv.files.atomic import PARTIAL, PROGRESS, is_written
 from ffkv.files.checksums import Damaged, output_of, sum_path, target_of, verify_sum
 from ffkv.files.fault import unreadable
+from ffkv.files.provenance import Foreign, check_identities
 from ffkv.model.anatomy import read_anatomy
 from ffkv.results.expected import expected_files
 from ffkv.results.run_files import SPLIT_OF
@@ -106,7 +107,7 @@ def _look_at(path: Path, folder: Path) -> Problem | None:
             READERS[path.suffix](path, folder)
     except Damaged as error:
         return Problem(output, "damaged", _without(str(error).split(". Delete ")[0], output) + ".")
-    except hdf5.Foreign as error:
+    except Foreign as error:
         return Problem(output, "foreign", _without(str(error), output))
     except UserError as error:
         return Problem(output, "doubtful", _without(str(error), output))
@@ -136,7 +137,7 @@ def _identity(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def _read_table(path: Path, folder: Path) -> None:
-    hdf5.check_identities(path, tables.read(path).attrs, _identity(path, folder))
+    check_identities(path, tables.read(path).attrs, _identity(path, folder))
 
 
 def _read_tensors(path: Path, folder: Path) -> None:

@@ -67,7 +67,9 @@ class Memory:
             coefficient: memory coefficient at the last token of the prefix.
             text: text of the prefix.
             last_token: the last token of the text.
-            next_token: the token that follows the prefix in the corpus.
+            next_token: the token that follows the prefix in the corpus, most often if several do.
+            next_count: how many sentences have this token after the prefix.
+            multiplicity: how many sentences begin with the prefix; 1 if identical prefixes compete apart.
             position: length of the prefix in tokens, without BOS.
             sentence: number of the sentence in the train split, from 0.
             document: name of the sentence's document.
@@ -84,7 +86,7 @@ class Memory:
         return self._examples("negative/")
 
     def _examples(self, side: str) -> pd.DataFrame:
-        names = ["coefficient", "position", "sentence", "next_token", "gate"]
+        names = ["coefficient", "position", "sentence", "next_token", "next_count", "multiplicity", "gate"]
         with self._files.open_triggers() as file:
             count = int(file[f"{side}count"][self._row]) if f"{side}count" in file else 0
             stored = {name: file[f"{side}{name}"][self._row, :count] if count else [] for name in names}
@@ -103,6 +105,8 @@ class Memory:
                 "text": texts,
                 "last_token": last_tokens,
                 "next_token": token_texts(columns["next_token"], self._files.vocabulary),
+                "next_count": columns["next_count"],
+                "multiplicity": columns["multiplicity"],
                 "position": columns["position"],
                 "sentence": columns["sentence"],
                 "document": documents,

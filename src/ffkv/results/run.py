@@ -194,6 +194,8 @@ class Run(RunFiles):
             minimum_coefficient: lowest coefficient; 0 if none is negative.
             negative_trigger_examples: number of negative trigger examples that are kept.
             norm: length of the value.
+            contribution: mean coefficient over the trigger examples times the norm: the length of what the memory
+                typically adds.
             top_token: the token with the highest logit of the value alone.
             top_probability: its probability.
             tied: whether several tokens share the highest logit.

@@ -15,6 +15,7 @@ from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.checksums import verify_sum
 from ffkv.files.fault import unreadable
+from ffkv.files.provenance import check_identities
 from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
 from ffkv.parts import Part
@@ -51,13 +52,14 @@ class RunFiles:
         """Facts about the corpus of each split ("train", "validation").
 
         A dictionary per split: `counts` (of the documents and sentences that were read or left out), `settings` (the
-        section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`.
+        section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`, `beginning` (what the
+        model reads in front of every sentence, and why).
         """
-        facts = {}
+        facts, kept = {}, ("tokens", "sentences", "corpus_hash", "beginning")
         for split in SPLITS:
             with hdf5.open(self._corpus_file(split), "corpus", self.anatomy.identity) as file:
                 texts = {name: json.loads(file.attrs[name]) for name in ("counts", "settings")}
-                facts[split] = texts | {name: file.attrs[name] for name in ("tokens", "sentences", "corpus_hash")}
+                facts[split] = texts | {name: file.attrs[name] for name in kept}
         return facts
 
     def _corpus_file(self, split: str) -> Path:
@@ -119,5 +121,5 @@ class RunFiles:
             raise UserError(f"{path} does not exist: run the step that makes it first.") from error
         except (OSError, ValueError) as error:
             raise unreadable(path, error) from error
-        hdf5.check_identities(path, rows.attrs, self.identity(SPLIT_OF[Path(name).parts[0]]))
+        check_identities(path, rows.attrs, self.identity(SPLIT_OF[Path(name).parts[0]]))
         return rows

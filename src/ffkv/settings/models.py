@@ -81,7 +81,7 @@ class Corpus(Section):
     """Text of the validation split, written like `train`. If the list is empty, some of the train documents become the
     validation split."""
     validation_share: float = Field(0.1, gt=0, lt=1)
-    """Share of the train documents that become the validation split if `validation` is empty. A hash of its name
+    """Share of the train documents that become the validation split if `validation` is empty. A hash of its text
     decides for each document."""
     text_field: str = Field("text", min_length=1)
     """Name of the field or column that contains the text."""
@@ -94,19 +94,28 @@ class Corpus(Section):
     pretokenized: bool = False
     """Set this to true if the words of the text are already separated by spaces, as in WikiText. A word is then the
     text between two spaces."""
+    detokenize: bool = False
+    """Turn text whose words are separated by spaces, as in WikiText, back into text as people write it: `state @-@ of`
+    becomes `state-of`. Models that were trained on raw text read it better. Leave `pretokenized` off then."""
     long_sentences: Literal["windows", "drop"] = "windows"
     """How to treat sentences that are longer than the context of the model: cut them into `windows`, or `drop` them."""
     bos: Literal["auto", "always", "never"] = "auto"
-    """Whether each sentence begins with the beginning-of-sequence token: `always`, `never`, or as the tokenizer does it
-    (`auto`)."""
+    """Whether a beginning-of-sequence token precedes each sentence. `auto`: as the tokenizer does it; if it puts nothing
+    there, its BOS token, or else the token that separates documents, such as `<|endoftext|>` of GPT-2 and Pythia.
+    `always`: its BOS token. `never`: nothing."""
     deduplicate: bool = True
     """Count identical sentences once. The number of copies of each sentence is stored."""
     limit: Whole = Field(0, ge=0)
     """Maximum number of documents per split. 0 means all documents."""
 
     def contradictions(self) -> list[str]:
-        """Files need names. A hub data set has one name per split."""
+        """Files need names. A hub data set has one name per split. Text is not both split into words and put together."""
         problems = []
+        if self.detokenize and self.pretokenized:
+            problems.append(
+                "corpus.detokenize and corpus.pretokenized are both true: after detokenize, words are no longer separated"
+                " by spaces, so pretokenized must be false"
+            )
         if self.dataset not in (EMBEDDED, "files"):
             problems += [
                 f"corpus.{name} is {shown(splits)}: a hub data set takes one split name"
@@ -137,6 +146,10 @@ class Triggers(Section):
     one_prefix_per_sentence: bool = True
     """Store only the best prefix of each sentence, as the authors' code does. If this is false, all prefixes of a
     sentence compete, as in the text of the paper."""
+    identical_prefixes: Literal["once", "each"] = "once"
+    """How often a prefix competes that several sentences begin with. `once`: it is one prefix, and the token that follows
+    it is the most frequent one. `each`: it competes in each of these sentences, as in the authors' code; rounding decides
+    which of them comes first."""
     include_empty_prefix: bool = False
     """Let the empty prefix compete too, which is the beginning-of-sequence token alone. The authors' code does this."""
     negative: bool = True
@@ -187,8 +200,8 @@ class Values(Section):
     """The prediction of each value (paper section 4)."""
 
     projection: Literal["head", "unembedding"] = "head"
-    """How a value becomes a prediction. `head`: through the head of the model, which includes the final norm.
-    `unembedding`: by the output embedding alone."""
+    """How a value becomes a prediction. `head`: through the head of the model, with its final norm if it
+    has one. `unembedding`: by the output embedding alone."""
     top_tokens: int = Field(50, ge=1, le=100_000)
     """Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."""
     predictive: int = Field(100, ge=1, le=10_000)

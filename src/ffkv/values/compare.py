@@ -27,6 +27,8 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
         One row per memory, with these columns:
 
         - layer, memory, norm, tied: as in `Projections`
+        - contribution: length of what the memory typically adds: its mean coefficient over its trigger examples times the
+          norm; 0 if there is no trigger example
         - top_token, top_probability: top(v_i) and its probability
         - bottom_token: the token of the lowest logit
         - triggers: number of trigger examples
@@ -46,6 +48,7 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
             "layer": projections.layer,
             "memory": projections.memory,
             "norm": projections.norm,
+            "contribution": projections.norm * triggers.coefficient[rows].sum(1) / np.maximum(triggers.count[rows], 1),
             "top_token": projections.top,
             "top_probability": np.exp(projections.top_log_probability[:, 0]),
             "tied": projections.tied,

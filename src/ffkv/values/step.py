@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ffkv.activations.trigger_file import NONE, read_triggers
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.files import tables
 from ffkv.model import values_file
@@ -17,7 +18,7 @@ from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
-from ffkv.model.head.topk import highest, lowest, rank
+from ffkv.model.head.topk import highest, log_probabilities, lowest, rank
 from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.settings import Values
@@ -105,15 +106,15 @@ def describe_logits(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Ten
         tokens: the token to rank [row].
     """
     top, bottom = highest(logits, count), lowest(logits, count)
-    log_probability = logits.log_softmax(-1)
+    of_top, of_bottom = log_probabilities(logits, torch.cat([top.ids, bottom.ids], 1)).chunk(2, 1)
     return {
         "top": top.first,
         "tied": top.tied,
         "top_token": top.ids,
-        "top_log_probability": log_probability.gather(-1, top.ids),
+        "top_log_probability": of_top,
         "bottom": bottom.first,
         "bottom_token": bottom.ids,
-        "bottom_log_probability": log_probability.gather(-1, bottom.ids),
+        "bottom_log_probability": of_bottom,
         "rank": rank(logits, tokens),
     }
 
@@ -147,8 +148,10 @@ def summarize_values(
     tables.check_layers(table, ["layer", "memory"], set(range(len(anatomy.layers))), "BY_MEMORY")
     predictive = summaries.select_predictive(table, settings.predictive)
     tokens = read_vocabulary(Path(model))
+    once, empty = examples.settings.identical_prefixes == "once", examples.settings.include_empty_prefix
+    competing = CompetingPrefixes(train, once, empty)
     return {
-        "figure_4_agreement": summaries.summarize_agreement(table, train.unigram, seed),
+        "figure_4_agreement": summaries.summarize_agreement(table, competing.count_next_tokens(len(tokens)), seed),
         "figure_5_rank": summaries.summarize_rank(table),
         "figure_6_top_probability": summaries.summarize_top_probability(table, settings.bins),
         "table_2_predictive_values": summaries.describe_predictive(predictive, examples, train, tokens),

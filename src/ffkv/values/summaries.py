@@ -41,13 +41,13 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
     - trigger: the rate itself, with a Wilson interval
     - permuted: baseline; keys and values of the same layer are paired at random: the exact expectation, and the middle
       95 % of 1,000 permutations
-    - unigram: baseline; w is drawn from the corpus: the mean corpus frequency of top(v_i)
+    - unigram: baseline; w is that of a random prefix that competes: the mean share of these prefixes that top(v_i) follows
     - uniform: baseline; w is drawn from the vocabulary: 1 / |V|
     - negative: the bottom token of v_i follows the first negative trigger example, with a Wilson interval; only if the
       table has negative trigger examples
 
     Args:
-        unigram: number of occurrences of each id in the corpus [vocabulary].
+        unigram: for how many competing prefixes each id is w [vocabulary].
         seed: seed of the permutations.
     Returns:
         One row per layer and source: layer, source, agreeing, keys, dead (memories without such a trigger example),
@@ -106,8 +106,12 @@ def permute(top: np.ndarray, w: np.ndarray, generator: np.random.Generator) -> A
 
 
 def summarize_rank(table: pd.DataFrame) -> pd.DataFrame:
-    """Rank of the next token in the value's projection, 0 is best, one `ffkv.intervals.box` per layer (figure 5)."""
-    return boxes(table[table["triggers"] > 0], "rank", "keys")
+    """Rank of the next token in the value's projection, 0 is best, one `ffkv.intervals.box` per layer (figure 5).
+
+    The column `tied` counts the keys whose value gives its highest logit to several tokens.
+    """
+    keys = table[table["triggers"] > 0]
+    return boxes(keys, "rank", "keys").assign(tied=keys.groupby("layer")["tied"].sum().to_numpy())
 
 
 def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
@@ -165,8 +169,8 @@ def describe_predictive(
     precision at t divides by t even if a key has fewer trigger examples.
 
     Returns:
-        One row per value: layer, memory, norm, top_token, token (its text), top_probability, triggers, matching,
-        precision, prefix (text of the trigger example), next_token (text); both texts are empty for a dead key.
+        One row per value: layer, memory, norm, contribution, top_token, token (its text), top_probability, triggers,
+        matching, precision, prefix (text of the trigger example), next_token (text); both texts are empty for a dead key.
     """
     texts, next_tokens = [], []
     for value in predictive.itertuples():
@@ -180,5 +184,5 @@ def describe_predictive(
         prefix=texts,
         next_token=next_tokens,
     )
-    columns = "layer memory norm top_token token top_probability triggers matching precision prefix next_token"
-    return table[columns.split()].reset_index(drop=True)
+    columns = "layer memory norm contribution top_token token top_probability triggers matching precision prefix"
+    return table[[*columns.split(), "next_token"]].reset_index(drop=True)

@@ -1,10 +1,26 @@
 """What configs of `transformers` say under different names."""
 
+import json
+from pathlib import Path
 from typing import Any
+
+from ffkv.files.fault import unreadable
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
 ACTIVATION_NAMES = ("activation_function", "hidden_act", "hidden_activation", "activation_fn")
 DEFAULT_CONTEXT = 2048  # tokens, if neither config nor tokenizer names a number
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What `config.json` in the model's folder holds.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise unreadable(folder / "config.json", error) from error
 
 
 def configured_context(config: Any) -> int | None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import texts
 from ffkv.model.anatomy import Anatomy
 
 if TYPE_CHECKING:  # transformers is slow to import, and readers do not need it
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerFast
 
 FILE = "vocabulary.h5"
+BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # SentencePiece's name of a byte
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Vocabulary:
     token: Sequence[str] = texts("token", about="the text of each id")
 
 
-def write_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerBase, anatomy: Anatomy) -> None:
+def write_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerFast, anatomy: Anatomy) -> None:
     """Writes the texts of all ids into the model's folder."""
     with hdf5.create(folder / FILE, "vocabulary", anatomy.identity) as file:
         datasets.write(file, Vocabulary(token_texts(tokenizer, anatomy.vocabulary)))
@@ -42,11 +42,40 @@ def read_vocabulary(folder: Path | str) -> Sequence[str]:
         return datasets.read(file, Vocabulary).token
 
 
-def token_texts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> list[str]:
-    """The text of every id. A special token's text is its name; an id that the tokenizer does not know is `<id 17>`."""
+def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str]:
+    """The text of every id, with the blanks that belong to it: "he" inside a word is not " he".
+
+    A token's text is what it adds to the text of another token before it. It is the token's name if it has no text of
+    its own: special tokens, bytes such as `<0x0A>`, pieces of a character that takes several bytes, and all tokens of a
+    vocabulary of whole words. An id that the tokenizer does not know is `<id 17>`.
+    """
+    from tokenizers.models import WordLevel
+
     known = min(len(tokenizer), vocabulary)
-    decoded = tokenizer.batch_decode(np.arange(known)[:, None].tolist(), clean_up_tokenization_spaces=False)
-    names = tokenizer.convert_ids_to_tokens(list(range(known)))
-    # A piece of a character that takes several bytes has no text of its own: its name in the vocabulary says more.
-    decoded = [str(name) if "\ufffd" in text or not text else text for text, name in zip(decoded, names, strict=True)]
-    return decoded + [f"<id {number}>" for number in range(known, vocabulary)]
+    names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(range(known)))]
+    unknown = [f"<id {number}>" for number in range(known, vocabulary)]
+    before = _ordinary_token(tokenizer, known)
+    if before is None or isinstance(tokenizer.backend_tokenizer.model, WordLevel):
+        return names + unknown
+    pairs = [[before]] + [[before, number] for number in range(known)]
+    text_before, *texts = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
+    special = {*tokenizer.all_special_ids, *(n for n, name in enumerate(names) if BYTE.fullmatch(name))}
+    suffix = getattr(
+        tokenizer.backend_tokenizer.model, "end_of_word_suffix", None
+    )  # a blank that is not decoded at the end
+    added = [
+        text.removeprefix(text_before) + " " * bool(suffix and name.endswith(suffix))
+        for text, name in zip(texts, names, strict=True)
+    ]
+    unclear = [
+        number in special or not text.startswith(text_before) or not own or "\ufffd" in own
+        for number, (text, own) in enumerate(zip(texts, added, strict=True))
+    ]
+    return [name if odd else own for odd, own, name in zip(unclear, added, names, strict=True)] + unknown
+
+
+def _ordinary_token(tokenizer: PreTrainedTokenizerFast, known: int) -> int | None:
+    """A token with a text of its own; None if there is none."""
+    ids = tokenizer("a", add_special_tokens=False)["input_ids"]
+    candidates = [number for number in (*reversed(ids), *range(known)) if number not in tokenizer.all_special_ids]
+    return next((number for number in candidates if str(tokenizer.decode([number])).strip(" \ufffd")), None)

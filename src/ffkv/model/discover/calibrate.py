@@ -6,8 +6,9 @@ knowledge of the model's wiring is needed: this finds norms before and after the
 gates and parallel attention.
 """
 
+import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,19 +22,18 @@ from ffkv.model.discover.residual_path import Ablations, ResidualPath, ablate, r
 from ffkv.model.discover.scaling import Scaling, proportion
 from ffkv.model.experts.record import coefficients, layout_of, shape_of
 
-# Relative error up to which an identity counts as true, by type of the weights: rounding, with room to spare.
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+HALF = (torch.bfloat16, torch.float16)
+TOLERANCE = 1e-4  # relative error up to which two tensors count as equal in float32: rounding, with room to spare
 
 
 class _Block(NamedTuple):
-    """One repeat of a block: its name, number and module, its arguments, its trace as it is, and the tolerance."""
+    """One repeat of a block: its name, number and module, its arguments, and its trace as it is."""
 
     name: str
     repeat: int
     module: nn.Module
     arguments: Arguments
     intact: BlockTrace
-    tolerance: float
 
     def path(self, inside: str) -> str:
         """The name in the model of a module of the block; "" for ""."""
@@ -50,6 +50,9 @@ class _Group(NamedTuple):
 def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[Layer]:
     """Describes the feed-forward layers of a model.
 
+    One block at a time is in float32, whatever the type of the model: rounding to half precision would let a norm whose
+    inputs are about equally long pass for a constant.
+
     Args:
         model: a causal language model.
         found: what `find_second_matrices` found.
@@ -58,18 +61,41 @@ def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[La
         UserError: a second matrix's output is not added to a residual stream, or no matrix that feeds it reads that
             stream position by position; names the block.
     """
-    arguments = capture(model, [block for block, _, _ in found], ids)
-    tolerance = TOLERANCE[next(p.dtype for p in model.parameters() if p.is_floating_point())]
+    captured = capture(model, [block for block, _, _ in found], ids)
     layers: list[Layer] = []
     for name, repeat, matrices in found:
         module = model.get_submodule(name)
         try:
-            intact = replay(module, arguments[name, repeat])
-            block = _Block(name, repeat, module, arguments[name, repeat], intact, tolerance)
-            layers += _layers(block, [matrix[len(name) + 1 :] for matrix in matrices], len(layers))
+            with held_in_float32(module):
+                arguments = to_float32(captured[name, repeat])
+                block = _Block(name, repeat, module, arguments, replay(module, arguments))
+                layers += _layers(block, [matrix[len(name) + 1 :] for matrix in matrices], len(layers))
         except UserError as error:
             raise UserError(f"{name} ({type(module).__name__}), {error}") from error
     return layers
+
+
+@contextlib.contextmanager
+def held_in_float32(module: nn.Module) -> Iterator[None]:
+    """Inside the `with` statement, a module's half-precision tensors are in float32. Afterwards they are the same as before."""
+    tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.dtype in HALF]
+    original = [tensor.data for tensor in tensors]
+    for tensor in tensors:
+        tensor.data = tensor.data.float()
+    try:
+        yield
+    finally:
+        for tensor, data in zip(tensors, original, strict=True):
+            tensor.data = data
+
+
+def to_float32(arguments: Any) -> Any:
+    """Captured arguments with their half-precision tensors in float32."""
+    if torch.is_tensor(arguments):
+        return arguments.float() if arguments.dtype in HALF else arguments
+    if type(arguments) is dict:
+        return {name: to_float32(value) for name, value in arguments.items()}
+    return tuple(map(to_float32, arguments)) if type(arguments) is tuple else arguments
 
 
 def _layers(block: _Block, matrices: list[str], index: int) -> Iterator[Layer]:
@@ -107,7 +133,7 @@ def _groups(block: _Block, matrices: list[str]) -> list[_Group]:
 def _path(block: _Block, matrices: list[str]) -> ResidualPath | UserError:
     """The path of some second matrices to the residual stream, or the refusal."""
     ablations: Ablations = ablate(block.module, block.arguments, block.intact, matrices)
-    path = residual_path(block.module, matrices, ablations, block.tolerance)
+    path = residual_path(block.module, matrices, ablations, TOLERANCE)
     if isinstance(path, ResidualPath):
         return path
     if zero := [name for name in matrices if not any(p.any() for p in block.module.get_submodule(name).parameters())]:
@@ -128,7 +154,7 @@ def _layer(block: _Block, group: _Group, index: int) -> Layer:
     post_norm = (
         summed is not None
         and summed.shape == intact.output.shape
-        and proportion(summed, intact.output, block.tolerance) == 1.0
+        and proportion(summed, intact.output, TOLERANCE) == 1.0
     )
     replay(block.module, block.arguments)  # so that the banks' last call is of the intact block
     negative = (
@@ -163,7 +189,7 @@ def _second_matrix(block: _Block, matrix: str, scaling: Scaling) -> SecondMatrix
             scale=scale,
             per_token_weight=scaling.per_token_weight,
         )
-    first = find_first_matrices(block.module, matrix, block.intact, block.arguments, block.tolerance)
+    first = find_first_matrices(block.module, matrix, block.intact, block.arguments, TOLERANCE)
     return SecondMatrix(
         name,
         [block.path(inside) for inside in first.names],

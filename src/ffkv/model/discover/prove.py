@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ffkv.errors import UserError
 from ffkv.model.anatomy import HeadSpec, Layer
-from ffkv.model.discover.calibrate import TOLERANCE, calibrate
+from ffkv.model.discover.calibrate import calibrate
 from ffkv.model.discover.find import find_second_matrices
 from ffkv.model.discover.replay import Arguments, capture, replay
 from ffkv.model.experts.record import layout_of, record_experts
@@ -21,7 +21,10 @@ from ffkv.model.tap.tap import tap
 from ffkv.model.value_vectors import in_residual, values
 
 REMEDY = "Use model.dtype float32."
+# Relative error up to which an identity counts as true, by type of the weights: rounding, with room to spare.
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 PROVEN_QUANTITIES = "mbsyo"
+SAME_DIRECTION = 1e-2  # relative error up to which logits count as equal whatever the length of the vector
 States = dict[str, Tensor]  # of one layer, by quantity
 
 
@@ -33,12 +36,14 @@ class Decomposition(NamedTuple):
         errors: largest relative error of each identity that applies.
         final: what the head reads: o of the last layer, or the output of its `readout_block` [sentence, token, d], float32.
         logits: the model's own [sentence, token, vocabulary], float32.
+        dtype: type of the model's weights.
     """
 
     head_spec: HeadSpec
     errors: dict[str, float]
     final: Tensor
     logits: Tensor
+    dtype: torch.dtype
 
 
 def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = "") -> Decomposition:
@@ -55,12 +60,11 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
         UserError: the model has no feed-forward layers that can be read, or an identity fails; names the layer, the
             identity and the error.
     """
-    tolerance = TOLERANCE[_dtype(model)]
     _check_logits(model, second)
     errors = {}
     if any(layout_of(module) is not None for module in model.modules()):
         errors["experts"] = _prove_experts(model, first)
-        _require("experts", errors["experts"], tolerance)
+        _require("experts", errors["experts"], _dtype(model))
     layers = calibrate(model, find_second_matrices(model, first, second_matrix), first)
     end = _last_block(model, layers, second)
     last = layers[-1]
@@ -69,13 +73,15 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     states = observe(model, layers, second, PROVEN_QUANTITIES)
     for layer, found in zip(layers, _layer_errors(model, layers, states, second), strict=True):
         for identity, error in found.items():
-            _require(identity, error, tolerance, f"layer {layer.index} ({layer.second_matrices[0].module}): ")
+            _require(identity, error, _dtype(model), f"layer {layer.index} ({layer.second_matrices[0].module}): ")
             errors[identity] = max(errors.get(identity, 0.0), error)
     if any(layer.signed or bool((states[layer.index]["m"] < 0).any()) for layer in layers):
         # All layers share one activation function: a short text may miss its negative side in a layer.
         layers = [replace(layer, signed=True) for layer in layers]
     final = end.output if layers[-1].readout_block else states[-1]["o"]
-    return Decomposition(HeadSpec(type(model).__name__, layers, end.block, end.returns), errors, final, end.logits)
+    return Decomposition(
+        HeadSpec(type(model).__name__, layers, end.block, end.returns), errors, final, end.logits, _dtype(model)
+    )
 
 
 def _check_logits(model: nn.Module, ids: Tensor) -> None:
@@ -147,17 +153,21 @@ def _without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tens
     return known_state(trace.at(layer.sum_module[inside:])).float()
 
 
-def _require(identity: str, error: float, tolerance: float, where: str = "") -> None:
-    """Refuses an error above the tolerance."""
+def _require(identity: str, error: float, dtype: torch.dtype, where: str = "") -> None:
+    """Refuses an error above the tolerance of a type."""
+    tolerance = TOLERANCE[dtype]
     if error < tolerance:  # false for NaN, too
         return
     if error != error:
         raise UserError(f"{where}coefficients or outputs are not finite: the model overflows in its type. {REMEDY}")
-    raise UserError(f"{where}{IDENTITIES[identity].failure} (relative error {error:.0e}, allowed {tolerance:.0e})")
+    remedy = "" if tolerance == TOLERANCE[torch.float32] else f". It may be rounding. {REMEDY}"
+    raise UserError(
+        f"{where}{IDENTITIES[identity].failure} (relative error {error:.0e}, allowed {tolerance:.0e}){remedy}"
+    )
 
 
 def prove_head(head: Head, decomposition: Decomposition) -> float:
-    """The relative error of a head, as it was stored, against the model's own logits.
+    """The relative error of a head, as it was stored and in float32, against the model's own logits.
 
     Raises:
         UserError: the error is larger than the tolerance.
@@ -166,8 +176,17 @@ def prove_head(head: Head, decomposition: Decomposition) -> float:
     vectors = decomposition.final.reshape(-1, decomposition.final.shape[-1])
     logits = head.logits(vectors, None if last.readout_block else last.index)
     error = relative_error(logits.reshape(decomposition.logits.shape).cpu(), decomposition.logits)
-    _require("head", error, TOLERANCE[head.dtype])
+    _require("head", error, decomposition.dtype)
     return error
+
+
+def has_final_norm(head: Head, decomposition: Decomposition) -> bool:
+    """Whether the head reads the direction of a vector alone: longer vectors of the same direction give the same logits."""
+    last = decomposition.head_spec.layers[-1]
+    vectors = decomposition.final.reshape(-1, decomposition.final.shape[-1])
+    # Far beyond the constant that norms add to a variance.
+    long, longer = (head.logits(times * vectors, None if last.readout_block else last.index) for times in (1e3, 1e4))
+    return relative_error(longer, long) < SAME_DIRECTION
 
 
 def observe(

@@ -17,6 +17,7 @@ from ffkv.model.tap.hooks import (
     hidden_argument,
     hidden_state,
     known_state,
+    replace_hidden_argument,
     replace_hidden_state,
 )
 
@@ -78,7 +79,9 @@ def replay(
         def note(module: nn.Module, args: tuple, kwargs: dict) -> Arguments | None:
             if (state := hidden_argument(args, kwargs)) is not None:
                 inputs[name] = state.clone()
-            return ((reverse(args[0], arguments), *args[1:]), kwargs) if name in reversed_inputs else None
+            if state is None or name not in reversed_inputs:
+                return None
+            return replace_hidden_argument(args, kwargs, reverse(state, arguments))
 
         return note
 

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.model.discover.replay import Arguments, BlockTrace, replay
-from ffkv.model.discover.scaling import Scaling, find_scaling, proportion
+from ffkv.model.discover.scaling import Scaling, find_scaling, is_per_token, proportion
 from ffkv.model.tap.assemble import norm_gain
 from ffkv.model.tap.hooks import known_state
 
+FAR = 1e4  # times as long as its inputs are the vectors that tell a norm from a linear map, also one of a large epsilon
 ROUNDING = 1e-6  # relative: smaller differences are rounding, or nothing
 
 
@@ -76,17 +77,20 @@ def residual_path(
         if y is None:
             continue
         scalings = _scalings(ablations, place, matrices, tolerance)
+        later = [name for name in order[first:] if name not in matrices]
+        behind = [name for name in later if not any(matrix.startswith(f"{name}.") for matrix in matrices)]
+        found = _first_path(block, behind, y, "", ablations, matrices, tolerance, reasons)
+        # A norm whose inputs are short beside its epsilon, or about equally long, only looks like a scaling.
+        if found and (isinstance(scalings, str) or found.output_kind == "norm"):
+            return found._replace(sum_module=place)
         if isinstance(scalings, str):
             reasons[scalings] = None
-        elif not any(scaling.per_token_weight for scaling in scalings):
+            continue
+        if not any(scaling.per_token_weight for scaling in scalings):
             return ResidualPath(place, scalings)
-        for name in order[first:]:
-            if name in matrices:
-                continue
-            path = _through(block, name, y, scalings, ablations, matrices, tolerance)
-            if isinstance(path, ResidualPath):
-                return path._replace(sum_module=place)
-            reasons[path] = None
+        found = _first_path(block, later, y, scalings, ablations, matrices, tolerance, reasons)
+        if found:
+            return found._replace(sum_module=place)
     return [reason for reason in reasons if reason]
 
 
@@ -135,6 +139,25 @@ def _rounding(whole: Tensor, difference: Tensor) -> float:
     return min(relative.item(), 0.05)
 
 
+def _first_path(
+    block: nn.Module,
+    names: list[str],
+    y: Tensor,
+    scalings: list[Scaling] | str,
+    ablations: Ablations,
+    matrices: list[str],
+    tolerance: float,
+    reasons: dict[str, None],
+) -> ResidualPath | None:
+    """The path of y through the first of some modules that returns y. Adds the reasons against the others to `reasons`."""
+    for name in names:
+        path = _through(block, name, y, scalings, ablations, matrices, tolerance)
+        if isinstance(path, ResidualPath):
+            return path
+        reasons[path] = None
+    return None
+
+
 def _through(
     block: nn.Module,
     name: str,
@@ -173,10 +196,9 @@ def _through(
 def _kind(module: nn.Module, state: Tensor, output: Tensor, tolerance: float) -> str:
     """What a module does with each token: "norm", "linear", or "" for anything else."""
     with torch.no_grad():
-        one, two, zero = (known_state(module(x)) for x in (state[..., -1:, :].clone(), 2 * state, 0 * state))
+        one, far, zero = (known_state(module(x)) for x in (state[..., -1:, :].clone(), FAR * state, 0 * state))
     if proportion(one, output[..., -1:, :], tolerance) != 1.0:
         return ""  # it mixes tokens
-    if proportion(two - zero, 2 * (output - zero), tolerance) == 1.0:
+    if proportion(far - zero, FAR * (output - zero), tolerance) == 1.0:
         return "linear"
-    scaling = find_scaling(state * norm_gain(module, state), output, tolerance)
-    return "norm" if scaling is not None and not isinstance(scaling.scale, Tensor) else ""
+    return "norm" if is_per_token(state * norm_gain(module, state), output, tolerance) else ""

@@ -38,6 +38,12 @@ def find_scaling(sent: Tensor, arrived: Tensor, tolerance: float) -> Scaling | N
     return Scaling(vector, True) if _close(weight * vector * z, d, tolerance) else None
 
 
+def is_per_token(sent: Tensor, arrived: Tensor, tolerance: float) -> bool:
+    """Whether `arrived` is `sent`, both [token, d], times one number per token."""
+    z, d = sent.double().reshape(-1, sent.shape[-1]), arrived.double().reshape(-1, arrived.shape[-1])
+    return _close(_ratio(z, d, 1) * z, d, tolerance)
+
+
 def proportion(tensor: Tensor, expected: Tensor, tolerance: float) -> float | None:
     """The number a with a * tensor = expected; None if there is none."""
     tensor, expected = tensor.double(), expected.double()

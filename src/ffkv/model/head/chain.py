@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import HeadModule
 from ffkv.model.head.emptied import EmptiedModel
-from ffkv.model.tap.hooks import AfterHook, after
+from ffkv.model.tap.hooks import AfterHook, after, hidden_input
 
 PLAIN: dict[str, type[nn.Module]] = {"LayerNorm": nn.LayerNorm, "Linear": nn.Linear}
 ROWS = 3  # of random vectors on which chain and model are compared
@@ -53,7 +53,7 @@ def find_chain(emptied: EmptiedModel, width: int) -> list[HeadModule]:
     calls: list[tuple[str, Tensor, Tensor]] = []
 
     def note(name: str) -> AfterHook:
-        return lambda module, args, kwargs, output: calls.append((name, args[0], output))
+        return lambda module, args, kwargs, output: calls.append((name, hidden_input(args, kwargs), output))
 
     dtype = next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
     vectors = torch.randn(ROWS, width, generator=torch.Generator().manual_seed(0)).to(dtype)

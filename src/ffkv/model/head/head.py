@@ -16,17 +16,18 @@ CACHED_BYTES = 2**22  # of logits that the CPU hands on at a time: what is compu
 class Head:
     """Reads vectors of the residual stream out into logits.
 
+    It works in float32, whatever the type of the model: in half precision several of the highest logits are often equal,
+    and the lowest id, which is often a frequent token, would win.
+
     Attributes:
         vocabulary: number of logits.
-        dtype: type of the head's weights.
     """
 
     def __init__(self, source: EmptiedModel | ModuleChain, vocabulary: int, device: str, projection: str = "head"):
         """Moves what reads vectors out to a device. `projection` is the setting `values.projection`."""
         self._source, self._device, self._projection = source, device, projection
-        self._model = source.model.to(device)
+        source.model.to(device).float()
         self.vocabulary = vocabulary
-        self.dtype = next(parameter.dtype for parameter in self._model.parameters() if parameter.is_floating_point())
 
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Logits of many vectors, a bounded number at a time.
@@ -58,7 +59,7 @@ class Head:
         if self._projection == "unembedding":
             return vectors @ self._output_embedding(vectors.shape[1]).T
         with torch.no_grad():
-            return self._source.read_out(vectors.to(self.dtype), layer).float()
+            return self._source.read_out(vectors.float(), layer).float()
 
     def _output_embedding(self, width: int) -> Tensor:
         """E [vocabulary, d] in float32."""

@@ -18,6 +18,7 @@ from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
 from ffkv.files.fault import unreadable
 from ffkv.model.anatomy import HeadSpec, read_anatomy
+from ffkv.model.checkpoint.config import read_config
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
 from ffkv.model.head.head import Head
@@ -124,7 +125,7 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, source: str, rev
     else:
         known = getattr(transformers, architecture, None)
     config_class = getattr(known, "config_class", None)
-    if not source and config_class and config_class.model_type == _model_type(folder):
+    if not source and config_class and config_class.model_type == read_config(folder).get("model_type"):
         return known._from_config(config_class.from_pretrained(folder), dtype=dtype)
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -135,10 +136,6 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, source: str, rev
     if known is not None:
         return known._from_config(config, dtype=dtype)
     return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=bool(source))
-
-
-def _model_type(folder: Path) -> str:
-    return json.loads((folder / "config.json").read_text()).get("model_type", "")
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -> None:

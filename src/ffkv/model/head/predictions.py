@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ffkv.model.head.head import Head
-from ffkv.model.head.topk import highest, log_probability
+from ffkv.model.head.topk import highest, log_probabilities
 
 
 class Predictions(NamedTuple):
@@ -39,5 +39,5 @@ def predictions(head: Head, vectors: np.ndarray, layer: int | None, tokens: np.n
         ids[rows], tied[rows] = top.first.cpu().numpy(), top.tied.cpu().numpy()
         if tokens is not None:
             chosen = torch.from_numpy(tokens[rows].astype(np.int64)).to(logits.device)
-            probability[rows] = log_probability(logits, chosen).exp().cpu().numpy()
+            probability[rows] = log_probabilities(logits, chosen[:, None])[:, 0].exp().cpu().numpy()
     return Predictions(ids, tied, probability)

@@ -60,9 +60,17 @@ def _outermost(logits: Tensor, count: int, largest: bool) -> tuple[Tensor, Tenso
     return outermost, ids.gather(-1, places)
 
 
-def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probability [n] of one token per row [n], from logits [n, vocabulary]."""
-    return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities [n, count] of some tokens per row [n, count], from logits [n, vocabulary] in float32.
+
+    Only the exponentials and their sum are in float32. The error is below 1e-6, whatever constant the logits contain.
+
+    Returns:
+        Nats, float64.
+    """
+    highest_logit = logits.amax(-1, keepdim=True)
+    total = (logits - highest_logit).exp_().sum(-1, keepdim=True)
+    return logits.gather(-1, tokens).double() - highest_logit.double() - total.double().log()
 
 
 def rank(logits: Tensor, tokens: Tensor) -> Tensor:

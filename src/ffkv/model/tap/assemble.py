@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.experts.record import coefficients, forget_call, last_call, layout_of, positive_gates, written
-from ffkv.model.tap.hooks import AfterHook, hidden_argument, known_state
+from ffkv.model.tap.hooks import AfterHook, hidden_input, known_state
 from ffkv.model.tap.quantities import OnTensor, Quantity
 
 
@@ -89,7 +89,7 @@ class _Assembly:
         """The hook that collects what a second matrix or a bank did."""
 
         def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            self.traces[matrix.module] = trace(module, args[0], output, self.biases[matrix.module])
+            self.traces[matrix.module] = trace(module, hidden_input(args, kwargs), output, self.biases[matrix.module])
             if last_call(module) is not None:
                 if matrix.gate and Quantity.GATE in self.wanted:
                     self.gates[matrix.module] = positive_gates(module)
@@ -109,7 +109,7 @@ class _Assembly:
 
     def on_output_module(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """The hook that reads the module after the second matrices."""
-        self._finish(OutputModuleTrace(flat(known_state(hidden_argument(args, kwargs))), flat(known_state(output))))
+        self._finish(OutputModuleTrace(flat(hidden_input(args, kwargs)), flat(known_state(output))))
 
     def _finish(self, outcome: OutputModuleTrace | None) -> None:
         """Emits everything and forgets the pieces."""

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ffkv.errors import UserError
+
 BeforeHook = Callable[[nn.Module, tuple, dict], Any]
 AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]
 
@@ -68,6 +70,26 @@ def hidden_argument(args: tuple, kwargs: dict) -> Tensor | None:
     """The hidden state among a module's arguments: the first floating-point tensor."""
     tensors = (value for value in (*args, *kwargs.values()) if torch.is_tensor(value) and value.is_floating_point())
     return next(tensors, None)
+
+
+def hidden_input(args: tuple, kwargs: dict) -> Tensor:
+    """The hidden state among a module's arguments, whether the module's code passes it by position or by name.
+
+    Raises:
+        UserError: there is none.
+    """
+    state = hidden_argument(args, kwargs)
+    if state is None:
+        raise UserError(f"a module was called without a hidden state (arguments: {[*map(type, args), *kwargs]})")
+    return state
+
+
+def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[tuple, dict]:
+    """A module's arguments, with another tensor as its hidden state."""
+    original = hidden_argument(args, kwargs)
+    return tuple(state if value is original else value for value in args), {
+        name: state if value is original else value for name, value in kwargs.items()
+    }
 
 
 def forward(model: nn.Module, ids: Tensor) -> Any:

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from ffkv.model.anatomy import Layer
 from ffkv.model.experts.record import layout_of
 from ffkv.model.tap.assemble import assembly_hooks, bias_of, columns_of, flat
-from ffkv.model.tap.hooks import AfterHook, BeforeHook, after, before, forward, hidden_argument, known_state
+from ffkv.model.tap.hooks import (
+    AfterHook,
+    BeforeHook,
+    after,
+    before,
+    forward,
+    hidden_input,
+    known_state,
+)
 from ffkv.model.tap.quantities import OnTensor, Quantity
 
 Hooks = tuple[list[tuple[nn.Module, BeforeHook]], list[tuple[nn.Module, AfterHook]]]  # before and after modules
@@ -94,7 +102,7 @@ def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: O
     behind: list[tuple[nn.Module, AfterHook]] = []
 
     def emit_input(quantity: Quantity) -> BeforeHook:
-        return lambda module, args, kwargs: emit(layer, quantity, known_state(hidden_argument(args, kwargs)))
+        return lambda module, args, kwargs: emit(layer, quantity, hidden_input(args, kwargs))
 
     def emit_output(quantity: Quantity) -> AfterHook:
         return lambda module, args, kwargs, output: emit(layer, quantity, known_state(output))
@@ -129,7 +137,7 @@ def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: 
     bias = bias_of(module, matrix) if Quantity.BIAS in wanted else None
 
     def on_input(module: nn.Module, args: tuple, kwargs: dict) -> None:
-        emit(layer, Quantity.COEFFICIENTS, args[0])
+        emit(layer, Quantity.COEFFICIENTS, hidden_input(args, kwargs))
 
     def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
         scale = matrix.scale if isinstance(matrix.scale, float) else output.new_tensor(matrix.scale)

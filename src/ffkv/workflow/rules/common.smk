@@ -71,7 +71,12 @@ def check_places():
 
 def name_full_disks():
     """After a failure."""
-    for place in full([*PLACES, *temporary_folders()]):
+    try:
+        places = full([*PLACES, *temporary_folders()])
+    except UserError as error:  # no folder for temporary files can be written
+        say(str(error), error=True)
+        places = full(PLACES)
+    for place in places:
         say(describe_full(place), error=True)
 
 

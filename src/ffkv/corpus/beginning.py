@@ -1,0 +1,83 @@
+"""What the model reads in front of every sentence.
+
+Without a first token of its own a sentence begins with a word, and many models use the first position as a resting place of
+their attention: its states are outliers, whatever word is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ffkv.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Beginning(NamedTuple):
+    """What stands in front of every sentence.
+
+    Attributes:
+        ids: the token ids; none for nothing.
+        reason: one sentence for log and report.
+    """
+
+    ids: list[int]
+    reason: str
+
+
+def find_beginning(tokenizer: PreTrainedTokenizerBase, bos: str, configured: int | None = None) -> Beginning:
+    """The ids that the model reads in front of every sentence.
+
+    Args:
+        tokenizer: of the model.
+        bos: the setting `corpus.bos`. "auto": what the tokenizer puts there itself; if it puts nothing there, its BOS
+            token; if it has none, the token that separates documents. "always": its BOS token. "never": nothing.
+        configured: the BOS token that the model's config names. Models without BOS name the token there that separates
+            their documents. It counts only if the tokenizer has it as a special token.
+    Raises:
+        UserError: `bos` is "always", and the tokenizer has no BOS token; or `bos` is "auto", and the ids of a text change
+            when the tokenizer adds special tokens.
+    """
+    if bos == "never":
+        return Beginning([], "Nothing precedes a sentence, as corpus.bos says.")
+    if bos == "always":
+        if tokenizer.bos_token_id is None:
+            raise UserError("corpus.bos is 'always', but the tokenizer has no BOS token: use 'auto' or 'never'.")
+        return Beginning(
+            [tokenizer.bos_token_id], f"{tokenizer.bos_token} precedes every sentence, as corpus.bos says."
+        )
+    if ids := _ids_in_front(tokenizer):
+        names = " ".join(map(str, tokenizer.convert_ids_to_tokens(ids)))
+        return Beginning(ids, f"{names} precedes every sentence: the tokenizer puts it there.")
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    if tokenizer.bos_token_id is not None:
+        chosen, what = tokenizer.bos_token_id, "the BOS token"
+    elif configured in special:
+        chosen, what = configured, "the BOS token of the config, which separates documents"
+    elif tokenizer.eos_token_id is not None:
+        chosen, what = tokenizer.eos_token_id, "the end-of-text token, which separates documents"
+    else:
+        return Beginning([], "Nothing precedes a sentence: the tokenizer has no token for it.")
+    name = tokenizer.convert_ids_to_tokens(chosen)
+    return Beginning(
+        [chosen],
+        f"{name} precedes every sentence: it is {what}. The tokenizer does not put it there itself; corpus.bos 'never'"
+        " leaves it out.",
+    )
+
+
+def configured_bos(config: dict[str, Any]) -> int | None:
+    """The BOS token that a config.json names; None if it names none."""
+    bos = (config.get("text_config") or config).get("bos_token_id")
+    return bos if isinstance(bos, int) else None
+
+
+def _ids_in_front(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer itself puts in front of a text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    special = tokenizer("a", add_special_tokens=True)["input_ids"]
+    for start in range(len(special) - len(plain) + 1):
+        if special[start : start + len(plain)] == plain:
+            return special[:start]
+    raise UserError("The tokenizer changes a text when it adds special tokens: set corpus.bos to 'always' or 'never'.")

@@ -1,0 +1,229 @@
+"""Prefixes that several sentences begin with.
+
+Only proper prefixes count: a token of the sentence follows them. In sorted order, sentences that begin alike are neighbours.
+So the lengths of the common beginnings of neighbours tell every shared prefix.
+"""
+
+import functools
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ffkv.files.datasets import dataset
+from ffkv.files.lazy import Pieces
+
+HISTOGRAM_EVERY = 8  # the histogram of coefficients counts the prefixes of every eighth sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPrefixes:
+    """The prefixes that several sentences begin with, ordered by sentence and position."""
+
+    sentence: Pieces | np.ndarray = dataset(
+        "shared_prefix", "int32", unit="sentence", about="sentence that the prefix is read in", lazy=True
+    )
+    position: Pieces | np.ndarray = dataset(
+        "shared_prefix", "int32", unit="token", about="length of the prefix, BOS not counted", lazy=True
+    )
+    multiplicity: Pieces | np.ndarray = dataset(
+        "shared_prefix", "int32", unit="sentence", about="number of sentences that begin with the prefix", lazy=True
+    )
+    in_histogram: Pieces | np.ndarray = dataset(
+        "shared_prefix",
+        "int32",
+        unit="sentence",
+        about="how many of these sentences the histogram of coefficients counts",
+        lazy=True,
+    )
+    next_offset: Pieces | np.ndarray = dataset(
+        "shared_prefix_boundary",
+        "int64",
+        unit="1",
+        about="where the part of `next_token` of a prefix starts",
+        lazy=True,
+    )
+    next_token: Pieces | np.ndarray = dataset(
+        "next_token",
+        "int32",
+        unit="token",
+        about="tokens that follow a prefix: the most frequent first, equally frequent ones in the order of the corpus",
+        lazy=True,
+    )
+    next_count: Pieces | np.ndarray = dataset(
+        "next_token", "int32", unit="sentence", about="how many sentences have this token after the prefix", lazy=True
+    )
+
+    def __len__(self) -> int:
+        """Number of shared prefixes."""
+        return len(self.sentence)
+
+    def find(self, sentence: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Looks up prefixes by the sentence that they are read in and their length; arrays of one shape.
+
+        Returns:
+            Whether each prefix is shared, and its number (0 if it is not), both of that shape.
+        """
+        if not len(self):
+            return np.zeros(np.shape(sentence), bool), np.zeros(np.shape(sentence), np.int64)
+        wanted = _join(sentence, position)
+        number = np.minimum(np.searchsorted(self._places, wanted), len(self) - 1)
+        shared = self._places[number] == wanted
+        return shared, np.where(shared, number, 0)
+
+    def of_sentences(self, sentences: np.ndarray) -> np.ndarray:
+        """Numbers of the shared prefixes that are read in some sentences [prefix]."""
+        starts, ends = (np.searchsorted(self._places, _join(sentences + after, 0)) for after in (0, 1))
+        return np.concatenate([np.empty(0, np.int64), *map(np.arange, starts, ends)])
+
+    @functools.cached_property
+    def _places(self) -> np.ndarray:
+        return _join(np.asarray(self.sentence), np.asarray(self.position))
+
+
+def _join(sentence: np.ndarray, position: np.ndarray | int) -> np.ndarray:
+    """Sentence and position as one number that sorts as both do."""
+    return np.asarray(sentence, np.int64) << 32 | np.asarray(position, np.int64)
+
+
+class _Sorted(NamedTuple):
+    """Sentences without their last tokens, in the order of their ids: a prefix of another one directly precedes it.
+
+    Attributes:
+        sentence: number of the sentence [place].
+        start: where it starts among the tokens [place].
+        length: its length, without the last token [place].
+        common: number of tokens that it has in common with the one before it; -1 for the first [place].
+    """
+
+    sentence: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    common: np.ndarray
+
+
+def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, SharedPrefixes]:
+    """Finds the prefixes that several sentences begin with.
+
+    Each distinct prefix is read in one sentence. A sentence whose prefixes are all prefixes of another one is not read. Of
+    the sentences that are read, the first one in the corpus counts.
+
+    Args:
+        tokens: ids of all sentences, one behind the other [token].
+        offsets: where each sentence starts [sentence + 1]. Each has two tokens or more.
+    Returns:
+        For each sentence the length of its shortest prefix that is read in it, more than any of its prefixes has if it
+        is not read [sentence]; and the shared prefixes.
+    """
+    ordered = _sort(tokens, offsets)
+    read = np.ones(len(ordered.sentence), bool)
+    read[:-1] = ordered.common[1:] < ordered.length[:-1]
+    first_new = np.zeros(len(ordered.sentence), np.int32)
+    parts: list[_OneLength] = []
+    pairs = np.arange(1, len(ordered.sentence))  # places that begin like the one before
+    position = 0
+    while len(pairs):
+        parts.append(_of_length(tokens, ordered, read, pairs, position, first_new))
+        position += 1
+        pairs = pairs[ordered.common[pairs] >= position]
+    first_new[ordered.sentence[~read]] = ordered.length[~read] + 1
+    return first_new, _collect(parts)
+
+
+def _sort(tokens: np.ndarray, offsets: np.ndarray) -> _Sorted:
+    big_endian = np.asarray(tokens).astype(">i4")  # its bytes sort as the numbers do
+    rows = [big_endian[start : end - 1].tobytes() for start, end in pairwise(offsets)]
+    # Of identical rows the first in the corpus is the last here: it is the one that is read.
+    order = np.array(sorted(range(len(rows) - 1, -1, -1), key=rows.__getitem__), np.int64)
+    start, length = offsets[:-1][order], np.diff(offsets)[order] - 1
+    common = np.full(len(order), -1, np.int64)
+    pairs, position = np.arange(1, len(order)), 0
+    while len(pairs):
+        common[pairs] = position
+        inside = pairs[np.minimum(length[pairs - 1], length[pairs]) > position]
+        pairs = inside[tokens[start[inside - 1] + position] == tokens[start[inside] + position]]
+        position += 1
+    return _Sorted(order, start, length, common)
+
+
+class _OneLength(NamedTuple):
+    """The shared prefixes of one length.
+
+    Attributes:
+        sentence, position, multiplicity, in_histogram: as in `SharedPrefixes` [prefix].
+        different: number of different tokens that follow [prefix].
+        next_token, next_count: as in `SharedPrefixes`, ordered by prefix.
+    """
+
+    sentence: np.ndarray
+    position: np.ndarray
+    multiplicity: np.ndarray
+    in_histogram: np.ndarray
+    different: np.ndarray
+    next_token: np.ndarray
+    next_count: np.ndarray
+
+
+def _of_length(
+    tokens: np.ndarray, ordered: _Sorted, read: np.ndarray, pairs: np.ndarray, position: int, first_new: np.ndarray
+) -> _OneLength:
+    """The shared prefixes of the length `position`. Notes in `first_new` which sentences do not read theirs."""
+    begins = np.diff(pairs, prepend=-1) != 1  # the place before such a pair belongs to the group, too
+    places = np.concatenate([pairs[begins] - 1, pairs])
+    prefix = np.concatenate([np.arange(begins.sum()), np.cumsum(begins) - 1])  # which one each place begins with
+    count, sentences = int(begins.sum()), ordered.sentence[places]
+    reader = np.full(count, len(ordered.sentence), np.int64)
+    np.minimum.at(reader, prefix[read[places]], sentences[read[places]])
+    first_new[sentences[sentences != reader[prefix]]] = position + 1
+    owner, next_token, next_count = _count_tokens(prefix, tokens[ordered.start[places] + position], sentences)
+    return _OneLength(
+        sentence=reader,
+        position=np.full(count, position),
+        multiplicity=np.bincount(prefix, minlength=count),
+        in_histogram=np.bincount(prefix, sentences % HISTOGRAM_EVERY == 0, minlength=count),
+        different=np.bincount(owner, minlength=count),
+        next_token=next_token,
+        next_count=next_count,
+    )
+
+
+def _count_tokens(
+    prefix: np.ndarray, following: np.ndarray, sentences: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts the tokens that follow each prefix: the most frequent first, equally frequent ones by their first sentence.
+
+    Args:
+        prefix: number of the prefix [place].
+        following: the token that follows it [place].
+        sentences: the sentence [place].
+    Returns:
+        Prefix, token and count of each different pair of prefix and token, ordered by prefix [pair].
+    """
+    keys = prefix << 32 | following.astype(np.int64)
+    different, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    first = np.full(len(different), sentences.max() + 1, np.int64)
+    np.minimum.at(first, which, sentences)
+    order = np.lexsort((first, -counts, different >> 32))
+    return different >> 32, different[order] & 0xFFFFFFFF, counts[order]
+
+
+def _collect(parts: list[_OneLength]) -> SharedPrefixes:
+    """Puts the prefixes of all lengths into order."""
+    empty = np.empty(0, np.int64)
+    columns = zip(*parts, strict=True) if parts else [()] * len(_OneLength._fields)
+    together = _OneLength(*(np.concatenate([empty, *column]).astype(np.int64) for column in columns))
+    order = np.lexsort((together.position, together.sentence))
+    sizes = together.different[order]
+    starts = (np.cumsum(together.different) - together.different)[order]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    moved = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
+    return SharedPrefixes(
+        sentence=together.sentence[order].astype(np.int32),
+        position=together.position[order].astype(np.int32),
+        multiplicity=together.multiplicity[order].astype(np.int32),
+        in_histogram=together.in_histogram[order].astype(np.int32),
+        next_offset=offsets,
+        next_token=together.next_token[moved].astype(np.int32),
+        next_count=together.next_count[moved].astype(np.int32),
+    )

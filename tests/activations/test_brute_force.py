@@ -1,0 +1,135 @@
+"""The trigger pass against every coefficient of every prefix, one prefix at a time."""
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from support import random_sentences
+
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES
+from ffkv.activations.triggers import find_triggers
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.discover.prove import observe
+from ffkv.settings import Activations
+from ffkv.settings import Triggers as Settings
+
+
+def naive(loaded, corpus):
+    """Every coefficient of every proper prefix, one prefix at a time: {row: [(coefficient, sentence, position)]}."""
+    table = defaultdict(list)
+    for sentence in range(len(corpus)):
+        for position in range(1, int(corpus.lengths[sentence])):
+            ids = torch.tensor([[*corpus.bos, *corpus.ids(sentence)[:position].tolist()]])
+            states = observe(loaded.model, loaded.anatomy.layers, ids)
+            m = torch.cat([layer["m"][0, -1] for layer in states]).tolist()
+            for row, coefficient in enumerate(m):
+                table[row].append((coefficient, sentence, position))
+    return table
+
+
+def followers(corpus):
+    """The sentences that begin with each proper prefix, and the tokens that follow it there: {ids: [(sentence, token)]}."""
+    table = defaultdict(list)
+    for sentence in range(len(corpus)):
+        ids = corpus.ids(sentence).tolist()
+        for position in range(1, len(ids)):
+            table[tuple(ids[:position])].append((sentence, ids[position]))
+    return table
+
+
+def reader(corpus, identical):
+    """Whether a prefix competes in a sentence: each in all, or once, in the first that is no beginning of another one."""
+    rows = [tuple(corpus.ids(sentence)[:-1].tolist()) for sentence in range(len(corpus))]
+    read = [
+        not any(
+            other[: len(row)] == row and (len(other) > len(row) or before < at) for before, other in enumerate(rows)
+        )
+        for at, row in enumerate(rows)
+    ]
+
+    def competes(sentence, position):
+        if identical == "each":
+            return True
+        same = [at for at, row in enumerate(rows) if read[at] and row[:position] == rows[sentence][:position]]
+        return same[0] == sentence
+
+    return competes
+
+
+def alike_sentences(seed, count):
+    """Sentences of few words: most begin like others, some are the beginning of others, some occur twice."""
+    generator = np.random.default_rng(seed)
+    return [" ".join(f"w{word}" for word in generator.integers(1, 4, generator.integers(2, 7))) for _ in range(count)]
+
+
+def check_examples(side, sign, row, everything, corpus, one_prefix, identical):
+    """One row's triggers of a sign against all of its coefficients: (coefficient, sentence, position)."""
+    competes, after = reader(corpus, identical), followers(corpus)
+    own = sorted(
+        (entry for entry in everything if sign * entry[0] > 0 and competes(*entry[1:])),
+        key=lambda entry: (-sign * entry[0], *entry[1:]),
+    )
+    if one_prefix:
+        best = {}
+        for entry in own:
+            best.setdefault(entry[1], entry)
+        own = list(best.values())
+    # a batched forward differs from a single one in the last digits
+    np.testing.assert_allclose(
+        side.coefficient[row, : side.count[row]], [entry[0] for entry in own[:6]], rtol=1e-4, atol=1e-5
+    )
+    assert (sign * side.coefficient[row, : side.count[row]] > 0).all()
+    assert not side.coefficient[row, side.count[row] :].any()
+    by_place = {entry[1:]: entry[0] for entry in everything}
+    for rank in range(side.count[row]):
+        place = (int(side.sentence[row, rank]), int(side.position[row, rank]))
+        assert by_place[place] == pytest.approx(float(side.coefficient[row, rank]), rel=1e-4, abs=1e-5)
+        assert competes(*place)
+        tokens = [token for _, token in after[tuple(corpus.ids(place[0])[: place[1]].tolist())]]
+        w, count = Counter(tokens).most_common(1)[0]  # of equally frequent ones the first
+        expected = (w, count, len(tokens)) if identical == "once" else (corpus.ids(place[0])[place[1]], 1, 1)
+        assert (side.next_token[row, rank], side.next_count[row, rank], side.multiplicity[row, rank]) == expected
+    values = np.array([entry[0] for entry in everything])
+    unclear = (np.abs(values) <= 1e-5).sum()
+    assert abs(side.fires[row] - (sign * values > 0).sum()) <= unclear
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt2-relu", "opt", "gpt-neox", "opt-post-norm", "llama"])
+@pytest.mark.parametrize("one_prefix", [True, False])
+@pytest.mark.parametrize("identical", ["each", "once"])
+def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix, identical):
+    loaded = load(proven(kind), "cpu")
+    texts = random_sentences(1, 24, longest=8) if identical == "each" else alike_sentences(1, 30)
+    corpus = read_corpus(write_corpus(texts, load_tokenizer(proven(kind))))
+    found = find_triggers(
+        loaded,
+        corpus,
+        Settings(per_key=6, one_prefix_per_sentence=one_prefix, identical_prefixes=identical),
+        Activations(batch_tokens=40, block_sentences=7),
+    )
+    assert found.prefixes == corpus.lengths.sum() - len(corpus)
+    assert (found.negative is None) == (kind in ("gpt2-relu", "opt", "opt-post-norm"))
+    for row, everything in naive(loaded, corpus).items():
+        check_examples(found, 1, row, everything, corpus, one_prefix, identical)
+        if found.negative:
+            check_examples(found.negative, -1, row, everything, corpus, one_prefix, identical)
+        values = np.array([entry[0] for entry in everything])
+        assert found.mean[row] == pytest.approx(values.mean(), rel=1e-4, abs=1e-5)
+        assert found.maximum[row] == pytest.approx(max(values.max(), 0), rel=1e-4, abs=1e-5)
+        if found.negative:
+            assert found.negative.minimum[row] == pytest.approx(min(values.min(), 0), rel=1e-4, abs=1e-5)
+        counted = np.array([entry[0] for entry in everything if entry[1] % HISTOGRAM_EVERY == 0])
+        assert found.histogram[row].sum() == len(counted)
+        edges = HISTOGRAM_EDGES.astype(np.float64)
+        if np.abs(counted[:, None] - edges[None, 1:-1]).min() > 1e-4:
+            expected = [
+                ((counted > low) if low == 0 else (counted >= low))
+                & ((counted <= high) if high == 0 else (counted < high))
+                for low, high in pairwise(edges)
+            ]
+            assert found.histogram[row].tolist() == [int(inside.sum()) for inside in expected]

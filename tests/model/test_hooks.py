@@ -1,0 +1,38 @@
+"""What modules read, whether their code passes it by position or by name."""
+
+import pytest
+import torch
+from support import CONFIGS, random_model
+
+from ffkv.errors import UserError
+from ffkv.model.discover.prove import observe, prove_layers
+from ffkv.model.tap.hooks import hidden_input, replace_hidden_argument
+
+
+def ids(seed):
+    return torch.randint(1, 60, (2, 9), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_a_second_matrix_that_is_called_by_name_is_read(kind):
+    """`down_proj(input=x)`: no positional argument. gemma2 has a norm after the layer, which takes another way."""
+    model = random_model(CONFIGS[kind])
+    expected = observe(model, prove_layers(model, ids(1), ids(2)).head_spec.layers, ids(3))
+    for layer in model.model.layers:
+        mlp = layer.mlp
+        mlp.forward = lambda x, mlp=mlp: mlp.down_proj(input=mlp.act_fn(mlp.gate_proj(input=x)) * mlp.up_proj(input=x))
+    found = observe(model, prove_layers(model, ids(1), ids(2)).head_spec.layers, ids(3))
+    for one, other in zip(found, expected, strict=True):
+        for quantity in "myo":
+            torch.testing.assert_close(one[quantity], other[quantity])
+
+
+def test_a_module_that_reads_no_state_is_refused():
+    with pytest.raises(UserError, match="called without a hidden state"):
+        hidden_input((None, torch.zeros(2, dtype=torch.long)), {"mask": None})
+
+
+def test_the_state_is_replaced_where_it_was():
+    state, mask, new = torch.zeros(2), torch.ones(2), torch.full((2,), 7.0)
+    assert replace_hidden_argument((None, state), {"mask": mask}, new) == ((None, new), {"mask": mask})
+    assert replace_hidden_argument((), {"x": state, "mask": mask}, new) == ((), {"x": new, "mask": mask})
