@@ -100,7 +100,7 @@ def make_corpora(scratch: Path, model: Path, sentences: int = WARM, length: int 
                 multiplicity=[1] * count,
                 names=[str(number) for number in range(count)],
             )
-            write_corpus(path, encoded, [0], anatomy.vocabulary, True, {"tokenizer_hash": anatomy.tokenizer_hash})
+            write_corpus(path, encoded, [0], True, {"tokenizer_hash": anatomy.tokenizer_hash})
         corpora.append(read_corpus(path))
     return corpora[0], corpora[1]
 

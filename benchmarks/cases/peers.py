@@ -21,8 +21,9 @@ from transformers import GPT2LMHeadModel
 
 from benchmarks.inputs import GPT2, SMALL, Shape, ids_of, make_corpora, make_model
 from benchmarks.measure import ROOT, Comparison, Contender, Work, cpu_ratio
-from ffkv.activations.batches import padding, rows_of
+from ffkv.activations.batches import rows_of
 from ffkv.activations.triggers import find_triggers
+from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.checkpoint.load import load
 from ffkv.process.runtime import configure, torch_with
@@ -53,7 +54,7 @@ def with_ffkv(folder: Path) -> Find:
     loaded = load(folder, "cpu")
 
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-        triggers = find_triggers(loaded, corpus, Triggers(negative=False), Activations())
+        triggers = find_triggers(loaded, corpus, Triggers(negative=False, identical_prefixes="each"), Activations())
         return triggers.coefficient, triggers.sentence
 
     return find
@@ -140,11 +141,13 @@ def by_topk(coefficients: Callable[[Tensor], list[Tensor]], memories: int) -> Fi
 
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
         best, sentence = torch.zeros(memories, TOP), torch.full((memories, TOP), -1)
-        for rows in rows_of(corpus, Activations()):
-            padded = padding(corpus.lengths[rows], "cpu")
+        competing = CompetingPrefixes(corpus, once=False)
+        for rows in rows_of(competing, Activations()):
+            lengths = corpus.lengths[rows]
+            padded = torch.from_numpy(np.flatnonzero(np.arange(lengths.max())[None] >= lengths[:, None]))
             peaks = []
             for layer in coefficients(ids_of(corpus, rows)):
-                if padded is not None:
+                if len(padded):
                     layer.view(-1, layer.shape[-1])[padded] = 0
                 peaks.append(layer[:, 1:].amax(1).T)
             best, order = torch.cat([best, torch.cat(peaks)], 1).topk(TOP, 1, sorted=False)
