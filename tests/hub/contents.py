@@ -66,12 +66,19 @@ def shards(rows: Sequence[Row], count: int) -> list[Sequence[Row]]:
     return [rows[len(rows) * part // count : len(rows) * (part + 1) // count] for part in range(count)]
 
 
-def parquet_dataset(splits: dict[str, Sequence[Row]], count: int = 1, config: str = "default") -> dict[str, bytes]:
-    """A data set of parquet files, `count` for each split, in a folder by the config's name, with its card."""
-    files = {"README.md": readme({config: {split: f"{config}/{split}-*.parquet" for split in splits}})}
-    for split, rows in splits.items():
-        for number, part in enumerate(shards(rows, count)):
-            files[f"{config}/{split}-{number:05}-of-{count:05}.parquet"] = parquet(part)
+def parquet_dataset(
+    configs: dict[str, dict[str, Sequence[Row]]], count: int = 1, group_rows: int = 1000
+) -> dict[str, bytes]:
+    """A data set of parquet files: rows by split by config, `count` files for each, and the card that names them.
+
+    A streaming reader fetches one row group more than it needs, also if the next one is in the next file.
+    """
+    card = {name: {split: f"{name}/{split}-*.parquet" for split in splits} for name, splits in configs.items()}
+    files = {"README.md": readme(card)}
+    for name, splits in configs.items():
+        for split, rows in splits.items():
+            for number, part in enumerate(shards(rows, count)):
+                files[f"{name}/{split}-{number:05}-of-{count:05}.parquet"] = parquet(part, group_rows)
     return files
 
 

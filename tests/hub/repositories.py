@@ -93,14 +93,20 @@ class Repository:
         """Commit hashes by the name of a branch or tag."""
         return self.tags | self.branches
 
-    def push(self, changes: Mapping[str, bytes | None], message: str = "Update", branch: str = "main") -> str:
-        """Adds a commit to a branch and returns its hash. A path with None is deleted, all others stay as they were.
+    def push(
+        self,
+        changes: Mapping[str, bytes | None],
+        message: str = "Update",
+        branch: str = "main",
+        replace: bool = False,
+    ) -> str:
+        """Adds a commit to a branch and returns its hash. A path with None is deleted.
 
-        A new branch begins at the end of main.
+        Other files stay as they were, but with `replace` they are deleted. A new branch begins at the end of main.
         """
         before = self.branches.get(branch, self.branches.get("main"))
         parent = self.commits[before] if before else None
-        files = dict(parent.files) if parent else {}
+        files = dict(parent.files) if parent and not replace else {}
         for path, content in changes.items():
             if content is None:
                 del files[path]
@@ -111,10 +117,11 @@ class Repository:
         self.branches[branch] = commit.sha
         return commit.sha
 
-    def push_folder(self, folder: Path, message: str = "Update", branch: str = "main") -> str:
-        """Adds a commit with all files below a folder, and returns its hash."""
+    def push_folder(self, folder: Path, message: str = "Update", branch: str = "main", replace: bool = False) -> str:
+        """Adds a commit with all files below a folder, as `push` does."""
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        return self.push({path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}, message, branch)
+        changes = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        return self.push(changes, message, branch, replace)
 
     def find(self, revision: str) -> Commit | None:
         """The commit of a branch, a tag, a hash or the first seven or more digits of one; None if there is none."""
