@@ -85,7 +85,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         # A client may leave whenever it likes, and so may this server.
         try:
             super().handle_one_request()
-        except (ConnectionError, ValueError):
+        except ConnectionError:
             self.close_connection = True
 
     def do_GET(self) -> None:
