@@ -16,6 +16,7 @@ COMMANDS = {
     "train": ("ffkv.embedded.commands:train", "Train the embedded model on the embedded corpus."),
     "model": ("ffkv.model.commands:model", "Prove a checkpoint's feed-forward layers and write its values and head."),
     "inspect": ("ffkv.model.commands:inspect", "Show how a checkpoint's feed-forward layers are built."),
+    "resolve-commit": ("ffkv.hub.commands:resolve_commit", "Ask the hub at which commit a branch is."),
     "corpus": ("ffkv.corpus.commands:corpus", "Turn documents into sentences of token ids."),
     "triggers": (
         "ffkv.activations.commands:triggers",

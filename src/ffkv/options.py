@@ -30,6 +30,11 @@ CORPUS = _input("--corpus", "A split of the corpus, corpus/<split>.h5.")
 PROJECTIONS = _input("--projections", "The projections of this layer group, values/projections/<group>.h5.")
 
 
+COMMIT = click.option(
+    "--commit", "commit_file", type=READABLE, help="File of `ffkv resolve-commit`: read this commit of the hub."
+)
+
+
 def output_option(about: str, flag: str = "--output") -> Callable:
     """Adds an option that names a file or a folder to write."""
     return click.option(flag, type=WRITABLE, required=True, help=about)

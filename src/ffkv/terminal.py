@@ -31,3 +31,10 @@ def say(text: object, error: bool = False, name: bool = True) -> None:
     """
     prefix = click.style("ffkv: ", fg="red", bold=True, reset=True) if error and name else ""
     click.echo(prefix + plain(str(text)), err=error)
+
+
+def in_bytes(size: float) -> str:
+    """A size for a person: 1.2 GB."""
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    unit, name = next((unit for unit in units if size >= unit[0]), units[-1])
+    return f"{size / unit:.3g} {name}"

@@ -94,6 +94,9 @@ def sample_prefixes(
     write_shard(Path(output), loaded, split, sample, settings.keep, batching, shard, attributes)
 
 
+SOURCE = ("corpus_hash", "dataset_revision", "dataset_commit")  # of the corpus, in the files of both passes
+
+
 def _load(model: Path | str, corpus: Path | str, device: str) -> tuple[LoadedModel, Corpus]:
     loaded = load(Path(model), device)
     return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
@@ -102,7 +105,7 @@ def _load(model: Path | str, corpus: Path | str, device: str) -> tuple[LoadedMod
 def _attributes(loaded: LoadedModel, corpus: Corpus, settings: Section, batching: Activations) -> dict[str, Any]:
     return {
         **loaded.anatomy.identity,
-        "corpus_hash": corpus.attributes["corpus_hash"],
+        **{name: corpus.attributes[name] for name in SOURCE if name in corpus.attributes},
         "settings": settings.model_dump(),
         "activations": batching.model_dump(),
     }

@@ -10,31 +10,33 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ffkv.corpus.detokenize import detokenize
 from ffkv.corpus.document import Document
+from ffkv.corpus.hub_rows import read_rows
 from ffkv.corpus.text_files import texts
 from ffkv.errors import UserError
+from ffkv.hub.commit import Commit, given_commit
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources
 from ffkv.settings.messages import shown
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 # Ending of a file's name: the kind of the file, see `texts`.
 FORMATS = dict.fromkeys(["txt", "text", "tokens"], "text") | dict.fromkeys(["json", "jsonl"], "json")
 FORMATS |= {"csv": "csv", "parquet": "parquet"}
 
 
-def read_documents(corpus: Corpus, split: str) -> Iterator[Document]:
+def read_documents(corpus: Corpus, split: str, commit: Commit | None = None) -> Iterator[Document]:
     """Reads the documents of a split, "train" or "validation", in the order of their source.
 
+    Args:
+        corpus: where the text is.
+        split: "train" or "validation".
+        commit: the commit of a data set of the hub to read; None for the one that the hub names now.
     Raises:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
     sources, _ = corpus_sources(corpus, split)
-    selected = select_split(_read_sources(corpus, sources), corpus, split)
+    selected = select_split(_read_sources(corpus, sources, commit), corpus, split)
     if not corpus.detokenize:
         return selected
     return (document._replace(text=detokenize(document.text)) for document in selected)
@@ -65,12 +67,12 @@ def is_held_out(text: str, share: float) -> bool:
     return number < share * 2**64
 
 
-def _read_sources(corpus: Corpus, sources: list[str]) -> Iterator[Document]:
+def _read_sources(corpus: Corpus, sources: list[str], commit: Commit | None) -> Iterator[Document]:
     if corpus.dataset == EMBEDDED:
         from ffkv.corpus.python_docs import documents
 
         return documents()
-    return _read_files(corpus, sources) if corpus.dataset == "files" else _read_hub(corpus, sources[0])
+    return _read_files(corpus, sources) if corpus.dataset == "files" else _read_hub(corpus, sources[0], commit)
 
 
 def _read_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
@@ -162,36 +164,17 @@ def _format(path: str) -> str:
     return FORMATS[ending.removeprefix(".")]
 
 
-def _read_hub(corpus: Corpus, split: str) -> Iterator[Document]:
-    name = None if corpus.config == "default" else corpus.config
-    rows = _load(corpus.dataset, name=name, revision=corpus.revision, split=split)
-    return _rows(rows, corpus.text_field, f"{corpus.dataset}:{split}")
-
-
-def _load(source: str, **arguments: Any) -> Dataset:
-    """Calls `datasets.load_dataset`. Its many kinds of errors become one message that names the source."""
-    import datasets
-
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the message below is enough
-    try:
-        return datasets.load_dataset(source, **arguments)
-    except Exception as error:  # the library raises dozens of classes here, none of them because of a defect in ffkv
-        reason = " ".join(str(error.__cause__ or error).split())
-        raise UserError(f"The corpus {source} cannot be read: {reason[:500] or type(error).__name__}") from error
-
-
-def _rows(rows: Dataset, field: str, source: str) -> Iterator[Document]:
-    if field not in rows.column_names:
-        raise UserError(
-            f"{source} has no field {field!r}; it has {', '.join(map(repr, rows.column_names))}. Set corpus.text_field."
-        )
-    try:
-        for index, text in enumerate(rows[field]):
-            if text is not None and not isinstance(text, str):
-                raise UserError(
-                    f"{source}, row {index}: field {field!r} contains {type(text).__name__}, not text. Set corpus.text_field."
-                )
-            yield Document(f"{source}:{index}", text or "")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{source}: field {field!r} contains bytes that are not UTF-8 text ({error}).") from error
+def _read_hub(corpus: Corpus, split: str, commit: Commit | None) -> Iterator[Document]:
+    commit = given_commit(commit, "dataset", corpus.dataset, corpus.revision)
+    source, field = f"{corpus.dataset}:{split}", corpus.text_field
+    for index, row in enumerate(read_rows(commit, corpus.config, split, corpus.limit)):
+        if field not in row and not index:
+            raise UserError(
+                f"{source} has no field {field!r}; it has {', '.join(map(repr, row))}. Set corpus.text_field."
+            )
+        text = row.get(field)
+        if text is not None and not isinstance(text, str):
+            raise UserError(
+                f"{source}, row {index}: field {field!r} contains {type(text).__name__}, not text. Set corpus.text_field."
+            )
+        yield Document(f"{source}:{index}", text or "")

@@ -8,13 +8,17 @@ from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents, source_files
 from ffkv.errors import UserError
 from ffkv.files.steady import unchanged
+from ffkv.hub.commit import Commit, given_commit
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.settings import EMBEDDED
 from ffkv.settings import Corpus as Settings
 
 
-def encode_corpus(model: Path | str, split: str, settings: Settings, output: Path | str) -> Corpus:
+def encode_corpus(
+    model: Path | str, split: str, settings: Settings, output: Path | str, commit: Commit | None = None
+) -> Corpus:
     """Reads the documents of a split, encodes their sentences as token ids, and writes `corpus/<split>.h5`.
 
     Args:
@@ -22,6 +26,7 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
         split: "train" or "validation".
         settings: where the text is, and how to split it.
         output: file to write.
+        commit: the commit of a data set of the hub to read; None for the one that the hub names now.
     Returns:
         The corpus, read from the file.
     Raises:
@@ -36,9 +41,11 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
             f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
             f" {anatomy.vocabulary} tokens. Set corpus.bos to 'never', or mend the tokenizer."
         )
+    if settings.dataset not in (EMBEDDED, "files"):
+        commit = given_commit(commit, "dataset", settings.dataset, settings.revision)
     with unchanged(source_files(settings, split)):
         encoded = encode(
-            read_documents(settings, split),
+            read_documents(settings, split, commit),
             tokenizer,
             anatomy.context - len(bos),
             settings.splitter,
@@ -56,6 +63,7 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
         "tokenizer_hash": anatomy.tokenizer_hash,
         "split": split,
         "beginning": reason,
+        **({"dataset_revision": commit.revision, "dataset_commit": commit.commit} if commit and commit.commit else {}),
     }
     attributes = {**origin, "settings": settings.model_dump()}
     write_corpus(Path(output), encoded, bos, settings.pretokenized, attributes)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
+from ffkv.hub.commit import Commit
 
 ANATOMY_FILE = "anatomy.json"
 
@@ -147,7 +148,7 @@ class Anatomy:
 
     Attributes:
         checkpoint: folder or hub name, as in the settings.
-        revision: the exact revision on the hub, else as in the settings.
+        revision: branch, tag or commit on the hub, as in the settings.
         dtype: type of the weights, "float32" for example.
         trust_remote_code: whether the checkpoint's own code was run.
         architecture: name of the model's class.
@@ -165,6 +166,8 @@ class Anatomy:
         versions: versions of ffkv and of the libraries that made the proof.
         final_norm: whether the head gives every vector the same length first, so that it reads directions alone.
         head_chain: the modules of a head that is a chain of plain modules, in order; [] for any other head.
+        commit: the commit on the hub that was read, 40 hexadecimal digits; "" for a local folder.
+        code: other repositories whose Python code the model runs, and their commits.
     """
 
     checkpoint: str
@@ -186,6 +189,8 @@ class Anatomy:
     versions: dict[str, str]
     final_norm: bool = True
     head_chain: list[HeadModule] = field(default_factory=list)
+    commit: str = ""
+    code: dict[str, str] = field(default_factory=dict)
 
     @property
     def head_spec(self) -> HeadSpec:
@@ -198,10 +203,16 @@ class Anatomy:
         return list(accumulate((layer.memories for layer in self.layers), initial=0))
 
     @property
+    def source(self) -> Commit:
+        """The commit of the hub that the model is read from, if it comes from there."""
+        return Commit("model", self.checkpoint, self.revision, self.commit, self.code)
+
+    @property
     def identity(self) -> dict[str, str]:
         """The attributes that files made from this model carry."""
         return {
             "model": self.checkpoint,
+            **({"model_revision": self.revision, "model_commit": self.commit} if self.commit else {}),
             "model_hash": self.model_hash,
             "tokenizer_hash": self.tokenizer_hash,
             "dtype": self.dtype,

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ffkv.options import output_option, setting, threads_option
+from ffkv.options import COMMIT, output_option, setting, threads_option
 from ffkv.settings import Model, section
 from ffkv.terminal import say
 
@@ -15,20 +15,23 @@ CHECKPOINT = [name for name in Model.model_fields if name not in ("device", "gpu
 
 @click.command()
 @setting(Model, *CHECKPOINT)
+@COMMIT
 @threads_option
 @output_option("Folder to write: anatomy, tokenizer, vocabulary, head.")
 @output_option("File to write: the values, values.h5.", "--output-values")
-def model(threads: int, output: Path, output_values: Path, **options: Any) -> None:
+def model(commit_file: Path | None, threads: int, output: Path, output_values: Path, **options: Any) -> None:
     """Prove a checkpoint's feed-forward layers, and write its values and its head."""
     from ffkv.files.atomic import atomic
+    from ffkv.hub.commit import read_commit
     from ffkv.model.step import prove
     from ffkv.process.runtime import torch_with
 
     torch_with(threads)
+    commit = read_commit(commit_file) if commit_file else None
     # Both, or neither. The folder is the inner one: it is named if one of its files does not fit on the disk.
     with atomic(output_values) as values_file, atomic(output) as folder:
         folder.mkdir()
-        anatomy = prove(section(Model, **options)).write(folder, values_file)
+        anatomy = prove(section(Model, **options), commit).write(folder, values_file)
     errors = ", ".join(f"{identity} {error:.0e}" for identity, error in anatomy.errors.items())
     say(f"{anatomy.architecture}: {len(anatomy.layers)} layers proven; largest relative errors: {errors}")
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from ffkv.errors import UserError
 from ffkv.files.provenance import versions
 from ffkv.files.steady import files_in, unchanged
+from ffkv.hub.commit import Commit, given_commit
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.config import configured_activation
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash, weights_hash
@@ -74,22 +75,28 @@ class ProvenModel:
         return anatomy
 
 
-def prove(settings: Model) -> ProvenModel:
+def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
     """Loads a checkpoint, finds its feed-forward layers and proves them.
 
+    Args:
+        settings: name the checkpoint.
+        commit: the commit of a checkpoint on the hub to read; None for the one that the hub names now.
     Raises:
         UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
     """
     check_checkpoint(settings.checkpoint)
+    commit = given_commit(commit, "model", settings.checkpoint, settings.revision, settings.trust_remote_code)
     with unchanged(files_in(settings.checkpoint)):
-        model = load_checkpoint(settings)
-        tokenizer = load_tokenizer(settings.checkpoint, settings.revision, settings.trust_remote_code)
+        model = load_checkpoint(settings, commit)
+        tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code)
     with _naming(settings.checkpoint, model):
         decomposition = prove_layers(model, *passages(model, tokenizer), settings.second_matrix)
     spec = decomposition.head_spec
     anatomy = Anatomy(
         checkpoint=settings.checkpoint,
-        revision=getattr(model.config, "_commit_hash", None) or settings.revision,
+        revision=settings.revision,
+        commit=commit.commit,
+        code=commit.code,
         dtype=str(model.dtype).removeprefix("torch."),
         trust_remote_code=settings.trust_remote_code,
         architecture=spec.architecture,
@@ -146,6 +153,7 @@ def describe(anatomy: Anatomy) -> str:
     builds = Counter(_build(layer) for layer in anatomy.layers)
     lines = [
         f"{anatomy.checkpoint} ({anatomy.architecture}, {anatomy.parameters:,} parameters, {anatomy.dtype}, weights {anatomy.model_hash})",
+        *([f"  {anatomy.source}"] if anatomy.commit else []),
         f"  {len(anatomy.layers)} feed-forward layers, d = {anatomy.width}, {anatomy.layer_offset[-1]:,} memories, activation {anatomy.activation}",
         f"  vocabulary {anatomy.vocabulary:,}, context {anatomy.context:,}",
     ]

@@ -5,13 +5,7 @@ from typing import Any
 import pandas as pd
 
 from ffkv.report.text import duration
-
-
-def in_bytes(size: float) -> str:
-    """A size for a person: 1.2 GB."""
-    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    unit, name = next((unit for unit in units if size >= unit[0]), units[-1])
-    return f"{size / unit:.3g} {name}"
+from ffkv.terminal import in_bytes
 
 
 def as_text(plan: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from ffkv.corpus.sources import find_files, read_documents
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.files import hdf5
+from ffkv.hub.commit import Commit
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
@@ -67,7 +68,11 @@ def measure_text(
         texts = (one.text for one in islice(learnt, TOKENIZER_DOCUMENTS))
         tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
-        tokenizer = load_tokenizer(settings.model.checkpoint, settings.model.revision, settings.model.trust_remote_code)
+        tokenizer = load_tokenizer(
+            settings.model.checkpoint,
+            Commit("model", settings.model.checkpoint, settings.model.revision),
+            settings.model.trust_remote_code,
+        )
     longest = max(
         context_of(model, tokenizer)
         - len(find_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict())).ids),

@@ -39,7 +39,7 @@ def model(run: Run) -> Terms:
     memories = [f"{number(size)} in each of {count} layers" for size, count in sizes.items()]
     kinds = ", ".join(sorted({layer.kind for layer in anatomy.layers}))
     return [
-        ("checkpoint", visible(f"{anatomy.checkpoint}, revision {anatomy.revision}")),
+        ("checkpoint", visible(f"{anatomy.checkpoint}, {anatomy.source}" if anatomy.commit else anatomy.checkpoint)),
         ("architecture", anatomy.architecture),
         ("parameters", number(anatomy.parameters)),
         ("layers", number(layers)),
@@ -57,7 +57,7 @@ def model(run: Run) -> Terms:
 
 def corpus(run: Run) -> Terms:
     """The text that was read, and the text that was left out."""
-    terms: Terms = [("source", visible(_source(run.settings.corpus)))]
+    terms: Terms = [("source", visible(_source(run.settings.corpus, run.corpora["train"]["source"])))]
     for split, about in run.corpora.items():
         counts = dict(about["counts"])
         read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"
@@ -69,12 +69,12 @@ def corpus(run: Run) -> Terms:
     return [*terms, ("first token", visible(run.corpora["train"]["beginning"]))]
 
 
-def _source(settings: Corpus) -> str:
+def _source(settings: Corpus, version: str) -> str:
     if settings.dataset == EMBEDDED:
         return "the documentation of the Python library"
     if settings.dataset == "files":
         return f"files: {', '.join(settings.train + settings.validation)}"
-    return f"{settings.dataset}, configuration {settings.config}, revision {settings.revision}"
+    return f"{settings.dataset}, configuration {settings.config}" + (f", {version}" if version else "")
 
 
 def definitions(run: Run) -> Terms:

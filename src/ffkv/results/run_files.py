@@ -15,7 +15,7 @@ from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.checksums import verify_sum
 from ffkv.files.fault import unreadable
-from ffkv.files.provenance import check_identities
+from ffkv.files.provenance import Foreign, check_identities
 from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
 from ffkv.parts import Part
@@ -53,13 +53,25 @@ class RunFiles:
 
         A dictionary per split: `counts` (of the documents and sentences that were read or left out), `settings` (the
         section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`, `beginning` (what the
-        model reads in front of every sentence, and why).
+        model reads in front of every sentence, and why), `source` (the data set of the hub, its revision and commit, else
+        "").
+
+        Raises:
+            UserError: see `hdf5.open`; or the splits are of two commits of a data set, so that texts may be in both.
         """
         facts, kept = {}, ("tokens", "sentences", "corpus_hash", "beginning")
         for split in SPLITS:
             with hdf5.open(self._corpus_file(split), "corpus", self.anatomy.identity) as file:
                 texts = {name: json.loads(file.attrs[name]) for name in ("counts", "settings")}
-                facts[split] = texts | {name: file.attrs[name] for name in kept}
+                commit = file.attrs.get("dataset_commit", "")
+                source = f"revision {file.attrs['dataset_revision']}, commit {commit}" if commit else ""
+                facts[split] = texts | {name: file.attrs[name] for name in kept} | {"source": source}
+        if len({about["source"] for about in facts.values()}) > 1:
+            raise Foreign(
+                f"The splits in {self.folder / 'corpus'} are of different versions of the data set"
+                f" ({'; '.join(about['source'] for about in facts.values())}), so that a text may be in both."
+                " Make both again."
+            )
         return facts
 
     def _corpus_file(self, split: str) -> Path:

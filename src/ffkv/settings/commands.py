@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.options import output_option
+from ffkv.options import READABLE, output_option
 from ffkv.settings import Settings
 from ffkv.terminal import say
 
@@ -30,11 +30,15 @@ def settings(file: str | None) -> None:
 
 @click.command()
 @click.option("--settings", "text", required=True, help="The complete settings of the run, as JSON.")
+@click.option("--commit", "commits", type=READABLE, multiple=True, help="Files of `ffkv resolve-commit`.")
 @output_option("File to write, settings.json.")
-def write_settings(text: str, output: Path) -> None:
-    """Write the complete settings of a run."""
+def write_settings(text: str, commits: tuple[Path, ...], output: Path) -> None:
+    """Write the complete settings of a run. Revisions of the hub become the commits that are read, so the file repeats it."""
     from ffkv.files.atomic import atomic
 
-    checked = Settings.model_validate_json(text)
+    written = Settings.model_validate_json(text).model_dump()
+    for path in commits:
+        found = json.loads(path.read_text())
+        written["model" if found["kind"] == "model" else "corpus"]["revision"] = found["commit"] or found["revision"]
     with atomic(output) as temporary:
-        temporary.write_text(json.dumps(checked.model_dump(), sort_keys=True) + "\n")
+        temporary.write_text(json.dumps(written, sort_keys=True) + "\n")

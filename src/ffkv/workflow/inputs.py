@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ffkv.corpus.sources import find_files
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.steady import files_in
+from ffkv.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources, section
 
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
@@ -51,6 +53,39 @@ def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
         return find_files(corpus_sources(section(Corpus, **settings["corpus"]), split)[0])
     except UserError:
         return []
+
+
+def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
+    """The repositories on the hub that a run reads, as options of `ffkv resolve-commit`, by kind: "model", "dataset".
+
+    Args:
+        settings: the settings of one run.
+    """
+    model, corpus, found = settings["model"], settings["corpus"], {}
+    if model["checkpoint"] != EMBEDDED and not is_local(model["checkpoint"]) and may_be_on_hub(model["checkpoint"]):
+        code = "--trust-remote-code" if model["trust_remote_code"] else "--no-trust-remote-code"
+        found["model"] = shlex.join(["--repository", model["checkpoint"], "--revision", model["revision"], code])
+    if corpus["dataset"] not in (EMBEDDED, "files") and not is_local(corpus["dataset"]):
+        found["dataset"] = shlex.join(["--repository", corpus["dataset"], "--revision", corpus["revision"]])
+    return found
+
+
+def moves(results: Path) -> list[str]:
+    """Sentences on the branches that are at another commit by now than the one that a run reads.
+
+    Args:
+        results: the folder of the run.
+    """
+    sentences = []
+    for path in sorted((results / "commits").glob("*.json")):
+        with contextlib.suppress(UserError):  # whoever reads it says what is wrong
+            commit = read_commit(path)
+            if now := find_move(commit):
+                sentences.append(
+                    f"{commit.repository}: {commit.revision} is at commit {now} by now. {results} reads commit"
+                    f" {commit.commit} throughout. To read the new one, delete {path} and start again."
+                )
+    return sentences
 
 
 def tracked(paths: Iterable[str]) -> list[str]:

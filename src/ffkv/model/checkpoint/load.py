@@ -41,7 +41,8 @@ def load(model_folder: Path | str, device: str = "auto") -> LoadedModel:
     """
     anatomy = read_anatomy(model_folder)
     names = ("checkpoint", "revision", "dtype", "trust_remote_code")
-    model: Any = load_checkpoint(Model.model_validate({name: getattr(anatomy, name) for name in names}))
+    settings = Model.model_validate({name: getattr(anatomy, name) for name in names})
+    model: Any = load_checkpoint(settings, anatomy.source)
     if weights_hash(model) != anatomy.model_hash:
         raise UserError(
             f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model step again."

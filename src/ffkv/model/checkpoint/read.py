@@ -1,6 +1,5 @@
 """Loads models and tokenizers from checkpoints: local folders of transformers or fairseq, or the hub."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,9 @@ from ffkv.errors import UserError
 from ffkv.fairseq import checkpoint as fairseq
 from ffkv.files.checksums import verify_sum
 from ffkv.files.steady import files_in
+from ffkv.hub.commit import Commit, given_commit, may_be_on_hub
+from ffkv.hub.fetch import damaged_files, local_model
+from ffkv.hub.messages import explain
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.experts.record import layout_of
 from ffkv.settings import EMBEDDED, Model
@@ -19,17 +21,22 @@ from ffkv.settings import EMBEDDED, Model
 MOST_LAYERS = 1000
 
 
-def load_checkpoint(settings: Model) -> PreTrainedModel:
+def load_checkpoint(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
     """Loads a causal language model from a local folder (also of fairseq) or from the hub, in evaluation mode on the CPU.
 
     Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
 
+    Args:
+        settings: name the checkpoint and the type of its weights.
+        commit: the commit of a checkpoint on the hub that is read; None for the one that the hub names now.
     Raises:
         UserError: there is no such checkpoint, it is no causal language model, or weights are missing, packed or not finite.
     """
     check_checkpoint(settings.checkpoint)
+    commit = given_commit(commit, "model", settings.checkpoint, settings.revision, settings.trust_remote_code)
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
-    model = fairseq.load_model(settings) if fairseq.is_fairseq(settings.checkpoint) else _from_transformers(settings)
+    local = fairseq.is_fairseq(settings.checkpoint)
+    model = fairseq.load_model(settings) if local else _from_transformers(settings, commit)
     if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
     for name, parameter in model.named_parameters():
@@ -41,32 +48,32 @@ def load_checkpoint(settings: Model) -> PreTrainedModel:
     return model
 
 
-def _from_transformers(settings: Model) -> PreTrainedModel:
+def _from_transformers(settings: Model, commit: Commit) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    _refuse_absurd(settings)
+    source = local_model(commit)
+    _refuse_absurd(settings, commit)
     loaded: Any  # a tuple, which the library's types do not say
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
-            settings.checkpoint,
-            revision=settings.revision,
+            source,
+            **_where(settings, commit),
             dtype=settings.dtype,
-            trust_remote_code=settings.trust_remote_code,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # `_check_weights` refuses them by name
         )
     except Exception as error:  # the library raises many classes for a wrong name or file
-        method = _quantisation(settings)
+        method = _quantisation(settings, commit)
         problem = f"is quantised ({method}), and its weights cannot be unpacked" if method else "cannot be loaded"
         raise UserError(
-            f"The checkpoint {settings.checkpoint} {problem} as a causal language model: {_short(error, settings.checkpoint)}"
+            f"The checkpoint {settings.checkpoint} {problem} as a causal language model: {_reason(error, commit)}"
         ) from error
     model, info = loaded
     for config in (model.config, model.config.get_text_config(decoder=True)):
         config.output_attentions = False  # nobody reads them, and some attention codes refuse to be saved with them
-    _check_weights(settings, model, info)
+    _check_weights(settings, commit, model, info)
     if any(layout_of(module) is not None for module in model.modules()) and hasattr(
         model, "set_experts_implementation"
     ):
@@ -74,7 +81,7 @@ def _from_transformers(settings: Model) -> PreTrainedModel:
     return model
 
 
-def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]) -> None:
+def _check_weights(settings: Model, commit: Commit, model: PreTrainedModel, info: dict[str, Any]) -> None:
     """Refuses tensors of another shape, feed-forward layers left over, packed and missing weights."""
     checkpoint = f"The checkpoint {settings.checkpoint}"
     if info["mismatched_keys"]:
@@ -89,7 +96,7 @@ def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]
     packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
     if packed:
         raise UserError(
-            f"{checkpoint} is quantised ({_quantisation(settings) or 'unknown method'}) and hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
+            f"{checkpoint} is quantised ({_quantisation(settings, commit) or 'unknown method'}) and hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
         )
     if info["missing_keys"]:
         raise UserError(
@@ -97,30 +104,38 @@ def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]
         )
 
 
-def load_form(settings: Model) -> PreTrainedModel:
+def _where(settings: Model, commit: Commit) -> dict[str, Any]:
+    """How `transformers` is told which commit of the checkpoint, and of its code, it reads."""
+    trusted = {"trust_remote_code": True, "code_revision": commit.code_read_at} if settings.trust_remote_code else {}
+    return {"revision": commit.read_at, **trusted}
+
+
+def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
     """Builds the model of a checkpoint on torch's meta device, from its config alone. No weight is read.
 
+    Args:
+        settings: name the checkpoint and the type of its weights.
+        commit: see `load_checkpoint`.
     Raises:
         UserError: there is no such checkpoint, it cannot be reached, or it is no causal language model.
     """
     if fairseq.is_fairseq(settings.checkpoint):
         return fairseq.load_model(settings, with_weights=False)
+    commit = given_commit(commit, "model", settings.checkpoint, settings.revision, settings.trust_remote_code)
     from transformers import AutoConfig, AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
-    _refuse_absurd(settings)
-    where = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+    _refuse_absurd(settings, commit)
     try:
-        config = AutoConfig.from_pretrained(settings.checkpoint, **where)
+        config = AutoConfig.from_pretrained(settings.checkpoint, **_where(settings, commit))
         text = config.get_text_config(decoder=True)
         dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(
-                config, dtype=dtype, trust_remote_code=settings.trust_remote_code
-            ).eval()
+            trusted = {"trust_remote_code": settings.trust_remote_code, "code_revision": commit.code_read_at}
+            return AutoModelForCausalLM.from_config(config, dtype=dtype, **trusted).eval()
     except Exception as error:  # as in `_from_transformers`
         raise UserError(
-            f"The checkpoint {settings.checkpoint} is not known as a causal language model: {_short(error, settings.checkpoint)}"
+            f"The checkpoint {settings.checkpoint} is not known as a causal language model: {_reason(error, commit)}"
         ) from error
 
 
@@ -138,16 +153,16 @@ def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
         return False
 
 
-def _quantisation(settings: Model) -> str:
+def _quantisation(settings: Model, commit: Commit) -> str:
     """The method by which a checkpoint says that it is quantised; "" if it says none."""
-    method = _config_of(settings).get("quantization_config") or {}
+    method = _config_of(settings, commit).get("quantization_config") or {}
     method = method if isinstance(method, dict) else {"quant_method": str(method)}
     return str(method.get("quant_method", "unknown method")) if method else ""
 
 
-def _refuse_absurd(settings: Model) -> None:
+def _refuse_absurd(settings: Model, commit: Commit) -> None:
     """Refuses a config with so many layers that only making its modules would take minutes."""
-    config = _config_of(settings)
+    config = _config_of(settings, commit)
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
         for part in parts:
@@ -158,12 +173,12 @@ def _refuse_absurd(settings: Model) -> None:
                 )
 
 
-def _config_of(settings: Model) -> dict[str, Any]:
+def _config_of(settings: Model, commit: Commit) -> dict[str, Any]:
     """The config as it is written; empty if it cannot be read, which the caller meets and tells."""
     from transformers import PreTrainedConfig
 
     try:
-        config, _ = PreTrainedConfig.get_config_dict(settings.checkpoint, revision=settings.revision)
+        config, _ = PreTrainedConfig.get_config_dict(settings.checkpoint, revision=commit.read_at)
     except Exception:  # whatever is wrong with it, the caller has an error to tell
         return {}
     return config if isinstance(config, dict) else {}
@@ -194,17 +209,21 @@ def check_checkpoint(checkpoint: str) -> None:
             raise UserError(
                 f"The folder {checkpoint} is no checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
             )
-    elif checkpoint.startswith((".", "/", "~")) or checkpoint.count("/") > 1 or Path(path.parts[0]).exists():
+    elif not may_be_on_hub(checkpoint):
         raise UserError(
             f"There is no checkpoint folder {checkpoint}. Check model.checkpoint: its path starts in the working directory."
         )
 
 
 def load_tokenizer(
-    source: Path | str, revision: str = "main", trust_remote_code: bool = False
+    source: Path | str, commit: Commit | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerFast:
     """Loads the tokenizer of a checkpoint or of the model step's folder.
 
+    Args:
+        source: checkpoint or folder.
+        commit: the commit of a checkpoint on the hub that is read.
+        trust_remote_code: run the Python code that the checkpoint brings.
     Raises:
         UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
     """
@@ -214,10 +233,12 @@ def load_tokenizer(
     from transformers import AutoTokenizer, logging
 
     logging.set_verbosity_error()
+    commit = commit or Commit("model", str(source), "main")
+    trusted = {"trust_remote_code": True, "code_revision": commit.code_read_at} if trust_remote_code else {}
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer: Any = AutoTokenizer.from_pretrained(local_model(commit), revision=commit.read_at, **trusted)
     except Exception as error:  # as above
-        raise UserError(f"The tokenizer of {source} cannot be loaded: {_short(error, source)}") from error
+        raise UserError(f"The tokenizer of {source} cannot be loaded: {_reason(error, commit)}") from error
     if not tokenizer.is_fast:
         raise UserError(
             f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
@@ -232,18 +253,29 @@ def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:
         ids = tokenizer("A first text.", verbose=False)["input_ids"]
         float(tokenizer.model_max_length)
     except Exception as error:  # the library raises plain exceptions here
-        raise UserError(f"The tokenizer of {source} does not work: {_short(error, source)}") from error
+        raise UserError(f"The tokenizer of {source} does not work: {_words(error)}") from error
     if not ids:
         raise UserError(f"The tokenizer of {source} makes no token of a text: its vocabulary is empty or damaged.")
 
 
-def _short(error: Exception, source: Path | str) -> str:
+def _reason(error: Exception, commit: Commit) -> str:
+    """What is wrong with a checkpoint, from what a library raised."""
     if "trust_remote_code" in str(error):
         return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
+    if not commit.commit:
+        return _words(error)
+    if damaged := damaged_files(commit):
+        return (
+            f"{damaged[0]} in the hub's cache is damaged: its content does not have the hash that it had when it was"
+            " fetched. Delete this file, and the next start fetches it again."
+        )
+    return explain(error, "model", commit.repository, commit.revision) or _words(error)
+
+
+def _words(error: Exception) -> str:
     if "weights_only" in str(error):
         return "its weights are a pickle that is damaged or names code, and ffkv runs none. Save them as safetensors."
     text = " ".join(str(error).split())[:400]
     if isinstance(error, KeyError) or not text:  # says nothing by itself
         text = f"{type(error).__name__} {text}".strip()
-    offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") and not Path(source).is_dir()
-    return text + (" (offline: HF_HUB_OFFLINE is set)" if offline else "")
+    return text

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
 from ffkv.files.fault import unreadable
+from ffkv.hub.commit import Commit
+from ffkv.hub.fetch import local_model
 from ffkv.model.anatomy import HeadSpec, read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.head.chain import ModuleChain
@@ -66,19 +68,17 @@ def load_head(model_folder: Path | str, device: str = "auto", projection: str = 
         tensors, names = _read(folder)
         reader = ModuleChain(anatomy.head_chain, {name: tensors[stored] for name, stored in names.items()})
     else:
-        source = anatomy.checkpoint if anatomy.trust_remote_code else ""
-        reader = read_head(folder, anatomy.head_spec, source, anatomy.revision)
+        reader = read_head(folder, anatomy.head_spec, anatomy.source if anatomy.trust_remote_code else None)
     return Head(reader, anatomy.vocabulary, choose_device(device), projection)
 
 
-def read_head(folder: Path, spec: HeadSpec, source: str = "", revision: str = "main") -> EmptiedModel:
+def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> EmptiedModel:
     """Reads the emptied model that `write_head` wrote.
 
     Args:
         folder: the folder of the model step.
         spec: of the model.
-        source: the checkpoint that brings the model's code; "" for models of `transformers` and fairseq.
-        revision: of this checkpoint.
+        code: the checkpoint that brings the model's code; None for models of `transformers` and fairseq.
     Raises:
         UserError: the folder holds no readable head.
     """
@@ -86,7 +86,7 @@ def read_head(folder: Path, spec: HeadSpec, source: str = "", revision: str = "m
     dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
     try:
         with torch.device("meta"):
-            model = _build(folder, spec.architecture, dtype, source, revision)
+            model = _build(folder, spec.architecture, dtype, code)
     except (OSError, ValueError, KeyError) as error:
         raise unreadable(folder, error) from error
     emptied = EmptiedModel(model, spec)
@@ -113,7 +113,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise unreadable(folder, error) from error
 
 
-def _build(folder: Path, architecture: str, dtype: torch.dtype, source: str, revision: str) -> Any:
+def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | None) -> Any:
     """A model of the stored config on torch's current device. Imports the code of this one class if possible."""
     import transformers
 
@@ -125,17 +125,17 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, source: str, rev
     else:
         known = getattr(transformers, architecture, None)
     config_class = getattr(known, "config_class", None)
-    if not source and config_class and config_class.model_type == read_config(folder).get("model_type"):
+    if not code and config_class and config_class.model_type == read_config(folder).get("model_type"):
         return known._from_config(config_class.from_pretrained(folder), dtype=dtype)
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(
-        source or folder, revision=revision, code_revision=revision, trust_remote_code=bool(source)
-    )
+    trusted = {"trust_remote_code": True, "code_revision": code.code_read_at} if code else {}
+    where = {"revision": code.read_at, **trusted} if code else {}
+    config = AutoConfig.from_pretrained(local_model(code) if code else folder, **where)
     # The class itself if it is the library's: a text model inside a larger one has no entry in the automatic choice.
     if known is not None:
         return known._from_config(config, dtype=dtype)
-    return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=bool(source))
+    return AutoModelForCausalLM.from_config(config, dtype=dtype, **trusted)
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -> None:

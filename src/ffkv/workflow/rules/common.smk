@@ -21,6 +21,8 @@ from ffkv.workflow.inputs import (
     checkpoint_files,
     contents,
     corpus_files,
+    hub_repositories,
+    moves,
     tracked,
     training_settings,
 )
@@ -48,6 +50,8 @@ try:
 except UserError as error:
     raise WorkflowError(plain(str(error)))
 
+# Run to the options that name its repositories on the hub, by kind.
+HUB = {run: hub_repositories(settings) for run, settings in SETTINGS.items()}
 TRAINING = {run: training_settings(settings) for run, settings in SETTINGS.items()}
 
 
@@ -56,6 +60,7 @@ wildcard_constraints:
     split="train|validation",
     shard=r"\d+",
     group=r"\d+",
+    kind="model|dataset",
 
 
 def check_places():
@@ -78,6 +83,22 @@ def name_full_disks():
         places = full(PLACES)
     for place in places:
         say(describe_full(place), error=True)
+
+
+def say_moves():
+    """At both ends of a run: which branches are at another commit than the one that its results are made from."""
+    for run in SETTINGS:
+        for text in moves(Path("results") / run):
+            say(text, error=True)
+
+
+def commit(kind):
+    """The file with the commit of the model or the data set of the job's run, if it comes from the hub."""
+    return lambda wildcards: [
+        f"results/{wildcards.run}/commits/{kind}.json"
+        for kind in [kind]
+        if kind in HUB[wildcards.run]
+    ]
 
 
 def setting(name):

@@ -8,6 +8,7 @@ Makes: results/<run>/corpus/train.h5 and validation.h5.
 rule corpus:
     input:
         files=files_of_corpus,
+        commit=commit("dataset"),
         model="results/{run}/model",
     output:
         corpus="results/{run}/corpus/{split}.h5",
@@ -21,12 +22,13 @@ rule corpus:
     params:
         content=content_of_corpus,
         options=options("corpus"),
+        commit=repeated("commit"),
         code=code("corpus"),
     message:
         "Turn the {wildcards.split} documents of {wildcards.run} into sentences of token ids."
     shell:
         """
-        ffkv corpus {params.options} \
+        ffkv corpus {params.options} {params.commit:q} \
             --model {input.model:q} \
             --split {wildcards.split} \
             --threads {threads} \

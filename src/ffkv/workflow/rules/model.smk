@@ -9,6 +9,7 @@ rule model:
     input:
         trained=trained_checkpoint,
         files=files_of_checkpoint,
+        commit=commit("model"),
     output:
         model=directory("results/{run}/model"),
         values_file="results/{run}/values.h5",
@@ -31,12 +32,13 @@ rule model:
             "model/second_matrix",
             "model/trust_remote_code",
         ),
+        commit=repeated("commit"),
         code=code("model"),
     message:
         "Prove the feed-forward layers of {wildcards.run}, and write its values and head."
     shell:
         """
-        ffkv model {params.options} \
+        ffkv model {params.options} {params.commit:q} \
             --checkpoint {params.checkpoint:q} \
             --threads {threads} \
             --output {output.model:q} \

@@ -8,6 +8,9 @@ from ffkv.report.registry import FIGURES
 
 
 rule write_settings:
+    input:
+        commit=lambda wildcards: commit("model")(wildcards)
+        + commit("dataset")(wildcards),
     output:
         settings="results/{run}/settings.json",
     log:
@@ -19,11 +22,15 @@ rule write_settings:
         "../envs/ffkv.yaml"
     params:
         settings=lambda wildcards: json.dumps(SETTINGS[wildcards.run], sort_keys=True),
+        commit=repeated("commit"),
     message:
         "Write the complete settings of {wildcards.run}."
     shell:
         """
-        ffkv write-settings --settings {params.settings:q} --output {output.settings:q} >{log:q} 2>&1
+        ffkv write-settings {params.commit:q} \
+            --settings {params.settings:q} \
+            --output {output.settings:q} \
+            >{log:q} 2>&1
         """
 
 

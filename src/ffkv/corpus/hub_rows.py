@@ -1,0 +1,132 @@
+"""The rows of a data set of the hub, in the order of its files at one commit.
+
+What is in the hub's cache is read from there. With a limit the rest is streamed, and no more of it than the limit needs.
+Without a limit the files of the split are fetched into the cache first, so that a later start needs no hub. No copy is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ffkv.errors import UserError
+from ffkv.hub.commit import Commit
+from ffkv.hub.fetch import cached_folder, cached_names, fetch
+from ffkv.hub.messages import explain, is_offline
+from ffkv.terminal import say
+
+# What says which files are which split of which configuration.
+DESCRIPTIONS = ("README.md", "dataset_infos.json", ".huggingface.yaml")
+
+
+def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[dict[str, Any]]:
+    """Reads the rows of a split, each as a dictionary of its columns.
+
+    Args:
+        commit: the commit of the data set. A local folder has none.
+        config: name of the configuration; "default" for the default one.
+        split: name of the split.
+        limit: whether few rows are wanted, so that files are streamed; 0 for all rows.
+    Raises:
+        UserError: there is no such configuration or split, or a file is missing, damaged or cannot be fetched.
+    """
+    name = None if config == "default" else config
+    with _place(commit, name, split, limit) as (source, revision):
+        with _named(commit):
+            loaded = _datasets().load_dataset(source, name, revision=revision, split=split, streaming=True)
+            rows = iter(loaded)
+        while True:
+            with _named(commit):
+                row = next(rows, None)
+            if row is None:
+                return
+            yield row
+
+
+@contextlib.contextmanager
+def _place(commit: Commit, name: str | None, split: str, limit: int) -> Iterator[tuple[str, str | None]]:
+    """Where `datasets` reads a split: in a folder, or in the repository at a commit."""
+    if not commit.commit:
+        yield commit.repository, None
+        return
+    if not limit and not is_offline():
+        _fetch_split(commit, name, split)
+    if (folder := cached_folder(commit)) and (is_offline() or cached_names(commit) is not None):
+        with _mirror(commit, folder) as mirror:
+            missing = [file for file in _files(commit, mirror, name, split) if not (mirror / file).is_symlink()]
+            if not missing:
+                yield str(mirror), None
+                return
+        if is_offline():
+            raise UserError(
+                f"The data set {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {len(missing)} of its files"
+                f" were not fetched before, {missing[0]} for one. Fetch them first, with"
+                f" `hf download --repo-type dataset {commit.repository} --revision {commit.commit}`."
+            )
+    yield commit.repository, commit.commit
+
+
+def _fetch_split(commit: Commit, name: str | None, split: str) -> None:
+    """Fetches the files of a split, and what says which files these are."""
+    if folder := fetch(commit, lambda names: [each for each in names if each in DESCRIPTIONS]):
+        with _mirror(commit, folder) as mirror:
+            files = set(_files(commit, mirror, name, split))
+        fetch(commit, lambda names: [each for each in names if each in files or each in DESCRIPTIONS])
+
+
+@contextlib.contextmanager
+def _mirror(commit: Commit, folder: Path) -> Iterator[Path]:
+    """A folder with a link to each file of the commit that is in the cache, and an empty file for each other one.
+
+    `datasets` finds the files of a split by their names, and refuses a folder in which those of another split are missing.
+    """
+    if (names := cached_names(commit)) is None:
+        say(
+            f"The cache holds no list of the files of {commit.repository}, so that nobody can tell whether all files of"
+            " the split are there. `hf download` stores the list, too.",
+            error=True,
+            name=False,
+        )
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in names:
+            path = Path(temporary) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if (folder / name).exists():
+                path.symlink_to(folder / name)
+            else:
+                path.touch()
+        yield Path(temporary)
+
+
+def _files(commit: Commit, mirror: Path, name: str | None, split: str) -> list[str]:
+    """The files of a split; none if there is no such split, of which `load_dataset` says more."""
+    with _named(commit):
+        builder = _datasets().load_dataset_builder(str(mirror), name)
+    files = (builder.config.data_files or {}).get(split, [])
+    return [Path(file).relative_to(mirror).as_posix() for file in files]
+
+
+@contextlib.contextmanager
+def _named(commit: Commit) -> Iterator[None]:
+    """Names the data set where a library raises one of its dozens of classes, none of them because of a defect in ffkv."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        known = explain(error, "dataset", commit.repository, commit.revision) if commit.commit else ""
+        reason = known or " ".join(str(error.__cause__ or error).split())[:500] or type(error).__name__
+        raise UserError(f"The corpus {commit.repository} cannot be read: {reason}") from error
+
+
+def _datasets() -> Any:
+    """The library `datasets`, which prints nothing by itself."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the message above is enough
+    return datasets

@@ -1,0 +1,203 @@
+"""Fetches files of a commit into the hub's cache, and makes sure that they arrived whole."""
+
+import glob
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ffkv.errors import UserError
+from ffkv.hub.commit import Commit
+from ffkv.hub.messages import NAMES, endpoint, explain, is_offline, words
+from ffkv.process.progress import progress
+from ffkv.terminal import in_bytes, say
+
+# What says how weights are cut into files, or holds them whole: the first one that there is is what transformers reads.
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+SMALL = re.compile(r"[^/]+\.(json|txt|model|jinja|py|tiktoken|bpe)")
+Choose = Callable[[list[str]], list[str]]
+
+
+def fetch(commit: Commit, choose: Choose) -> Path | None:
+    """Fetches files of a commit that are not in the cache yet. Says first how much it is and where it goes.
+
+    Args:
+        commit: of a repository on the hub.
+        choose: chooses from the names of all files in the repository.
+    Returns:
+        The folder of the commit in the cache; None if the hub is not to be asked or does not answer. Then the reader has
+        to do with what is there.
+    Raises:
+        UserError: the hub refuses, or a file arrived damaged.
+    """
+    import httpx2
+    from huggingface_hub import constants, snapshot_download
+
+    if is_offline():
+        return None
+    where: Any = {"repo_type": commit.kind, "revision": commit.commit}
+    try:
+        sizes = _sizes(commit)
+        chosen = choose(sorted(sizes))
+        missing = [name for name in chosen if not _is_cached(commit, name)]
+        if missing:
+            size = sum(sizes[name] for name in missing)
+            say(
+                f"Fetching {len(missing)} files, {in_bytes(size)}, of the {NAMES[commit.kind]} {commit.repository},"
+                f" {commit}, from {endpoint()} into {constants.HF_HUB_CACHE}.",
+                error=True,
+                name=False,
+            )
+            _download(commit, missing, size)
+        # Notes the list of all files in the cache, so that later jobs ask nothing.
+        return Path(
+            snapshot_download(commit.repository, **where, allow_patterns=[glob.escape(name) for name in chosen])
+        )
+    except UserError:
+        raise
+    except httpx2.TransportError:
+        return None
+    except Exception as error:  # as in `resolve_commit`
+        raise UserError(_refusal(commit, error)) from error
+
+
+def _sizes(commit: Commit) -> dict[str, int]:
+    """Name to bytes of every file of a commit, from the cache if it has the list."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    where: Any = {"repo_type": commit.kind, "revision": commit.commit}
+    cached = _cached_tree(commit)
+    tree = HfApi().list_repo_tree(commit.repository, recursive=True, **where) if cached is None else cached
+    return {file.path: file.size for file in tree if isinstance(file, RepoFile)}
+
+
+def _is_cached(commit: Commit, name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(commit.repository, name, revision=commit.commit, repo_type=commit.kind)
+    return isinstance(found, str) and Path(found).exists()
+
+
+def _download(commit: Commit, names: list[str], size: int) -> None:
+    """Downloads files into the cache, with one bar over all of them."""
+    from huggingface_hub import hf_hub_download
+    from tqdm import tqdm
+
+    with progress(size, "B", f"fetching {commit.repository}") as bar:
+
+        class Part(tqdm):
+            """What the library takes for the bar of one file."""
+
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **{**options, "disable": True})
+                bar.update(options.get("initial", 0))
+
+            def update(self, n: float | None = 1) -> bool | None:
+                return bar.update(n)
+
+        for name in names:
+            path = hf_hub_download(
+                commit.repository, name, repo_type=commit.kind, revision=commit.commit, tqdm_class=Part
+            )
+            _check_arrived(Path(path), name, commit)
+
+
+def cached_folder(commit: Commit) -> Path | None:
+    """The folder of a commit in the cache, with the files of it that were fetched; None if there is none."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
+
+    where: Any = {"repo_type": commit.kind, "revision": commit.commit, "local_files_only": True}
+    try:
+        return Path(snapshot_download(commit.repository, **where))
+    except IncompleteSnapshotError as error:
+        return Path(error.snapshot_path)
+    except LocalEntryNotFoundError:
+        return None
+
+
+def cached_names(commit: Commit) -> list[str] | None:
+    """The names of all files of a commit, those that were not fetched, too; None if the cache does not know them."""
+    tree = _cached_tree(commit)
+    return None if tree is None else sorted(file.path for file in tree)
+
+
+def _cached_tree(commit: Commit) -> list[Any] | None:
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    try:
+        return get_cached_repo_tree(commit.repository, repo_type=commit.kind, revision=commit.commit)
+    except CachedRepoTreeNotFoundError:
+        return None
+
+
+def local_model(commit: Commit) -> str:
+    """The folder with the files of a model, which are fetched if they are not there; else the name of its repository.
+
+    Libraries that read a folder ask the hub nothing.
+
+    Raises:
+        UserError: see `fetch`.
+    """
+    folder = (fetch(commit, choose_model_files) or cached_folder(commit)) if commit.commit else None
+    return str(folder or commit.repository)
+
+
+def choose_model_files(names: list[str]) -> list[str]:
+    """What transformers reads of a model's repository: configs, tokenizer, code, and one form of the weights."""
+    small = [name for name in names if SMALL.fullmatch(name)]
+    form = next((name for name in WEIGHTS if name in names), "")
+    if form.endswith(".index.json"):
+        stem, ending = form.removesuffix(".index.json").split(".")
+        return small + [name for name in names if re.fullmatch(rf"{stem}-\d+-of-\d+\.{ending}", name)]
+    return small + ([form] if form else [])
+
+
+def damaged_files(commit: Commit) -> list[Path]:
+    """The files of a commit in the cache whose content is not what their names in the cache say, which are hashes."""
+    from huggingface_hub import scan_cache_dir
+
+    files = [
+        file
+        for repository in scan_cache_dir().repos
+        if (repository.repo_id, repository.repo_type) == (commit.repository, commit.kind)
+        for revision in repository.revisions
+        if revision.commit_hash == commit.commit
+        for file in revision.files
+    ]
+    return sorted(file.file_path for file in files if not _is_whole(file.blob_path))
+
+
+def _check_arrived(path: Path, name: str, commit: Commit) -> None:
+    blob = path.resolve()
+    if not _is_whole(blob):
+        blob.unlink()
+        path.unlink(missing_ok=True)
+        raise UserError(
+            f"{name} of {commit.repository} arrived with another content than the hub's checksum says, so it was not"
+            " kept. The network or the server changed it. Start again to fetch it anew."
+        )
+
+
+def _is_whole(blob: Path) -> bool:
+    """Whether a file in the cache has the hash that is its name: SHA-256 of large files, git's hash of small ones."""
+    if re.fullmatch(r"[0-9a-f]{64}", blob.name):
+        with blob.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == blob.name
+    if re.fullmatch(r"[0-9a-f]{40}", blob.name):
+        content = blob.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == blob.name
+    return True  # the name is no hash that is known
+
+
+def _refusal(commit: Commit, error: Exception) -> str:
+    reason = explain(error, commit.kind, commit.repository, commit.revision) or words(error)
+    return f"The {NAMES[commit.kind]} {commit.repository} cannot be fetched: {reason}"

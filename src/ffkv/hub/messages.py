@@ -1,0 +1,116 @@
+"""What went wrong with the hub, in one sentence for the person who has to mend it."""
+
+import os
+from collections.abc import Iterator
+
+NAMES = {"model": "model", "dataset": "data set"}
+ASK = "log in with `hf auth login` or set HF_TOKEN"
+
+
+def is_offline() -> bool:
+    """Whether the user forbade to ask the hub."""
+    return any(
+        os.environ.get(name, "0").lower() not in ("", "0", "false", "no", "off")
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+
+
+def endpoint() -> str:
+    """The address of the hub."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def explain(error: BaseException, kind: str, repository: str, revision: str) -> str:
+    """What is wrong and what to do, from an error of `huggingface_hub` or of a library that uses it.
+
+    Args:
+        error: what was raised. Its causes are looked at, too.
+        kind: "model" or "dataset".
+        repository: its id on the hub.
+        revision: branch, tag or commit.
+    Returns:
+        One or two sentences; "" if neither the hub nor the way to it is behind the error.
+    """
+    for cause in _causes(error):
+        if message := _explain(cause, kind, repository, revision):
+            return message
+    return ""
+
+
+def words(error: BaseException) -> str:
+    """What an error says, shortened."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _explain(error: BaseException, kind: str, repository: str, revision: str) -> str:
+    from huggingface_hub import errors
+
+    what = NAMES[kind]
+    page = f"{endpoint()}/{'datasets/' if kind == 'dataset' else ''}{repository}"
+    if isinstance(error, errors.GatedRepoError):
+        return f"it is gated. Ask for access on its page, {page}, then {ASK} of an account that has access."
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"the hub has no {what} of this name, or it is private. Check the name; if it is private, {ASK}."
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"it has no revision {revision!r}.{_revisions(kind, repository)}"
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return f"a file that belongs to it is not there: {error.response.url.path if error.response else error}."
+    if isinstance(error, errors.HFValidationError):
+        return f"{repository!r} is neither a local folder nor a name that the hub can have, such as someone/something."
+    if isinstance(error, errors.HfHubHTTPError) and (response := getattr(error, "response", None)) is not None:
+        return _explain_status(response.status_code)
+    # Offline first: the library wraps the refusal to go online in errors of its own.
+    if is_offline() and isinstance(error, errors.OfflineModeIsEnabled | errors.LocalEntryNotFoundError):
+        return (
+            "HF_HUB_OFFLINE is set, and not all of it was fetched before. Fetch it first, with"
+            f" `hf download {'--repo-type dataset ' if kind == 'dataset' else ''}{repository} --revision {revision}`."
+        )
+    if type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests"):
+        return f"the hub at {endpoint()} cannot be reached ({words(error)}). Check the network, then start again."
+    if (
+        isinstance(error, ValueError)
+        and type(error).__name__ == "JSONDecodeError"
+        and "column 1 (char 0)" in str(error)
+    ):
+        return (
+            f"what answers at {endpoint()} is not the hub, but perhaps the login page of a network. Check the network."
+        )
+    return ""
+
+
+def _explain_status(status: int) -> str:
+    if status in (401, 403):
+        return f"the hub refuses access ({status}). {ASK[0].upper()}{ASK[1:]} of an account that has access."
+    if status == 429:
+        return (
+            "the hub refuses more requests for now (429). Wait some minutes, then start again: what was fetched is"
+            f" kept. More requests are allowed if you {ASK}."
+        )
+    if status >= 500:
+        return f"the hub is out of order ({status}). Start again later: what was fetched is kept."
+    return f"the hub answered with status {status}."
+
+
+def _revisions(kind: str, repository: str) -> str:
+    """The branches and tags that there are, as a sentence; "" if the hub does not tell."""
+    from huggingface_hub import HfApi
+
+    try:
+        refs = HfApi().list_repo_refs(repository, repo_type=kind)
+    except Exception:  # the sentence before says what is wrong
+        return ""
+    names = [ref.name for ref in [*refs.branches, *refs.tags]]
+    more = f", and {len(names) - 20} more" if len(names) > 20 else ""
+    return f" It has {', '.join(names[:20])}{more}." if names else ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what caused it, the outermost first."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop(0)
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            todo += [one.__cause__, one.__context__]
