@@ -16,7 +16,7 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.hub_rows import read_rows
 from ffkv.corpus.text_files import texts
 from ffkv.errors import UserError
-from ffkv.hub.commit import Commit, given_commit
+from ffkv.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources
 from ffkv.settings.messages import shown
 
@@ -165,7 +165,7 @@ def _format(path: str) -> str:
 
 
 def _read_hub(corpus: Corpus, split: str, commit: Commit | None) -> Iterator[Document]:
-    commit = given_commit(commit, "dataset", corpus.dataset, corpus.revision)
+    commit = check_commit(commit, corpus) if commit else resolve_dataset(corpus)
     source, field = f"{corpus.dataset}:{split}", corpus.text_field
     for index, row in enumerate(read_rows(commit, corpus.config, split, corpus.limit)):
         if field not in row and not index:

@@ -8,7 +8,7 @@ from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents, source_files
 from ffkv.errors import UserError
 from ffkv.files.steady import unchanged
-from ffkv.hub.commit import Commit, given_commit
+from ffkv.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.read import load_tokenizer
@@ -42,7 +42,7 @@ def encode_corpus(
             f" {anatomy.vocabulary} tokens. Set corpus.bos to 'never', or mend the tokenizer."
         )
     if settings.dataset not in (EMBEDDED, "files"):
-        commit = given_commit(commit, "dataset", settings.dataset, settings.revision)
+        commit = check_commit(commit, settings) if commit else resolve_dataset(settings)
     with unchanged(source_files(settings, split)):
         encoded = encode(
             read_documents(settings, split, commit),

@@ -5,24 +5,26 @@ from typing import Any
 
 import click
 
-from ffkv.options import output_option
+from ffkv.options import output_option, setting
+from ffkv.settings import Corpus, Model, section
 from ffkv.terminal import say
 
 
 @click.command()
-@click.option("--kind", type=click.Choice(["model", "dataset"]), required=True, help="Kind of the repository.")
-@click.option("--repository", required=True, help="Its id on the hub.")
-@click.option("--revision", default="main", show_default=True, help="Branch, tag or commit.")
-@click.option(
-    "--trust-remote-code/--no-trust-remote-code", help="The model's own Python code is run, so its commit counts, too."
-)
+@click.option("--kind", type=click.Choice(["model", "dataset"]), required=True, help="What to ask for.")
+@setting(Model, "checkpoint", "adapter", "adapter_revision", "trust_remote_code")
+@setting(Corpus, "dataset")
+@click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of the model or data set.")
 @output_option("File to write, commits/<kind>.json.")
-def resolve_commit(kind: Any, repository: str, revision: str, trust_remote_code: bool, output: Path) -> None:
-    """Ask the hub at which commit a branch is, and write it down. What is given this file reads this commit."""
+def resolve_commit(kind: str, dataset: str, revision: str, output: Path, **options: Any) -> None:
+    """Ask the hub at which commit a model or a data set is, and write it down. `--commit` of other commands reads it."""
     from ffkv.files.atomic import atomic
-    from ffkv.hub import commit
+    from ffkv.hub.commit import resolve_dataset, resolve_model, write_commit
 
-    found = commit.resolve_commit(kind, repository, revision, trust_remote_code)
+    if kind == "model":
+        commit = resolve_model(section(Model, revision=revision, **options))
+    else:
+        commit = resolve_dataset(section(Corpus, dataset=dataset, revision=revision))
     with atomic(output) as temporary:
-        commit.write_commit(temporary, found)
-    say(f"{repository}: {found}")
+        write_commit(temporary, commit)
+    say(f"{commit.repository}: {commit}")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
 from ffkv.hub.messages import NAMES, explain, is_offline, words
+from ffkv.settings import Corpus, Model
 from ffkv.terminal import say
 
 Kind = Literal["model", "dataset"]
@@ -27,6 +28,9 @@ class Commit:
         revision: branch, tag or commit, as in the settings.
         commit: 40 hexadecimal digits; "" for a local folder.
         code: other repositories whose Python code the model runs, and their commits.
+        adapter: id or folder of the adapter that is merged into the model; "" for none.
+        adapter_revision: its branch, tag or commit, as in the settings.
+        adapter_commit: its commit; "" for a local folder.
     """
 
     kind: Kind
@@ -34,6 +38,9 @@ class Commit:
     revision: str
     commit: str = ""
     code: dict[str, str] = field(default_factory=dict)
+    adapter: str = ""
+    adapter_revision: str = "main"
+    adapter_commit: str = ""
 
     @property
     def read_at(self) -> str:
@@ -44,6 +51,11 @@ class Commit:
     def code_read_at(self) -> str:
         """What libraries take as `code_revision`."""
         return next(iter(self.code.values()), self.read_at)
+
+    @property
+    def of_adapter(self) -> "Commit":
+        """The commit of the adapter."""
+        return Commit("model", self.adapter, self.adapter_revision, self.adapter_commit)
 
     def __str__(self) -> str:
         """The revision and the commit, for a person."""
@@ -65,23 +77,32 @@ def may_be_on_hub(name: str) -> bool:
     return not name.startswith((".", "/", "~")) and name.count("/") <= 1
 
 
-def resolve_commit(kind: Kind, repository: str, revision: str, trust_remote_code: bool = False) -> Commit:
-    """Asks the hub which commit a branch or tag is at now. Without the hub, it is the one that was fetched last.
+def resolve_dataset(settings: Corpus) -> Commit:
+    """Asks the hub which commit a data set is at now. See `resolve_model`."""
+    return _resolve_repository("dataset", settings.dataset, settings.revision)
 
-    Args:
-        kind: "model" or "dataset".
-        repository: id on the hub, or a local folder, which has no commits.
-        revision: branch, tag or commit.
-        trust_remote_code: the model may run Python code, whose commit is needed too if it is in another repository.
+
+def resolve_model(settings: Model) -> Commit:
+    """Asks the hub which commits a model is at now, with its adapter and its code in other repositories.
+
+    A local folder has no commits. Without the hub, they are those that were fetched last.
+
     Raises:
         UserError: there is no such repository or revision, it may not be read, or the hub cannot be reached and nothing
             was fetched before.
     """
-    if is_local(repository):
-        _say_what_is_hidden(kind, repository)
-        return Commit(kind, repository, revision)
-    commit = Commit(kind, repository, revision, _resolve(kind, repository, revision))
-    return dataclasses.replace(commit, code=_code_elsewhere(commit)) if trust_remote_code else commit
+    commit = _resolve_repository("model", settings.checkpoint, settings.revision)
+    code = _code_elsewhere(commit) if commit.commit and settings.trust_remote_code else {}
+    if not settings.adapter:
+        return dataclasses.replace(commit, code=code)
+    adapter = _resolve_repository("model", settings.adapter, settings.adapter_revision)
+    return dataclasses.replace(
+        commit,
+        code=code,
+        adapter=settings.adapter,
+        adapter_revision=settings.adapter_revision,
+        adapter_commit=adapter.commit,
+    )
 
 
 def write_commit(path: Path, commit: Commit) -> None:
@@ -102,18 +123,21 @@ def read_commit(path: Path | str) -> Commit:
         raise UserError(f"{path} cannot be read ({error}). Make it again: `ffkv resolve-commit`.") from error
 
 
-def given_commit(commit: Commit | None, kind: Kind, repository: str, revision: str, trusted: bool = False) -> Commit:
-    """The commit that a step was given, or else the one that the hub names now.
+def check_commit(commit: Commit, settings: Model | Corpus) -> Commit:
+    """Returns a commit, if it is of the repository that the settings name.
 
     Raises:
-        UserError: the commit is of another repository or revision; or see `resolve_commit`.
+        UserError: it is of another one.
     """
-    if commit is None:
-        return resolve_commit(kind, repository, revision, trusted)
-    if (commit.kind, commit.repository, commit.revision) != (kind, repository, revision):
+    if isinstance(settings, Model):
+        named = ("model", settings.checkpoint, settings.revision, settings.adapter, settings.adapter_revision)
+    else:
+        named = ("dataset", settings.dataset, settings.revision, "", "main")
+    found = (commit.kind, commit.repository, commit.revision, commit.adapter, commit.adapter_revision)
+    if found != named:
         raise UserError(
-            f"The given commit is of the {NAMES[commit.kind]} {commit.repository}, revision {commit.revision}, but the"
-            f" settings name the {NAMES[kind]} {repository}, revision {revision}. Resolve the commit again."
+            f"The given commit is of {' '.join(found)}, but the settings name {' '.join(named)}. Resolve it again:"
+            " `ffkv resolve-commit`."
         )
     return commit
 
@@ -130,6 +154,13 @@ def find_move(commit: Commit) -> str:
     except Exception:  # nothing is read from the hub here: without an answer there is nothing to say
         return ""
     return now if now and now != commit.commit else ""
+
+
+def _resolve_repository(kind: Kind, repository: str, revision: str) -> Commit:
+    if is_local(repository):
+        _say_what_is_hidden(kind, repository)
+        return Commit(kind, repository, revision)
+    return Commit(kind, repository, revision, _resolve(kind, repository, revision))
 
 
 def _resolve(kind: Kind, repository: str, revision: str) -> str:

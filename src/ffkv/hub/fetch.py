@@ -19,6 +19,8 @@ WEIGHTS = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
 )
 SMALL = re.compile(r"[^/]+\.(json|txt|model|jinja|py|tiktoken|bpe)")
 Choose = Callable[[list[str]], list[str]]
@@ -125,7 +127,7 @@ def cached_folder(commit: Commit) -> Path | None:
 
 def cached_names(commit: Commit) -> list[str] | None:
     """The names of all files of a commit, those that were not fetched, too; None if the cache does not know them."""
-    tree = _cached_tree(commit)
+    tree = _cached_tree(commit) if commit.commit else None
     return None if tree is None else sorted(file.path for file in tree)
 
 
@@ -139,16 +141,26 @@ def _cached_tree(commit: Commit) -> list[Any] | None:
         return None
 
 
-def local_model(commit: Commit) -> str:
+def local_model(commit: Commit, choose: Choose | None = None) -> str:
     """The folder with the files of a model, which are fetched if they are not there; else the name of its repository.
 
     Libraries that read a folder ask the hub nothing.
 
+    Args:
+        commit: the commit; a local folder has none.
+        choose: chooses the files; None for all that a model is made of.
     Raises:
         UserError: see `fetch`.
     """
-    folder = (fetch(commit, choose_model_files) or cached_folder(commit)) if commit.commit else None
+    folder = (fetch(commit, choose or choose_model_files) or cached_folder(commit)) if commit.commit else None
     return str(folder or commit.repository)
+
+
+def choose_config_files(names: list[str]) -> list[str]:
+    """What tells how a model is built, without its weights."""
+    return [
+        name for name in names if name in ("config.json", "adapter_config.json") or re.fullmatch(r"[^/]+\.py", name)
+    ]
 
 
 def choose_model_files(names: list[str]) -> list[str]:

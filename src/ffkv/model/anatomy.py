@@ -168,6 +168,9 @@ class Anatomy:
         head_chain: the modules of a head that is a chain of plain modules, in order; [] for any other head.
         commit: the commit on the hub that was read, 40 hexadecimal digits; "" for a local folder.
         code: other repositories whose Python code the model runs, and their commits.
+        adapter: folder or hub id of the adapter that is merged into the weights; "" for none.
+        adapter_revision: its branch, tag or commit on the hub, as in the settings.
+        adapter_commit: its commit on the hub; "" for a local folder.
     """
 
     checkpoint: str
@@ -191,6 +194,9 @@ class Anatomy:
     head_chain: list[HeadModule] = field(default_factory=list)
     commit: str = ""
     code: dict[str, str] = field(default_factory=dict)
+    adapter: str = ""
+    adapter_revision: str = "main"
+    adapter_commit: str = ""
 
     @property
     def head_spec(self) -> HeadSpec:
@@ -205,7 +211,8 @@ class Anatomy:
     @property
     def source(self) -> Commit:
         """The commit of the hub that the model is read from, if it comes from there."""
-        return Commit("model", self.checkpoint, self.revision, self.commit, self.code)
+        names = ("revision", "commit", "code", "adapter", "adapter_revision", "adapter_commit")
+        return Commit("model", self.checkpoint, **{name: getattr(self, name) for name in names})
 
     @property
     def identity(self) -> dict[str, str]:
@@ -213,6 +220,7 @@ class Anatomy:
         return {
             "model": self.checkpoint,
             **({"model_revision": self.revision, "model_commit": self.commit} if self.commit else {}),
+            **({"adapter": self.adapter, "adapter_commit": self.adapter_commit} if self.adapter else {}),
             "model_hash": self.model_hash,
             "tokenizer_hash": self.tokenizer_hash,
             "dtype": self.dtype,

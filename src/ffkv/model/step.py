@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from ffkv.errors import UserError
 from ffkv.files.provenance import versions
 from ffkv.files.steady import files_in, unchanged
-from ffkv.hub.commit import Commit, given_commit
+from ffkv.hub.commit import Commit, check_commit, resolve_model
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.config import configured_activation
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash, weights_hash
@@ -85,7 +85,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
     """
     check_checkpoint(settings.checkpoint)
-    commit = given_commit(commit, "model", settings.checkpoint, settings.revision, settings.trust_remote_code)
+    commit = check_commit(commit, settings) if commit else resolve_model(settings)
     with unchanged(files_in(settings.checkpoint)):
         model = load_checkpoint(settings, commit)
         tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code)
@@ -97,6 +97,9 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         revision=settings.revision,
         commit=commit.commit,
         code=commit.code,
+        adapter=commit.adapter,
+        adapter_revision=commit.adapter_revision,
+        adapter_commit=commit.adapter_commit,
         dtype=str(model.dtype).removeprefix("torch."),
         trust_remote_code=settings.trust_remote_code,
         architecture=spec.architecture,

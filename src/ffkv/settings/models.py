@@ -22,6 +22,10 @@ class Model(Section):
     (`model.pt` and `dict.txt`), or a hub id. `embedded` means the small GPT-2 that the workflow trains."""
     revision: str = Field("main", min_length=1)
     """Branch, tag or commit of the hub repository. The training steps of Pythia are revisions."""
+    adapter: str = ""
+    """A PEFT adapter, such as a LoRA, that is merged into the model: a local folder or a hub id. Empty means none."""
+    adapter_revision: str = Field("main", min_length=1)
+    """Branch, tag or commit of the adapter's hub repository."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     """Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, the report shows
     how it changes the trigger examples."""

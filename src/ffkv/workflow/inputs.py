@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.steady import files_in
 from ffkv.hub.commit import find_move, is_local, may_be_on_hub, read_commit
+from ffkv.options import command_line
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources, section
 
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
@@ -31,9 +31,10 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
         No files if the run trains its own model, if the checkpoint is a hub id, or if its folder cannot be read: then
         `ffkv model` says why.
     """
-    checkpoint = settings["model"]["checkpoint"]
+    checkpoint, adapter = settings["model"]["checkpoint"], settings["model"]["adapter"]
     try:
-        return [] if checkpoint == EMBEDDED else [str(path) for path in files_in(checkpoint)]
+        adapter_files = [str(path) for path in files_in(adapter)] if adapter else []
+        return ([] if checkpoint == EMBEDDED else [str(path) for path in files_in(checkpoint)]) + adapter_files
     except (OSError, ValueError):
         return []
 
@@ -63,10 +64,10 @@ def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
     """
     model, corpus, found = settings["model"], settings["corpus"], {}
     if model["checkpoint"] != EMBEDDED and not is_local(model["checkpoint"]) and may_be_on_hub(model["checkpoint"]):
-        code = "--trust-remote-code" if model["trust_remote_code"] else "--no-trust-remote-code"
-        found["model"] = shlex.join(["--repository", model["checkpoint"], "--revision", model["revision"], code])
+        names = ("checkpoint", "revision", "adapter", "adapter_revision", "trust_remote_code")
+        found["model"] = command_line(settings, *(f"model/{name}" for name in names))
     if corpus["dataset"] not in (EMBEDDED, "files") and not is_local(corpus["dataset"]):
-        found["dataset"] = shlex.join(["--repository", corpus["dataset"], "--revision", corpus["revision"]])
+        found["dataset"] = command_line(settings, "corpus/dataset", "corpus/revision")
     return found
 
 

@@ -40,7 +40,7 @@ def load(model_folder: Path | str, device: str = "auto") -> LoadedModel:
         UserError: the checkpoint is gone, or its weights or its config have changed since the proof.
     """
     anatomy = read_anatomy(model_folder)
-    names = ("checkpoint", "revision", "dtype", "trust_remote_code")
+    names = ("checkpoint", "revision", "adapter", "adapter_revision", "dtype", "trust_remote_code")
     settings = Model.model_validate({name: getattr(anatomy, name) for name in names})
     model: Any = load_checkpoint(settings, anatomy.source)
     if weights_hash(model) != anatomy.model_hash:

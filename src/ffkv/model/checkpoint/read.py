@@ -11,9 +11,10 @@ from ffkv.errors import UserError
 from ffkv.fairseq import checkpoint as fairseq
 from ffkv.files.checksums import verify_sum
 from ffkv.files.steady import files_in
-from ffkv.hub.commit import Commit, given_commit, may_be_on_hub
-from ffkv.hub.fetch import damaged_files, local_model
+from ffkv.hub.commit import Commit, check_commit, may_be_on_hub, resolve_model
+from ffkv.hub.fetch import cached_names, choose_config_files, damaged_files, local_model
 from ffkv.hub.messages import explain
+from ffkv.model.checkpoint.forms import merge_adapter, refuse_other_forms, unpacking
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.experts.record import layout_of
 from ffkv.settings import EMBEDDED, Model
@@ -33,10 +34,12 @@ def load_checkpoint(settings: Model, commit: Commit | None = None) -> PreTrained
         UserError: there is no such checkpoint, it is no causal language model, or weights are missing, packed or not finite.
     """
     check_checkpoint(settings.checkpoint)
-    commit = given_commit(commit, "model", settings.checkpoint, settings.revision, settings.trust_remote_code)
+    commit = check_commit(commit, settings) if commit else resolve_model(settings)
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
     local = fairseq.is_fairseq(settings.checkpoint)
     model = fairseq.load_model(settings) if local else _from_transformers(settings, commit)
+    if commit.adapter:
+        model = merge_adapter(model, commit.of_adapter)
     if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
     for name, parameter in model.named_parameters():
@@ -54,26 +57,27 @@ def _from_transformers(settings: Model, commit: Commit) -> PreTrainedModel:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     source = local_model(commit)
+    refuse_other_forms(settings.checkpoint, Path(source), cached_names(commit))
     _refuse_absurd(settings, commit)
+    packed = unpacking(_config_of(settings, commit), settings.checkpoint)
     loaded: Any  # a tuple, which the library's types do not say
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
             source,
             **_where(settings, commit),
+            **packed,
             dtype=settings.dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # `_check_weights` refuses them by name
         )
     except Exception as error:  # the library raises many classes for a wrong name or file
-        method = _quantisation(settings, commit)
-        problem = f"is quantised ({method}), and its weights cannot be unpacked" if method else "cannot be loaded"
         raise UserError(
-            f"The checkpoint {settings.checkpoint} {problem} as a causal language model: {_reason(error, commit)}"
+            f"The checkpoint {settings.checkpoint} cannot be loaded as a causal language model: {_reason(error, commit)}"
         ) from error
     model, info = loaded
     for config in (model.config, model.config.get_text_config(decoder=True)):
         config.output_attentions = False  # nobody reads them, and some attention codes refuse to be saved with them
-    _check_weights(settings, commit, model, info)
+    _check_weights(settings, model, info)
     if any(layout_of(module) is not None for module in model.modules()) and hasattr(
         model, "set_experts_implementation"
     ):
@@ -81,7 +85,7 @@ def _from_transformers(settings: Model, commit: Commit) -> PreTrainedModel:
     return model
 
 
-def _check_weights(settings: Model, commit: Commit, model: PreTrainedModel, info: dict[str, Any]) -> None:
+def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]) -> None:
     """Refuses tensors of another shape, feed-forward layers left over, packed and missing weights."""
     checkpoint = f"The checkpoint {settings.checkpoint}"
     if info["mismatched_keys"]:
@@ -96,7 +100,7 @@ def _check_weights(settings: Model, commit: Commit, model: PreTrainedModel, info
     packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
     if packed:
         raise UserError(
-            f"{checkpoint} is quantised ({_quantisation(settings, commit) or 'unknown method'}) and hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
+            f"{checkpoint} hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
         )
     if info["missing_keys"]:
         raise UserError(
@@ -121,13 +125,16 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
     """
     if fairseq.is_fairseq(settings.checkpoint):
         return fairseq.load_model(settings, with_weights=False)
-    commit = given_commit(commit, "model", settings.checkpoint, settings.revision, settings.trust_remote_code)
+    commit = check_commit(commit, settings) if commit else resolve_model(settings)
     from transformers import AutoConfig, AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
+    source = local_model(commit, choose_config_files)
+    refuse_other_forms(settings.checkpoint, Path(source), cached_names(commit))
     _refuse_absurd(settings, commit)
+    unpacking(_config_of(settings, commit), settings.checkpoint)  # refuses what cannot be read
     try:
-        config = AutoConfig.from_pretrained(settings.checkpoint, **_where(settings, commit))
+        config = AutoConfig.from_pretrained(source, **_where(settings, commit))
         text = config.get_text_config(decoder=True)
         dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
         with torch.device("meta"):
@@ -151,13 +158,6 @@ def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
         return isinstance(model.get_submodule(blocks[1]), torch.nn.ModuleList)
     except AttributeError:
         return False
-
-
-def _quantisation(settings: Model, commit: Commit) -> str:
-    """The method by which a checkpoint says that it is quantised; "" if it says none."""
-    method = _config_of(settings, commit).get("quantization_config") or {}
-    method = method if isinstance(method, dict) else {"quant_method": str(method)}
-    return str(method.get("quant_method", "unknown method")) if method else ""
 
 
 def _refuse_absurd(settings: Model, commit: Commit) -> None:
@@ -205,6 +205,7 @@ def check_checkpoint(checkpoint: str) -> None:
             "The embedded model is not trained yet. Run snakemake or `ffkv train`, then name the checkpoint folder that it wrote."
         )
     if path.is_dir():
+        refuse_other_forms(checkpoint, path)
         if not (path / "config.json").is_file() and not fairseq.is_fairseq(path):
             raise UserError(
                 f"The folder {checkpoint} is no checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."

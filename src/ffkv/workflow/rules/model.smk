@@ -28,6 +28,8 @@ rule model:
         content=content_of_checkpoint,
         options=options(
             "model/revision",
+            "model/adapter",
+            "model/adapter_revision",
             "model/dtype",
             "model/second_matrix",
             "model/trust_remote_code",

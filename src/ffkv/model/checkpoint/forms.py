@@ -1,0 +1,96 @@
+"""The forms in which weights are published: plain, quantised, as an adapter, as GGUF. What can be read of them, and how."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ffkv.errors import UserError
+from ffkv.files.steady import files_in
+from ffkv.hub.commit import Commit
+from ffkv.hub.fetch import local_model
+from ffkv.hub.messages import words
+
+# Methods whose weights transformers turns back into plain ones by itself, and what tells it to.
+UNPACKED = {"mxfp4": "Mxfp4Config", "fp8": "FineGrainedFP8Config", "mxfp8": "FineGrainedFP8Config"}
+
+
+def quantisation_of(config: dict[str, Any]) -> str:
+    """The method by which a config says that its weights are quantised, such as "gptq"; "" if it says none."""
+    method = config.get("quantization_config") or {}
+    method = method if isinstance(method, dict) else {"quant_method": str(method)}
+    return str(method.get("quant_method", "unknown method")) if method else ""
+
+
+def unpacking(config: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+    """What `from_pretrained` is told so that it turns quantised weights back into plain ones; {} for plain ones.
+
+    Raises:
+        UserError: the weights are quantised by a method that leaves them packed.
+    """
+    import transformers
+
+    method = quantisation_of(config)
+    if not method:
+        return {}
+    if method not in UNPACKED:
+        raise UserError(
+            f"The checkpoint {checkpoint} is quantised ({method}). ffkv reads the weights themselves, and unpacks"
+            f" {', '.join(UNPACKED)} only: use the unquantised model that it was made from."
+        )
+    return {"quantization_config": getattr(transformers, UNPACKED[method])(dequantize=True)}
+
+
+def refuse_other_forms(checkpoint: str, folder: Path, names: list[str] | None = None) -> None:
+    """Refuses a folder or repository that holds no model of its own, by the names of its files.
+
+    Args:
+        checkpoint: as in the settings.
+        folder: where its files are. One that does not exist is left to others.
+        names: names of its files if some of them are elsewhere; None for those in the folder.
+    Raises:
+        UserError: it holds an adapter, or a model in the GGUF form; says what to do.
+    """
+    names = [file.name for file in files_in(folder)] if names is None else names
+    if "config.json" in names:
+        return
+    if "adapter_config.json" in names:
+        base = _base_of(folder / "adapter_config.json")
+        raise UserError(
+            f"{checkpoint} is a PEFT adapter{f' of {base}' if base else ''}, not a whole model. Set model.checkpoint to"
+            f" {base or 'the model that it adapts'} and model.adapter to {checkpoint}."
+        )
+    if packed := [name for name in names if name.lower().endswith(".gguf")]:
+        raise UserError(
+            f"{checkpoint} holds a model in the GGUF form ({packed[0]}), whose weights are quantised. Use the model that it"
+            " was made from, as safetensors."
+        )
+
+
+def merge_adapter(model: PreTrainedModel, commit: Commit) -> PreTrainedModel:
+    """Merges a PEFT adapter into the weights of a model, in the model's type.
+
+    Args:
+        model: the model, whose weights change.
+        commit: the adapter: a local folder, or a commit on the hub.
+    Raises:
+        UserError: the adapter cannot be read, is of another model, or cannot be merged.
+    """
+    from peft import PeftModel
+
+    source = local_model(commit)
+    try:
+        adapted: Any = PeftModel.from_pretrained(model, source, revision=commit.read_at)
+        return adapted.merge_and_unload(safe_merge=True)
+    except Exception as error:  # the library raises many classes for a wrong folder, shape or kind of adapter
+        raise UserError(
+            f"The adapter {commit.repository} cannot be merged into this {type(model).__name__}: {words(error)}"
+        ) from error
+
+
+def _base_of(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"] or "")
+    except (OSError, ValueError, KeyError, TypeError):  # the sentence does without it
+        return ""
