@@ -12,9 +12,12 @@ from content, message and history alone. `hub.tokens` says which repositories a 
 Requests: `hub.requests` is a list of what was asked and answered, in the order of arrival; `hub.asked(pattern)` and
 `hub.sent(pattern)` select by path; `hub.requests.clear()` begins anew.
 
-Faults: `hub.fail(pattern, kind, times, method, after)` spoils answers whose path matches; `hub.when(pattern, action)` does
-something when a path is asked for, as a push in the middle of a download; `hub.stop()` takes the hub off the network, and
-`hub.start()` brings it back under the same address.
+Faults: `hub.fail(pattern, kind, times, method, after)` spoils answers whose path matches. Kinds: a status, "garbage",
+"checksum" (one byte is another), "html" (a login page with status 200), "truncate", "stall", "stall halfway", "reset".
+`hub.when(pattern, action)` does something when a path is asked for, as a push in the middle of a run. `hub.stop()` takes the
+hub off the network, and `hub.start()` brings it back under the same address.
+
+`hub.environment(cache)` is the environment of a child process. `hub.contents` makes tiny models and data sets.
 
 Emulated: information on repositories, trees with pages, paths, refs, commits, files with ranges, gates, private ones; with
 `hub.redirects` also the redirects to the cache of small files and to the storage of large files on another host. Not

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -121,7 +122,7 @@ def test_a_stopped_hub_closes_what_stalls_and_comes_back_under_its_address(hub):
     reader = threading.Thread(target=read)
     reader.start()
     while not hub.requests:
-        pass
+        time.sleep(0.01)
     url = hub.url
     hub.stop()
     reader.join(10)
