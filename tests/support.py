@@ -159,8 +159,10 @@ def detector_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def snakemake(directory: Path, configfile: Path | str, *arguments: str) -> subprocess.CompletedProcess:
-    """Runs the workflow with results in a folder of its own."""
+def snakemake(
+    directory: Path, configfile: Path | str, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess:
+    """Runs the workflow with results in a folder of its own. environment: None for this one's, without the hub."""
     command = ["snakemake", "--snakefile", ROOT / "Snakefile", "--directory", directory, "--configfile", configfile]
     command += [
         "--workflow-profile",
@@ -173,7 +175,7 @@ def snakemake(directory: Path, configfile: Path | str, *arguments: str) -> subpr
         "--show-failed-logs",
         *arguments,
     ]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    environment = environment or {**os.environ, "HF_HUB_OFFLINE": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
 
 
