@@ -56,6 +56,13 @@ def test_settings_that_contradict_each_other_are_refused(run):
         run("a b\n", "--dataset", "some/data", "--validation", "a", "--validation", "b")
 
 
+def test_text_to_the_letter_is_not_changed_by_another_setting(run):
+    with pytest.raises(UserError, match=r"detokenize is true and corpus\.white_space is 'keep'"):
+        run("a b\n", "--white-space", "keep", "--detokenize")
+    path, _ = run("  a  b\n c d \n", "--white-space", "keep", "--pretokenized", "--validation", "x")
+    assert list(read_corpus(path).texts) == ["  a  b", " c d "]
+
+
 def test_train_and_validation_share_the_documents_where_there_is_no_validation_split(run):
     text = "\n".join(f"a {b} {c} {d}" for b in "abcdefgh" for c in "abcdefgh" for d in "ab")
     train, validation = (

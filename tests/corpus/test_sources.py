@@ -45,6 +45,19 @@ def test_a_line_of_a_text_file_is_a_document(file):
     assert texts(path) == ["one. two.", "", " three", "four 😀"]
 
 
+def test_line_breaks_of_a_text_file_are_kept_if_white_space_is(file):
+    content = "\ufeff  one\r\n\ttwo \r\n\r\n  three\rfour\n"
+    path = file("a.txt", content)
+    kept = {unit: texts(path, txt_document=unit, white_space="keep") for unit in ("line", "paragraph", "file")}
+    assert kept == {
+        "line": ["  one", "\ttwo ", "", "  three", "four"],
+        "paragraph": ["  one\r\n\ttwo ", "  three\rfour"],
+        "file": [content[1:]],
+    }
+    assert texts(path, txt_document="paragraph") == ["  one\n\ttwo ", "  three\nfour"]
+    assert texts(path, txt_document="file") == ["  one\n\ttwo \n\n  three\nfour\n"]
+
+
 def test_names_say_which_file_and_row(file):
     path = file("a.txt", "one\ntwo\n")
     corpus = Corpus(dataset="files", train=[str(path)], validation=[str(path)])

@@ -76,7 +76,9 @@ def _read_sources(corpus: Corpus, sources: list[str]) -> Iterator[Document]:
 def _read_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
     for path in find_files(patterns):
         kind = _format(path)
-        for index, text in enumerate(texts(path, kind, corpus.text_field, corpus.txt_document)):
+        for index, text in enumerate(
+            texts(path, kind, corpus.text_field, corpus.txt_document, corpus.white_space == "keep")
+        ):
             yield Document(f"{path}:{index}", text or "")
 
 

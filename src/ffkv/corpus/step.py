@@ -41,10 +41,8 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
             read_documents(settings, split),
             tokenizer,
             anatomy.context - len(bos),
-            settings.splitter,
-            settings.pretokenized,
-            settings.long_sentences,
-            settings.deduplicate,
+            settings,
+            bos,
         )
     if len(encoded.ids) < 2:
         raise UserError(

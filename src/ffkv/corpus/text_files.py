@@ -39,7 +39,7 @@ FOREIGN = {
 }
 
 
-def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
+def texts(path: str, kind: str, field: str, unit: str, keep: bool = False) -> Iterator[str | None]:
     """Reads the texts of a file, in their order; None for a row without a text.
 
     Args:
@@ -47,6 +47,7 @@ def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
         kind: "text", "json", "csv" or "parquet".
         field: the field of a row that contains the text; not used for the kind "text".
         unit: the unit that is one text in a file of the kind "text": "line", "paragraph" or "file".
+        keep: whether line breaks within such a unit stay as they are. Otherwise each one becomes a line feed.
     Raises:
         UserError: the file cannot be read, is damaged or is of another kind; or the field does not exist or does not
             contain text.
@@ -62,7 +63,8 @@ def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
                 # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
                 if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
                     plain.read(len(BOM_UTF8))
-                stream = TextIOWrapper(plain, "utf-8", errors="replace", newline="" if kind == "csv" else None)
+                newline = "" if kind == "csv" or keep else None
+                stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
                 yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)
     except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz
         raise _unreadable(path, getattr(error, "strerror", None) or error) from error
@@ -117,23 +119,28 @@ def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
             )
         yield text
         return
-    lines = (line.removesuffix("\n") for line in _lines(path, stream))
-    yield from lines if unit == "line" else _paragraphs(path, lines)
+    lines = _lines(path, stream)
+    yield from map(_without_end, lines) if unit == "line" else _paragraphs(path, lines)
 
 
 def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
     paragraph, length = [], 0
     for number, line in enumerate(lines, 1):
-        if line:
+        if _without_end(line):
             paragraph.append(line)
-            length += len(line) + 1
+            length += len(line)
             if length > MAX_CHARACTERS:
                 raise _unreadable(path, f"the paragraph is longer than {MAX_CHARACTERS:,} characters", number)
         elif paragraph:
-            yield "\n".join(paragraph)
+            yield _without_end("".join(paragraph))
             paragraph, length = [], 0
     if paragraph:
-        yield "\n".join(paragraph)
+        yield _without_end("".join(paragraph))
+
+
+def _without_end(line: str) -> str:
+    """A line without its line break: a line feed, a carriage return, or both. Others are not read as line breaks here."""
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 def _csv(path: str, stream: TextIO, field: str) -> Iterator[str]:

@@ -105,10 +105,9 @@ def _sample(source: Corpus, split: str, corpus: Corpus, tokenizer: Any, longest:
     del reader  # it holds the file open
     first = documents[: 1 + sum(size < SAMPLE_BYTES for size in accumulate(sizes))]
     reading, share = time.process_time() - start, share * sum(sizes[: len(first)]) / max(sum(sizes), 1)
-    rest = (corpus.splitter, corpus.pretokenized, corpus.long_sentences, corpus.deduplicate)
-    encode([Document("", "A first word.")], tokenizer, longest, *rest)  # loads what the first call loads
+    encode([Document("", "A first word.")], tokenizer, longest, corpus)  # loads what the first call loads
     start = time.process_time()
-    encoded = encode(first, tokenizer, longest, *rest)
+    encoded = encode(first, tokenizer, longest, corpus)
     seconds = time.process_time() - start + reading * len(first) / max(len(documents), 1)
     tokens, size = float(sum(map(len, encoded.ids))), float(sum(sizes[: len(first)]))
     if not tokens:

@@ -85,6 +85,10 @@ class Corpus(Section):
     decides for each document."""
     text_field: str = Field("text", min_length=1)
     """Name of the field or column that contains the text."""
+    white_space: Literal["collapse", "keep"] = "collapse"
+    """White space of the text. `collapse`: each run of it becomes one blank, and none is at the ends of a sentence; with
+    `pretokenized`, only the ends change. `keep`: every character stays as it is in the source, as code and chats need it.
+    The sentences of a document, put together, are then the document."""
     txt_document: Literal["line", "paragraph", "file"] = "line"
     """Unit of a txt file that counts as one document: a `line` (as in WikiText), a `paragraph` (wrapped text that an
     empty line ends), or the whole `file`."""
@@ -96,7 +100,8 @@ class Corpus(Section):
     text between two spaces."""
     detokenize: bool = False
     """Turn text whose words are separated by spaces, as in WikiText, back into text as people write it: `state @-@ of`
-    becomes `state-of`. Models that were trained on raw text read it better. Leave `pretokenized` off then."""
+    becomes `state-of`. Models that were trained on raw text read it better. Leave `pretokenized` off then, and
+    `white_space` at `collapse`."""
     long_sentences: Literal["windows", "drop"] = "windows"
     """How to treat sentences that are longer than the context of the model: cut them into `windows`, or `drop` them."""
     bos: Literal["auto", "always", "never"] = "auto"
@@ -109,12 +114,17 @@ class Corpus(Section):
     """Maximum number of documents per split. 0 means all documents."""
 
     def contradictions(self) -> list[str]:
-        """Files need names. A hub data set has one name per split. Text is not both split into words and put together."""
+        """Files need names. A hub data set has one name per split. Text is not both changed and kept."""
         problems = []
         if self.detokenize and self.pretokenized:
             problems.append(
                 "corpus.detokenize and corpus.pretokenized are both true: after detokenize, words are no longer separated"
                 " by spaces, so pretokenized must be false"
+            )
+        if self.detokenize and self.white_space == "keep":
+            problems.append(
+                "corpus.detokenize is true and corpus.white_space is 'keep': detokenize takes blanks out of the text, so"
+                " white_space must be 'collapse'"
             )
         if self.dataset not in (EMBEDDED, "files"):
             problems += [
