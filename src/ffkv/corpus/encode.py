@@ -144,7 +144,7 @@ def _encode_chunk(
     documents: list[Document],
 ) -> _Chunk:
     """Splits and encodes some documents. It depends on nothing else, so any process can do it."""
-    chunk = _Chunk(*(np.empty(0, np.int32) for _ in range(2)), [], [], [], [], Counter())
+    chunk = _Chunk(flatten([]), flatten([]), [], [], [], [], Counter())
     ids, ends = [], []
     for batch in _batches(_split_documents(documents, chunk, settings)):
         texts = [text for _, text in batch]

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ffkv.corpus.chat import Render, row_text
 from ffkv.corpus.detokenize import detokenize
 from ffkv.corpus.document import Document
 from ffkv.corpus.text_files import texts
@@ -27,14 +28,18 @@ FORMATS = dict.fromkeys(["txt", "text", "tokens"], "text") | dict.fromkeys(["jso
 FORMATS |= {"csv": "csv", "parquet": "parquet"}
 
 
-def read_documents(corpus: Corpus, split: str) -> Iterator[Document]:
+def read_documents(corpus: Corpus, split: str, render: Render | None = None) -> Iterator[Document]:
     """Reads the documents of a split, "train" or "validation", in the order of their source.
 
+    Args:
+        corpus: where the text is.
+        split: "train" or "validation".
+        render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
     Raises:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
     sources, _ = corpus_sources(corpus, split)
-    selected = select_split(_read_sources(corpus, sources), corpus, split)
+    selected = select_split(_read_sources(corpus, sources, render), corpus, split)
     if not corpus.detokenize:
         return selected
     return (document._replace(text=detokenize(document.text)) for document in selected)
@@ -65,20 +70,21 @@ def is_held_out(text: str, share: float) -> bool:
     return number < share * 2**64
 
 
-def _read_sources(corpus: Corpus, sources: list[str]) -> Iterator[Document]:
+def _read_sources(corpus: Corpus, sources: list[str], render: Render | None) -> Iterator[Document]:
     if corpus.dataset == EMBEDDED:
         from ffkv.corpus.python_docs import documents
 
         return documents()
-    return _read_files(corpus, sources) if corpus.dataset == "files" else _read_hub(corpus, sources[0])
+    if corpus.dataset == "files":
+        return _read_files(corpus, sources, render)
+    return _read_hub(corpus, sources[0], render)
 
 
-def _read_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
+def _read_files(corpus: Corpus, patterns: list[str], render: Render | None) -> Iterator[Document]:
     for path in find_files(patterns):
         kind = _format(path)
-        for index, text in enumerate(
-            texts(path, kind, corpus.text_field, corpus.txt_document, corpus.white_space == "keep")
-        ):
+        keep = corpus.white_space == "keep"
+        for index, text in enumerate(texts(path, kind, corpus.text_field, corpus.txt_document, keep, render)):
             yield Document(f"{path}:{index}", text or "")
 
 
@@ -164,10 +170,10 @@ def _format(path: str) -> str:
     return FORMATS[ending.removeprefix(".")]
 
 
-def _read_hub(corpus: Corpus, split: str) -> Iterator[Document]:
+def _read_hub(corpus: Corpus, split: str, render: Render | None) -> Iterator[Document]:
     name = None if corpus.config == "default" else corpus.config
     rows = _load(corpus.dataset, name=name, revision=corpus.revision, split=split)
-    return _rows(rows, corpus.text_field, f"{corpus.dataset}:{split}")
+    return _rows(rows, corpus.text_field, f"{corpus.dataset}:{split}", render)
 
 
 def _load(source: str, **arguments: Any) -> Dataset:
@@ -183,17 +189,14 @@ def _load(source: str, **arguments: Any) -> Dataset:
         raise UserError(f"The corpus {source} cannot be read: {reason[:500] or type(error).__name__}") from error
 
 
-def _rows(rows: Dataset, field: str, source: str) -> Iterator[Document]:
+def _rows(rows: Dataset, field: str, source: str, render: Render | None) -> Iterator[Document]:
     if field not in rows.column_names:
         raise UserError(
             f"{source} has no field {field!r}; it has {', '.join(map(repr, rows.column_names))}. Set corpus.text_field."
         )
     try:
-        for index, text in enumerate(rows[field]):
-            if text is not None and not isinstance(text, str):
-                raise UserError(
-                    f"{source}, row {index}: field {field!r} contains {type(text).__name__}, not text. Set corpus.text_field."
-                )
+        for index, value in enumerate(rows[field]):
+            text = row_text(value, field, f"{source}, row {index}", render)
             yield Document(f"{source}:{index}", text or "")
     except UnicodeDecodeError as error:
         raise UserError(f"{source}: field {field!r} contains bytes that are not UTF-8 text ({error}).") from error

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ffkv.corpus.beginning import configured_bos, find_beginning
+from ffkv.corpus.beginning import configured_bos, longest_sentence
+from ffkv.corpus.chat import chat_renderer, find_chat_beginning
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents, source_files
@@ -26,11 +27,13 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
         The corpus, read from the file.
     Raises:
         UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more; the
-            tokenizer has no BOS token, but `settings.bos` asks for one.
+            tokenizer has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus contains chats.
     """
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
-    bos, reason = find_beginning(tokenizer, settings.bos, configured_bos(read_config(Path(model))))
+    render = chat_renderer(tokenizer, settings)
+    beginning = find_chat_beginning(tokenizer, settings.bos, configured_bos(read_config(Path(model))), render)
+    bos, reason = beginning
     if max(bos, default=0) >= anatomy.vocabulary:
         raise UserError(
             f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
@@ -38,9 +41,9 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
         )
     with unchanged(source_files(settings, split)):
         encoded = encode(
-            read_documents(settings, split),
+            read_documents(settings, split, render),
             tokenizer,
-            anatomy.context - len(bos),
+            longest_sentence(anatomy.context, settings.context, beginning),
             settings,
             bos,
         )

@@ -16,6 +16,7 @@ from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from ffkv.corpus.chat import Render, row_text
 from ffkv.errors import UserError
 from ffkv.settings.messages import shown
 
@@ -39,7 +40,9 @@ FOREIGN = {
 }
 
 
-def texts(path: str, kind: str, field: str, unit: str, keep: bool = False) -> Iterator[str | None]:
+def texts(
+    path: str, kind: str, field: str, unit: str, keep: bool = False, render: Render | None = None
+) -> Iterator[str | None]:
     """Reads the texts of a file, in their order; None for a row without a text.
 
     Args:
@@ -48,16 +51,22 @@ def texts(path: str, kind: str, field: str, unit: str, keep: bool = False) -> It
         field: the field of a row that contains the text; not used for the kind "text".
         unit: the unit that is one text in a file of the kind "text": "line", "paragraph" or "file".
         keep: whether line breaks within such a unit stay as they are. Otherwise each one becomes a line feed.
+        render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
     Raises:
         UserError: the file cannot be read, is damaged or is of another kind; or the field does not exist or does not
-            contain text.
+            contain text or, if asked for, chats that can be rendered.
     """
+    if render is not None and kind not in ("json", "parquet"):
+        raise UserError(
+            f"{path}: corpus.chat_template is true, and only rows of jsonl and parquet files and of hub data sets contain"
+            " chats."
+        )
     try:
         with _open(path) as file:
             if kind == "parquet":
-                yield from _parquet(path, file, field)
+                yield from _parquet(path, file, field, render)
             elif kind == "json":
-                yield from _json(path, _checked(path, file), field)
+                yield from _json(path, _checked(path, file), field, render)
             else:
                 plain = _checked(path, file)
                 # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
@@ -78,12 +87,6 @@ def _unreadable(path: str, reason: object, line: int | None = None) -> UserError
 
 def _no_field(path: str, field: str, fields: list[str]) -> UserError:
     return UserError(f"{path} has no field {field!r}; it has {shown(fields)[1:-1] or 'none'}. Set corpus.text_field.")
-
-
-def _no_text(path: str, place: str, field: str, value: object) -> UserError:
-    return UserError(
-        f"{path}, {place}: field {field!r} contains {type(value).__name__}, not text. Set corpus.text_field."
-    )
 
 
 def _open(path: str) -> BufferedReader | gzip.GzipFile:
@@ -174,23 +177,26 @@ def _column(path: str, field: str, names: list[str]) -> int:
     return names.index(field)
 
 
-def _json(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
+def _json(path: str, file: BinaryIO, field: str, render: Render | None) -> Iterator[str | None]:
     names: list[str] | None = None
     has_field = False
-    for place, row in _json_rows(path, file):
+    for place, row in _json_rows(path, file, numbers=render is not None):
         if not isinstance(row, dict):
             raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
-        text = row.get(field)
-        if text is not None and not isinstance(text, str):
-            raise _no_text(path, place, field, text)
         names, has_field = names or list(row), has_field or field in row
-        yield text
+        yield row_text(row.get(field), field, f"{path}, {place}", render)
     if names is not None and not has_field:
         raise _no_field(path, field, names)
 
 
-def _json_rows(path: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """The place and the content of each row. A file has one row per line, or all rows in one list."""
+def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
+    """The place and the content of each row. A file has one row per line, or all rows in one list.
+
+    Args:
+        path: the file, for messages.
+        file: its bytes.
+        numbers: whether numbers are needed. Otherwise all of them are 0, because they may have any number of digits.
+    """
     for number, line in enumerate(_lines(path, file), 1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if line.isspace() or not line:
@@ -201,19 +207,19 @@ def _json_rows(path: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
                 raise _unreadable(
                     path, f"its list is longer than {MAX_CHARACTERS:,} bytes: write one object per line", number
                 )
-            rows = _parsed(path, line + rest, number)
+            rows = _parsed(path, line + rest, number, numbers)
             yield from ((f"row {index}", row) for index, row in enumerate(rows))
             return
-        yield f"line {number:,}", _parsed(path, line.rstrip(), number)
+        yield f"line {number:,}", _parsed(path, line.rstrip(), number, numbers)
 
 
-def _parsed(path: str, data: bytes, line: int) -> Any:
+def _parsed(path: str, data: bytes, line: int, numbers: bool) -> Any:
     try:
         return json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
-            parse_int=lambda digits: 0,  # numbers are not needed, and they may have any number of digits
-            parse_float=lambda digits: 0.0,
+            parse_int=None if numbers else lambda digits: 0,
+            parse_float=None if numbers else lambda digits: 0.0,
         )
     except UnicodeDecodeError as error:  # JSON is UTF-8 by definition
         raise _unreadable(
@@ -248,7 +254,7 @@ def _unpack(path: str, packed: gzip.GzipFile, whole: BinaryIO) -> None:
         whole.write(piece)
 
 
-def _parquet(path: str, file: Any, field: str) -> Iterator[str | None]:
+def _parquet(path: str, file: Any, field: str, render: Render | None) -> Iterator[str | None]:
     import tempfile
 
     import pyarrow as pa
@@ -265,10 +271,7 @@ def _parquet(path: str, file: Any, field: str) -> Iterator[str | None]:
             for batch in opened.iter_batches(256, columns=[field], use_threads=False):
                 # Of "a.b" pyarrow also reads the field b of a column a.
                 for value in batch.column(batch.schema.names.index(field)):
-                    text = value.as_py()
-                    if text is not None and not isinstance(text, str):
-                        raise _no_text(path, f"row {number:,}", field, text)
-                    yield text
+                    yield row_text(value.as_py(), field, f"{path}, row {number:,}", render)
                     number += 1
         except UnicodeDecodeError as error:
             raise _unreadable(

@@ -6,7 +6,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ffkv.errors import UserError
 
@@ -95,7 +95,7 @@ def _deal(workers: list[_Worker], items: Iterator, work: str) -> Iterator[Any]:
         if not busy:
             return
         for connection in wait(list(busy)):
-            number, worker = busy.pop(connection)  # type: ignore[index]
+            number, worker = busy.pop(cast(Connection, connection))
             with _deaths_told(worker, work):
                 succeeded, results[number] = worker.connection.recv()
             if not succeeded:

@@ -85,6 +85,9 @@ class Corpus(Section):
     decides for each document."""
     text_field: str = Field("text", min_length=1)
     """Name of the field or column that contains the text."""
+    chat_template: bool = False
+    """The field `text_field` (often called `messages`) contains chats: lists of messages with `role` and `content`. The
+    chat template of the tokenizer makes a text of each. It needs `white_space: keep`."""
     white_space: Literal["collapse", "keep"] = "collapse"
     """White space of the text. `collapse`: each run of it becomes one blank, and none is at the ends of a sentence; with
     `pretokenized`, only the ends change. `keep`: every character stays as it is in the source, as code and chats need it.
@@ -102,8 +105,11 @@ class Corpus(Section):
     """Turn text whose words are separated by spaces, as in WikiText, back into text as people write it: `state @-@ of`
     becomes `state-of`. Models that were trained on raw text read it better. Leave `pretokenized` off then, and
     `white_space` at `collapse`."""
+    context: Whole = Field(0, ge=0)
+    """Maximum number of tokens that the model reads at a time, those of `bos` included. 0 means the context of the model.
+    A model with a shorter context keeps its own."""
     long_sentences: Literal["windows", "drop"] = "windows"
-    """How to treat sentences that are longer than the context of the model: cut them into `windows`, or `drop` them."""
+    """How to treat sentences that are longer than the context: cut them into `windows`, or `drop` them."""
     bos: Literal["auto", "always", "never"] = "auto"
     """Whether a beginning-of-sequence token precedes each sentence. `auto`: as the tokenizer does it; if it puts nothing
     there, its BOS token, or else the token that separates documents, such as `<|endoftext|>` of GPT-2 and Pythia.
@@ -114,7 +120,7 @@ class Corpus(Section):
     """Maximum number of documents per split. 0 means all documents."""
 
     def contradictions(self) -> list[str]:
-        """Files need names. A hub data set has one name per split. Text is not both changed and kept."""
+        """Files need names. A hub data set has one name per split. Text is not both changed and kept, and chats are kept."""
         problems = []
         if self.detokenize and self.pretokenized:
             problems.append(
@@ -126,6 +132,13 @@ class Corpus(Section):
                 "corpus.detokenize is true and corpus.white_space is 'keep': detokenize takes blanks out of the text, so"
                 " white_space must be 'collapse'"
             )
+        if self.chat_template and self.white_space != "keep":
+            problems.append(
+                "corpus.chat_template is true and corpus.white_space is 'collapse': the template's line breaks would be"
+                " lost, so white_space must be 'keep'"
+            )
+        if self.chat_template and self.dataset == EMBEDDED:
+            problems.append("corpus.chat_template is true, but corpus.dataset is 'embedded', which contains no chats")
         if self.dataset not in (EMBEDDED, "files"):
             problems += [
                 f"corpus.{name} is {shown(splits)}: a hub data set takes one split name"
