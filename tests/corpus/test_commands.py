@@ -81,6 +81,21 @@ def test_the_longest_sentence_fills_the_context_with_its_bos(run, detector, bos,
     assert read_corpus(path).lengths.tolist() == lengths
 
 
+@pytest.mark.parametrize("context, lengths", [("0", [15, 15, 2, 2]), ("8", [7, 7, 7, 7, 4, 2]), ("99", [15, 15, 2, 2])])
+def test_a_shorter_context_bounds_the_windows(run, context, lengths):
+    path, _ = run(" ".join("abcdefgh" * 4) + "\na b", "--context", context, "--no-deduplicate", "--validation", "x")
+    assert read_corpus(path).lengths.tolist() == lengths
+
+
+def test_a_context_without_room_for_a_prefix_is_refused(run):
+    with pytest.raises(
+        UserError, match=r"corpus\.context is 2, and a sentence of two tokens with the 1 in front of it has 3"
+    ):
+        run("a b\n", "--context", "2", "--validation", "x")
+    path, _ = run("a b\nc d\n", "--context", "2", "--bos", "never", "--validation", "x")
+    assert read_corpus(path).lengths.tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("text, sentences", [("", 0), ("\n\n", 0), ("a b\n", 1), ("a\nb\nc\n", 0), ("a b\na b\n", 1)])
 def test_too_little_text_is_refused_and_no_file_is_left(run, tmp_path, text, sentences):
     with pytest.raises(

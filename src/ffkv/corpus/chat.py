@@ -87,16 +87,32 @@ def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus) -> Rende
             "The tokenizer has no chat template: its model reads plain text. Use a chat model, or switch"
             " corpus.chat_template off."
         )
+    try:
+        template = _with_fixed_date(tokenizer.get_chat_template())
+    except ValueError as error:  # it has several, and none of them is the default
+        raise UserError(f"The tokenizer does not say which chat template is its own: {error}") from error
 
     def render(messages: list[Message]) -> str:
         try:
-            return str(tokenizer.apply_chat_template(messages, tokenize=False, strftime_now=DATE.strftime))
+            return str(tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False))
         except Exception as error:  # a template is code, and may do anything
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            reason = (" ".join(str(error).split()) or type(error).__name__)[:300].removesuffix(".")
             raise UserError(f"The chat template of the tokenizer refuses these messages: {reason}.") from error
 
     _render_one(render)
     return render
+
+
+def _with_fixed_date(template: str) -> str:
+    """The template, for which it is always `DATE`: a macro takes the place of the function that tells the date.
+
+    The line break behind the macro is not part of the text, and the template begins on a line of its own.
+    """
+    if "strftime_now" not in template:
+        return template
+    codes = [f"%{sign}{code}" for sign in ("-", "") for code in "aAbBcdHIjmMpSuUVwWxXyY"]
+    replaced = "".join(f" | replace({code!r}, {DATE.strftime(code)!r})" for code in codes)
+    return f"{{% macro strftime_now(format) %}}{{{{ format{replaced} }}}}{{% endmacro %}}\n{template}"
 
 
 def _render_one(render: Render) -> str:
