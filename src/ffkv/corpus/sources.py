@@ -161,11 +161,11 @@ def _folders(top: str) -> Iterator[str]:
 
 
 def _format(path: str) -> str:
-    ending = Path(path.lower().removesuffix(".gz")).suffix
+    ending = Path(path.lower().removesuffix(".gz").removesuffix(".zst")).suffix
     if ending.removeprefix(".") not in FORMATS:
         raise UserError(
             f"{path}: ffkv cannot read files whose name ends in {ending!r}. It reads "
-            f"{', '.join(sorted(FORMATS))}, each also with .gz behind it."
+            f"{', '.join(sorted(FORMATS))}, each also with .gz or .zst behind it."
         )
     return FORMATS[ending.removeprefix(".")]
 

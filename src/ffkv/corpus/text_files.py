@@ -21,7 +21,7 @@ from ffkv.errors import UserError
 from ffkv.settings.messages import shown
 
 MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and they would fill the memory
-LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip
+LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 PARQUET = b"PAR1"  # how a parquet file begins
 SAMPLE_BYTES = 4096  # bytes at the beginning that show whether a file is text
 # How files begin that are not UTF-8 text, whatever their names say. Longer beginnings come first.
@@ -33,7 +33,7 @@ FOREIGN = {
     b"\x1f\x8b": "compressed by gzip: its name must end in .gz, once for each time",
     b"BZh": "compressed by bzip2: unpack it",
     b"\xfd7zXZ\0": "compressed by xz: unpack it",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: its name must end in .zst, once for each time",
     b"PK\x03\x04": "a zip archive: unpack it",
     PARQUET: "a parquet file: its name must end in .parquet",
     b"%PDF-": "a PDF file: extract its text",
@@ -46,7 +46,7 @@ def texts(
     """Reads the texts of a file, in their order; None for a row without a text.
 
     Args:
-        path: the file. If its name ends in .gz, it is compressed.
+        path: the file. If its name ends in .gz or .zst, it is compressed.
         kind: "text", "json", "csv" or "parquet".
         field: the field of a row that contains the text; not used for the kind "text".
         unit: the unit that is one text in a file of the kind "text": "line", "paragraph" or "file".
@@ -75,7 +75,7 @@ def texts(
                 newline = "" if kind == "csv" or keep else None
                 stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
                 yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)
-    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz
+    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz or .zst
         raise _unreadable(path, getattr(error, "strerror", None) or error) from error
 
 
@@ -89,13 +89,19 @@ def _no_field(path: str, field: str, fields: list[str]) -> UserError:
     return UserError(f"{path} has no field {field!r}; it has {shown(fields)[1:-1] or 'none'}. Set corpus.text_field.")
 
 
-def _open(path: str) -> BufferedReader | gzip.GzipFile:
+def _open(path: str) -> Any:
+    """The file, or what it unpacks to, as a stream of bytes."""
+    if path.lower().endswith(".zst"):
+        import pyarrow as pa
+
+        # The reader of the package zstandard takes a file that is cut off for a whole one.
+        return pa.CompressedInputStream(Path(path).open("rb"), "zstd")
     return gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
 
 
-def _checked(path: str, file: BufferedReader | gzip.GzipFile) -> BufferedReader[Any]:
+def _checked(path: str, file: Any) -> BufferedReader[Any]:
     """The file, still at its beginning. Refused if its beginning shows that it is not UTF-8 text."""
-    buffered: BufferedReader[Any] = BufferedReader(file, SAMPLE_BYTES) if isinstance(file, gzip.GzipFile) else file
+    buffered: BufferedReader[Any] = file if isinstance(file, BufferedReader) else BufferedReader(file, SAMPLE_BYTES)
     sample = buffered.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
     for beginning, what in FOREIGN.items():
         if sample.startswith(beginning):
@@ -242,11 +248,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _unpack(path: str, packed: gzip.GzipFile, whole: BinaryIO) -> None:
-    """Unpacks a parquet file into a temporary one. It is compressed already: what gzip makes much smaller is no parquet file."""
+def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
+    """Unpacks a parquet file into a temporary one. It is compressed already: what gets much smaller is no parquet file."""
     most = LARGEST_RATIO * Path(path).stat().st_size + MAX_CHARACTERS
     if packed.read(len(PARQUET)) != PARQUET:
-        raise _unreadable(path, "it is no parquet file that was compressed by gzip")
+        raise _unreadable(path, "it is no parquet file that was compressed")
     whole.write(PARQUET)
     while piece := packed.read(2**20):
         if whole.tell() > most:
@@ -261,7 +267,7 @@ def _parquet(path: str, file: Any, field: str, render: Render | None) -> Iterato
     from pyarrow import parquet
 
     with tempfile.TemporaryFile() as whole:
-        if isinstance(file, gzip.GzipFile):  # parquet is read from the end of the file
+        if not isinstance(file, BufferedReader):  # parquet is read from the end of the file
             _unpack(path, file, whole)
             file = whole
         try:

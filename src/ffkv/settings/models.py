@@ -76,7 +76,7 @@ class Corpus(Section):
     """Branch, tag or commit of the hub data set."""
     train: Globs = Field(["train"], min_length=1)
     """Text of the train split. For a hub data set: the name of its split. For files: one or more paths or glob patterns
-    (txt, jsonl, csv or parquet, each also .gz)."""
+    (txt, jsonl, csv or parquet, each also .gz or .zst)."""
     validation: Globs = Field([])
     """Text of the validation split, written like `train`. If the list is empty, some of the train documents become the
     validation split."""
