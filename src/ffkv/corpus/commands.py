@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ffkv.options import MODEL, output_option, setting, threads_option
-from ffkv.settings import Corpus, section
+from ffkv.settings import Corpus, Settings, section
 from ffkv.terminal import say
 
 
@@ -14,16 +14,17 @@ from ffkv.terminal import say
 @MODEL
 @click.option("--split", type=click.Choice(["train", "validation"]), required=True, help="Split to write.")
 @setting(Corpus, *Corpus.model_fields)
+@setting(Settings, "corpus_shards")
 @threads_option
 @output_option("File to write, corpus/<split>.h5.")
-def corpus(model_folder: Path, split: str, threads: int, output: Path, **options: Any) -> None:
+def corpus(model_folder: Path, split: str, corpus_shards: int, threads: int, output: Path, **options: Any) -> None:
     """Encode the documents of a split as sentences of token ids."""
     import json
 
     from ffkv.corpus.encode import COUNTS
     from ffkv.corpus.step import encode_corpus
 
-    encoded = encode_corpus(model_folder, split, section(Corpus, **options), output)
+    encoded = encode_corpus(model_folder, split, section(Corpus, **options), output, corpus_shards)
     counts = json.loads(encoded.attributes["counts"])
     say(encoded.attributes["beginning"])
     say("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))

@@ -12,10 +12,11 @@ from ffkv.files.steady import unchanged
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.process.progress import progress
 from ffkv.settings import Corpus as Settings
 
 
-def encode_corpus(model: Path | str, split: str, settings: Settings, output: Path | str) -> Corpus:
+def encode_corpus(model: Path | str, split: str, settings: Settings, output: Path | str, processes: int = 1) -> Corpus:
     """Reads the documents of a split, encodes their sentences as token ids, and writes `corpus/<split>.h5`.
 
     Args:
@@ -23,6 +24,7 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
         split: "train" or "validation".
         settings: where the text is, and how to split it.
         output: file to write.
+        processes: number of processes that split and encode the documents. It changes nothing but the time.
     Returns:
         The corpus, read from the file.
     Raises:
@@ -39,13 +41,18 @@ def encode_corpus(model: Path | str, split: str, settings: Settings, output: Pat
             f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
             f" {anatomy.vocabulary} tokens. Set corpus.bos to 'never', or mend the tokenizer."
         )
-    with unchanged(source_files(settings, split)):
+    with (
+        unchanged(source_files(settings, split)),
+        progress(settings.limit or None, "documents", split) as bar,
+    ):
         encoded = encode(
             read_documents(settings, split, render),
             tokenizer,
             longest_sentence(anatomy.context, settings.context, beginning),
             settings,
             bos,
+            processes,
+            bar,
         )
     if len(encoded.ids) < 2:
         raise UserError(

@@ -282,6 +282,9 @@ class Settings(Section):
     shards: int = Field(1, ge=1, le=10_000)
     """Number of parts into which the corpus is cut. Each part is a job. This setting changes no number in the
     results."""
+    corpus_shards: int = Field(1, ge=1, le=256)
+    """Number of processes that split and encode the documents of a split, all of them in one job. This setting changes no
+    number in the results."""
     layer_groups: int = Field(1, ge=1, le=1000)
     """Number of parts into which the layers are cut. Each part is a job of each analysis. This setting changes no
     number in the results."""
