@@ -15,6 +15,7 @@ from ffkv.corpus.encode import encode
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.model.anatomy import Anatomy, write_anatomy
 from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.settings import Corpus
 
 torch.set_num_threads(2)
 COSTS: list[str] = []
@@ -64,7 +65,7 @@ def write_corpus(tmp_path):
         **attributes,
     ) -> Path:
         documents = [Document(f"d{number}", sentence) for number, sentence in enumerate(sentences)]
-        encoded = encode(documents, tokenizer, 31, "line", True, "windows", deduplicate)
+        encoded = encode(documents, tokenizer, 31, Corpus(splitter="line", pretokenized=True, deduplicate=deduplicate))
         write_corpus_file(tmp_path / name, encoded, [0] if bos is None else bos, True, attributes)
         return tmp_path / name
 

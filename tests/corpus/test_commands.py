@@ -56,6 +56,13 @@ def test_settings_that_contradict_each_other_are_refused(run):
         run("a b\n", "--dataset", "some/data", "--validation", "a", "--validation", "b")
 
 
+def test_text_to_the_letter_is_not_changed_by_another_setting(run):
+    with pytest.raises(UserError, match=r"detokenize is true and corpus\.white_space is 'keep'"):
+        run("a b\n", "--white-space", "keep", "--detokenize")
+    path, _ = run("  a  b\n c d \n", "--white-space", "keep", "--pretokenized", "--validation", "x")
+    assert list(read_corpus(path).texts) == ["  a  b", " c d "]
+
+
 def test_train_and_validation_share_the_documents_where_there_is_no_validation_split(run):
     text = "\n".join(f"a {b} {c} {d}" for b in "abcdefgh" for c in "abcdefgh" for d in "ab")
     train, validation = (
@@ -72,6 +79,21 @@ def test_the_longest_sentence_fills_the_context_with_its_bos(run, detector, bos,
     assert read_anatomy(detector).context == 16
     path, _ = run(" ".join("abcdefgh" * 4) + "\na b", "--bos", bos, "--validation", "x")
     assert read_corpus(path).lengths.tolist() == lengths
+
+
+@pytest.mark.parametrize("context, lengths", [("0", [15, 15, 2, 2]), ("8", [7, 7, 7, 7, 4, 2]), ("99", [15, 15, 2, 2])])
+def test_a_shorter_context_bounds_the_windows(run, context, lengths):
+    path, _ = run(" ".join("abcdefgh" * 4) + "\na b", "--context", context, "--no-deduplicate", "--validation", "x")
+    assert read_corpus(path).lengths.tolist() == lengths
+
+
+def test_a_context_without_room_for_a_prefix_is_refused(run):
+    with pytest.raises(
+        UserError, match=r"corpus\.context is 2, and a sentence of two tokens with the 1 in front of it has 3"
+    ):
+        run("a b\n", "--context", "2", "--validation", "x")
+    path, _ = run("a b\nc d\n", "--context", "2", "--bos", "never", "--validation", "x")
+    assert read_corpus(path).lengths.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("text, sentences", [("", 0), ("\n\n", 0), ("a b\n", 1), ("a\nb\nc\n", 0), ("a b\na b\n", 1)])

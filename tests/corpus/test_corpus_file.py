@@ -10,13 +10,14 @@ from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
 from ffkv.errors import UserError
+from ffkv.settings import Corpus
 
 LETTERS = word_tokenizer(["<bos>", *"abcdefgh"])
 
 
 def write(path, *texts, deduplicate=True, bos=(0,), **attributes):
     documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
-    encoded = encode(documents, LETTERS, 30, "line", True, "windows", deduplicate)
+    encoded = encode(documents, LETTERS, 30, Corpus(splitter="line", pretokenized=True, deduplicate=deduplicate))
     write_corpus(path, encoded, list(bos), True, attributes)
     return encoded
 

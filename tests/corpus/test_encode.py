@@ -9,9 +9,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support import word_tokenizer
 
+from ffkv.corpus import encode as encode_module
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import COUNTS, encode, flatten
 from ffkv.embedded.tokenizer import train_tokenizer
+from ffkv.settings import Corpus
 
 LETTERS = word_tokenizer(["<bos>", *"abcdefgh", "<unk>"])
 BYTES = train_tokenizer(["the cat and the hat", "naïve café 😀 👩‍👧"], 300, 64)
@@ -25,9 +27,19 @@ def encoded(
     pretokenized=True,
     long_sentences="windows",
     deduplicate=True,
+    white_space="collapse",
+    beginning=(),
+    processes=1,
 ):
     documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
-    return encode(documents, tokenizer, longest, splitter, pretokenized, long_sentences, deduplicate)
+    settings = Corpus(
+        splitter=splitter,
+        pretokenized=pretokenized,
+        long_sentences=long_sentences,
+        deduplicate=deduplicate,
+        white_space=white_space,
+    )
+    return encode(documents, tokenizer, longest, settings, beginning, processes)
 
 
 def counts(result) -> dict[str, int]:
@@ -130,9 +142,60 @@ def test_a_cut_within_a_character_gives_it_to_the_window_that_began_it():
 
 
 def test_what_no_file_can_hold_is_replaced_and_counted():
-    result = encode([Document("d\udcff", "a \ud800 b")], LETTERS, 9, "line", True, "windows", True)
+    result = encode([Document("d\udcff", "a \ud800 b")], LETTERS, 9, Corpus(splitter="line"))
     assert (result.text, result.names) == (["a \ufffd b"], ["d\ufffd"])
     assert result.counts["undecodable_documents"] == 1
+
+
+NOTHING_LOST = train_tokenizer(["the cat and the hat\n    x = 1\n"], 300, 64)
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab. \n\t\r!é😀"), max_size=30), max_size=4),
+    st.sampled_from(["sentence", "line", "document"]),
+    st.integers(2, 7),
+    st.sampled_from([4, 1_000_000]),
+)
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_kept_text_is_in_the_sentences_to_the_letter(texts, splitter, longest, most):
+    """But for sentences of white space alone, and pieces and windows of one token, which are counted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode_module, "MAX_CHARACTERS", most)
+        result = encoded(
+            *texts,
+            tokenizer=NOTHING_LOST,
+            longest=longest,
+            splitter=splitter,
+            pretokenized=False,
+            white_space="keep",
+            deduplicate=False,
+        )
+    assert [NOTHING_LOST.decode(ids) for ids in result.ids if "\ufffd" not in NOTHING_LOST.decode(ids)] == [
+        text for ids, text in zip(result.ids, result.text, strict=True) if "\ufffd" not in NOTHING_LOST.decode(ids)
+    ]
+    if not result.counts["one_token_sentences"]:
+        with_words = [text for text in texts if text.strip()]
+        joined = [
+            "".join(t for t, d in zip(result.text, result.document, strict=True) if d == n)
+            for n in range(len(with_words))
+        ]
+        if not result.counts["empty_sentences"]:
+            assert joined == with_words
+        assert ["".join(text.split()) for text in joined] == ["".join(text.split()) for text in with_words]
+
+
+@pytest.mark.parametrize("splitter", ["line", "document"])
+def test_indentation_is_kept_beyond_the_longest_piece(monkeypatch, splitter):
+    monkeypatch.setattr(encode_module, "MAX_CHARACTERS", 50)
+    code = "".join(f"{' ' * (number % 9)}x = {number}\n" for number in range(200))
+    found = encoded(code, tokenizer=NOTHING_LOST, splitter=splitter, white_space="keep", deduplicate=False)
+    assert "".join(found.text) == code
+    assert all(text.endswith("\n") for text in found.text)
+
+
+def test_the_last_window_has_what_no_token_covers():
+    assert encoded("a b c \n", longest=2, splitter="document", white_space="keep").text == ["a b"]
+    assert encoded(" a b c d \n", longest=2, splitter="document", white_space="keep").text == [" a b", " c d \n"]
 
 
 def test_no_documents_give_nothing():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ffkv.corpus import sentences
 from ffkv.corpus.sentences import split_sentences
 
 SPLITTERS = ["sentence", "line", "document"]
@@ -28,7 +29,7 @@ def test_the_line_breaks_of_wrapped_text_are_blanks():
 
 
 @pytest.mark.parametrize(
-    "line, sentences",
+    "line, expected",
     [
         (" = Valkyria Chronicles III = \n", ["= Valkyria Chronicles III ="]),
         (" The <unk> of 1 @,@ 200 men was well @-@ known . It fell . \n", ["The <unk> of 1 @,@ 200 men was well @-@ known .", "It fell ."]),
@@ -37,8 +38,8 @@ def test_the_line_breaks_of_wrapped_text_are_blanks():
         (" No. 3 of 3.5 ", ["No. 3 of 3.5"]),
     ],
 )  # fmt: skip
-def test_text_that_is_split_already_is_kept_to_the_letter(line, sentences):
-    assert split_sentences(line, "sentence", True) == sentences
+def test_text_that_is_split_already_is_kept_to_the_letter(line, expected):
+    assert split_sentences(line, "sentence", True) == expected
 
 
 def test_a_line_is_a_sentence():
@@ -73,11 +74,51 @@ def test_a_long_line_without_blanks_takes_no_time(sign, pretokenized):
     """spaCy alone needs 40 seconds for 20,000 emoji or brackets, four times as long for twice as many."""
     text = sign * (200_000 // len(sign))
     started = time.process_time()
-    sentences = split_sentences(f"Before. {text} after.", "sentence", pretokenized)
-    assert " ".join(sentences) == f"Before. {text} after."
+    found = split_sentences(f"Before. {text} after.", "sentence", pretokenized)
+    assert " ".join(found) == f"Before. {text} after."
     assert time.process_time() - started < 10
 
 
 def test_a_long_run_still_ends_a_sentence():
     run = "(😀" * 200
     assert split_sentences(f"{run}. Then this.", "sentence", False) == [f"{run}.", "Then this."]
+
+
+CODE = "def f(x):\n    # One. Two.  Three.\n\tif x.y:\r\n        return 1.5\n\n\n# End!\n    pass"
+
+
+def test_white_space_that_is_kept_stays_where_it_is():
+    keep = {"pretokenized": False, "white_space": "keep"}
+    assert split_sentences(CODE, "document", **keep) == [CODE]
+    assert split_sentences(CODE, "line", **keep) == CODE.splitlines(keepends=True)
+    assert split_sentences(CODE, "sentence", **keep) == [
+        "def f(x):\n    # One.",
+        " Two.",
+        "  Three.\n",
+        "\tif x.y:\r\n        return 1.5\n\n\n# End!\n",
+        "    pass",
+    ]
+
+
+@given(
+    st.text(st.sampled_from("ab.!? \n\r\t\0<>@-😀\u2028\u00a0\x1cé。"), max_size=60),
+    st.sampled_from(SPLITTERS),
+    st.booleans(),
+    st.sampled_from([3, 200_000]),
+)
+@hypothesis_settings(max_examples=300, deadline=None)
+def test_kept_sentences_are_the_text_and_end_where_the_others_do(text, splitter, pretokenized, piece):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences, "PIECE_CHARACTERS", piece)
+        kept = split_sentences(text, splitter, pretokenized, "keep")
+        collapsed = split_sentences(text, splitter, pretokenized, "collapse")
+    assert "".join(kept) == text
+    plain = [part.strip() if pretokenized else " ".join(part.split()) for part in kept]
+    assert [part for part in plain if part] == [part for part in collapsed if part]
+
+
+def test_a_long_text_is_kept_in_seconds():
+    text = "    The cat sat.\n\n" * 20_000 + " " * 200_000 + "x" * 200_000
+    started = time.process_time()
+    assert "".join(split_sentences(text, "sentence", False, "keep")) == text
+    assert time.process_time() - started < 20

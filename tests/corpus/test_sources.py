@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from support import obeying_rights
@@ -43,6 +44,19 @@ def file(tmp_path):
 def test_a_line_of_a_text_file_is_a_document(file):
     path = file("a.txt", "one. two.\n\n three\r\nfour 😀")
     assert texts(path) == ["one. two.", "", " three", "four 😀"]
+
+
+def test_line_breaks_of_a_text_file_are_kept_if_white_space_is(file):
+    content = "\ufeff  one\r\n\ttwo \r\n\r\n  three\rfour\n"
+    path = file("a.txt", content)
+    kept = {unit: texts(path, txt_document=unit, white_space="keep") for unit in ("line", "paragraph", "file")}
+    assert kept == {
+        "line": ["  one", "\ttwo ", "", "  three", "four"],
+        "paragraph": ["  one\r\n\ttwo ", "  three\rfour"],
+        "file": [content[1:]],
+    }
+    assert texts(path, txt_document="paragraph") == ["  one\n\ttwo ", "  three\nfour"]
+    assert texts(path, txt_document="file") == ["  one\n\ttwo \n\n  three\nfour\n"]
 
 
 def test_names_say_which_file_and_row(file):
@@ -84,10 +98,74 @@ def test_a_row_of_a_parquet_file_is_a_document(tmp_path):
 
 @pytest.mark.parametrize(
     "name, content",
-    [("a.txt.gz", "one\n"), ("A.TXT.GZ", "one\n"), ("a.csv.gz", "text\none\n"), ("a.jsonl.gz", '{"text": "one"}\n')],
+    [("a.txt", "one\n"), ("A.TXT", "one\n"), ("a.csv", "text\none\n"), ("a.jsonl", '{"text": "one"}\n')],
 )
 def test_compressed_files_are_read_as_they_are(file, name, content):
-    assert texts(file(name, gzip.compress(content.encode()))) == ["one"]
+    assert texts(file(f"{name}.gz", gzip.compress(content.encode()))) == ["one"]
+    assert texts(file(f"{name}.ZST", zstandard.compress(content.encode()))) == ["one"]
+
+
+def test_a_compressed_parquet_file_is_unpacked(tmp_path, file):
+    pd.DataFrame({"text": ["a", "b"]}).to_parquet(tmp_path / "a.parquet")
+    packed = (tmp_path / "a.parquet").read_bytes()
+    assert texts(file("b.parquet.gz", gzip.compress(packed))) == ["a", "b"]
+    assert texts(file("b.parquet.zst", zstandard.compress(packed))) == ["a", "b"]
+    with pytest.raises(UserError, match=r"c\.parquet\.zst cannot be read: it is no parquet file that was compressed"):
+        texts(file("c.parquet.zst", zstandard.compress(b"something else")))
+
+
+LINES = "".join(f"line {number}\n" for number in range(50_000)).encode()
+
+
+def test_a_zst_file_of_several_frames_is_read_to_its_end(file):
+    parts = [zstandard.compress(LINES[:100_001]), zstandard.compress(LINES[100_001:])]
+    assert texts(file("a.txt.zst", b"".join(parts))) == LINES.decode().splitlines()
+    assert texts(file("b.txt.zst", b""), file("a.txt", "one\n")) == ["one"]
+
+
+def damaged() -> dict[str, bytes]:
+    checked = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(LINES))
+    checked[-1] ^= 1
+    return {
+        "cut": zstandard.compress(LINES)[:-20],
+        "cut in the header": zstandard.compress(LINES)[:3],
+        "changed": bytes(checked),
+        "garbage behind": zstandard.compress(LINES) + b"garbage",
+        "no zstd": b"one\ntwo\n",
+        # A frame of three bytes that asks for a window of 2 GiB.
+        "window": b"\x28\xb5\x2f\xfd\x00\xa8" + (3 << 3 | 1).to_bytes(3, "little") + b"abc",
+    }
+
+
+@pytest.mark.parametrize("kind", damaged())
+@pytest.mark.parametrize("name", ["a.txt.zst", "a.parquet.zst"])
+def test_a_damaged_zst_file_is_named_in_one_sentence(file, capfd, kind, name):
+    with pytest.raises(UserError, match=rf"The corpus .*{name} cannot be read.*: ") as refused:
+        texts(file(name, damaged()[kind]), txt_document="line")
+    assert "\n" not in str(refused.value)
+    assert capfd.readouterr().err == ""
+
+
+def test_packed_text_without_its_ending_is_told(file):
+    with pytest.raises(UserError, match=r"a\.txt cannot be read: it is compressed by zstd: its name must end in \.zst"):
+        texts(file("a.txt", zstandard.compress(b"one")))
+
+
+def test_a_bomb_is_read_in_bounded_memory(tmp_path):
+    """A gigabyte of NUL bytes in 33 kB."""
+    packer = zstandard.ZstdCompressor(level=1).compressobj()
+    with (tmp_path / "a.txt.zst").open("wb") as bomb:
+        for _ in range(1024):
+            bomb.write(packer.compress(b"one line of text\n" * 61_680))
+        bomb.write(packer.flush())
+    script = (
+        "import resource; from ffkv.corpus.text_files import texts; "
+        f"before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; rows = texts({str(tmp_path / 'a.txt.zst')!r}, 'text', '', 'line'); "
+        "[next(rows) for _ in range(3_000_000)]; "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 150_000  # KiB, most of them pyarrow's own
 
 
 def test_wikitexts_own_files_are_read(file):

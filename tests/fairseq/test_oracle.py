@@ -19,7 +19,7 @@ from ffkv.model.head.predictions import predictions
 from ffkv.model.tap.hooks import after
 from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import read_values
-from ffkv.settings import Activations, Triggers
+from ffkv.settings import Activations, Corpus, Triggers
 from ffkv.values.step import project
 
 SENTENCES = 6  # of hooks.npz
@@ -127,7 +127,7 @@ def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property)
     sentences = json.loads((oracle / "sentences.json").read_text())
     tokenizer = load_tokenizer(stage)
     documents = [Document(str(number), sentence) for number, sentence in enumerate(sentences)]
-    encoded = encode(documents, tokenizer, 1023, "line", True, "windows", False)
+    encoded = encode(documents, tokenizer, 1023, Corpus(splitter="line", pretokenized=True, deduplicate=False))
     assert len(encoded.ids) == len(sentences)
     write_corpus(tmp_path / "corpus.h5", encoded, find_beginning(tokenizer, "auto").ids, True, {})
     corpus = read_corpus(tmp_path / "corpus.h5")

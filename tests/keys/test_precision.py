@@ -13,7 +13,7 @@ from ffkv.keys.precision import PRECISION, precision_row, rescore
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.step import prove
-from ffkv.settings import Activations, Model
+from ffkv.settings import Activations, Corpus, Model
 from ffkv.settings import Triggers as Settings
 
 
@@ -48,7 +48,7 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
     loaded = load_low(tmp_path, checkpoints(kind))
     documents = [Document(f"d{number}", sentence) for number, sentence in enumerate(random_sentences(1, 80))]
     tokenizer = load_tokenizer(tmp_path / "model")
-    encoded = encode(documents, tokenizer, 31, "line", True, "windows", True)
+    encoded = encode(documents, tokenizer, 31, Corpus(splitter="line", pretokenized=True))
     write_corpus(tmp_path / "corpus.h5", encoded, [0], True, {})
     corpus = read_corpus(tmp_path / "corpus.h5")
     settings = Settings(per_key=5, negative=False)

@@ -95,6 +95,14 @@ def test_what_the_hub_does_not_say_is_to_be_given(splits, monkeypatch):
     assert (found["train"].tokens, found["validation"].tokens) == pytest.approx((10**8, 10**5))
 
 
+def test_a_shorter_context_makes_more_sentences(splits, tmp_path):
+    FORMS["text.txt"](tmp_path / "text.txt")
+    found = splits(train=["text.txt"], validation=["text.txt"], context=6)["train"]
+    parts = [len(sentence.split()) % 5 for sentence in SENTENCES]  # the last window; one of a single token is left out
+    assert found.tokens == TOKENS - parts.count(1)
+    assert found.sentences == sum(len(s.split()) // 5 + (part > 1) for s, part in zip(SENTENCES, parts, strict=True))
+
+
 def test_a_missing_file_is_named(splits):
     with pytest.raises(UserError, match=r"no/such/\*.txt"):
         splits(train=["no/such/*.txt"])

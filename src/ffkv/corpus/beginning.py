@@ -67,6 +67,26 @@ def find_beginning(tokenizer: PreTrainedTokenizerBase, bos: str, configured: int
     )
 
 
+def longest_sentence(context: int, bound: int, beginning: Beginning) -> int:
+    """Maximum number of tokens of a sentence, without its beginning.
+
+    Args:
+        context: number of tokens that the model reads at a time.
+        bound: the setting `corpus.context`.
+        beginning: what precedes every sentence.
+    Raises:
+        UserError: fewer than two tokens are left.
+    """
+    most = min(context, bound or context)
+    if most - len(beginning.ids) < 2:
+        whose = "corpus.context" if bound and bound <= context else "the context of the model"
+        raise UserError(
+            f"{whose} is {most}, and a sentence of two tokens with the {len(beginning.ids)} in front of it has"
+            f" {2 + len(beginning.ids)}. Set corpus.context to more, or corpus.bos to 'never'."
+        )
+    return most - len(beginning.ids)
+
+
 def configured_bos(config: dict[str, Any]) -> int | None:
     """The BOS token that a config.json names; None if it names none."""
     bos = (config.get("text_config") or config).get("bos_token_id")

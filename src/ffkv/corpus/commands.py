@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ffkv.options import COMMIT, MODEL, output_option, setting, threads_option
-from ffkv.settings import Corpus, section
+from ffkv.settings import Corpus, Settings, section
 from ffkv.terminal import say
 
 
@@ -14,11 +14,18 @@ from ffkv.terminal import say
 @MODEL
 @click.option("--split", type=click.Choice(["train", "validation"]), required=True, help="Split to write.")
 @setting(Corpus, *Corpus.model_fields)
+@setting(Settings, "corpus_shards")
 @COMMIT
 @threads_option
 @output_option("File to write, corpus/<split>.h5.")
 def corpus(
-    model_folder: Path, split: str, commit_file: Path | None, threads: int, output: Path, **options: Any
+    model_folder: Path,
+    split: str,
+    corpus_shards: int,
+    commit_file: Path | None,
+    threads: int,
+    output: Path,
+    **options: Any,
 ) -> None:
     """Encode the documents of a split as sentences of token ids."""
     import json
@@ -28,7 +35,7 @@ def corpus(
     from ffkv.hub.commit import read_commit
 
     commit = read_commit(commit_file) if commit_file else None
-    encoded = encode_corpus(model_folder, split, section(Corpus, **options), output, commit)
+    encoded = encode_corpus(model_folder, split, section(Corpus, **options), output, corpus_shards, commit)
     counts = json.loads(encoded.attributes["counts"])
     say(encoded.attributes["beginning"])
     say("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))

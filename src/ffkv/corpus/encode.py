@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ffkv.corpus.document import Document
 from ffkv.corpus.sentences import split_sentences
+from ffkv.process.workers import in_order
+from ffkv.settings import Corpus
 
 if TYPE_CHECKING:  # readers of a corpus do without transformers, which takes a second to import
+    from tqdm import tqdm
     from transformers import PreTrainedTokenizerBase
 
 # The tokenizer gets at most this many sentences and characters per call. A longer sentence is cut, at a blank if possible.
 SENTENCES_PER_CALL = 4096
 MAX_CHARACTERS = 1_000_000
+# A process gets about so many documents or characters at a time.
+DOCUMENTS_PER_CHUNK = 1024
+CHARACTERS_PER_CHUNK = 250_000
 # What is counted while documents are encoded, in the order of the output.
 COUNTS = (
     "documents",
@@ -55,73 +62,149 @@ class Encoded:
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
 
+class _Chunk(NamedTuple):
+    """The sentences of a chunk of documents: arrays of all of them one behind the other, which processes exchange quickly.
+
+    Attributes:
+        ids, ends: as in `Encoded`, of all sentences [token].
+        lengths: number of tokens of each sentence [sentence].
+        text: text of each sentence [sentence].
+        document: number of its document among those of the chunk that have text [sentence].
+        names: names of the documents of the chunk that have text [document].
+        counts: see `Encoded`.
+    """
+
+    ids: np.ndarray
+    ends: np.ndarray
+    lengths: list[int]
+    text: list[str]
+    document: list[int]
+    names: list[str]
+    counts: Counter[str]
+
+
 def encode(
     documents: Iterable[Document],
     tokenizer: PreTrainedTokenizerBase,
     max_tokens: int,
-    splitter: str,
-    pretokenized: bool,
-    long_sentences: str,
-    deduplicate: bool,
+    settings: Corpus,
+    beginning: Sequence[int] = (),
+    processes: int = 1,
+    bar: tqdm | None = None,
 ) -> Encoded:
     """Splits documents into sentences, and encodes the sentences.
 
     Args:
         documents: names and texts.
         tokenizer: a fast tokenizer of transformers, which knows the characters of each token.
-        max_tokens: maximum number of tokens per sentence.
-        splitter: "sentence", "line" or "document", see `split_sentences`.
-        pretokenized: True if blanks already separate the words of the text.
-        long_sentences: "windows" cuts longer sentences into windows of `max_tokens` tokens; "drop" leaves them out.
-        deduplicate: True if sentences with the same ids are stored once.
+        max_tokens: maximum number of tokens per sentence, without the beginning.
+        settings: `splitter`, `pretokenized`, `white_space`, `long_sentences` and `deduplicate` count.
+        beginning: ids that precede every sentence. A sentence that contains them itself, as a chat does, loses them.
+        processes: number of processes that split and encode. It changes nothing but the time.
+        bar: shows how many documents and sentences are done.
+    Raises:
+        UserError: one of the processes was killed.
     """
     encoded = Encoded()
-    seen: dict[bytes, int] | None = {} if deduplicate else None
-    sentences = _split_documents(documents, encoded, splitter, pretokenized, long_sentences)
-    for batch in _batches(sentences):
-        texts = [text for _, text in batch]
-        tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        for (document, text), ids, offsets in zip(batch, tokens["input_ids"], tokens["offset_mapping"], strict=True):
-            ends = np.fromiter((end for _, end in offsets), np.int32, len(ids))
-            for window in _windows(
-                np.asarray(ids, np.int32), np.maximum.accumulate(ends), text, max_tokens, long_sentences, encoded.counts
-            ):
-                _add(encoded, seen, document, *window)
+    seen: dict[bytes, int] | None = {} if settings.deduplicate else None
+    work = functools.partial(_encode_chunk, tokenizer, max_tokens, settings, list(beginning))
+    for chunk in in_order(work, _chunks(documents), processes, "encode documents"):
+        first = len(encoded.names)
+        encoded.names += chunk.names
+        encoded.counts.update(chunk.counts)
+        start = 0
+        for length, text, document in zip(chunk.lengths, chunk.text, chunk.document, strict=True):
+            token = slice(start, start := start + length)
+            _add(encoded, seen, first + document, chunk.ids[token].copy(), chunk.ends[token].copy(), text)
+        if bar is not None:
+            bar.set_postfix_str(f"{encoded.counts['sentences']:,} sentences", refresh=False)
+            bar.update(chunk.counts["documents"])
     return encoded
 
 
-def _split_documents(
-    documents: Iterable[Document], encoded: Encoded, splitter: str, pretokenized: bool, long_sentences: str
-) -> Iterator[tuple[int, str]]:
-    """The number of the document and the text of each sentence. Adds the documents' names and the counts to `encoded`."""
-    counts = encoded.counts
+def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Groups the documents, in their order. A long document is a group of its own."""
+    chunk: list[Document] = []
+    characters = 0
+    for document in documents:
+        chunk.append(document)
+        characters += len(document.text)
+        if len(chunk) == DOCUMENTS_PER_CHUNK or characters >= CHARACTERS_PER_CHUNK:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _encode_chunk(
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int,
+    settings: Corpus,
+    beginning: list[int],
+    documents: list[Document],
+) -> _Chunk:
+    """Splits and encodes some documents. It depends on nothing else, so any process can do it."""
+    chunk = _Chunk(flatten([]), flatten([]), [], [], [], [], Counter())
+    ids, ends = [], []
+    for batch in _batches(_split_documents(documents, chunk, settings)):
+        texts = [text for _, text in batch]
+        tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        for (document, text), own, offsets in zip(batch, tokens["input_ids"], tokens["offset_mapping"], strict=True):
+            own_ends = np.maximum.accumulate(np.fromiter((end for _, end in offsets), np.int32, len(own)))
+            sentence = _without(beginning, np.asarray(own, np.int32), own_ends, text)
+            for window in _windows(*sentence, max_tokens, settings.long_sentences, chunk.counts):
+                ids.append(window[0])
+                ends.append(window[1])
+                chunk.lengths.append(len(window[0]))
+                chunk.text.append(window[2])
+                chunk.document.append(document)
+    return chunk._replace(ids=flatten(ids), ends=flatten(ends))
+
+
+def _without(beginning: list[int], ids: np.ndarray, ends: np.ndarray, text: str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Ids, ends and text of a sentence without the beginning, which the model reads in front of it anyway."""
+    count = len(beginning)
+    if not count or ids[:count].tolist() != beginning:
+        return ids, ends, text
+    cut = ends[count - 1]
+    return ids[count:], ends[count:] - cut, text[cut:]
+
+
+def _split_documents(documents: Iterable[Document], chunk: _Chunk, settings: Corpus) -> Iterator[tuple[int, str]]:
+    """The number of the document and the text of each sentence. Adds the documents' names and the counts to `chunk`."""
+    counts = chunk.counts
     for document in documents:
         text = _replace_surrogates(document.text)
         counts["documents"] += 1
         counts["undecodable_documents"] += "\ufffd" in text
-        number = len(encoded.names)
+        number = len(chunk.names)
         if text.strip():
-            encoded.names.append(_replace_surrogates(document.name))
+            chunk.names.append(_replace_surrogates(document.name))
         else:  # costs no memory: a small compressed file can have any number of them
             counts["empty_documents"] += 1
-        for sentence in split_sentences(text, splitter, pretokenized):
-            if not sentence:
+        for sentence in split_sentences(text, settings.splitter, settings.pretokenized, settings.white_space):
+            if not sentence or sentence.isspace():
                 counts["empty_sentences"] += 1
                 continue
             counts["sentences"] += 1
-            if len(sentence) > MAX_CHARACTERS and long_sentences == "drop":
+            if len(sentence) > MAX_CHARACTERS and settings.long_sentences == "drop":
                 counts["long_sentences"] += 1
                 continue
-            yield from ((number, piece) for piece in _cut_characters(sentence))
+            yield from ((number, piece) for piece in _cut_characters(sentence, settings.white_space == "keep"))
 
 
-def _cut_characters(sentence: str) -> Iterator[str]:
-    """Cuts a sentence into pieces of at most `MAX_CHARACTERS` characters. Nearly every sentence is one piece."""
+def _cut_characters(sentence: str, keep: bool) -> Iterator[str]:
+    """Cuts a sentence into pieces of at most `MAX_CHARACTERS` characters. Nearly every sentence is one piece.
+
+    The pieces end at a blank if possible. If white space is kept, they end at a line break if possible, else at a blank,
+    and the pieces, put together, are the sentence.
+    """
     while len(sentence) > MAX_CHARACTERS:
-        end = sentence.rfind(" ", 1, MAX_CHARACTERS)
+        end = sentence.rfind("\n", 0, MAX_CHARACTERS) + 1 if keep else 0
+        end = end or sentence.rfind(" ", 1, MAX_CHARACTERS)
         end = end if end > 0 else MAX_CHARACTERS
         yield sentence[:end]
-        sentence = sentence[end:].lstrip(" ")
+        sentence = sentence[end:] if keep else sentence[end:].lstrip(" ")
     yield sentence
 
 
@@ -158,7 +241,8 @@ def _windows(
             counts["one_token_sentences"] += 1
             continue
         begin = ends[start - 1] if start else 0
-        yield ids[window], ends[window] - begin, text[begin : ends[window][-1]] if too_long else text
+        last = start + max_tokens >= len(ids)  # it has what follows the last token, too
+        yield ids[window], ends[window] - begin, text[begin:] if last else text[begin : ends[window][-1]]
 
 
 def _add(

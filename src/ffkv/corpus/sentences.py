@@ -9,6 +9,7 @@ import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,24 +24,54 @@ PIECE_CHARACTERS = 200_000  # spaCy gets a text in pieces of this length, which 
 Span = tuple[int, int]  # start and end (exclusive) of a sentence, in characters
 
 
-def split_sentences(text: str, splitter: str, pretokenized: bool) -> list[str]:
-    """Splits a document into sentences. Some of them may be empty.
+def split_sentences(text: str, splitter: str, pretokenized: bool, white_space: str = "collapse") -> list[str]:
+    """Splits a document into sentences. Some of them may be empty, or white space alone.
 
     Args:
         text: text of the document.
         splitter: "sentence" for the sentences of the sentencizer, "line" for lines, "document" for the whole text.
-        pretokenized: True if blanks already separate the words; then every character is kept. Otherwise each run of
-            white space becomes one blank, because wrapped text contains line breaks.
+        pretokenized: True if blanks already separate the words; then white space within a sentence is kept anyway.
+        white_space: "collapse": each run of white space becomes one blank, because wrapped text contains line breaks, and
+            none is at the ends. "keep": no character is changed, and the sentences, put together, are the text. Their
+            bounds are those of "collapse". A line ends with its line break; see `_restore_white_space`.
     """
+    keep = white_space == "keep"
     if splitter == "document":
         sentences = [text]
     elif splitter == "line":
-        sentences = text.splitlines()
+        sentences = text.splitlines(keepends=keep)
     elif pretokenized:
         sentences = list(_split_in_pieces(text, _pretokenized_spans))
     else:
         sentences = list(_split_in_pieces(BLANKS.sub(" ", text), _spans))
+    if keep:
+        return _restore_white_space(text, sentences) if splitter == "sentence" else sentences
     return [sentence.strip() if pretokenized else BLANKS.sub(" ", sentence).strip() for sentence in sentences]
+
+
+def _restore_white_space(text: str, sentences: list[str]) -> list[str]:
+    """The sentences of a text with all of its white space, from the sentences without some of it.
+
+    White space between two sentences belongs to the second one, as tokenizers have it (" The"). Line breaks, and what is
+    in front of them, belong to the first one, so that a line keeps its indentation.
+    """
+    cuts, end = [0], 0
+    for sentence in sentences:
+        words = sentence.split()
+        for number, word in enumerate(words):
+            start = _skip(text, end)
+            if not number and end:
+                indentation = f"{text[end:start]}.".splitlines()[-1]
+                cuts.append(start - len(indentation) + 1)
+            end = start + len(word)
+    cuts.append(len(text))
+    return [text[first:last] for first, last in pairwise(cuts)]
+
+
+def _skip(text: str, start: int) -> int:
+    """Where the white space that starts there ends."""
+    found = BLANKS.match(text, start)
+    return found.end() if found else start
 
 
 def _split_in_pieces(text: str, split: Callable[[str], list[Span]]) -> Iterator[str]:

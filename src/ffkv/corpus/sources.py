@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from ffkv.corpus.chat import Render, row_text
 from ffkv.corpus.detokenize import detokenize
 from ffkv.corpus.document import Document
 from ffkv.corpus.hub_rows import read_rows
@@ -25,18 +26,21 @@ FORMATS = dict.fromkeys(["txt", "text", "tokens"], "text") | dict.fromkeys(["jso
 FORMATS |= {"csv": "csv", "parquet": "parquet"}
 
 
-def read_documents(corpus: Corpus, split: str, commit: Commit | None = None) -> Iterator[Document]:
+def read_documents(
+    corpus: Corpus, split: str, render: Render | None = None, commit: Commit | None = None
+) -> Iterator[Document]:
     """Reads the documents of a split, "train" or "validation", in the order of their source.
 
     Args:
         corpus: where the text is.
         split: "train" or "validation".
+        render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
         commit: the commit of a data set of the hub to read; None for the one that the hub names now.
     Raises:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
     sources, _ = corpus_sources(corpus, split)
-    selected = select_split(_read_sources(corpus, sources, commit), corpus, split)
+    selected = select_split(_read_sources(corpus, sources, render, commit), corpus, split)
     if not corpus.detokenize:
         return selected
     return (document._replace(text=detokenize(document.text)) for document in selected)
@@ -67,18 +71,23 @@ def is_held_out(text: str, share: float) -> bool:
     return number < share * 2**64
 
 
-def _read_sources(corpus: Corpus, sources: list[str], commit: Commit | None) -> Iterator[Document]:
+def _read_sources(
+    corpus: Corpus, sources: list[str], render: Render | None, commit: Commit | None
+) -> Iterator[Document]:
     if corpus.dataset == EMBEDDED:
         from ffkv.corpus.python_docs import documents
 
         return documents()
-    return _read_files(corpus, sources) if corpus.dataset == "files" else _read_hub(corpus, sources[0], commit)
+    if corpus.dataset == "files":
+        return _read_files(corpus, sources, render)
+    return _read_hub(corpus, sources[0], render, commit)
 
 
-def _read_files(corpus: Corpus, patterns: list[str]) -> Iterator[Document]:
+def _read_files(corpus: Corpus, patterns: list[str], render: Render | None) -> Iterator[Document]:
     for path in find_files(patterns):
         kind = _format(path)
-        for index, text in enumerate(texts(path, kind, corpus.text_field, corpus.txt_document)):
+        keep = corpus.white_space == "keep"
+        for index, text in enumerate(texts(path, kind, corpus.text_field, corpus.txt_document, keep, render)):
             yield Document(f"{path}:{index}", text or "")
 
 
@@ -155,16 +164,16 @@ def _folders(top: str) -> Iterator[str]:
 
 
 def _format(path: str) -> str:
-    ending = Path(path.lower().removesuffix(".gz")).suffix
+    ending = Path(path.lower().removesuffix(".gz").removesuffix(".zst")).suffix
     if ending.removeprefix(".") not in FORMATS:
         raise UserError(
             f"{path}: ffkv cannot read files whose name ends in {ending!r}. It reads "
-            f"{', '.join(sorted(FORMATS))}, each also with .gz behind it."
+            f"{', '.join(sorted(FORMATS))}, each also with .gz or .zst behind it."
         )
     return FORMATS[ending.removeprefix(".")]
 
 
-def _read_hub(corpus: Corpus, split: str, commit: Commit | None) -> Iterator[Document]:
+def _read_hub(corpus: Corpus, split: str, render: Render | None, commit: Commit | None) -> Iterator[Document]:
     commit = check_commit(commit, corpus) if commit else resolve_dataset(corpus)
     source, field = f"{corpus.dataset}:{split}", corpus.text_field
     for index, row in enumerate(read_rows(commit, corpus.config, split, corpus.limit)):
@@ -172,9 +181,5 @@ def _read_hub(corpus: Corpus, split: str, commit: Commit | None) -> Iterator[Doc
             raise UserError(
                 f"{source} has no field {field!r}; it has {', '.join(map(repr, row))}. Set corpus.text_field."
             )
-        text = row.get(field)
-        if text is not None and not isinstance(text, str):
-            raise UserError(
-                f"{source}, row {index}: field {field!r} contains {type(text).__name__}, not text. Set corpus.text_field."
-            )
+        text = row_text(row.get(field), field, f"{source}, row {index}", render)
         yield Document(f"{source}:{index}", text or "")

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ffkv.corpus.beginning import configured_bos, find_beginning
+from ffkv.corpus.beginning import configured_bos, longest_sentence
+from ffkv.corpus.chat import chat_renderer, find_chat_beginning
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents, source_files
@@ -12,12 +13,18 @@ from ffkv.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.process.progress import progress
 from ffkv.settings import EMBEDDED
 from ffkv.settings import Corpus as Settings
 
 
 def encode_corpus(
-    model: Path | str, split: str, settings: Settings, output: Path | str, commit: Commit | None = None
+    model: Path | str,
+    split: str,
+    settings: Settings,
+    output: Path | str,
+    processes: int = 1,
+    commit: Commit | None = None,
 ) -> Corpus:
     """Reads the documents of a split, encodes their sentences as token ids, and writes `corpus/<split>.h5`.
 
@@ -26,16 +33,19 @@ def encode_corpus(
         split: "train" or "validation".
         settings: where the text is, and how to split it.
         output: file to write.
+        processes: number of processes that split and encode the documents. It changes nothing but the time.
         commit: the commit of a data set of the hub to read; None for the one that the hub names now.
     Returns:
         The corpus, read from the file.
     Raises:
         UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more; the
-            tokenizer has no BOS token, but `settings.bos` asks for one.
+            tokenizer has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus contains chats.
     """
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
-    bos, reason = find_beginning(tokenizer, settings.bos, configured_bos(read_config(Path(model))))
+    render = chat_renderer(tokenizer, settings)
+    beginning = find_chat_beginning(tokenizer, settings.bos, configured_bos(read_config(Path(model))), render)
+    bos, reason = beginning
     if max(bos, default=0) >= anatomy.vocabulary:
         raise UserError(
             f"The tokenizer of {anatomy.checkpoint} puts the id {max(bos)} in front of a text, but the model knows only"
@@ -43,15 +53,18 @@ def encode_corpus(
         )
     if settings.dataset not in (EMBEDDED, "files"):
         commit = check_commit(commit, settings) if commit else resolve_dataset(settings)
-    with unchanged(source_files(settings, split)):
+    with (
+        unchanged(source_files(settings, split)),
+        progress(settings.limit or None, "documents", split) as bar,
+    ):
         encoded = encode(
-            read_documents(settings, split, commit),
+            read_documents(settings, split, render, commit),
             tokenizer,
-            anatomy.context - len(bos),
-            settings.splitter,
-            settings.pretokenized,
-            settings.long_sentences,
-            settings.deduplicate,
+            longest_sentence(anatomy.context, settings.context, beginning),
+            settings,
+            bos,
+            processes,
+            bar,
         )
     if len(encoded.ids) < 2:
         raise UserError(

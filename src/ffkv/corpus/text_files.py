@@ -16,11 +16,12 @@ from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from ffkv.corpus.chat import Render, row_text
 from ffkv.errors import UserError
 from ffkv.settings.messages import shown
 
 MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and they would fill the memory
-LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip
+LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 PARQUET = b"PAR1"  # how a parquet file begins
 SAMPLE_BYTES = 4096  # bytes at the beginning that show whether a file is text
 # How files begin that are not UTF-8 text, whatever their names say. Longer beginnings come first.
@@ -32,39 +33,49 @@ FOREIGN = {
     b"\x1f\x8b": "compressed by gzip: its name must end in .gz, once for each time",
     b"BZh": "compressed by bzip2: unpack it",
     b"\xfd7zXZ\0": "compressed by xz: unpack it",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: its name must end in .zst, once for each time",
     b"PK\x03\x04": "a zip archive: unpack it",
     PARQUET: "a parquet file: its name must end in .parquet",
     b"%PDF-": "a PDF file: extract its text",
 }
 
 
-def texts(path: str, kind: str, field: str, unit: str) -> Iterator[str | None]:
+def texts(
+    path: str, kind: str, field: str, unit: str, keep: bool = False, render: Render | None = None
+) -> Iterator[str | None]:
     """Reads the texts of a file, in their order; None for a row without a text.
 
     Args:
-        path: the file. If its name ends in .gz, it is compressed.
+        path: the file. If its name ends in .gz or .zst, it is compressed.
         kind: "text", "json", "csv" or "parquet".
         field: the field of a row that contains the text; not used for the kind "text".
         unit: the unit that is one text in a file of the kind "text": "line", "paragraph" or "file".
+        keep: whether line breaks within such a unit stay as they are. Otherwise each one becomes a line feed.
+        render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
     Raises:
         UserError: the file cannot be read, is damaged or is of another kind; or the field does not exist or does not
-            contain text.
+            contain text or, if asked for, chats that can be rendered.
     """
+    if render is not None and kind not in ("json", "parquet"):
+        raise UserError(
+            f"{path}: corpus.chat_template is true, and only rows of jsonl and parquet files and of hub data sets contain"
+            " chats."
+        )
     try:
         with _open(path) as file:
             if kind == "parquet":
-                yield from _parquet(path, file, field)
+                yield from _parquet(path, file, field, render)
             elif kind == "json":
-                yield from _json(path, _checked(path, file), field)
+                yield from _json(path, _checked(path, file), field, render)
             else:
                 plain = _checked(path, file)
                 # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
                 if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
                     plain.read(len(BOM_UTF8))
-                stream = TextIOWrapper(plain, "utf-8", errors="replace", newline="" if kind == "csv" else None)
+                newline = "" if kind == "csv" or keep else None
+                stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
                 yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)
-    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz
+    except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz or .zst
         raise _unreadable(path, getattr(error, "strerror", None) or error) from error
 
 
@@ -78,19 +89,19 @@ def _no_field(path: str, field: str, fields: list[str]) -> UserError:
     return UserError(f"{path} has no field {field!r}; it has {shown(fields)[1:-1] or 'none'}. Set corpus.text_field.")
 
 
-def _no_text(path: str, place: str, field: str, value: object) -> UserError:
-    return UserError(
-        f"{path}, {place}: field {field!r} contains {type(value).__name__}, not text. Set corpus.text_field."
-    )
+def _open(path: str) -> Any:
+    """The file, or what it unpacks to, as a stream of bytes."""
+    if path.lower().endswith(".zst"):
+        import pyarrow as pa
 
-
-def _open(path: str) -> BufferedReader | gzip.GzipFile:
+        # The reader of the package zstandard takes a file that is cut off for a whole one.
+        return pa.CompressedInputStream(Path(path).open("rb"), "zstd")
     return gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
 
 
-def _checked(path: str, file: BufferedReader | gzip.GzipFile) -> BufferedReader[Any]:
+def _checked(path: str, file: Any) -> BufferedReader[Any]:
     """The file, still at its beginning. Refused if its beginning shows that it is not UTF-8 text."""
-    buffered: BufferedReader[Any] = BufferedReader(file, SAMPLE_BYTES) if isinstance(file, gzip.GzipFile) else file
+    buffered: BufferedReader[Any] = file if isinstance(file, BufferedReader) else BufferedReader(file, SAMPLE_BYTES)
     sample = buffered.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
     for beginning, what in FOREIGN.items():
         if sample.startswith(beginning):
@@ -117,23 +128,28 @@ def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
             )
         yield text
         return
-    lines = (line.removesuffix("\n") for line in _lines(path, stream))
-    yield from lines if unit == "line" else _paragraphs(path, lines)
+    lines = _lines(path, stream)
+    yield from map(_without_end, lines) if unit == "line" else _paragraphs(path, lines)
 
 
 def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
     paragraph, length = [], 0
     for number, line in enumerate(lines, 1):
-        if line:
+        if _without_end(line):
             paragraph.append(line)
-            length += len(line) + 1
+            length += len(line)
             if length > MAX_CHARACTERS:
                 raise _unreadable(path, f"the paragraph is longer than {MAX_CHARACTERS:,} characters", number)
         elif paragraph:
-            yield "\n".join(paragraph)
+            yield _without_end("".join(paragraph))
             paragraph, length = [], 0
     if paragraph:
-        yield "\n".join(paragraph)
+        yield _without_end("".join(paragraph))
+
+
+def _without_end(line: str) -> str:
+    """A line without its line break: a line feed, a carriage return, or both. Others are not read as line breaks here."""
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 def _csv(path: str, stream: TextIO, field: str) -> Iterator[str]:
@@ -167,23 +183,26 @@ def _column(path: str, field: str, names: list[str]) -> int:
     return names.index(field)
 
 
-def _json(path: str, file: BinaryIO, field: str) -> Iterator[str | None]:
+def _json(path: str, file: BinaryIO, field: str, render: Render | None) -> Iterator[str | None]:
     names: list[str] | None = None
     has_field = False
-    for place, row in _json_rows(path, file):
+    for place, row in _json_rows(path, file, numbers=render is not None):
         if not isinstance(row, dict):
             raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
-        text = row.get(field)
-        if text is not None and not isinstance(text, str):
-            raise _no_text(path, place, field, text)
         names, has_field = names or list(row), has_field or field in row
-        yield text
+        yield row_text(row.get(field), field, f"{path}, {place}", render)
     if names is not None and not has_field:
         raise _no_field(path, field, names)
 
 
-def _json_rows(path: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """The place and the content of each row. A file has one row per line, or all rows in one list."""
+def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
+    """The place and the content of each row. A file has one row per line, or all rows in one list.
+
+    Args:
+        path: the file, for messages.
+        file: its bytes.
+        numbers: whether numbers are needed. Otherwise all of them are 0, because they may have any number of digits.
+    """
     for number, line in enumerate(_lines(path, file), 1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if line.isspace() or not line:
@@ -194,19 +213,19 @@ def _json_rows(path: str, file: BinaryIO) -> Iterator[tuple[str, Any]]:
                 raise _unreadable(
                     path, f"its list is longer than {MAX_CHARACTERS:,} bytes: write one object per line", number
                 )
-            rows = _parsed(path, line + rest, number)
+            rows = _parsed(path, line + rest, number, numbers)
             yield from ((f"row {index}", row) for index, row in enumerate(rows))
             return
-        yield f"line {number:,}", _parsed(path, line.rstrip(), number)
+        yield f"line {number:,}", _parsed(path, line.rstrip(), number, numbers)
 
 
-def _parsed(path: str, data: bytes, line: int) -> Any:
+def _parsed(path: str, data: bytes, line: int, numbers: bool) -> Any:
     try:
         return json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
-            parse_int=lambda digits: 0,  # numbers are not needed, and they may have any number of digits
-            parse_float=lambda digits: 0.0,
+            parse_int=None if numbers else lambda digits: 0,
+            parse_float=None if numbers else lambda digits: 0.0,
         )
     except UnicodeDecodeError as error:  # JSON is UTF-8 by definition
         raise _unreadable(
@@ -229,11 +248,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _unpack(path: str, packed: gzip.GzipFile, whole: BinaryIO) -> None:
-    """Unpacks a parquet file into a temporary one. It is compressed already: what gzip makes much smaller is no parquet file."""
+def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
+    """Unpacks a parquet file into a temporary one. It is compressed already: what gets much smaller is no parquet file."""
     most = LARGEST_RATIO * Path(path).stat().st_size + MAX_CHARACTERS
     if packed.read(len(PARQUET)) != PARQUET:
-        raise _unreadable(path, "it is no parquet file that was compressed by gzip")
+        raise _unreadable(path, "it is no parquet file that was compressed")
     whole.write(PARQUET)
     while piece := packed.read(2**20):
         if whole.tell() > most:
@@ -241,14 +260,14 @@ def _unpack(path: str, packed: gzip.GzipFile, whole: BinaryIO) -> None:
         whole.write(piece)
 
 
-def _parquet(path: str, file: Any, field: str) -> Iterator[str | None]:
+def _parquet(path: str, file: Any, field: str, render: Render | None) -> Iterator[str | None]:
     import tempfile
 
     import pyarrow as pa
     from pyarrow import parquet
 
     with tempfile.TemporaryFile() as whole:
-        if isinstance(file, gzip.GzipFile):  # parquet is read from the end of the file
+        if not isinstance(file, BufferedReader):  # parquet is read from the end of the file
             _unpack(path, file, whole)
             file = whole
         try:
@@ -258,10 +277,7 @@ def _parquet(path: str, file: Any, field: str) -> Iterator[str | None]:
             for batch in opened.iter_batches(256, columns=[field], use_threads=False):
                 # Of "a.b" pyarrow also reads the field b of a column a.
                 for value in batch.column(batch.schema.names.index(field)):
-                    text = value.as_py()
-                    if text is not None and not isinstance(text, str):
-                        raise _no_text(path, f"row {number:,}", field, text)
-                    yield text
+                    yield row_text(value.as_py(), field, f"{path}, row {number:,}", render)
                     number += 1
         except UnicodeDecodeError as error:
             raise _unreadable(

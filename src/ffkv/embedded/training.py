@@ -21,7 +21,7 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode, flatten
 from ffkv.embedded.tokenizer import BOS_ID, train_tokenizer
 from ffkv.errors import UserError
-from ffkv.settings import Embedded
+from ffkv.settings import Corpus, Embedded
 
 PADDING = -100  # `cross_entropy` ignores this id
 MEASUREMENTS = 10  # number of times that the loss is written down
@@ -83,9 +83,7 @@ def train_model(
 
 
 def _encode(documents: list[Document], tokenizer: PreTrainedTokenizerFast, max_tokens: int, split: str) -> Sentences:
-    encoded = encode(
-        documents, tokenizer, max_tokens, "sentence", pretokenized=False, long_sentences="windows", deduplicate=True
-    )
+    encoded = encode(documents, tokenizer, max_tokens, Corpus())
     if not encoded.ids:
         raise UserError(
             f"The {split} split of the embedded corpus has no sentences: raise corpus.limit or set it to 0."

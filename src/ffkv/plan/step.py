@@ -114,7 +114,8 @@ def _row(jobs: list[Job], amounts: Amounts, trial: Trial, libraries: dict[str, t
     )
     start, base = libraries[libraries_of(rule)]
     constant, working = _split_seconds(measured, amounts.work > 0)
-    seconds = start + constant * max(1.0, once) + (working * work + amounts.text) / count
+    text = amounts.text / (jobs[0].threads if rule == "corpus" else 1)  # its threads are processes
+    seconds = start + constant * max(1.0, once) + (working * work + text) / count
     rest = max(sum(one.written for one in measured) - small.stored, 0.0)
     at_once = max(1, min(cores // jobs[0].threads, todo))
     return Row(

@@ -1,15 +1,18 @@
 """The size of a corpus: from its written files, from its first documents, from the hub, or from the command line."""
 
+import functools
 import time
+from collections.abc import Callable, Iterator
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from ffkv.corpus.beginning import configured_bos, find_beginning
+from ffkv.corpus.beginning import configured_bos, longest_sentence
+from ffkv.corpus.chat import chat_renderer, find_chat_beginning
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import encode
+from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.sources import find_files, read_documents
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
@@ -73,14 +76,16 @@ def measure_text(
             Commit("model", settings.model.checkpoint, settings.model.revision),
             settings.model.trust_remote_code,
         )
-    longest = max(
-        context_of(model, tokenizer)
-        - len(find_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict())).ids),
-        2,
+    render = chat_renderer(tokenizer, corpus)
+    beginning = find_chat_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict()), render)
+    longest = longest_sentence(context_of(model, tokenizer), corpus.context, beginning)
+    encoding = functools.partial(
+        encode, tokenizer=tokenizer, max_tokens=longest, settings=corpus, beginning=beginning.ids
     )
-    train, sentences = _sample(Corpus() if hub else corpus, "train", corpus, tokenizer, longest)
+    read = functools.partial(read_documents, render=None if hub else render)
+    train, sentences = _sample(Corpus() if hub else corpus, "train", read, encoding)
     if corpus.dataset == "files" and corpus.validation:
-        validation, more = _sample(corpus, "validation", corpus, tokenizer, longest)
+        validation, more = _sample(corpus, "validation", read, encoding)
     else:  # both splits read the same documents
         share = min(max(corpus.validation_share, 1e-6), 1 - 1e-6)
         limited = corpus.limit and train.documents >= corpus.limit  # then validation reads on, to its own limit
@@ -97,10 +102,12 @@ def measure_text(
     return splits, sentences + more
 
 
-def _sample(source: Corpus, split: str, corpus: Corpus, tokenizer: Any, longest: int) -> tuple[Split, list[str]]:
-    """The size of a split as its first documents tell it, and their sentences; encoded as `corpus` says."""
+def _sample(
+    source: Corpus, split: str, read: Callable[..., Iterator[Document]], encoding: Callable[[list[Document]], Encoded]
+) -> tuple[Split, list[str]]:
+    """The size of a split as its first documents tell it, and their sentences."""
     start, documents, sizes, share = time.process_time(), [], [], 1.0
-    for document in (reader := read_documents(source, split)):
+    for document in (reader := read(source, split)):
         documents.append(document)
         sizes.append(len(document.text.encode("utf-8", "replace")) + 1)
         if source.dataset == "files" and sum(sizes) > SAMPLE_BYTES:
@@ -110,10 +117,9 @@ def _sample(source: Corpus, split: str, corpus: Corpus, tokenizer: Any, longest:
     del reader  # it holds the file open
     first = documents[: 1 + sum(size < SAMPLE_BYTES for size in accumulate(sizes))]
     reading, share = time.process_time() - start, share * sum(sizes[: len(first)]) / max(sum(sizes), 1)
-    rest = (corpus.splitter, corpus.pretokenized, corpus.long_sentences, corpus.deduplicate)
-    encode([Document("", "A first word.")], tokenizer, longest, *rest)  # loads what the first call loads
+    encoding([Document("", "A first word.")])  # loads what the first call loads
     start = time.process_time()
-    encoded = encode(first, tokenizer, longest, *rest)
+    encoded = encoding(first)
     seconds = time.process_time() - start + reading * len(first) / max(len(documents), 1)
     tokens, size = float(sum(map(len, encoded.ids))), float(sum(sizes[: len(first)]))
     if not tokens:

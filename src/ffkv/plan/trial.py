@@ -134,7 +134,7 @@ def _small_settings(
         changes["corpus"] = {"dataset": "files", "limit": 0, "splitter": "line", "txt_document": "line", **paths}
         changes["model"] = {"checkpoint": str(folder / "checkpoint"), "revision": "main", "dtype": shape.dtype}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
-    return settings.model_copy(update={**sections, "shards": 1, "layer_groups": 2})
+    return settings.model_copy(update={**sections, "shards": 1, "corpus_shards": 1, "layer_groups": 2})
 
 
 def _write_small_model(shape: Shape, layer: float, sentences: list[str], folder: Path) -> None:

@@ -5,11 +5,11 @@ import sys
 from tqdm import tqdm
 
 
-def progress(total: int, unit: str, description: str, done: int = 0) -> tqdm:
+def progress(total: int | None, unit: str, description: str, done: int = 0) -> tqdm:
     """A progress bar on standard error. If that is not a terminal but a log file, it writes one line per half minute.
 
     Args:
-        total: number of units of work.
+        total: number of units of work; None if nobody knows it. Then no time left is shown.
         unit: name of the unit, in the plural.
         description: name of the work.
         done: number of units that an earlier process has done.

@@ -80,7 +80,7 @@ class Corpus(Section):
     """Branch, tag or commit of the hub data set."""
     train: Globs = Field(["train"], min_length=1)
     """Text of the train split. For a hub data set: the name of its split. For files: one or more paths or glob patterns
-    (txt, jsonl, csv or parquet, each also .gz)."""
+    (txt, jsonl, csv or parquet, each also .gz or .zst)."""
     validation: Globs = Field([])
     """Text of the validation split, written like `train`. If the list is empty, some of the train documents become the
     validation split."""
@@ -89,6 +89,13 @@ class Corpus(Section):
     decides for each document."""
     text_field: str = Field("text", min_length=1)
     """Name of the field or column that contains the text."""
+    chat_template: bool = False
+    """The field `text_field` (often called `messages`) contains chats: lists of messages with `role` and `content`. The
+    chat template of the tokenizer makes a text of each. It needs `white_space: keep`."""
+    white_space: Literal["collapse", "keep"] = "collapse"
+    """White space of the text. `collapse`: each run of it becomes one blank, and none is at the ends of a sentence; with
+    `pretokenized`, only the ends change. `keep`: every character stays as it is in the source, as code and chats need it.
+    The sentences of a document, put together, are then the document."""
     txt_document: Literal["line", "paragraph", "file"] = "line"
     """Unit of a txt file that counts as one document: a `line` (as in WikiText), a `paragraph` (wrapped text that an
     empty line ends), or the whole `file`."""
@@ -100,9 +107,13 @@ class Corpus(Section):
     text between two spaces."""
     detokenize: bool = False
     """Turn text whose words are separated by spaces, as in WikiText, back into text as people write it: `state @-@ of`
-    becomes `state-of`. Models that were trained on raw text read it better. Leave `pretokenized` off then."""
+    becomes `state-of`. Models that were trained on raw text read it better. Leave `pretokenized` off then, and
+    `white_space` at `collapse`."""
+    context: Whole = Field(0, ge=0)
+    """Maximum number of tokens that the model reads at a time, those of `bos` included. 0 means the context of the model.
+    A model with a shorter context keeps its own."""
     long_sentences: Literal["windows", "drop"] = "windows"
-    """How to treat sentences that are longer than the context of the model: cut them into `windows`, or `drop` them."""
+    """How to treat sentences that are longer than the context: cut them into `windows`, or `drop` them."""
     bos: Literal["auto", "always", "never"] = "auto"
     """Whether a beginning-of-sequence token precedes each sentence. `auto`: as the tokenizer does it; if it puts nothing
     there, its BOS token, or else the token that separates documents, such as `<|endoftext|>` of GPT-2 and Pythia.
@@ -113,13 +124,25 @@ class Corpus(Section):
     """Maximum number of documents per split. 0 means all documents."""
 
     def contradictions(self) -> list[str]:
-        """Files need names. A hub data set has one name per split. Text is not both split into words and put together."""
+        """Files need names. A hub data set has one name per split. Text is not both changed and kept, and chats are kept."""
         problems = []
         if self.detokenize and self.pretokenized:
             problems.append(
                 "corpus.detokenize and corpus.pretokenized are both true: after detokenize, words are no longer separated"
                 " by spaces, so pretokenized must be false"
             )
+        if self.detokenize and self.white_space == "keep":
+            problems.append(
+                "corpus.detokenize is true and corpus.white_space is 'keep': detokenize takes blanks out of the text, so"
+                " white_space must be 'collapse'"
+            )
+        if self.chat_template and self.white_space != "keep":
+            problems.append(
+                "corpus.chat_template is true and corpus.white_space is 'collapse': the template's line breaks would be"
+                " lost, so white_space must be 'keep'"
+            )
+        if self.chat_template and self.dataset == EMBEDDED:
+            problems.append("corpus.chat_template is true, but corpus.dataset is 'embedded', which contains no chats")
         if self.dataset not in (EMBEDDED, "files"):
             problems += [
                 f"corpus.{name} is {shown(splits)}: a hub data set takes one split name"
@@ -263,6 +286,9 @@ class Settings(Section):
     shards: int = Field(1, ge=1, le=10_000)
     """Number of parts into which the corpus is cut. Each part is a job. This setting changes no number in the
     results."""
+    corpus_shards: int = Field(1, ge=1, le=256)
+    """Number of processes that split and encode the documents of a split, all of them in one job. This setting changes no
+    number in the results."""
     layer_groups: int = Field(1, ge=1, le=1000)
     """Number of parts into which the layers are cut. Each part is a job of each analysis. This setting changes no
     number in the results."""

@@ -18,7 +18,7 @@ rule corpus:
         "results/{run}/benchmarks/corpus/{split}.tsv"
     conda:
         "../envs/ffkv.yaml"
-    threads: 1
+    threads: setting("corpus_shards")
     params:
         content=content_of_corpus,
         options=options("corpus"),
@@ -31,7 +31,7 @@ rule corpus:
         ffkv corpus {params.options} {params.commit:q} \
             --model {input.model:q} \
             --split {wildcards.split} \
-            --threads {threads} \
+            --corpus-shards {threads} \
             --output {output.corpus:q} \
             >{log:q} 2>&1
         """

@@ -1,0 +1,143 @@
+"""What a row of a data set says: its text, or a chat that the tokenizer's template turns into text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ffkv.corpus.beginning import Beginning, find_beginning
+from ffkv.errors import UserError
+from ffkv.settings import Corpus
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = dict[str, Any]
+Render = Callable[[list[Message]], str]
+
+# Some templates write today's date. The same corpus would be another one tomorrow.
+DATE = datetime(2024, 7, 26)
+
+
+def row_text(value: Any, field: str, place: str, render: Render | None) -> str | None:
+    """The text of a row.
+
+    Args:
+        value: what the row has in its field.
+        field: name of the field, for messages.
+        place: file and row, for messages.
+        render: turns a chat into text, see `chat_renderer`; None if rows contain text.
+    Returns:
+        The text; None if the row has none.
+    Raises:
+        UserError: the value is of another kind, or the template refuses the chat.
+    """
+    if value is None:
+        return None
+    if render is None:
+        if not isinstance(value, str):
+            remedy = " or corpus.chat_template" if isinstance(value, list) else ""
+            raise UserError(
+                f"{place}: field {field!r} contains {type(value).__name__}, not text. Set corpus.text_field{remedy}."
+            )
+        return value
+    _check_messages(value, f"{place}: field {field!r}")
+    try:
+        return render(value) if value else None
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
+
+
+def _check_messages(value: Any, place: str) -> None:
+    """Refuses what is no list of messages."""
+    if not isinstance(value, list):
+        raise UserError(
+            f"{place} contains {type(value).__name__}, not a list of messages. Set corpus.text_field, or switch"
+            " corpus.chat_template off."
+        )
+    for number, message in enumerate(value):
+        if not isinstance(message, dict):
+            raise UserError(f"{place}, message {number}: it is {type(message).__name__}, not an object with fields.")
+        if not isinstance(message.get("role"), str):
+            raise UserError(
+                f"{place}, message {number}: it has no role, such as 'user'. Its fields: {_names(message)}."
+            )
+        if not isinstance(message.get("content"), str | None):
+            kind = type(message["content"]).__name__
+            raise UserError(f"{place}, message {number}: its content is {kind}, not text.")
+
+
+def _names(message: Message) -> str:
+    return ", ".join(map(repr, message)) or "none"
+
+
+def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus) -> Render | None:
+    """Returns the function that turns a chat into text; None if the corpus contains text.
+
+    The function raises UserError if the template refuses the chat.
+
+    Raises:
+        UserError: the tokenizer has no chat template, or it does not work.
+    """
+    if not settings.chat_template:
+        return None
+    if not getattr(tokenizer, "chat_template", None):
+        raise UserError(
+            "The tokenizer has no chat template: its model reads plain text. Use a chat model, or switch"
+            " corpus.chat_template off."
+        )
+    try:
+        template = _with_fixed_date(tokenizer.get_chat_template())
+    except ValueError as error:  # it has several, and none of them is the default
+        raise UserError(f"The tokenizer does not say which chat template is its own: {error}") from error
+
+    def render(messages: list[Message]) -> str:
+        try:
+            return str(tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False))
+        except Exception as error:  # a template is code, and may do anything
+            reason = (" ".join(str(error).split()) or type(error).__name__)[:300].removesuffix(".")
+            raise UserError(f"The chat template of the tokenizer refuses these messages: {reason}.") from error
+
+    _render_one(render)
+    return render
+
+
+def _with_fixed_date(template: str) -> str:
+    """The template, for which it is always `DATE`: a macro takes the place of the function that tells the date.
+
+    The line break behind the macro is not part of the text, and the template begins on a line of its own.
+    """
+    if "strftime_now" not in template:
+        return template
+    codes = [f"%{sign}{code}" for sign in ("-", "") for code in "aAbBcdHIjmMpSuUVwWxXyY"]
+    replaced = "".join(f" | replace({code!r}, {DATE.strftime(code)!r})" for code in codes)
+    return f"{{% macro strftime_now(format) %}}{{{{ format{replaced} }}}}{{% endmacro %}}\n{template}"
+
+
+def _render_one(render: Render) -> str:
+    """A chat of one message, as the template has it."""
+    return render([{"role": "user", "content": "a"}])
+
+
+def find_chat_beginning(
+    tokenizer: PreTrainedTokenizerBase, bos: str, configured: int | None, render: Render | None
+) -> Beginning:
+    """As `find_beginning`. With "auto", a token precedes chats only if their template writes it there.
+
+    A chat template writes all special tokens that the model expects.
+
+    Args:
+        tokenizer, bos, configured: see `find_beginning`.
+        render: see `chat_renderer`; None if the corpus contains text.
+    Raises:
+        UserError: see `find_beginning`.
+    """
+    found = find_beginning(tokenizer, bos, configured)
+    if render is None or bos != "auto":
+        return found
+    ids = tokenizer(_render_one(render), add_special_tokens=False)["input_ids"]
+    names = " ".join(map(str, tokenizer.convert_ids_to_tokens(found.ids)))
+    if found.ids and ids[: len(found.ids)] == found.ids:
+        return Beginning(found.ids, f"{names} precedes every sentence, once: the chat template writes it.")
+    return Beginning([], "Nothing precedes a sentence but what the chat template writes.")

@@ -1,0 +1,105 @@
+"""A function on a stream of items in several processes: the results in order, and every way in which it can end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import count, islice
+
+import psutil
+import pytest
+
+from ffkv.errors import UserError
+from ffkv.process.workers import in_order
+
+
+def children() -> list[psutil.Process]:
+    """The processes that this one started and that have not ended."""
+    return [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 5])
+def test_results_come_in_the_order_of_the_items(processes):
+    def slow_at_first(number):
+        time.sleep(0.05 if number < 3 else 0)
+        return number, os.getpid()
+
+    found = list(in_order(slow_at_first, range(40), processes, "wait"))
+    assert [number for number, _ in found] == list(range(40))
+    assert len({process for _, process in found} - {os.getpid()}) == (processes if processes > 1 else 0)
+    assert children() == []
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_no_item_gives_no_result(processes):
+    assert list(in_order(str, [], processes, "wait")) == []
+
+
+def test_large_items_and_results_block_nobody():
+    found = in_order(lambda data: data * 2, (bytes([n]) * 3_000_000 for n in range(6)), 2, "copy")
+    assert [(data[0], len(data)) for data in found] == [(n, 6_000_000) for n in range(6)]
+
+
+def test_items_are_read_as_they_are_needed():
+    assert list(islice(in_order(abs, count(), 2, "count"), 5)) == [0, 1, 2, 3, 4]
+    assert children() == []
+
+
+@pytest.mark.parametrize("error", [UserError("a.txt, row 3: is no text"), ZeroDivisionError("by zero")])
+def test_an_error_of_a_process_is_raised_here(error):
+    def fail(number):
+        if number == 3:
+            raise error
+        return number
+
+    with pytest.raises(type(error), match=str(error)):
+        list(in_order(fail, range(100), 2, "fail"))
+    assert children() == []
+
+
+def test_an_error_of_the_items_ends_the_processes():
+    def items():
+        yield 1
+        raise UserError("the file is damaged")
+
+    with pytest.raises(UserError, match="the file is damaged"):
+        list(in_order(abs, items(), 2, "wait"))
+    assert children() == []
+
+
+@pytest.mark.parametrize(
+    "end, how",
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"),
+        (lambda: os._exit(3), "ended with exit code 3"),
+    ],
+)
+def test_a_process_that_is_killed_is_told_in_one_message(end, how):
+    def work(number):
+        if number == 2:
+            end()
+        return number
+
+    with pytest.raises(UserError, match=f"One of the processes that encode documents {how}.*use fewer processes"):
+        list(in_order(work, range(9), 2, "encode documents"))
+    assert children() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_the_first_one(number):
+    """However it ends: idle processes notice that nobody sends them items, busy ones that nobody takes their results."""
+    script = (
+        "import time; from ffkv.process.signals import end_in_good_order; end_in_good_order()\n"
+        "from ffkv.process.workers import in_order\n"
+        "for one in in_order(lambda n: time.sleep(0.01 if n % 2 else 0.3), iter(int, 1), 3, 'wait'):\n"
+        "    print('.', flush=True)"
+    )
+    first = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == ".\n"
+    processes = psutil.Process(first.pid).children()
+    assert len(processes) == 3
+    first.send_signal(number)
+    first.wait(20)
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert not alive
