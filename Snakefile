@@ -30,5 +30,9 @@ onstart:
     ffkv.onstart()
 
 
+onsuccess:
+    ffkv.onsuccess()
+
+
 onerror:
     ffkv.onerror()

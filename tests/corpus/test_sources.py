@@ -244,7 +244,9 @@ def test_a_pattern_that_matches_nothing_is_refused(tmp_path, monkeypatch, patter
 def test_the_hub_that_cannot_be_reached_is_said_in_one_message(capfd, caplog):
     with (
         caplog.at_level(logging.WARNING),
-        pytest.raises(UserError, match="The corpus nobody/nothing cannot be read: Couldn't reach"),
+        pytest.raises(
+            UserError, match="The data set nobody/nothing cannot be read: HF_HUB_OFFLINE is set, and not all of"
+        ),
     ):
         list(read_documents(Corpus(dataset="nobody/nothing"), "train"))
     assert capfd.readouterr().err == ""

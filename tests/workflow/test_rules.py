@@ -108,14 +108,16 @@ def test_settings_are_expanded_and_quoted(dry_run):
     )
     assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]
     assert "--train train --validation 'a b' --validation c --validation-share 0.1" in commands["corpus"]
-    assert commands["keys_summarize"].count("--by-prefix=") == 2
+    assert commands["keys_summarize"].count("--by-prefix=") == 4  # two layer groups in each of two runs
 
 
 def test_each_rule_says_what_it_does(dry_run):
     for rule, text in rules().items():
         message = re.search(r"message:\s+\"(.+)\"", text)
         assert message and message[1].endswith("."), rule
-        wildcards = set(re.findall(r"\{(run|split|shard|group)\}", text.partition("output:")[2].partition("log:")[0]))
+        wildcards = set(
+            re.findall(r"\{(run|split|shard|group|kind)\}", text.partition("output:")[2].partition("log:")[0])
+        )
         assert wildcards == set(re.findall(r"\{wildcards\.(\w+)\}", message[1])), rule
     assert "Find the trigger examples of every key in shard 1 of tiny." in dry_run
 
