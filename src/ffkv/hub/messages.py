@@ -9,10 +9,9 @@ ASK = "log in with `hf auth login` or set HF_TOKEN"
 
 def is_offline() -> bool:
     """Whether the user forbade to ask the hub."""
-    return any(
-        os.environ.get(name, "0").lower() not in ("", "0", "false", "no", "off")
-        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
 
 
 def endpoint() -> str:
