@@ -13,7 +13,7 @@ from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import LAYER_OFFSET, constant, dataset, group
 from ffkv.settings import Triggers as TriggerSettings
 
-PART_BYTES = 2**26  # of the memories that are read and written together
+PART_BYTES = 2**25  # of the memories that are read and written together
 NONE = -1  # no sentence, no token
 # Floating-point sums depend on their order, and so on the shards; sums of integers do not.
 FIXED_POINT = 2.0**-20
