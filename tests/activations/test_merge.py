@@ -164,7 +164,7 @@ def test_a_damaged_only_shard_does_not_become_the_merged_file(tmp_path):
 
 
 def test_a_merge_of_large_shards_takes_bounded_memory(tmp_path):
-    """Three shards of 130 MB each, in a process that may take 250 MB of data beside its libraries. It took 1 GB."""
+    """Three shards of 130 MB each, in a process that may take 250 MB of data beside its libraries. All at once, it takes 550 MB."""
     shards = written_shards(tmp_path, 50_000, 50, 3)
     assert shards[0].stat().st_size > 125_000_000
     script = "import resource, sys; from ffkv.activations.merge import merge_triggers\n"

@@ -107,7 +107,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
             train.tokens * shape.body, 0, passing + 3 * triggers, settings.shards * triggers, tokens=train.tokens
         ),
         # The shards stay until they are merged. The only one becomes the merged file.
-        "merge_triggers": Amounts(settings.shards * triggers, 0, 8 * merged, triggers if settings.shards > 1 else 0.0),
+        "merge_triggers": Amounts(settings.shards * triggers, 0, 6 * merged, triggers if settings.shards > 1 else 0.0),
         "sampled_prefixes": Amounts(prefixes * shape.body, memory=passing + held, stored=sampled),
         "merge_sampled_prefixes": Amounts(),
         "keys_patterns": Amounts(chosen, passages, triggers, rows=chosen),
