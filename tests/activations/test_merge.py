@@ -1,11 +1,28 @@
 """Merging the triggers of shards against those of the whole corpus, of both signs, with ties."""
 
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffkv.activations.merge import combine_triggers
-from ffkv.activations.trigger_file import HISTOGRAM_EDGES, Negative, TriggerExamples, Triggers
+from ffkv.activations.merge import combine_triggers, merge_triggers
+from ffkv.activations.trigger_file import (
+    HISTOGRAM_EDGES,
+    Negative,
+    TriggerExamples,
+    Triggers,
+    read_triggers,
+    write_triggers,
+)
+from ffkv.errors import UserError
+from ffkv.files import hdf5
+from ffkv.files.checksums import verify_sum
 from ffkv.files.datasets import datasets_of
 
 entries = st.tuples(
@@ -63,3 +80,102 @@ def test_shards_of_any_kind_in_any_order_merge_into_the_whole(found, t, signed, 
     assert (merged.prefixes, merged.total, merged.maximum) == (whole.prefixes, whole.total, whole.maximum)
     assert (merged.negative is not None) == signed
     assert not signed or merged.negative.minimum == whole.negative.minimum
+
+
+def random_examples(generator, sign: int, memories: int, t: int) -> dict[str, np.ndarray]:
+    """Trigger examples of a sign."""
+    shape = (memories, t)
+    names = ("sentence", "position", "next_token", "multiplicity", "next_count")
+    return {name: generator.integers(0, 999, shape, np.int32) for name in names} | {
+        "coefficient": -sign * np.sort(-generator.random(shape, np.float32), 1),
+        "gate": np.ones(shape, np.int8),
+        "count": np.full(memories, t, np.int32),
+        "fires": generator.integers(t, 99, memories),
+    }
+
+
+def written_shards(folder, memories: int, t: int, count: int) -> list:
+    """Files of shards of random triggers of both signs."""
+    paths = [folder / f"{shard}.h5" for shard in range(count)]
+    for shard, path in enumerate(paths):
+        generator = np.random.default_rng(shard)
+        minimum = -generator.random(memories, np.float32)
+        found = Triggers(
+            **random_examples(generator, 1, memories, t),
+            layer_offset=np.array([0, memories // 3, memories]),
+            total=generator.integers(0, 99, memories),
+            maximum=generator.random(memories, np.float32),
+            histogram=generator.integers(0, 99, (memories, len(HISTOGRAM_EDGES) - 1)),
+            prefixes=100,
+            attributes={"model_hash": "one", "settings": {"per_key": t}, "shard": shard, "shards": count},
+            negative=Negative(**random_examples(generator, -1, memories, t), minimum=minimum),
+        )
+        write_triggers(path, found)
+    return paths
+
+
+def test_a_merge_in_parts_is_the_merge_of_all_and_cannot_be_told_from_one_shard(tmp_path, monkeypatch):
+    """70 memories, cut into parts of 1, 7 or all: the same datasets, and those of the whole merged in memory."""
+    shards = written_shards(tmp_path, 70, 5, 3)
+    whole = combine_triggers([read_triggers(path) for path in shards])
+    own = {**whole.attributes, "shard": 0, "shards": 1}
+    kept = {name: value for name, value in own.items() if name not in (*hdf5.OWN, "prefixes")}
+    for rows in (1, 7, 10**6):
+        monkeypatch.setattr("ffkv.activations.trigger_file.PART_BYTES", rows * 400)
+        merge_triggers(shards[::-1], tmp_path / "merged.h5")
+        merged = read_triggers(tmp_path / "merged.h5")
+        for one, other in ((merged, whole), (merged.negative, whole.negative)):
+            for name in set(datasets_of(type(one))) - {"negative"}:
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name, strict=True)
+        assert merged.prefixes == 300
+        write_triggers(tmp_path / "alone.h5", replace(whole, attributes=kept))
+        assert (tmp_path / "alone.h5").read_bytes() == (tmp_path / "merged.h5").read_bytes()
+
+
+def test_the_only_shard_gets_a_second_name_and_no_second_place(tmp_path, monkeypatch):
+    (shard,) = written_shards(tmp_path, 70, 5, 1)
+    merged = tmp_path / "merged.h5"
+    for _ in range(2):  # and again over the file of the first time
+        merge_triggers([shard], merged)
+        assert merged.samefile(shard)
+    shard.unlink()
+    assert read_triggers(merged).prefixes == 100
+    verify_sum(merged)
+    # On a file system without such links it is a copy.
+    (shard,) = written_shards(tmp_path, 70, 5, 1)
+
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    merge_triggers([shard], tmp_path / "copy.h5")
+    assert not (tmp_path / "copy.h5").samefile(shard)
+    assert (tmp_path / "copy.h5").read_bytes() == shard.read_bytes()
+
+
+def test_a_damaged_only_shard_does_not_become_the_merged_file(tmp_path):
+    (shard,) = written_shards(tmp_path, 70, 5, 1)
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match="is not what ffkv wrote"):
+        merge_triggers([shard], tmp_path / "merged.h5")
+    assert not (tmp_path / "merged.h5").exists()
+
+
+def test_a_merge_of_large_shards_takes_bounded_memory(tmp_path):
+    """Three shards of 130 MB each, in a process that may take 250 MB of data beside its libraries. All at once, it takes 550 MB."""
+    shards = written_shards(tmp_path, 50_000, 50, 3)
+    assert shards[0].stat().st_size > 125_000_000
+    script = "import resource, sys; from ffkv.activations.merge import merge_triggers\n"
+    script += "status = lambda: dict(line.split(':') for line in open('/proc/self/status'))\n"
+    script += "limit = int(status()['VmData'].split()[0]) * 1024 + 250_000_000\n"
+    script += "resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))\n"
+    script += "before = int(status()['VmHWM'].split()[0])\n"
+    script += "merge_triggers(sys.argv[1:4], sys.argv[4])\n"
+    script += "print(int(status()['VmHWM'].split()[0]) - before)"
+    command = [sys.executable, "-c", script, *map(str, shards), str(tmp_path / "merged.h5")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 250_000  # kB
+    assert (tmp_path / "merged.h5").stat().st_size == pytest.approx(shards[0].stat().st_size, rel=0.01)

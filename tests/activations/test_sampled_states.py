@@ -1,6 +1,7 @@
 """Sampled prefixes: what stands in the file is what the model computes."""
 
 import shutil
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -11,7 +12,7 @@ from support import random_sentences
 
 from ffkv.activations.commands import merge_sampled_prefixes, merge_triggers, sampled_prefixes, triggers
 from ffkv.activations.last_token import last_coefficients
-from ffkv.activations.prefix_file import read_layer
+from ffkv.activations.prefix_file import read_layer, storage_of
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
 from ffkv.files import hdf5
@@ -231,3 +232,75 @@ def test_states_are_stored_once(sample):
         assert "x" not in file and "factor" not in file and "r" not in file
         assert file["y"].shape[1] == 24
     assert linked < blocks
+
+
+@pytest.mark.parametrize(("kind", "keep"), [("gemma2", "x factor"), ("qwen2-moe", ""), ("zamba2", "")])
+def test_a_block_that_is_written_while_the_model_runs_has_the_same_numbers(
+    proven, write_corpus, tmp_path, monkeypatch, kind, keep
+):
+    """Whatever fits in memory: every dataset, and every byte of the file that links to the blocks."""
+    loaded, tokenizer = load(proven(kind), "cpu"), load_tokenizer(proven(kind))
+    path = write_corpus(random_sentences(4, 12), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    more = "".join(f" --keep {name}" for name in keep.split())
+    common = f"--model {proven(kind)} --corpus {path} --count 23 --block-sentences 7 --batch-tokens 50{more}"
+    for folder, limit in (("large", 2**30), ("small", 0)):
+        monkeypatch.setattr("ffkv.activations.prefix_file.IN_MEMORY", limit)
+        run(sampled_prefixes, f"{common} --output {tmp_path}/{folder}/0.h5")
+        run(
+            merge_sampled_prefixes, f"{tmp_path}/{folder}/0.h5 --model {proven(kind)} --output {tmp_path}/{folder}/m.h5"
+        )
+    with h5py.File(tmp_path / "large/m.h5") as large, h5py.File(tmp_path / "small/m.h5") as small:
+        assert set(large) == set(small)
+        assert {*keep.split(), "y", "o", "m"} <= set(large)
+        for name in set(large) - {"dimension"}:
+            np.testing.assert_array_equal(small[name][...], large[name][...], err_msg=name, strict=True)
+    for name in ("0.h5", "m.h5"):
+        assert (tmp_path / "large" / name).read_bytes() == (tmp_path / "small" / name).read_bytes()
+    chunks = {}
+    for folder in ("large", "small"):
+        with hdf5.open(tmp_path / folder / "0.blocks/7.h5", "sampled prefixes") as file:
+            chunks[folder] = file["m"].chunks[0], file["y"].chunks[1]
+    assert chunks == {"large": (7, 7), "small": (1, 1)}
+
+
+def test_states_that_overflow_leave_no_half_of_a_block(proven, write_corpus, tmp_path, monkeypatch):
+    loaded = load(proven("gpt2"), "cpu")
+    tokenizer = load_tokenizer(proven("gpt2"))
+    path = write_corpus(random_sentences(4, 20), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    loaded.model.transformer.h[2].mlp.c_fc.bias.data[3] = float("inf")
+    monkeypatch.setattr("ffkv.activations.step.load", lambda *_: loaded)
+    monkeypatch.setattr("ffkv.activations.prefix_file.IN_MEMORY", 0)
+    with pytest.raises(UserError, match="not finite"):
+        run(sampled_prefixes, f"--model {proven('gpt2')} --corpus {path} --output {tmp_path}/out/0.h5")
+    assert not [entry for entry in (tmp_path / "out").rglob("*") if entry.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "compressed"),
+    [
+        ("gpt2", "float32", set()),
+        ("qwen2-moe", "float32", {"m"}),
+        ("gpt2", "bfloat16", {"m", "y", "o", "x"}),
+        ("gpt2", "float16", {"m", "y", "o", "x"}),
+    ],
+)
+def test_the_model_alone_decides_what_is_compressed(proven, kind, dtype, compressed):
+    anatomy = replace(load(proven(kind), "cpu").anatomy, dtype=dtype)
+    stored = storage_of(anatomy, ["x"], 100)
+    assert {*stored.compressed} - {"end"} == compressed
+
+
+def test_a_mixtures_coefficients_are_stored_smaller_and_read_as_they_were(proven, write_corpus, tmp_path):
+    loaded, tokenizer = load(proven("qwen2-moe"), "cpu"), load_tokenizer(proven("qwen2-moe"))
+    path = write_corpus(random_sentences(4, 40), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
+    common = f"--model {proven('qwen2-moe')} --corpus {path} --count 200"
+    for name in ("one", "another"):
+        run(sampled_prefixes, f"{common} --output {tmp_path}/{name}/0.h5")
+    one, another = (tmp_path / name / "0.blocks/0.h5" for name in ("one", "another"))
+    assert one.read_bytes() == another.read_bytes()
+    with hdf5.open(one, "sampled prefixes") as file:
+        m, y = file["m"], file["y"]
+        assert (m.compression, m.shuffle, m.fletcher32, y.compression) == ("gzip", True, True, None)
+        assert "compressed if a layer has experts" in m.attrs["description"]
+        assert m.id.get_storage_size() < 0.9 * m.size * 4
+        assert (m[...] == 0).mean() > 0.2  # experts to which the token was not sent

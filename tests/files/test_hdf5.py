@@ -220,7 +220,17 @@ def test_a_file_of_links_has_the_same_bytes_at_any_time(tmp_path):
     for pause in (0, 1.1):  # seconds; HDF5 counts whole ones
         time.sleep(pause)
         with hdf5.create(tmp_path / "whole.h5", "things", {}) as file, h5py.File(tmp_path / "part.h5") as part:
-            hdf5.link(file, "numbers", [part["numbers"]], ["part.h5"], ["row"], 0, "1", "some numbers")
+            hdf5.link(
+                file,
+                "numbers",
+                [part["numbers"].shape],
+                part["numbers"].dtype,
+                ["part.h5"],
+                ["row"],
+                0,
+                "1",
+                "some numbers",
+            )
         contents.append((tmp_path / "whole.h5").read_bytes())
     assert contents[0] == contents[1]
 

@@ -159,7 +159,7 @@ def run_all(folder, settings: Settings) -> None:
             path, ffkv.find_triggers(model, train, settings.triggers, settings.activations, "cpu", part)
         )
     triggers, prefixes = folder / "triggers.h5", folder / "sampled_prefixes.h5"
-    ffkv.write_triggers(triggers, ffkv.merge_triggers(paths))
+    ffkv.merge_triggers(paths, triggers)
     paths = [folder / f"sampled_prefixes/{part.index}.h5" for part in shards]
     for path, part in zip(paths, shards):
         ffkv.sample_prefixes(

@@ -34,16 +34,41 @@ def row(rule, measured, jobs=1, cores=1, **small):
 def test_bytes_of_described_files():
     """Per trigger six numbers and a sign; per memory counts and 13 bins. Negative triggers add as many, but no bins."""
     positive = 24 * (50 * 25 + 4 + 8 + 8 + 4 + 12 * 8)
-    stored = amounts()["merge_triggers"].stored
+    stored = amounts()["triggers"].stored
     assert stored == pytest.approx(positive, rel=0.02)
-    negative = amounts(signed=True)["merge_triggers"].stored
+    negative = amounts(signed=True)["triggers"].stored
     assert negative == pytest.approx(positive + 24 * (50 * 25 + 4 + 8 + 4), rel=0.02)
-    assert amounts(signed=True, triggers={"negative": False})["merge_triggers"].stored == stored
+    assert amounts(signed=True, triggers={"negative": False})["triggers"].stored == stored
     assert amounts(shards=3)["triggers"].stored == 3 * stored
+    assert (amounts(shards=3)["merge_triggers"].stored, amounts()["merge_triggers"].stored) == (stored, 0)
     y, o, m = 2 * 50 * 4, 2 * 50 * 4, 50 * 24
     sampled = amounts()["sampled_prefixes"].stored
     assert sampled >= 4 * (y + o + m)
     assert amounts(prefixes={"count": 50, "keep": ["x"]})["sampled_prefixes"].stored > sampled
+
+
+def test_states_are_planned_as_they_are_stored(monkeypatch):
+    """Compressed by the type of the weights and by the share of experts; none in memory if a block is too large."""
+
+    def planned(**shape):
+        shape = SHAPE._replace(**shape)
+        return measure_amounts(Settings(model={"checkpoint": "somewhere"}), shape, SPLITS)["sampled_prefixes"]
+
+    dense, few, half = planned(), planned(active=0.25), planned(dtype="bfloat16")
+    m = 270 * 24 * 4
+    assert dense.stored - few.stored == pytest.approx(0.75 * m, rel=0.01)
+    assert half.stored < 0.45 * dense.stored
+    monkeypatch.setattr("ffkv.activations.prefix_file.IN_MEMORY", 1000)
+    assert dense.memory - planned().memory == pytest.approx(270 * 4 * (24 + 2 * 2 * 4 + 3), rel=0.02)
+
+
+def test_no_work_of_the_model_step_grows_with_the_square_of_a_layer():
+    """Values are columns of weights: nothing is multiplied with unit vectors."""
+    settings = Settings(model={"checkpoint": "somewhere"})
+    wide = SHAPE._replace(memories=(80, 160))
+    assert (
+        measure_amounts(settings, wide, SPLITS)["model"].work == measure_amounts(settings, SHAPE, SPLITS)["model"].work
+    )
 
 
 def test_more_prefixes_than_there_are_cannot_be_sampled():

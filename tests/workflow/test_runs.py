@@ -1,8 +1,11 @@
 """A whole run of the small embedded model through Snakemake: what stands there afterwards, and what a change reruns."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
+import time
 
 import h5py
 import numpy as np
@@ -14,6 +17,7 @@ from workflow.dry_run import planned
 
 from ffkv.files import tables
 from ffkv.plan.commands import plan
+from ffkv.results.check import check_run
 from ffkv.results.expected import expected_files
 from ffkv.settings import Settings
 
@@ -59,6 +63,23 @@ def test_every_job_left_a_log_and_a_benchmark(tiny):
     }
     assert jobs == logs
     assert len(jobs) > 20
+
+
+def test_shards_of_triggers_are_gone_once_they_are_merged(tiny):
+    assert not list((tiny / "results/tiny/triggers").glob("*.h5"))
+    assert check_run(tiny / "results/tiny")[1] == []
+
+
+def test_a_corpus_that_was_made_again_repeats_the_triggers_though_their_shards_are_gone(tiny, tmp_path):
+    """Of a run that was killed after its corpus step, only times tell that the triggers are of an earlier corpus."""
+    copy = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
+    assert "Nothing to be done" in snakemake(copy, ROOT / "configs/tiny.yaml").stderr
+    corpus, later = copy / "results/tiny/corpus/train.h5", time.time() + 10
+    with corpus.open("ab") as file:  # Snakemake compares the contents of small files, too
+        file.write(b"another")
+    os.utime(corpus, (later, later))
+    dry = snakemake(copy, ROOT / "configs/tiny.yaml", "-n")
+    assert {"triggers", "merge_triggers"} <= planned(dry.stdout + dry.stderr).keys()
 
 
 def test_a_second_run_does_nothing(tiny):
@@ -154,9 +175,10 @@ def test_a_plan_says_what_a_run_writes(tiny, tmp_path, monkeypatch):
     anatomy = json.loads((tiny / "results/tiny/model/anatomy.json").read_text())
     assert run["shape"]["parameters"] == anatomy["parameters"]
     made = written(tiny / "results/tiny") | written(tiny / "reports/tiny")
+    made |= {f"triggers/{shard}.h5": made["triggers.h5"] for shard in range(2)}
     assert 0.9 * sum(made.values()) < found["total"]["written"] < 1.3 * sum(made.values())
     rules = {rule["rule"]: rule for rule in run["rules"]}
-    # In a file of 130 kB, names and attributes weigh some tenth.
+    # The shards, each as large as the file, are gone. In a file of 130 kB, names and attributes weigh some tenth.
     assert rules["merge_triggers"]["written"] == pytest.approx(made["triggers.h5"], rel=0.15)
     assert all(rule["memory"] > 0 and rule["seconds"] > 0 for rule in run["rules"] if rule["rule"] != "write_settings")
 

@@ -61,11 +61,10 @@ def triggers(
 @SHARDS
 @OUTPUT
 def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
-    """Merge the trigger examples of SHARDS."""
+    """Merge the trigger examples of SHARDS. Afterwards they are no longer needed."""
     from ffkv.activations import merge
-    from ffkv.activations.trigger_file import write_triggers
 
-    write_triggers(output, merge.merge_triggers(shards))
+    merge.merge_triggers(shards, output)
 
 
 @click.command()

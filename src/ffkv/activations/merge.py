@@ -1,37 +1,54 @@
 """Merges the files of all shards. This needs no model and no torch."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ffkv.activations.prefix_file import KIND, write_linked
-from ffkv.activations.trigger_file import Negative, TriggerExamples, Triggers, read_triggers
+from ffkv.activations.trigger_file import Negative, TriggerExamples, Triggers, read_triggers, row_ranges, write_parts
 from ffkv.errors import UserError
 from ffkv.files import hdf5
+from ffkv.files.atomic import link
 from ffkv.files.datasets import datasets_of
 from ffkv.model.anatomy import read_anatomy
+from ffkv.parts import WHOLE
 
 
-def merge_triggers(shards: Sequence[Path | str]) -> Triggers:
-    """Merges the trigger examples of all shards.
+def merge_triggers(shards: Sequence[Path | str], output: Path | str) -> None:
+    """Merges the trigger examples of all shards, some memories of all layers at a time.
+
+    The only shard of a corpus has the bytes of the merged file, so it gets a second name and takes no second place.
 
     Args:
         shards: their files, in any order.
+        output: the merged file.
     Raises:
-        UserError: a shard is missing or there twice, or they do not belong together.
+        UserError: a shard is missing or there twice, or they do not belong together; or the file cannot be written.
     """
-    merged = read_triggers(shards[0])
-    numbers = [(merged.attributes.get("shard"), merged.attributes.get("shards"))]
-    for path in shards[1:]:  # one at a time: all together would fill the memory
-        shard = read_triggers(path, merged.attributes)
-        numbers.append((shard.attributes.get("shard"), shard.attributes.get("shards")))
-        merged = combine_triggers([merged, shard])
-    _check_shards(numbers)
-    attributes = {name: value for name, value in merged.attributes.items() if name not in ("shard", "shards")}
-    return replace(merged, attributes=attributes)
+    found: list[dict[str, Any]] = []
+    for path in shards:  # one at a time: there may be more than a process can open
+        with hdf5.open(path, "triggers", found[0] if found else None) as file:
+            found.append({name: file.attrs[name] for name in file.attrs if name not in hdf5.OWN})
+            memories, per_key = file["coefficient"].shape
+            absent = [] if "negative" in file else ["negative"]
+    _check_shards([(attributes.get("shard"), attributes.get("shards")) for attributes in found])
+    if len(shards) == 1:
+        hdf5.verify(shards[0])
+        link(shards[0], output)
+        return
+    prefixes = sum(int(attributes["prefixes"]) for attributes in found)
+    parts = (_merge_rows(shards, found[0], rows) for rows in row_ranges(memories, per_key, absent))
+    write_parts(output, {**found[0], "shard": WHOLE.index, "shards": WHOLE.count}, prefixes, parts)
+
+
+def _merge_rows(shards: Sequence[Path | str], belongs_to: dict[str, Any], rows: slice) -> Triggers:
+    """The trigger examples of some memories."""
+    merged = read_triggers(shards[0], belongs_to, rows)
+    for path in shards[1:]:
+        merged = combine_triggers([merged, read_triggers(path, belongs_to, rows)])
+    return merged
 
 
 def _check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
@@ -106,6 +123,10 @@ def merge_sampled_prefixes(shards: Sequence[Path | str], model: Path | str, outp
     sentences, positions = [], []
     for shard in shards:
         with hdf5.open(shard, KIND, attributes) as file:
+            if any(file.attrs.get(name) != attributes[name] for name in ("settings", "sample_hash")):
+                raise UserError(
+                    f"{shard} is of another sample than {shards[0]}: make them all again with the same settings."
+                )
             sentences.append(file["sentence"][...].astype(np.int64))
             positions.append(file["position"][...])
     place = np.concatenate(sentences) * 2**31 + np.concatenate(positions)

@@ -3,27 +3,33 @@
 States are written once, into blocks (`sampled_prefixes/<shard>.blocks/<first prefix>.h5`). The file of a shard links to
 its blocks and the file of the whole sample to its shards (HDF5 virtual datasets), so both are small. Every link is a
 relative path: a run's folder can be moved or copied as a whole.
+
+How states are stored follows from the model and the settings alone, never from the numbers, so that the same inputs give
+the same bytes.
 """
 
-import contextlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
 from ffkv.errors import UserError
-from ffkv.files import datasets, hdf5
-from ffkv.files.datasets import LAYER_OFFSET, dataset
+from ffkv.files import hdf5
+from ffkv.files.datasets import LAYER_OFFSET, dataset, datasets_of
 from ffkv.model.anatomy import Anatomy
 
 KIND = "sampled prefixes"
-STATES_PER_CHUNK = 4096
-COEFFICIENTS_PER_CHUNK = 512
-STATES: dict[str, Any] = {"unit": "1", "chunks": {"layer": 1, "prefix": STATES_PER_CHUNK}}
+IN_MEMORY = 2**30  # bytes of states; a larger block of prefixes is written while the model runs
+CHUNK_BYTES = 2**20  # of one chunk, about; readers read whole layers
+MOST_PER_CHUNK = 4096  # prefixes
+HALF = ("bfloat16", "float16")  # half of the bytes of a state are then zeros, or almost always the same
+STATES: dict[str, Any] = {"unit": "1", "chunks": {"layer": 1, "prefix": "states_per_chunk"}}
+IF_HALF = "compressed if the weights are of 16 bits"
 
 
 @dataclass(frozen=True)
@@ -37,20 +43,20 @@ class SampledPrefixes:
     position: np.ndarray = dataset("prefix", "int32", unit="token", about="length of the prefix, BOS not counted")
     next_token: np.ndarray = dataset("prefix", "int32", unit="token", about="id of the token that follows")
     y: np.ndarray = dataset(
-        "layer prefix width", "float32", about="FF output, as it is added to the residual", **STATES
+        "layer prefix width", "float32", about=f"FF output, as it is added to the residual; {IF_HALF}", **STATES
     )
-    o: np.ndarray = dataset("layer prefix width", "float32", about="block output, r + y", **STATES)
+    o: np.ndarray = dataset("layer prefix width", "float32", about=f"block output, r + y; {IF_HALF}", **STATES)
     m: np.ndarray = dataset(
         "prefix memory",
         "float32",
         unit="1",
-        about="memory coefficients",
-        chunks={"prefix": COEFFICIENTS_PER_CHUNK, "memory": "largest_layer"},
+        about="memory coefficients; compressed if a layer has experts, because most are then 0, or if the weights are of 16 bits",
+        chunks={"prefix": "coefficients_per_chunk", "memory": "largest_layer"},
     )
     x: np.ndarray | None = dataset(
         "layer prefix width",
         "float32",
-        about="FF input, after the norm; if `prefixes.keep` asks for it",
+        about=f"FF input, after the norm; if `prefixes.keep` asks for it; {IF_HALF}",
         optional=True,
         **STATES,
     )
@@ -67,20 +73,68 @@ class SampledPrefixes:
         "prefix width",
         "float32",
         unit="1",
-        about="what the head reads, if that is not o of the last layer",
+        about=f"what the head reads, if that is not o of the last layer; {IF_HALF}",
+        chunks={"prefix": "states_per_chunk"},
         optional=True,
     )
 
 
-def sizes(anatomy: Anatomy, prefixes: int) -> dict[str, int]:
-    """The length of each dimension of `SampledPrefixes`, and the sizes that its chunks name."""
-    return {
-        "layer": len(anatomy.layers),
-        "prefix": prefixes,
-        "width": anatomy.width,
-        "memory": anatomy.layer_offset[-1],
-        "largest_layer": max(layer.memories for layer in anatomy.layers),
-    }
+class Storage(NamedTuple):
+    """How the states of a sample are stored.
+
+    Attributes:
+        sizes: the length of each dimension of `SampledPrefixes` but "prefix", and the sizes that its chunks name.
+        without: the optional datasets that the file lacks.
+        compressed: the datasets whose chunks are compressed.
+        in_memory: whether the states of a block are kept in memory until it is complete. If not, a chunk holds one prefix,
+            so that prefixes can be written in the order in which the model reads them.
+    """
+
+    sizes: dict[str, int]
+    without: list[str]
+    compressed: tuple[str, ...]
+    in_memory: bool
+
+
+def storage_of(anatomy: Anatomy, keep: Sequence[str], block_prefixes: int) -> Storage:
+    """How the states of a sample are stored. This depends on the model and the settings alone.
+
+    Args:
+        anatomy: the model.
+        keep: the setting `prefixes.keep`.
+        block_prefixes: prefixes per block, the setting `activations.block_sentences`.
+    """
+    without = absent(anatomy, keep)
+    experts = any(matrix.experts for layer in anatomy.layers for matrix in layer.second_matrices)
+    memories = [layer.memories for layer in anatomy.layers]
+    return storage(memories, anatomy.width, anatomy.dtype, experts, without, block_prefixes)
+
+
+def storage(
+    memories: Sequence[int], width: int, dtype: str, experts: bool, without: Sequence[str], block_prefixes: int
+) -> Storage:
+    """As `storage_of`, from the sizes of a model.
+
+    Args:
+        memories: d_m [layer].
+        width: d.
+        dtype: type of the weights.
+        experts: whether a layer has experts.
+        without: the optional datasets that the file lacks.
+        block_prefixes: prefixes per block.
+    """
+    sizes = {"layer": len(memories), "width": width, "memory": sum(memories), "largest_layer": max(memories)}
+    states = datasets_of(SampledPrefixes, without)
+    per_prefix = sum(math.prod(part.shape({**sizes, "prefix": 1, "layer_boundary": 0})) for (part,) in states.values())
+    in_memory = 4 * per_prefix * block_prefixes <= IN_MEMORY
+    sizes["states_per_chunk"] = _prefixes_per_chunk(4 * width) if in_memory else 1
+    sizes["coefficients_per_chunk"] = _prefixes_per_chunk(4 * max(memories)) if in_memory else 1
+    half = ("y", "o", "m", "x", "end") if dtype in HALF else ()
+    return Storage(sizes, list(without), half or (("m",) if experts else ()), in_memory)
+
+
+def _prefixes_per_chunk(row: int) -> int:
+    return min(max(1, CHUNK_BYTES // row), MOST_PER_CHUNK)
 
 
 def absent(anatomy: Anatomy, keep: Sequence[str]) -> list[str]:
@@ -105,18 +159,20 @@ def write_linked(path: Path | str, parts: Sequence[Path], attributes: Mapping[st
         UserError: a part is damaged, or is not of the same model and sample.
     """
     names = [os.path.relpath(part, Path(path).parent) for part in parts]
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(hdf5.open(part, KIND, attributes)) for part in parts]
-        with hdf5.create(path, KIND, attributes) as file:
-            for field, (described,) in datasets.datasets_of(SampledPrefixes).items():
-                if field not in files[0]:
-                    continue
-                dimensions, unit, about = described.dimensions, described.unit, described.about
-                if "prefix" in dimensions:
-                    sources, axis = [source[field] for source in files], dimensions.index("prefix")
-                    hdf5.link(file, field, sources, names, dimensions, axis, unit, about)
-                else:
-                    hdf5.put(file, field, files[0][field][...], dimensions, unit, about)
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for part in parts:  # one at a time: there may be more than a process can open
+        with hdf5.open(part, KIND, attributes) as file:
+            layer_offset = file["layer_offset"][...]
+            for field in {*datasets_of(SampledPrefixes)} & {*file}:
+                shapes.setdefault(field, []).append(file[field].shape)
+    with hdf5.create(path, KIND, attributes) as file:
+        for field, (described,) in datasets_of(SampledPrefixes).items():
+            dimensions, unit, about = described.dimensions, described.unit, described.about
+            if field == "layer_offset":
+                hdf5.put(file, field, layer_offset, dimensions, unit, about)
+            elif field in shapes:
+                axis = dimensions.index("prefix")
+                hdf5.link(file, field, shapes[field], described.dtype, names, dimensions, axis, unit, about)
 
 
 @dataclass(frozen=True)

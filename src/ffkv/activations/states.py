@@ -1,15 +1,16 @@
 """Runs the sampled validation prefixes and keeps y, o and m of each (paper sections 4 and 5)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from torch import Tensor
 
 from ffkv.activations.batches import blocks
 from ffkv.activations.last_token import for_each_last_token
-from ffkv.activations.prefix_file import KIND, SampledPrefixes, absent, sizes, write_linked
+from ffkv.activations.prefix_file import KIND, SampledPrefixes, Storage, storage_of, write_linked
 from ffkv.activations.resume import has_identity, identity
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.errors import UserError
@@ -24,6 +25,7 @@ from ffkv.settings import Activations
 from ffkv.terminal import say
 
 QUANTITIES = {"y": "y", "o": "o", "m": "m", "x": "x", "factor": "s", "end": "e"}  # dataset: quantity of the tap
+BEFORE = {"factor": 1}  # of a layer without a norm after it, for which the tap gives none
 
 
 def write_shard(
@@ -53,6 +55,7 @@ def write_shard(
         UserError: states overflow, or a file cannot be written.
     """
     work = blocks(len(sample[0]), batching.block_sentences, shard)
+    storage = storage_of(loaded.anatomy, keep, min(batching.block_sentences, len(sample[0])))
     own = {**attributes, "identity": identity("sampled_prefixes", attributes, loaded.device)}
     files = {block: block_folder(path) / f"{block.start}.h5" for block in work}
     complete = {block for block in work if _is_complete(files[block], own)}
@@ -62,79 +65,102 @@ def write_shard(
             if block in complete:
                 continue
             sentence, position = (column[block.start : block.stop] for column in sample)
-            states = run_prefixes(loaded, corpus, sentence, position, keep, batching.batch_tokens)
-            with hdf5.create(files[block], KIND, own) as file:
-                datasets.write(file, states, sizes(loaded.anatomy, len(block)))
+            write_block(files[block], own, loaded, corpus, sentence, position, storage, batching.batch_tokens)
             bar.update(tokens[block])
     if work:
         write_linked(path, list(files.values()), attributes)
     else:
         with hdf5.create(path, KIND, attributes) as file:
-            datasets.allocate(file, SampledPrefixes, sizes(loaded.anatomy, 0), absent(loaded.anatomy, keep))
+            datasets.allocate(file, SampledPrefixes, {**storage.sizes, "prefix": 0}, storage.without)
             file["layer_offset"][...] = loaded.anatomy.layer_offset
     _remove_others(block_folder(path), set(files.values()))
 
 
-def run_prefixes(
+def write_block(
+    path: Path,
+    attributes: dict[str, Any],
     loaded: LoadedModel,
     corpus: Corpus,
     sentence: np.ndarray,
     position: np.ndarray,
-    keep: Sequence[str],
+    storage: Storage,
     batch_tokens: int,
-) -> SampledPrefixes:
-    """The states at the last token of each prefix.
+) -> None:
+    """Runs some prefixes and writes the states at the last token of each.
 
     Args:
+        path: the file.
+        attributes: what it says of itself.
         loaded: the proven model.
         corpus: the corpus of the prefixes.
         sentence: sentence of each prefix [prefix].
         position: length of each prefix [prefix].
-        keep: the setting `prefixes.keep`.
+        storage: how states are stored. It changes no number.
         batch_tokens: the most tokens per batch.
+    Raises:
+        UserError: states overflow, or the file cannot be written.
+    """
+    rows = [np.concatenate([corpus.bos, corpus.ids(s)[:p]]) for s, p in zip(sentence, position, strict=True)]
+    sizes = {**storage.sizes, "prefix": len(rows)}
+    known = {
+        "layer_offset": np.asarray(loaded.anatomy.layer_offset),
+        "sentence": sentence,
+        "position": position,
+        "next_token": corpus.next_token(sentence, position),
+    }
+    if storage.in_memory:
+        parts = datasets.datasets_of(SampledPrefixes, [*storage.without, *known])
+        arrays = {name: np.full(part.shape(sizes), BEFORE.get(name, 0), np.float32) for name, (part,) in parts.items()}
+        _run(loaded, rows, batch_tokens, arrays)
+        with hdf5.create(path, KIND, attributes) as file:
+            datasets.write(file, SampledPrefixes(**known, **arrays), sizes, storage.compressed)
+        return
+    with hdf5.create(path, KIND, attributes) as file:
+        datasets.allocate(file, SampledPrefixes, sizes, storage.without, storage.compressed)
+        for name, values in {**known, **BEFORE}.items():
+            if name in file:
+                file[name][...] = values
+        _run(loaded, rows, batch_tokens, {name: file[name] for name in QUANTITIES if name in file})
+
+
+def _run(
+    loaded: LoadedModel,
+    rows: Sequence[np.ndarray],
+    batch_tokens: int,
+    places: Mapping[str, np.ndarray | h5py.Dataset],
+) -> None:
+    """Runs prefixes, and writes their states.
+
+    Args:
+        loaded: the proven model.
+        rows: token ids of each prefix.
+        batch_tokens: the most tokens per batch.
+        places: where the states are written, by dataset.
     Raises:
         UserError: states overflow.
     """
     anatomy = loaded.anatomy
-    rows = [np.concatenate([corpus.bos, corpus.ids(s)[:p]]) for s, p in zip(sentence, position, strict=True)]
-    states = _empty(loaded, len(rows), keep)
-    places = {QUANTITIES[name]: (name, array) for name, array in states.items()}
+    names = {quantity: name for name, quantity in QUANTITIES.items() if name in places}
 
     def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, values: Tensor) -> None:
-        name, array = places[quantity]
         found = values.float().cpu().numpy()
-        if name == "m":
-            start, stop = anatomy.layer_offset[layer.index : layer.index + 2]
-            array[numbers, start:stop] = found
-        elif name == "end":
-            array[numbers] = found
+        if not np.isfinite(found).all():
+            raise UserError(
+                f"States of {anatomy.checkpoint} are not finite: the model overflows in {anatomy.dtype}."
+                " Use model.dtype float32."
+            )
+        name, at, first = names[quantity], layer.index, anatomy.layer_offset[layer.index]
+        place = places[name]
+        if isinstance(place, np.ndarray):
+            of_layer = (
+                place[:, first : first + layer.memories] if name == "m" else place if name == "end" else place[at]
+            )
+            of_layer[numbers] = found[:, 0] if name == "factor" else found
         else:
-            array[layer.index][numbers] = found[:, 0] if name == "factor" else found
+            before, after = {"m": ((), (first,)), "end": ((), (0,)), "factor": ((at,), ())}.get(name, ((at,), (0,)))
+            hdf5.write_rows(place, [(*before, number, *after) for number in numbers.tolist()], found)
 
-    for_each_last_token(loaded, anatomy.layers, "".join(places), rows, batch_tokens, on_tensor)
-    if not all(np.isfinite(array).all() for array in states.values()):
-        raise UserError(
-            f"States of {anatomy.checkpoint} are not finite: the model overflows in {anatomy.dtype}."
-            " Use model.dtype float32."
-        )
-    return SampledPrefixes(
-        layer_offset=np.asarray(anatomy.layer_offset),
-        sentence=sentence,
-        position=position,
-        next_token=corpus.next_token(sentence, position),
-        **states,
-    )
-
-
-def _empty(loaded: LoadedModel, prefixes: int, keep: Sequence[str]) -> dict[str, np.ndarray]:
-    """Arrays for the states that are kept, by dataset. The factor is 1 unless a norm follows the layer."""
-    lengths, without = sizes(loaded.anatomy, prefixes), absent(loaded.anatomy, keep)
-    parts = datasets.datasets_of(SampledPrefixes, without)
-    return {
-        name: np.full(parts[name][0].shape(lengths), 1 if name == "factor" else 0, np.float32)
-        for name in QUANTITIES
-        if name in parts
-    }
+    for_each_last_token(loaded, anatomy.layers, "".join(names), rows, batch_tokens, on_tensor)
 
 
 def _is_complete(path: Path, attributes: dict[str, Any]) -> bool:

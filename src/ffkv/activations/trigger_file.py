@@ -1,8 +1,9 @@
 """`triggers.h5`: trigger examples and statistics of every key."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import LAYER_OFFSET, constant, dataset, group
 from ffkv.settings import Triggers as TriggerSettings
 
+PART_BYTES = 2**25  # of the memories that are read and written together
 NONE = -1  # no sentence, no token
 # Floating-point sums depend on their order, and so on the shards; sums of integers do not.
 FIXED_POINT = 2.0**-20
@@ -125,18 +127,74 @@ class Triggers(TriggerExamples):
 
 def write_triggers(path: Path | str, triggers: Triggers) -> None:
     """Writes `triggers.h5`, or a shard of it."""
-    with hdf5.create(path, "triggers", {**triggers.attributes, "prefixes": triggers.prefixes}) as file:
-        datasets.write(file, triggers)
+    memories, per_key = triggers.coefficient.shape
+    absent = ["negative"] if triggers.negative is None else []
+    parts = (_of_memories(triggers, rows) for rows in row_ranges(memories, per_key, absent))
+    write_parts(path, triggers.attributes, triggers.prefixes, parts)
 
 
-def read_triggers(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Triggers:
+def _of_memories(record: Any, rows: slice) -> Any:
+    """A record with some memories only. Their arrays are views."""
+    fields = {field: getattr(record, field) for field in datasets.described(record)}
+    cut = {field: parts[0].dimensions[0] == "memory" for field, parts in datasets.datasets_of(record).items()}
+    return replace(
+        record,
+        **{
+            field: _of_memories(value, rows) if is_dataclass(value) else value[rows]
+            for field, value in fields.items()
+            if value is not None and cut[field]
+        },
+    )
+
+
+def row_ranges(memories: int, per_key: int, without: Sequence[str] = ()) -> list[slice]:
+    """Ranges of memories that are read and written together. They follow from the sizes alone.
+
+    Args:
+        memories: number of memories of all layers.
+        per_key: trigger examples per key.
+        without: fields that the file lacks.
+    """
+    sizes = {"memory": 1, "rank": per_key, "layer": 0, "bin": len(HISTOGRAM_EDGES) - 1}
+    parts = [part for of_field in datasets.datasets_of(Triggers, without).values() for part in of_field]
+    row = sum(np.dtype(part.dtype).itemsize * math.prod(part.shape(sizes)) for part in parts)
+    step = max(1, PART_BYTES // row)
+    return [slice(start, min(start + step, memories)) for start in range(0, memories, step)]
+
+
+def write_parts(path: Path | str, attributes: Mapping[str, Any], prefixes: int, parts: Iterable[Triggers]) -> None:
+    """Writes `triggers.h5` part by part, so that no more than one has to be in memory.
+
+    Args:
+        path: the file.
+        attributes: what the file says of itself.
+        prefixes: number of prefixes that were looked at.
+        parts: the memories in order, cut as `row_ranges` cuts them.
+    """
+    with hdf5.create(path, "triggers", {**attributes, "prefixes": prefixes}) as file:
+        written = 0
+        for part in parts:
+            if not written:
+                sizes = {"memory": int(part.layer_offset[-1]), "rank": part.coefficient.shape[1]}
+                sizes |= {"layer": part.layers, "bin": part.histogram.shape[1]}
+                datasets.allocate(file, Triggers, sizes, ["negative"] if part.negative is None else [])
+            stop = written + len(part.coefficient)
+            datasets.fill(file, part, "memory", slice(written, stop))
+            written = stop
+
+
+def read_triggers(
+    path: Path | str, belongs_to: Mapping[str, Any] | None = None, memories: slice = slice(None)
+) -> Triggers:
     """Reads `triggers.h5`, or a shard of it.
 
     Args:
         path: the file.
         belongs_to: attributes whose identities the file must share, see `hdf5.open`.
+        memories: the rows that are read.
     Raises:
         UserError: see `hdf5.open`.
     """
     with hdf5.open(path, "triggers", belongs_to) as file:
-        return datasets.read(file, Triggers, prefixes=int(file.attrs["prefixes"]), attributes=dict(file.attrs))
+        own = {"prefixes": int(file.attrs["prefixes"]), "attributes": dict(file.attrs)}
+        return datasets.read(file, Triggers, "memory", memories, **own)

@@ -1,6 +1,7 @@
 """Files that have their final name only when they are whole, each with its checksum beside it."""
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -51,6 +52,21 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
     finally:
         remove(temporary)
         remove(_temporary_sums(path))
+
+
+def link(file: Path | str, path: Path | str) -> None:
+    """Gives a file a second name. On a file system without such links it becomes a copy.
+
+    Raises:
+        UserError: see `atomic`.
+    """
+    with atomic(path) as temporary:
+        try:
+            os.link(file, temporary)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                raise
+            shutil.copyfile(file, temporary)
 
 
 def _refuse_others(path: Path) -> None:

@@ -10,7 +10,7 @@ with hdf5.create(path, "lengths", attributes) as file:
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -184,28 +184,64 @@ def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] 
     return sum(part.stored_bytes(sizes) for parts in datasets_of(record, without).values() for part in parts)
 
 
-def allocate(file: h5py.File, record: type, sizes: Mapping[str, int], without: Sequence[str] = ()) -> None:
-    """Makes the datasets of a new file (`hdf5.create`), to be filled piece by piece. Arguments: see `stored_bytes`."""
+def allocate(
+    file: h5py.File,
+    record: type,
+    sizes: Mapping[str, int],
+    without: Sequence[str] = (),
+    compressed: Sequence[str] = (),
+) -> None:
+    """Makes the datasets of a new file (`hdf5.create`), to be filled piece by piece.
+
+    Args:
+        sizes: see `stored_bytes`.
+        without: fields that the file lacks.
+        compressed: datasets whose chunks are compressed.
+    """
     for parts in datasets_of(record, without).values():
         for part in parts:
-            shape, chunk = part.shape(sizes), part.chunk(sizes)
-            hdf5.allocate(file, part.name, shape, part.dtype, part.dimensions, part.unit, part.about, chunk)
+            shape, chunk, packed = part.shape(sizes), part.chunk(sizes), part.name in compressed
+            hdf5.allocate(file, part.name, shape, part.dtype, part.dimensions, part.unit, part.about, chunk, packed)
 
 
-def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None) -> None:
+def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, compressed: Sequence[str] = ()) -> None:
     """Writes every stored field of a record into a new file (`hdf5.create`). Optional fields that are None are left out.
 
     Args:
         sizes: the sizes that chunks name.
+        compressed: datasets whose chunks are compressed.
     Raises:
         TypeError: a value would lose digits in the described type, or axes of one name differ in length.
     """
+    for part, array in _arrays_of(record):
+        lengths = dict(zip(part.dimensions, array.shape, strict=True))
+        chunk, packed = part.chunk({**(sizes or {}), **lengths}), part.name in compressed
+        hdf5.put(file, part.name, array, part.dimensions, part.unit, part.about, chunk, packed)
+
+
+def fill(file: h5py.File, record: Any, dimension: str, place: slice) -> None:
+    """Writes a part of a record into datasets that `allocate` made.
+
+    Args:
+        record: along `dimension` it has only what belongs at `place`; datasets without this dimension are written whole.
+        dimension: a dimension.
+        place: a range of its entries.
+    Raises:
+        TypeError: a value would lose digits in the described type.
+    """
+    for part, array in _arrays_of(record):
+        file[part.name][_selection(part, dimension, place)] = array
+
+
+def _selection(part: Dataset, dimension: str, place: slice) -> tuple[slice, ...]:
+    return tuple(place if name == dimension else slice(None) for name in part.dimensions)
+
+
+def _arrays_of(record: Any) -> Iterator[tuple[Dataset, np.ndarray]]:
+    """The datasets of a record with their values, each in its described type."""
     for field, parts in datasets_of(record).items():
         for part, values in zip(parts, _arrays(getattr(record, field), described(record)[field]), strict=False):
-            array = np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)
-            lengths = dict(zip(part.dimensions, array.shape, strict=True))
-            chunk = part.chunk({**(sizes or {}), **lengths})
-            hdf5.put(file, part.name, array, part.dimensions, part.unit, part.about, chunk)
+            yield part, np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)
 
 
 def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any]:
@@ -221,30 +257,43 @@ def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any
     return [np.frombuffer(b"".join(encoded), np.uint8), offsets]
 
 
-def read(file: h5py.File, record: type, **others: Any) -> Any:
-    """Reads what `write` wrote, from a file (`hdf5.open`) or a group of it. `others` are the fields that are not stored.
+def read(file: h5py.File, record: type, dimension: str = "", place: slice = slice(None), **others: Any) -> Any:
+    """Reads what `write` wrote. The lazy fields of the record keep the file open as long as one of them lives.
 
-    The lazy fields of the record keep the file open as long as one of them lives.
+    Args:
+        file: a file (`hdf5.open`), or a group of it.
+        record: the dataclass.
+        dimension: a dimension of which only a part is read.
+        place: this part. Fields that are lazy are left whole.
+        others: the fields that are not stored.
     """
     descriptions = described(record)
     lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)
     kept_open = h5py.File(file.file.filename, "r")[file.name] if lazy else file
     return record(
-        **{field: _read_field(file, kept_open, field, part) for field, part in descriptions.items()}, **others
+        **{field: _read_field(file, kept_open, field, part, dimension, place) for field, part in descriptions.items()},
+        **others,
     )
 
 
 def _read_field(
-    file: h5py.Group, kept_open: h5py.Group, field: str, description: Dataset | TextDatasets | Group
+    file: h5py.Group,
+    kept_open: h5py.Group,
+    field: str,
+    description: Dataset | TextDatasets | Group,
+    dimension: str,
+    place: slice,
 ) -> Any:
     if isinstance(description, Group):
-        return read(file[field], description.record) if field in file else None
+        return read(file[field], description.record, dimension, place) if field in file else None
     if isinstance(description, TextDatasets):
         parts = (description.data, description.offsets)
-        return Texts(*(_read_field(file, kept_open, field, part) for part in parts))
+        return Texts(*(_read_field(file, kept_open, field, part, dimension, place) for part in parts))
     if description.optional and description.name not in file:
         return None
-    return Pieces(kept_open, description.name) if description.lazy else file[description.name][...]
+    if description.lazy:
+        return Pieces(kept_open, description.name)
+    return file[description.name][_selection(description, dimension, place)]
 
 
 def _length(dimension: str, sizes: Mapping[str, int]) -> int:

@@ -31,6 +31,8 @@ from ffkv.process.signals import end_if_told, uninterrupted
 # know which sentences begin alike.
 FORMAT = 4
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
+# Every HDF5 has these filters. The bytes of a number are sorted by place first, which brings zeros together.
+COMPRESSION: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
 
 
@@ -48,7 +50,8 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
     with atomic(path) as temporary, _Target(temporary, "w+") as target:
         try:
             with h5py.File(target, "w", libver="v110") as file:
-                for name, value in {**attributes, "format": FORMAT, "kind": kind, "versions": versions()}.items():
+                own = {"format": FORMAT, "kind": kind, "versions": versions()}
+                for name, value in sorted({**attributes, **own}.items()):  # the same bytes in whatever order they came
                     plain = not isinstance(value, dict | list | tuple)
                     file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
                 file.attrs["checksum"] = _checksum(file.attrs)
@@ -106,10 +109,11 @@ def put(
     unit: str,
     description: str,
     chunks: Sequence[int] | None = None,
+    compressed: bool = False,
 ) -> None:
     """Writes one dataset whole. See `allocate`."""
     values = np.asarray(values)
-    allocate(file, name, values.shape, values.dtype, dimensions, unit, description, chunks)[...] = values
+    allocate(file, name, values.shape, values.dtype, dimensions, unit, description, chunks, compressed)[...] = values
 
 
 def allocate(
@@ -121,6 +125,7 @@ def allocate(
     unit: str,
     description: str,
     chunks: Sequence[int] | None = None,
+    compressed: bool = False,
 ) -> h5py.Dataset:
     """Makes one dataset, to be filled piece by piece.
 
@@ -133,12 +138,30 @@ def allocate(
         unit: "1" for a plain number, "token", "nat", ...
         description: what a value means.
         chunks: the shape of what is read at a time; None for about 1 MiB of leading rows.
+        compressed: whether chunks are compressed without loss.
     """
     chunks = tuple(chunks) if chunks else leading_rows(shape, np.dtype(dtype).itemsize)
     whole = 0 not in shape
-    dataset = file.create_dataset(name, shape, dtype, chunks=chunks if whole else None, fletcher32=whole)
+    packed = COMPRESSION if compressed and whole else {}
+    dataset = file.create_dataset(name, shape, dtype, chunks=chunks if whole else None, fletcher32=whole, **packed)
     _describe(file, dataset, dimensions, unit, description)
     return dataset
+
+
+def write_rows(dataset: h5py.Dataset, starts: Sequence[tuple[int, ...]], rows: np.ndarray) -> None:
+    """Writes rows into a dataset that `allocate` made, each at a place of its own. h5py's own way takes twice as long.
+
+    Args:
+        dataset: the dataset.
+        starts: where each row begins, a number per axis [row].
+        rows: the rows, contiguous and of the dataset's type; each goes along the last axis [row, entry].
+    """
+    width = rows.shape[1]
+    memory, place = h5py.h5s.create_simple((width,)), dataset.id.get_space()
+    box = (*[1] * (dataset.ndim - 1), width)
+    for start, row in zip(starts, rows, strict=True):
+        place.select_hyperslab(start, box)
+        dataset.id.write(memory, place, row)
 
 
 def _describe(file: h5py.File, dataset: h5py.Dataset, dimensions: Sequence[str], unit: str, description: str) -> None:
@@ -159,7 +182,8 @@ def leading_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 def link(
     file: h5py.File,
     name: str,
-    sources: Sequence[h5py.Dataset],
+    sources: Sequence[tuple[int, ...]],
+    dtype: Any,
     names: Sequence[str],
     dimensions: Sequence[str],
     axis: int,
@@ -172,21 +196,22 @@ def link(
 
     Args:
         name: name of the dataset, here and in the sources.
-        sources: the datasets, in order.
+        sources: the shapes of the datasets, in order.
+        dtype: their element type.
         names: the files that they are in, as paths from the folder of `file`.
         axis: the axis along which they are put together.
     """
-    shape, start = list(sources[0].shape), 0
-    shape[axis] = sum(source.shape[axis] for source in sources)
-    layout = h5py.VirtualLayout(tuple(shape), sources[0].dtype)
+    shape, start = list(sources[0]), 0
+    shape[axis] = sum(source[axis] for source in sources)
+    layout = h5py.VirtualLayout(tuple(shape), dtype)
     layout.dcpl.set_obj_track_times(False)  # the same inputs give the same bytes, at whatever time
     for source, source_file in zip(sources, names, strict=True):
-        stop = start + source.shape[axis]
+        stop = start + source[axis]
         place = tuple(slice(start, stop) if at == axis else slice(None) for at in range(len(shape)))
         if stop > start:
-            layout[place] = h5py.VirtualSource(source_file, name, source.shape, source.dtype)
+            layout[place] = h5py.VirtualSource(source_file, name, source, dtype)
         start = stop
-    nothing = np.nan if sources[0].dtype.kind == "f" else -1
+    nothing = np.nan if np.dtype(dtype).kind == "f" else -1
     _describe(file, file.create_virtual_dataset(name, layout, nothing), dimensions, unit, description)
 
 

@@ -1,14 +1,15 @@
 """What each rule has to do, store and hold: the amounts that its seconds, files and memory grow with."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from ffkv.activations.prefix_file import SampledPrefixes
-from ffkv.activations.trigger_file import HISTOGRAM_EDGES, Triggers
+from ffkv.activations.prefix_file import SampledPrefixes, storage
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES, PART_BYTES, Triggers
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.embedded.training import MEASUREMENTS, SAMPLE_TOKENS
-from ffkv.files.datasets import stored_bytes
+from ffkv.files.datasets import datasets_of, stored_bytes
 from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.model.values_file import ValuesFile
@@ -19,6 +20,8 @@ from ffkv.values.projections import Projections
 
 # Per token of a corpus: prefixes that several sentences begin with, and their different next tokens. Of the embedded corpus.
 SHARED, CONTINUATIONS = 0.04, 0.09
+# What compression leaves of a state, by the type of the weights; of m in a mixture of experts also of those that are not 0.
+COMPRESSED = {"bfloat16": 0.4, "float16": 0.55}
 
 
 class Amounts(NamedTuple):
@@ -58,10 +61,11 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     states, text = prefixes * layers, train.seconds + validation.seconds
 
     # Bytes of files, by their descriptions.
-    sizes = {"layer": layers, "memory": memories, "largest_layer": largest, "width": shape.width, "rank": per_key}
+    sizes = {"layer": layers, "memory": memories, "width": shape.width, "rank": per_key}
     sizes |= {"vocabulary": shape.vocabulary, "prefix": prefixes, "bin": len(HISTOGRAM_EDGES) - 1}
     triggers = stored_bytes(Triggers, sizes, () if shape.signed and settings.triggers.negative else ("negative",))
-    sampled = stored_bytes(SampledPrefixes, sizes, tuple({"x", "factor", "end"} - {*settings.prefixes.keep}))
+    block = min(prefixes, settings.activations.block_sentences)
+    held, sampled = _measure_sample(shape, prefixes, block, settings.prefixes.keep)
     values = stored_bytes(ValuesFile, sizes)
     projections = stored_bytes(Projections, sizes | {"rank": min(settings.values.top_tokens, shape.vocabulary)})
     corpus = 0
@@ -76,15 +80,15 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     trained += (min(MEASUREMENTS, made.steps) - 1) * min(SAMPLE_TOKENS, validation.tokens)
     chosen = sum(min(keys.per_layer, size) for size in shape.memories)
     key_pass = chosen * shape.body * (layers + 1) / layers
-    proof = sum(size * size * shape.width for size in shape.memories) + 40 * shape.body
+    proof = 40 * shape.body  # values are columns of the weights
     through_head = shape.vocabulary * shape.width
     passages = min(train.sentences, PASSAGES * PASSAGE_SENTENCES)
 
     # Bytes of memory. Sentences that are encoded are lists and arrays, beside the text.
     weights, head, encoding = shape.parameters * itemsize, shape.outside * itemsize, 20 * train.text_bytes
     batch = 4 * settings.activations.batch_tokens * (8 * largest + 12 * shape.width) + 24 * train.sentences
-    block = max(3 * triggers, sampled * min(1, settings.activations.block_sentences / max(prefixes, 1)))
-    passing, loading = 1.25 * weights + batch + block, 1.25 * weights + head + 16 * largest * shape.width
+    passing, loading = 1.25 * weights + batch, 1.25 * weights + head + 16 * largest * shape.width
+    merged = min(triggers, PART_BYTES)
     logits = 3 * min(CHUNK_BYTES, 4 * shape.vocabulary * largest) + 4 * prefixes * (2 * largest + 4 * shape.width)
     reading = head + logits + triggers + projections
     measuring = Amounts(states * through_head, memory=reading, rows=states)
@@ -99,13 +103,16 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         ),
         "model": Amounts(proof, shape.vocabulary, loading, head + values, shape.vocabulary),
         "corpus": Amounts(memory=encoding, stored=corpus, text=text),
-        "triggers": Amounts(train.tokens * shape.body, 0, passing, settings.shards * triggers, tokens=train.tokens),
-        "merge_triggers": Amounts(settings.shards * triggers, 0, 5 * triggers, triggers),
-        "sampled_prefixes": Amounts(prefixes * shape.body, memory=passing, stored=sampled),
+        "triggers": Amounts(
+            train.tokens * shape.body, 0, passing + 3 * triggers, settings.shards * triggers, tokens=train.tokens
+        ),
+        # The shards stay until they are merged. The only one becomes the merged file.
+        "merge_triggers": Amounts(settings.shards * triggers, 0, 6 * merged, triggers if settings.shards > 1 else 0.0),
+        "sampled_prefixes": Amounts(prefixes * shape.body, memory=passing + held, stored=sampled),
         "merge_sampled_prefixes": Amounts(),
         "keys_patterns": Amounts(chosen, passages, triggers, rows=chosen),
-        "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing, rows=chosen),
-        "keys_precision": Amounts(key_pass * per_key, memory=passing),
+        "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing + triggers, rows=chosen),
+        "keys_precision": Amounts(key_pass * per_key, memory=passing + triggers),
         "keys_summarize": Amounts(memory=triggers),
         "values_project": Amounts(memories * through_head, memory=reading, stored=projections, rows=memories),
         "values_summarize": Amounts(memory=triggers),
@@ -115,3 +122,23 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         "refinement_summarize": Amounts(memory=reading),
         "report": Amounts(memory=triggers, rows=settings.report.cards),
     }
+
+
+def _measure_sample(shape: Shape, prefixes: int, block: int, keep: Sequence[str]) -> tuple[float, float]:
+    """Bytes of the states that a job holds in memory, and of all files of the sample.
+
+    Args:
+        shape: the shape of the model.
+        prefixes: prefixes of the sample.
+        block: prefixes of a block.
+        keep: the setting `prefixes.keep`.
+    """
+    without = [name for name in ("x", "factor", "end") if name not in keep]
+    stored = storage(shape.memories, shape.width, shape.dtype, shape.active < 1, without, block)
+    sizes = {**stored.sizes, "prefix": prefixes}
+    written = 0.0
+    for name, (part,) in datasets_of(SampledPrefixes, without).items():
+        ratio = COMPRESSED.get(shape.dtype, 1.0) * (shape.active if name == "m" else 1.0)
+        written += part.stored_bytes(sizes) * (ratio if name in stored.compressed else 1.0)
+    whole = stored_bytes(SampledPrefixes, {**sizes, "prefix": block}, without)
+    return whole if stored.in_memory else 0.0, written

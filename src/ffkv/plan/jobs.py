@@ -110,7 +110,8 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
         jobs = []
         for job in dag.jobs:
             inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
-            done = not dag.needrun(job) and all(Path(path).exists() for path in outputs)
+            kept = [path for path in outputs if path not in job.temp_output]
+            done = not dag.needrun(job) and all(Path(path).exists() for path in kept)
             run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
             jobs.append(Job(job.rule.name, run, job.threads, command, inputs, outputs, done))
     return [job for job in jobs if job.outputs]

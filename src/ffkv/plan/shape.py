@@ -28,6 +28,7 @@ class Shape(NamedTuple):
         outside: number of weights outside of the blocks: the embeddings, the head.
         dtype: name of the weights' type.
         signed: whether coefficients can be negative, as far as the name of the activation tells.
+        active: share of the memories that a token is sent to; 1 without experts.
     """
 
     architecture: str
@@ -39,6 +40,7 @@ class Shape(NamedTuple):
     outside: int
     dtype: str
     signed: bool = True
+    active: float = 1.0
 
 
 def load_model_form(settings: Settings) -> PreTrainedModel:
@@ -62,13 +64,14 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
     readers = [name for name, part in modules.items() if getattr(part, "config", None) is config]
     text = tuple(f"{name}." for name in readers) if readers and "" not in readers else ("",)  # not a vision tower
     memories: dict[str, int] = {}
-    unused = 0.0
+    unused = idle = 0.0
     for name, block in candidates_of(model, modules, second_matrix).items():
         if name.startswith(text) and (count := _memories(modules[name], width)):
             memories[block] = memories.get(block, 0) + count
             if layout_of(modules[name]) is not None and (sent := getattr(config, "num_experts_per_tok", None)):
                 weights = sum(weight.numel() for weight in modules[name].parameters())
-                unused += weights * (1 - min(1.0, sent / shape_of(modules[name])[0]))
+                share = 1 - min(1.0, sent / shape_of(modules[name])[0])
+                unused, idle = unused + weights * share, idle + count * share
     if not memories:
         remedy = "Set model.second_matrix; `ffkv inspect` shows the modules of the model."
         raise UserError(f"{type(model).__name__} has no feed-forward layer of a name that ffkv knows. {remedy}")
@@ -77,7 +80,8 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
     body = sum(size for name, size in sizes.items() if block_of(model, name).rpartition(".")[0] in lists)
     dtype, parameters = str(model.dtype).removeprefix("torch."), sum(sizes.values())
     signed = "relu" not in (getattr(config, name, "") for name in ("hidden_act", "activation_function"))
-    counts = parameters, round(body - unused), parameters - body, dtype, signed
+    active = 1 - idle / sum(memories.values())
+    counts = parameters, round(body - unused), parameters - body, dtype, signed, active
     return Shape(type(model).__name__, tuple(memories.values()), width, embedding.weight.shape[0], *counts)
 
 

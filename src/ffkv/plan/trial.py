@@ -175,7 +175,9 @@ def _measure(job: Job, folder: Path) -> Measured:
         except Exception as error:  # whatever a command meets, the plan names the rule
             raise UserError(f"The trial run of {job.rule} failed: {error}") from error
     paths = [path for output in job.outputs for path in (folder / output, *(folder / output).rglob("*"))]
-    return Measured(seconds, working, memory, float(sum(path.stat().st_size for path in paths if path.is_file())))
+    # A second name of a file that was counted already takes no room.
+    written = sum(path.stat().st_size for path in paths if path.is_file() and path.stat().st_nlink == 1)
+    return Measured(seconds, working, memory, float(written))
 
 
 def _run(command: str, folder: Path) -> tuple[float, float | None, float]:

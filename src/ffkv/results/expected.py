@@ -34,7 +34,7 @@ WHOLE = (
     "triggers.h5",
     "sampled_prefixes.h5",
 )
-BY_SHARD = ("triggers/{}.h5", "sampled_prefixes/{}.h5")
+BY_SHARD = ("sampled_prefixes/{}.h5",)  # those of triggers are deleted when they are merged
 BY_LAYER_GROUP = (
     "keys/patterns/{}.parquet",
     "keys/by_prefix/{}.parquet",

@@ -1,8 +1,8 @@
 """Activations: passes of the model over the corpus.
 
 Needs: the proven model, both splits.
-Makes: results/<run>/triggers.h5 (top t prefixes and statistics of every key, over train) and sampled_prefixes.h5 (y, o and m
-of sampled validation prefixes), each from its shards.
+Makes: results/<run>/triggers.h5 (top t prefixes and statistics of every key, over train), from shards that are deleted then;
+and sampled_prefixes.h5 (y, o and m of sampled validation prefixes), which reads the files of its shards.
 """
 
 
@@ -11,7 +11,8 @@ rule triggers:
         model="results/{run}/model",
         corpus="results/{run}/corpus/train.h5",
     output:
-        triggers="results/{run}/triggers/{shard}.h5",
+        # Each is as large as the merged file, and nothing else reads it.
+        triggers=temp("results/{run}/triggers/{shard}.h5"),
     log:
         "results/{run}/logs/triggers/{shard}.log",
     benchmark:
