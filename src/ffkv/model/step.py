@@ -5,6 +5,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from ffkv.files.steady import files_in, unchanged
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.config import configured_activation
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash, weights_hash
-from ffkv.model.checkpoint.read import check_checkpoint, load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.read import check_checkpoint, check_finite, load_checkpoint, load_form, load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.probe_texts import context_of, passages
 from ffkv.model.discover.prove import Decomposition, has_final_norm, prove_head, prove_layers
@@ -24,6 +25,7 @@ from ffkv.model.head.chain import find_chain
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, read_head, write_head
 from ffkv.model.identities import IDENTITIES
+from ffkv.model.placement.spread import place
 from ffkv.model.values_file import write_values
 from ffkv.settings import Model
 
@@ -75,14 +77,18 @@ class ProvenModel:
 
 
 def prove(settings: Model) -> ProvenModel:
-    """Loads a checkpoint, finds its feed-forward layers and proves them.
+    """Loads a checkpoint, finds its feed-forward layers and proves them, on the CPU.
+
+    Weights that do not fit into the CPU's memory stay on the disk until they are needed, see `model.max_memory`.
 
     Raises:
         UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
     """
     check_checkpoint(settings.checkpoint)
     with unchanged(files_in(settings.checkpoint)):
-        model = load_checkpoint(settings)
+        placement = place(partial(load_form, settings), "cpu", True, settings.max_memory)
+        model = load_checkpoint(settings, placement)
+        check_finite(settings, model)
         tokenizer = load_tokenizer(settings.checkpoint, settings.revision, settings.trust_remote_code)
     with _naming(settings.checkpoint, model):
         decomposition = prove_layers(model, *passages(model, tokenizer), settings.second_matrix)

@@ -1,6 +1,5 @@
 """The values v_i of a layer, as they act in the residual stream."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.experts.record import expert_values, layout_of
+from ffkv.model.placement.resident import in_float32, resident
 from ffkv.model.tap.assemble import norm_gain, scale_of
 
 UNIT_VECTORS = 1024  # per call of a second matrix
@@ -48,32 +48,25 @@ def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: boo
     """
     if layer.output_kind not in ("norm", "linear"):
         return vectors
-    output_module, vectors = in_float32(model.get_submodule(layer.output_module)), vectors.float()
-    if layer.output_kind == "norm":
-        return layer.output_scale * norm_gain(output_module, vectors) * vectors
-    with torch.no_grad():
+    output_module, vectors = model.get_submodule(layer.output_module), vectors.float()
+    with torch.no_grad(), in_float32(output_module):  # so that differences of its outputs keep their digits
+        if layer.output_kind == "norm":
+            return layer.output_scale * norm_gain(output_module, vectors) * vectors
         constant = output_module(torch.zeros_like(vectors[:1])) if directions else 0
         return layer.output_scale * (output_module(vectors) - constant)
-
-
-def in_float32(module: nn.Module) -> nn.Module:
-    """The module, or a float32 copy of it, so that differences of its outputs keep their digits."""
-    dtypes = {parameter.dtype for parameter in module.parameters()}
-    return module if dtypes <= {torch.float32, torch.float64} else copy.deepcopy(module).float()
 
 
 def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | None]:
     """Scaled values [memory, d] and bias [d] of one second matrix; None for a bias that depends on the token."""
     bias: Tensor | None
     if (layout := layout_of(module)) is not None:
-        with torch.no_grad():
+        with torch.no_grad(), resident(module):
             v, constant = expert_values(module).float(), layout.bank_bias()
-        depends_on_token = layout.expert_bias(0) is not None or layout.passes_on
-        bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant
+            depends_on_token = layout.expert_bias(0) is not None or layout.passes_on
+            bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant
     else:
-        module = in_float32(module)
-        weight: Any = module.weight
-        with torch.no_grad():
+        with torch.no_grad(), in_float32(module):
+            weight: Any = module.weight
             for_zero = module(weight.new_zeros(1, matrix.memories))
             v = torch.cat([module(units) - for_zero for units in _unit_vectors(matrix.memories, weight)])
         bias = for_zero[0]

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from ffkv.settings.messages import shown
-from ffkv.settings.section import Globs, Pattern, Section, Whole
+from ffkv.settings.section import Globs, Memory, Pattern, Section, Whole
 
 EMBEDDED = "embedded"
 
@@ -26,7 +26,13 @@ class Model(Section):
     """Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, the report shows
     how it changes the trigger examples."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one."""
+    """Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one. If the
+    weights do not fit this device, `auto` spreads the model over the GPUs of the job, then the CPU's memory, then the
+    disk."""
+    max_memory: Memory = Field({})
+    """The most memory that weights may take on each device, if the model is to be spread: GPUs by number, and `cpu`, such
+    as `{0: 20GiB, cpu: 60GiB}`. A device that is not named gives four fifths of what is free. Empty: the model is
+    spread only if it does not fit. This setting changes no number in the results."""
     gpus: int = Field(0, ge=0, le=64)
     """Number of GPUs that each job requests from a cluster if it runs the model over text. This setting changes no
     number in the results. `device` decides which device is used."""
