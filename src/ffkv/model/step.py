@@ -16,7 +16,8 @@ from ffkv.files.provenance import versions
 from ffkv.files.steady import files_in, unchanged
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.config import configured_activation
-from ffkv.model.checkpoint.fingerprint import tokenizer_hash, weights_hash
+from ffkv.model.checkpoint.fingerprint import tokenizer_hash
+from ffkv.model.checkpoint.known import hash_once, state_of
 from ffkv.model.checkpoint.read import check_checkpoint, check_finite, load_checkpoint, load_form, load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.probe_texts import context_of, passages
@@ -85,6 +86,7 @@ def prove(settings: Model) -> ProvenModel:
         UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
     """
     check_checkpoint(settings.checkpoint)
+    state = state_of(settings)
     with unchanged(files_in(settings.checkpoint)):
         placement = place(partial(load_form, settings), "cpu", True, settings.max_memory)
         model = load_checkpoint(settings, placement)
@@ -101,7 +103,7 @@ def prove(settings: Model) -> ProvenModel:
         architecture=spec.architecture,
         activation=configured_activation(model.config.get_text_config(decoder=True)),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        model_hash=weights_hash(model),
+        model_hash=hash_once(settings, model, state),
         tokenizer_hash=tokenizer_hash(tokenizer),
         vocabulary=decomposition.logits.shape[-1],
         context=context_of(model, tokenizer),

@@ -12,13 +12,15 @@ from ffkv.model.placement.resident import in_float32, resident
 from ffkv.model.tap.assemble import norm_gain, scale_of
 
 UNIT_VECTORS = 1024  # per call of a second matrix
+TRIED = 8  # unit vectors that tell whether a second matrix is a plain one
+TOLERANCE = 1e-6  # relative: rounding in float32, which a bias that is added and taken away leaves
 
 
 def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
     """The values v_i and the bias b of a layer, so that y = sum_i m_i v_i + b.
 
-    Asks the second matrix itself, with unit vectors and with zero. This needs no knowledge of its layout (Linear, Conv1D)
-    or of adapters around it. If a norm follows the layer, these are the values with the constant gain of the norm. Each
+    These are the rows or columns of the second matrix if it is a plain one (Linear, Conv1D). Else, as with adapters around
+    it, it is asked with all unit vectors. If a norm follows the layer, these are the values with the constant gain of the norm. Each
     token multiplies them with a factor of its own (`ffkv.model.tap.tap`).
 
     Returns:
@@ -68,15 +70,28 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
         with torch.no_grad(), in_float32(module):
             weight: Any = module.weight
             for_zero = module(weight.new_zeros(1, matrix.memories))
-            v = torch.cat([module(units) - for_zero for units in _unit_vectors(matrix.memories, weight)])
+            v = _plain_values(module, matrix.memories, for_zero)
+            if v is None:
+                v = torch.cat([module(units) - for_zero for units in _unit_vectors(matrix.memories, weight)])
         bias = for_zero[0]
     scale = scale_of(matrix, v)
     return scale * v, None if bias is None else scale * bias
 
 
+def _plain_values(module: nn.Module, memories: int, for_zero: Tensor) -> Tensor | None:
+    """The weight of a second matrix as values [memory, d], if some unit vectors show that it is nothing else; else None."""
+    weight: Any = module.weight
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(memories, generator=generator)[:TRIED].to(weight.device)
+    told = module(nn.functional.one_hot(chosen, memories).to(weight.dtype)) - for_zero
+    allowed = TOLERANCE * (told.abs().max() + for_zero.abs().max())
+    for rows in (weight, weight.T):
+        if rows.shape == (memories, told.shape[1]) and bool(((rows[chosen] - told).abs() <= allowed).all()):
+            return rows.detach()
+    return None
+
+
 def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:
     for start in range(0, size, UNIT_VECTORS):
         stop = min(start + UNIT_VECTORS, size)
-        units = like.new_zeros(stop - start, size)
-        units[torch.arange(stop - start), torch.arange(start, stop)] = 1
-        yield units
+        yield nn.functional.one_hot(torch.arange(start, stop, device=like.device), size).to(like.dtype)

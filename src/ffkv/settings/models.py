@@ -191,6 +191,9 @@ class Keys(Section):
     """Number of random train prefixes from which chance frequencies are estimated."""
     removal_triggers: Whole = Field(50, ge=1)
     """Number of trigger examples per key from which tokens are removed."""
+    precision: bool = True
+    """Measure how the number type of the model changes the trigger examples, if `model.dtype` is not float32. The model
+    runs once more in float32, one block at a time."""
 
     def contradictions(self) -> list[str]:
         """A pattern cannot need more trigger examples than are searched."""
@@ -273,6 +276,11 @@ class Settings(Section):
         """The contradictions of all sections."""
         sections = [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Section)]
         return [problem for part in sections for problem in part.contradictions()]
+
+
+def measures_precision(settings: Settings) -> bool:
+    """Whether a run measures how the number type of its model changes the trigger examples."""
+    return settings.model.dtype != "float32" and settings.keys.precision
 
 
 def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:

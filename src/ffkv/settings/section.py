@@ -16,7 +16,11 @@ Globs = Annotated[
 ]
 Pattern = Annotated[str, AfterValidator(regular_expression)]
 Whole = Annotated[int, Field(le=LARGEST)]
-UNITS = {"": 1} | {f"{prefix}{unit}": base**power for unit, base in (("B", 1000), ("iB", 1024)) for power, prefix in enumerate("KMGT", 1)}
+UNITS = {"": 1} | {
+    f"{prefix}{unit}": base**power
+    for unit, base in (("B", 1000), ("iB", 1024))
+    for power, prefix in enumerate("KMGT", 1)
+}
 
 
 def memory_bytes(size: str) -> float:

@@ -11,15 +11,17 @@ import torch
 
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy, read_anatomy
-from ffkv.model.checkpoint.fingerprint import weights_hash
+from ffkv.model.checkpoint.known import hash_once, state_of
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.experts.record import record_experts
 from ffkv.model.placement.resident import device_of
 from ffkv.model.placement.spread import place
+from ffkv.model.tap.hooks import enough_memory
 from ffkv.process.runtime import choose_device
 from ffkv.settings import Model
 
 NO_LIMITS: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -56,8 +58,10 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
     names = ("checkpoint", "revision", "dtype", "trust_remote_code")
     settings = Model.model_validate({name: getattr(anatomy, name) for name in names})
     placement = place(partial(load_form, settings), choose_device(device), device == "auto", max_memory)
-    model: Any = load_checkpoint(settings, placement)
-    if weights_hash(model) != anatomy.model_hash:
+    state, itemsize = state_of(settings), getattr(torch, anatomy.dtype).itemsize
+    with enough_memory(lambda: float(anatomy.parameters * itemsize)):
+        model: Any = load_checkpoint(settings, placement)
+    if hash_once(settings, model, state) != anatomy.model_hash:
         raise UserError(
             f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model step again."
         )

@@ -12,8 +12,8 @@ from ffkv.errors import UserError
 from ffkv.fairseq import checkpoint as fairseq
 from ffkv.files.checksums import verify_sum
 from ffkv.files.steady import files_in
-from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.checkpoint.fingerprint import not_finite
+from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.experts.record import layout_of
 from ffkv.model.placement.spread import ON_CPU, Placement, arguments_of, dispatch, keep_blocks_whole
 from ffkv.settings import EMBEDDED, Model

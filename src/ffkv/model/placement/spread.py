@@ -5,6 +5,7 @@ norm, the output embedding) is on the first device. A block whose weights are in
 the first device, too, which has room for one such block.
 """
 
+import logging
 import shutil
 import tempfile
 import weakref
@@ -58,9 +59,7 @@ class Parts(NamedTuple):
     blocks: dict[str, int]
 
 
-def place(
-    make_form: Callable[[], nn.Module], device: str, spreads: bool, max_memory: Mapping[str, str]
-) -> Placement:
+def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_memory: Mapping[str, str]) -> Placement:
     """Decides where a model lies.
 
     Args:
@@ -83,6 +82,7 @@ def place(
     if set(device_map.values()) == {first} and first != DISK:
         return Placement(_name(first), {"": _name(first)})
     folder = ""
+    logging.getLogger("accelerate").setLevel(logging.ERROR)  # it warns of weights that are elsewhere
     if DISK in device_map.values():
         folder = tempfile.mkdtemp(prefix="ffkv-offload-")
     return Placement(_name(first), device_map, folder)

@@ -31,12 +31,13 @@ rule model:
             "model/second_matrix",
             "model/trust_remote_code",
         ),
+        memory=memory_limits,
         code=code("model"),
     message:
         "Prove the feed-forward layers of {wildcards.run}, and write its values and head."
     shell:
         """
-        ffkv model {params.options} \
+        ffkv model {params.options} {params.memory} \
             --checkpoint {params.checkpoint:q} \
             --threads {threads} \
             --output {output.model:q} \
