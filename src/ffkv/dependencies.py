@@ -31,6 +31,7 @@ PASS = (
     "model/checkpoint",
     "model/discover/find.py",
     "model/experts",
+    "model/placement",
     "model/tap",
 )
 MERGE = (

@@ -64,7 +64,9 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
 
 
 def _words(name: str, value: Any) -> Iterator[str]:
-    """One setting as words of a command line. A list repeats its option for each of its items."""
+    """One setting as words of a command line. A list or a mapping repeats its option for each of its items."""
+    if isinstance(value, dict):
+        value = [f"{key}={item}" for key, item in value.items()]
     if isinstance(value, bool):
         yield flag_of(name) if value else flag_of(f"no_{name}")
         return
@@ -86,7 +88,8 @@ def setting(model: type[Section], *names: str) -> Callable:
 def _option(model: type[Section], name: str) -> Callable:
     field = model.model_fields[name]
     flag = flag_of(name)
-    many = get_origin(field.annotation) is list
+    mapping = get_origin(field.annotation) is dict
+    many = mapping or get_origin(field.annotation) is list
     if field.annotation is bool:
         flag += "/" + flag_of(f"no_{name}")
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
@@ -96,6 +99,7 @@ def _option(model: type[Section], name: str) -> Callable:
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         value = list(value) if many else value
         try:
+            value = dict(_pair(item) for item in value) if mapping else value
             TypeAdapter(limits).validate_python(value)
         except ValidationError as error:
             raise click.BadParameter(refusal(error.errors()[0])) from error
@@ -105,12 +109,17 @@ def _option(model: type[Section], name: str) -> Callable:
         flag,
         name,
         type=kind,
-        default=field.default,
+        default=[*field.default] if mapping else field.default,
         multiple=many,
         callback=check,
         show_default=True,
         help=field.description,
     )
+
+
+def _pair(item: str) -> tuple[str, str]:
+    name, _, value = item.partition("=")
+    return name, value
 
 
 seed_option = setting(Settings, "seed")

@@ -5,10 +5,11 @@ import pytest
 from ffkv.plan.growth import measure_amounts
 from ffkv.plan.jobs import Job
 from ffkv.plan.shape import Shape
-from ffkv.plan.step import Row, _row, find_warnings, free_memory
+from ffkv.plan.step import Row, _row, find_warnings
 from ffkv.plan.table import in_bytes
 from ffkv.plan.text import Split
 from ffkv.plan.trial import Measured, Trial
+from ffkv.process.memory import free_memory
 from ffkv.settings import Settings
 
 SHAPE = Shape("Hand", (8, 16), 4, 10, 400, 256, 80, "float32")

@@ -5,7 +5,7 @@ number of shards, because the last digits of a forward pass depend on the shape 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Batch:
         multiplicity: how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not compete.
             float32, or float64 if float32 cannot count them [sentence, token].
         in_histogram: flat positions of the prefixes that the histogram counts.
-        histogram_multiplicity: how often it counts each of them [position in the histogram].
+        histogram_multiplicity: how often it counts each of them [position in the histogram]; None: each once.
         place: place in the corpus of each sentence's shortest prefix that may compete [sentence].
         tokens: number of tokens of the sentences, their last ones included.
         prefixes: number of prefixes of the corpus that the batch stands for.
@@ -67,10 +67,17 @@ class Batch:
     left_out: Tensor | None
     multiplicity: Tensor
     in_histogram: Tensor
-    histogram_multiplicity: Tensor
+    histogram_multiplicity: Tensor | None
     place: Tensor
     tokens: int
     prefixes: int
+
+    def on(self, device: torch.device) -> "Batch":
+        """The batch with its tensors on a device."""
+        if self.ids.device == device:
+            return self
+        tensors = {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 def rows_of(competing: CompetingPrefixes, batching: Activations, shard: Part = WHOLE) -> Iterator[np.ndarray]:
@@ -102,6 +109,7 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
     if competing.once:
         _count_shared(competing, sentences, bos, multiplicity, in_histogram)
     counted = np.flatnonzero(in_histogram)
+    times = in_histogram.flatten()[counted].astype(np.int64)
     dtype = np.float32 if multiplicity.sum() < EXACT else np.float64
     left_out = np.flatnonzero(~competes & (position > -empty))
     return Batch(
@@ -110,7 +118,7 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
         left_out=torch.from_numpy(left_out).to(device) if len(left_out) else None,
         multiplicity=torch.from_numpy(multiplicity.astype(dtype)).to(device),
         in_histogram=torch.from_numpy(counted).to(device),
-        histogram_multiplicity=torch.from_numpy(in_histogram.flatten()[counted].astype(np.int64)).to(device),
+        histogram_multiplicity=torch.from_numpy(times).to(device) if (times > 1).any() else None,
         place=torch.from_numpy(corpus.offsets[sentences] + sentences + 1 - empty).to(device),
         tokens=int(corpus.lengths[sentences].sum()),
         prefixes=int(multiplicity.sum()),

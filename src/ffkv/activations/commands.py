@@ -24,7 +24,7 @@ SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 @CORPUS
 @setting(Triggers, *Triggers.model_fields)
 @setting(Activations, *Activations.model_fields)
-@setting(Model, "device")
+@setting(Model, "device", "max_memory")
 @part_options("shard")
 @threads_option
 @SAVE_EVERY
@@ -35,6 +35,7 @@ def triggers(
     shard: int,
     shards: int,
     device: str,
+    max_memory: dict[str, str],
     threads: int,
     save_every: float,
     output: Path,
@@ -52,7 +53,8 @@ def triggers(
     settings, batching = _settings(Triggers, options)
     part = Part(shard, shards)
     saved = progress_path(output)
-    found = find_triggers(model_folder, corpus_file, settings, batching, device, part, saved, save_every)
+    files, saving = (model_folder, corpus_file), (saved, save_every)
+    found = find_triggers(*files, settings, batching, device, part, *saving, max_memory=max_memory)
     write_triggers(output, found)
     discard_progress(output)
 
@@ -72,7 +74,7 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
 @CORPUS
 @setting(Prefixes, *Prefixes.model_fields)
 @setting(Activations, *Activations.model_fields)
-@setting(Model, "device")
+@setting(Model, "device", "max_memory")
 @seed_option
 @part_options("shard")
 @threads_option
@@ -83,6 +85,7 @@ def sampled_prefixes(
     shard: int,
     shards: int,
     device: str,
+    max_memory: dict[str, str],
     seed: int,
     threads: int,
     output: Path,
@@ -96,7 +99,8 @@ def sampled_prefixes(
     from ffkv.parts import Part
 
     settings, batching = _settings(Prefixes, options)
-    sample_prefixes(model_folder, corpus_file, output, settings, batching, seed, device, Part(shard, shards))
+    part = Part(shard, shards)
+    sample_prefixes(model_folder, corpus_file, output, settings, batching, seed, device, part, max_memory)
 
 
 @click.command()

@@ -15,7 +15,7 @@ PLACES = 2**31  # places in a corpus that 31 bits can tell apart
 NOTHING = 0  # no trigger
 
 
-def start(keys: int, t: int, device: str) -> Tensor:
+def start(keys: int, t: int, device: torch.device | str) -> Tensor:
     """An empty state [key, t]."""
     return torch.full((keys, t), NOTHING, dtype=torch.int64, device=device)
 

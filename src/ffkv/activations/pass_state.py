@@ -43,7 +43,7 @@ class PassState:
         """Adds the coefficients of one layer on one batch.
 
         Args:
-            batch: the batch.
+            batch: the batch, on the layer's device.
             layer: the layer.
             m: coefficients, 0 where the batch leaves prefixes out [sentence, token, key].
             gate: whether the gate is positive, of the shape of m; None if the layer has no gates.
@@ -75,15 +75,16 @@ class PassState:
             top.settle()
 
 
-def start(layers: Sequence[Layer], settings: TriggerSettings, device: str) -> PassState:
-    """The state before any batch."""
+def start(layers: Sequence[Layer], settings: TriggerSettings, devices: Sequence[torch.device]) -> PassState:
+    """The state before any batch. The state of a layer is on the layer's own device [layer]."""
 
     def tops(sign: int) -> list[TopT]:
         one_prefix = settings.one_prefix_per_sentence
-        return [TopT(layer.memories, settings.per_key, sign, one_prefix, device) for layer in layers]
+        placed = zip(layers, devices, strict=True)
+        return [TopT(layer.memories, settings.per_key, sign, one_prefix, device) for layer, device in placed]
 
     negative = settings.negative and any(layer.signed for layer in layers)
-    statistics = [Statistics(layer.memories, device) for layer in layers]
+    statistics = [Statistics(layer.memories, device) for layer, device in zip(layers, devices, strict=True)]
     return PassState(tops(1), tops(-1) if negative else [], statistics)
 
 
@@ -95,7 +96,7 @@ def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedMo
     """
     state.settle()
     counted = {
-        name: torch.cat([getattr(layer, name) for layer in state.statistics]).cpu().numpy()
+        name: torch.cat([getattr(layer, name).cpu() for layer in state.statistics]).numpy()
         for name in ("fires", "fires_negative", "total", "maximum", "minimum", "histogram")
     }
     if not all(bool(layer.finite.all()) for layer in state.statistics):

@@ -129,7 +129,9 @@ def save(progress_file: ProgressFile, state: PassState) -> None:
     """
     state.settle()
     counts = {name: getattr(state, name) for name in COUNTS}
-    saved = SavedState(**{name: torch.cat(tensors).cpu().numpy() for name, tensors in _tensors(state).items()})
+    saved = SavedState(
+        **{name: torch.cat([each.cpu() for each in tensors]).numpy() for name, tensors in _tensors(state).items()}
+    )
     with hdf5.create(progress_file.path, "progress", {"identity": progress_file.identity, **counts}) as file:
         datasets.write(file, saved)
 

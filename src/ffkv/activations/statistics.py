@@ -27,7 +27,7 @@ class Statistics:
         histogram: number of prefixes by coefficient, of every eighth sentence [key, bin].
     """
 
-    def __init__(self, keys: int, device: str):
+    def __init__(self, keys: int, device: torch.device | str):
         """Starts with no prefix."""
         self.fires = torch.zeros(keys, dtype=torch.int64, device=device)
         self.fires_negative = torch.zeros(keys, dtype=torch.int64, device=device)
@@ -64,16 +64,25 @@ class Statistics:
         self.fires_negative += _count(torch.lt, coefficients, multiplicity)
         self.minimum = torch.minimum(self.minimum, troughs.amin(0))
 
-    def add_histogram(self, coefficients: Tensor, multiplicity: Tensor) -> None:
-        """Counts coefficients [prefix, key], without padding, into the histogram, each as often as told [prefix]."""
+    def add_histogram(self, coefficients: Tensor, multiplicity: Tensor | None = None) -> None:
+        """Counts coefficients [prefix, key], without padding, into the histogram, each as often as told [prefix], or once."""
         keys, bins = self.histogram.shape
         # The bits above the mantissa are the exponent, negative for a negative number. 0 is for 0 and for subnormal numbers.
         exponent = coefficients.contiguous().view(torch.int32) >> MANTISSA
         bin_of = (exponent - BEFORE).clamp_(1, LAST_BIN).mul_(exponent > 0)
         bin_of += torch.arange(keys, dtype=torch.int32, device=bin_of.device) * bins
         # Weights take twice as long, and few batches need them.
-        weights = multiplicity.double()[:, None].expand_as(bin_of).flatten() if (multiplicity > 1).any() else None
-        self.histogram += bin_of.flatten().bincount(weights, minlength=keys * bins).reshape(keys, bins).long()
+        weights = None if multiplicity is None else multiplicity[:, None].expand_as(bin_of).flatten()
+        self.histogram += _tally(bin_of.flatten(), weights, keys * bins).reshape(keys, bins)
+
+
+def _tally(numbers: Tensor, weights: Tensor | None, size: int) -> Tensor:
+    """How often each number below `size` occurs [size], or the sum of its whole weights."""
+    if numbers.device.type == "cpu":
+        return numbers.bincount(None if weights is None else weights.double(), minlength=size).long()
+    # `bincount` would wait for the GPU.
+    ones = torch.ones_like(numbers, dtype=torch.int64) if weights is None else weights
+    return ones.new_zeros(size).index_add_(0, numbers, ones)
 
 
 def _count(compare: Callable[..., Tensor], coefficients: Tensor, multiplicity: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The passes over the corpus as functions on files: trigger examples, and activations of sampled prefixes."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ffkv.activations.resume import ProgressFile, identity
 from ffkv.activations.states import write_shard
 from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.corpus_file import Corpus, read_corpus
-from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.checkpoint.load import NO_LIMITS, LoadedModel, load
 from ffkv.parts import WHOLE, Part
 from ffkv.settings import Activations, Prefixes, Section
 from ffkv.settings import Triggers as TriggerSettings
@@ -34,6 +35,7 @@ def find_triggers(
     shard: Part = WHOLE,
     progress_file: Path | str | None = None,
     save_every: float = 60.0,
+    max_memory: Mapping[str, str] = NO_LIMITS,
 ) -> Triggers:
     """Finds the trigger examples of every key (paper section 3.1).
 
@@ -46,10 +48,11 @@ def find_triggers(
         shard: which part of the corpus.
         progress_file: where the state is saved from time to time; if it is there, the pass continues from it.
         save_every: seconds between two savings.
+        max_memory: the setting `model.max_memory`.
     Raises:
         UserError: the model and the corpus do not belong together; or see `triggers.find_triggers`.
     """
-    loaded, split = _load(model, corpus, device)
+    loaded, split = _load(model, corpus, device, max_memory)
     attributes = {**_attributes(loaded, split, settings, batching), "shard": shard.index, "shards": shard.count}
     saved = None
     if progress_file is not None:
@@ -68,6 +71,7 @@ def sample_prefixes(
     seed: int = 0,
     device: str = "auto",
     shard: Part = WHOLE,
+    max_memory: Mapping[str, str] = NO_LIMITS,
 ) -> None:
     """Writes y, o and m of one shard of the sampled prefixes.
 
@@ -80,10 +84,11 @@ def sample_prefixes(
         seed: seed of the sample.
         device: the setting `model.device`.
         shard: which part of the sample.
+        max_memory: the setting `model.max_memory`.
     Raises:
         UserError: the model and the corpus do not belong together, states overflow, or a file cannot be written.
     """
-    loaded, split = _load(model, corpus, device)
+    loaded, split = _load(model, corpus, device, max_memory)
     sample = draw_prefixes(split.lengths, settings.count, settings.sample, seed)
     attributes = {
         **_attributes(loaded, split, settings, batching),
@@ -97,8 +102,10 @@ def sample_prefixes(
 SOURCE = ("corpus_hash", "dataset_revision", "dataset_commit")  # of the corpus, in the files of both passes
 
 
-def _load(model: Path | str, corpus: Path | str, device: str) -> tuple[LoadedModel, Corpus]:
-    loaded = load(Path(model), device)
+def _load(
+    model: Path | str, corpus: Path | str, device: str, max_memory: Mapping[str, str]
+) -> tuple[LoadedModel, Corpus]:
+    loaded = load(Path(model), device, max_memory)
     return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
 
 

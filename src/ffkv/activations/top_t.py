@@ -8,6 +8,7 @@ from ffkv.activations.batches import in_cache
 
 # Candidates per key, on average, that are inserted together: an insertion reads the whole top t of many keys.
 PENDING_PER_KEY = 32
+DENSE_BYTES = 2**28  # of packed triggers that a GPU makes at a time
 DENSE_SHARE = 0.15  # share of candidates above which it is quicker to look at all sentences than at each candidate
 
 
@@ -19,14 +20,16 @@ class TopT:
         floor: what a coefficient must exceed, its sign apart [key].
     """
 
-    def __init__(self, keys: int, t: int, sign: int, one_prefix_per_sentence: bool, device: str):
+    def __init__(self, keys: int, t: int, sign: int, one_prefix_per_sentence: bool, device: torch.device | str):
         """Starts with no trigger."""
         self._sign, self._one_prefix = sign, one_prefix_per_sentence
         self.best = packing.start(keys, t, device)
         self.floor = packing.floor(self.best)
         # Allocated once: small tensors that stay would keep the memory between freed large ones from being used again.
-        self._pending_keys = torch.zeros(PENDING_PER_KEY * keys, dtype=torch.int32, device=device)
-        self._pending = torch.zeros(PENDING_PER_KEY * keys, dtype=torch.int64, device=device)
+        # A GPU keeps no candidates for later.
+        size = PENDING_PER_KEY * keys if self.best.device.type == "cpu" else 0
+        self._pending_keys = torch.zeros(size, dtype=torch.int32, device=device)
+        self._pending = torch.zeros(size, dtype=torch.int64, device=device)
         self._count = 0
 
     def enter(self, m: Tensor, peaks: Tensor, gate: Tensor | None, places: Tensor) -> None:
@@ -39,6 +42,10 @@ class TopT:
             places: place in the corpus of each sentence's first prefix; the next prefixes follow it [sentence].
         """
         candidates = self._candidates(peaks if self._one_prefix else m)
+        if (
+            m.device.type != "cpu"
+        ):  # the number of candidates is known only when the GPU has finished: nothing waits for it
+            return (self._enter_all if self._one_prefix else self._enter_each)(m, peaks, candidates, gate, places)
         if self._one_prefix and candidates.sum() > DENSE_SHARE * candidates.numel():
             return self._enter_all(m, peaks, candidates, gate, places)
         if self._one_prefix:
@@ -64,6 +71,18 @@ class TopT:
         triggers = packing.pack(self._sign * peaks, places[:, None] + tokens, gates)
         triggers = torch.where(candidates, triggers, packing.NOTHING).T
         self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
+        self.floor = packing.floor(self.best)
+
+    def _enter_each(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
+        """As `enter`, but looks at every token of every sentence."""
+        tokens = torch.arange(m.shape[1], device=m.device)[:, None]
+        rows = max(1, DENSE_BYTES // (8 * m[:1].numel()))
+        for start in range(0, len(m), rows):
+            part = slice(start, start + rows)
+            gates = 0 if gate is None else gate[part]
+            triggers = packing.pack(self._sign * m[part], places[part, None, None] + tokens, gates)
+            triggers = torch.where(candidates[part], triggers, packing.NOTHING).flatten(0, 1).T
+            self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
         self.floor = packing.floor(self.best)
 
     def _add(self, keys: Tensor, triggers: Tensor) -> None:

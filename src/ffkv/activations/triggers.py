@@ -2,8 +2,8 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 
+import torch
 from torch import Tensor
 
 from ffkv.activations import packing
@@ -22,7 +22,7 @@ from ffkv.process.progress import progress
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as TriggerSettings
 
-OnCoefficients = Callable[[Layer, Tensor, Tensor | None], None]
+OnCoefficients = Callable[[Batch, Layer, Tensor, Tensor | None], None]
 
 
 def find_triggers(
@@ -54,7 +54,7 @@ def find_triggers(
     """
     check(corpus, settings)
     competing = CompetingPrefixes(corpus, settings.identical_prefixes == "once", settings.include_empty_prefix)
-    state = start(loaded.anatomy.layers, settings, loaded.device)
+    state = start(loaded.anatomy.layers, settings, loaded.devices)
     rows = list(rows_of(competing, batching, shard))
     total = sum(int(corpus.lengths[sentences].sum()) for sentences in rows)
     with (
@@ -64,7 +64,7 @@ def find_triggers(
     ):
         for sentences in rows[state.batches :]:
             batch = describe(competing, sentences, loaded.device)
-            run(batch, partial(state.add, batch))
+            run(batch, state.add)
             state.count(batch)
             bar.update(batch.tokens)
             save_if_due()
@@ -91,10 +91,11 @@ def check(corpus: Corpus, settings: TriggerSettings) -> None:
 def coefficients(loaded: LoadedModel) -> Iterator[Callable[[Batch, OnCoefficients], None]]:
     """Yields `run(batch, on_coefficients)`: one forward pass of a batch.
 
-    It calls `on_coefficients(layer, m, gate)` for each layer as soon as the model has computed it: m in float32, 0 where
-    the batch leaves prefixes out [sentence, token, key]; gate tells whether the gate is positive, and is None if the layer has no gates.
+    It calls `on_coefficients(batch, layer, m, gate)` for each layer as soon as the model has computed it: the batch on the
+    layer's device; m in float32, 0 where the batch leaves prefixes out [sentence, token, key]; gate tells whether the gate
+    is positive, and is None if the layer has no gates.
     """
-    batch: Batch
+    batches: dict[torch.device, Batch] = {}
     on_coefficients: OnCoefficients
     gate: Tensor | None = None
 
@@ -104,15 +105,20 @@ def coefficients(loaded: LoadedModel) -> Iterator[Callable[[Batch, OnCoefficient
             gate = tensor
             return
         layer_gate, gate = gate, None
+        if tensor.device not in batches:
+            batches[tensor.device] = next(iter(batches.values())).on(tensor.device)
+        batch = batches[tensor.device]
         with zeroed(tensor, batch.left_out):
-            on_coefficients(layer, tensor.float(), layer_gate)
+            on_coefficients(batch, layer, tensor.float(), layer_gate)
 
     with tap(loaded.model, loaded.anatomy.layers, "gm", on_tensor) as forward:
 
         def run(next_batch: Batch, receiver: OnCoefficients) -> None:
-            nonlocal batch, on_coefficients
-            batch, on_coefficients = next_batch, receiver
-            forward(batch.ids)
+            nonlocal on_coefficients
+            on_coefficients = receiver
+            batches.clear()
+            batches[next_batch.ids.device] = next_batch
+            forward(next_batch.ids)
 
         yield run
 

@@ -29,7 +29,7 @@ def keys() -> None:
 @keys.command()
 @TRIGGERS
 @CORPUS
-@setting(Keys, *(name for name in Keys.model_fields if name != "removal_triggers"))
+@setting(Keys, *(name for name in Keys.model_fields if name not in ("removal_triggers", "precision")))
 @seed_option
 @part_options("layer_group")
 @threads_option
@@ -62,6 +62,7 @@ def patterns(
 @CORPUS
 @setting(Keys, "per_layer", "removal_triggers")
 @setting(Activations, "batch_tokens")
+@setting(Model, "max_memory")
 @seed_option
 @measures_layers
 @output_option("Table to write, keys/removal/<group>.parquet.")
@@ -72,6 +73,7 @@ def removal(
     batch_tokens: int,
     seed: int,
     device: str,
+    max_memory: dict[str, str],
     layer_group: Part,
     output: Path,
     **options: Any,
@@ -81,7 +83,7 @@ def removal(
     from ffkv.keys.step import remove_tokens
 
     files, settings = (model_folder, triggers_file, corpus_file), section(Keys, **options)
-    tables.write(remove_tokens(*files, settings, batch_tokens, device, seed, layer_group), output)
+    tables.write(remove_tokens(*files, settings, batch_tokens, device, seed, layer_group, max_memory), output)
 
 
 @keys.command()
@@ -89,7 +91,7 @@ def removal(
 @TRIGGERS
 @CORPUS
 @setting(Keys, "per_layer")
-@setting(Model, "device")
+@setting(Model, "device", "max_memory")
 @setting(Activations, "batch_tokens")
 @seed_option
 @threads_option
@@ -99,6 +101,7 @@ def precision(
     triggers_file: Path,
     corpus_file: Path,
     device: str,
+    max_memory: dict[str, str],
     batch_tokens: int,
     seed: int,
     threads: int,
@@ -113,7 +116,7 @@ def precision(
     from ffkv.keys.step import measure_precision
 
     files, settings = (model_folder, triggers_file, corpus_file), section(Keys, **options)
-    tables.write(measure_precision(*files, settings, batch_tokens, device, seed), output)
+    tables.write(measure_precision(*files, settings, batch_tokens, device, seed, max_memory), output)
 
 
 def _tables_option(flag: str) -> Any:

@@ -5,7 +5,7 @@ The two steps that run the model import torch themselves: it takes a second, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,7 @@ def remove_tokens(
     device: str = "auto",
     seed: int = 0,
     layer_group: Part = WHOLE,
+    max_memory: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Removes the first, the last or a random token from trigger examples of random keys (paper section 3.2, figure 3).
 
@@ -89,6 +90,7 @@ def remove_tokens(
         device: "auto", "cpu", "cuda" or "cuda:1".
         seed: the run's seed.
         layer_group: the layers to read.
+        max_memory: the setting `model.max_memory`.
     Returns:
         A row per key and removal (`ffkv.keys.tables.REMOVAL`). The table's `attrs` hold the identities of model,
         tokenizer and corpus.
@@ -96,7 +98,7 @@ def remove_tokens(
         UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
             changed; there is no such layer group or device.
     """
-    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device)
+    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device, max_memory)
     layers, rows = layer_group.of(examples.layers), []
     with progress(len(layers), "layers", "token removal") as bar:
         for layer in layers:
@@ -119,6 +121,7 @@ def measure_precision(
     batch_tokens: int = BATCH_TOKENS,
     device: str = "auto",
     seed: int = 0,
+    max_memory: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Computes the coefficients of trigger examples of random keys again in float32, and compares them.
 
@@ -130,15 +133,17 @@ def measure_precision(
         batch_tokens: number of tokens per batch, with padding.
         device: "auto", "cpu", "cuda" or "cuda:1".
         seed: the run's seed.
+        max_memory: the setting `model.max_memory`.
     Returns:
         A row per layer (`ffkv.keys.precision.PRECISION`).
     Raises:
         UserError: as `remove_tokens`.
     """
-    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device)
-    loaded.model.float()
+    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device, max_memory)
+    from ffkv.model.placement.precision import running_in_float32
+
     rows = []
-    with progress(examples.layers, "layers", "float32") as bar:
+    with running_in_float32(loaded.model), progress(examples.layers, "layers", "float32") as bar:
         for layer in range(examples.layers):
             keys = sample_keys(examples, layer, settings.per_layer, seed)
             coefficients = _coefficients(loaded, layer, batch_tokens)
@@ -184,7 +189,11 @@ def summarize_keys(
 
 
 def _read_inputs(
-    model: Path | str, triggers: Path | str, corpus: Path | str, device: str
+    model: Path | str,
+    triggers: Path | str,
+    corpus: Path | str,
+    device: str,
+    max_memory: Mapping[str, str] | None,
 ) -> tuple[LoadedModel, Triggers, Corpus]:
     """Loads the model, and reads both files, which must belong to the model and to each other."""
     from ffkv.model.checkpoint.load import load
@@ -192,7 +201,7 @@ def _read_inputs(
     identity = read_anatomy(Path(model)).identity
     sentences = read_corpus(Path(corpus), identity)
     examples = read_triggers(Path(triggers), {**sentences.attributes, **identity})
-    return load(Path(model), device), examples, sentences
+    return load(Path(model), device, max_memory or {}), examples, sentences
 
 
 def _coefficients(model: LoadedModel, layer: int, batch_tokens: int) -> Coefficients:

@@ -5,6 +5,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -16,8 +17,9 @@ from ffkv.files.steady import files_in, unchanged
 from ffkv.hub.commit import Commit, check_commit, resolve_model
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.config import configured_activation
-from ffkv.model.checkpoint.fingerprint import tokenizer_hash, weights_hash
-from ffkv.model.checkpoint.read import check_checkpoint, load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.fingerprint import tokenizer_hash
+from ffkv.model.checkpoint.known import hash_once, state_of
+from ffkv.model.checkpoint.read import check_checkpoint, check_finite, load_checkpoint, load_form, load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.probe_texts import context_of, passages
 from ffkv.model.discover.prove import Decomposition, has_final_norm, prove_head, prove_layers
@@ -25,6 +27,7 @@ from ffkv.model.head.chain import find_chain
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head, read_head, write_head
 from ffkv.model.identities import IDENTITIES
+from ffkv.model.placement.spread import place
 from ffkv.model.values_file import write_values
 from ffkv.settings import Model
 
@@ -76,7 +79,9 @@ class ProvenModel:
 
 
 def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
-    """Loads a checkpoint, finds its feed-forward layers and proves them.
+    """Loads a checkpoint, finds its feed-forward layers and proves them, on the CPU.
+
+    Weights that do not fit into the CPU's memory stay on the disk until they are needed, see `model.max_memory`.
 
     Args:
         settings: name the checkpoint.
@@ -86,8 +91,11 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
     """
     check_checkpoint(settings.checkpoint)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
+    state = state_of(settings, commit)
     with unchanged(files_in(settings.checkpoint)):
-        model = load_checkpoint(settings, commit)
+        placement = place(partial(load_form, settings, commit), "cpu", True, settings.max_memory)
+        model = load_checkpoint(settings, commit, placement)
+        check_finite(settings, model)
         tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code)
     with _naming(settings.checkpoint, model):
         decomposition = prove_layers(model, *passages(model, tokenizer), settings.second_matrix)
@@ -105,7 +113,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         architecture=spec.architecture,
         activation=configured_activation(model.config.get_text_config(decoder=True)),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        model_hash=weights_hash(model),
+        model_hash=hash_once(settings, commit, model, state),
         tokenizer_hash=tokenizer_hash(tokenizer),
         vocabulary=decomposition.logits.shape[-1],
         context=context_of(model, tokenizer),

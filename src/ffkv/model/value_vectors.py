@@ -1,6 +1,5 @@
 """The values v_i of a layer, as they act in the residual stream."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,16 +8,19 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.experts.record import expert_values, layout_of
+from ffkv.model.placement.resident import in_float32, resident
 from ffkv.model.tap.assemble import norm_gain, scale_of
 
 UNIT_VECTORS = 1024  # per call of a second matrix
+TRIED = 8  # unit vectors that tell whether a second matrix is a plain one
+TOLERANCE = 1e-6  # relative: rounding in float32, which a bias that is added and taken away leaves
 
 
 def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
     """The values v_i and the bias b of a layer, so that y = sum_i m_i v_i + b.
 
-    Asks the second matrix itself, with unit vectors and with zero. This needs no knowledge of its layout (Linear, Conv1D)
-    or of adapters around it. If a norm follows the layer, these are the values with the constant gain of the norm. Each
+    These are the rows or columns of the second matrix if it is a plain one (Linear, Conv1D). Else, as with adapters around
+    it, it is asked with all unit vectors. If a norm follows the layer, these are the values with the constant gain of the norm. Each
     token multiplies them with a factor of its own (`ffkv.model.tap.tap`).
 
     Returns:
@@ -48,42 +50,48 @@ def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: boo
     """
     if layer.output_kind not in ("norm", "linear"):
         return vectors
-    output_module, vectors = in_float32(model.get_submodule(layer.output_module)), vectors.float()
-    if layer.output_kind == "norm":
-        return layer.output_scale * norm_gain(output_module, vectors) * vectors
-    with torch.no_grad():
+    output_module, vectors = model.get_submodule(layer.output_module), vectors.float()
+    with torch.no_grad(), in_float32(output_module):  # so that differences of its outputs keep their digits
+        if layer.output_kind == "norm":
+            return layer.output_scale * norm_gain(output_module, vectors) * vectors
         constant = output_module(torch.zeros_like(vectors[:1])) if directions else 0
         return layer.output_scale * (output_module(vectors) - constant)
-
-
-def in_float32(module: nn.Module) -> nn.Module:
-    """The module, or a float32 copy of it, so that differences of its outputs keep their digits."""
-    dtypes = {parameter.dtype for parameter in module.parameters()}
-    return module if dtypes <= {torch.float32, torch.float64} else copy.deepcopy(module).float()
 
 
 def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | None]:
     """Scaled values [memory, d] and bias [d] of one second matrix; None for a bias that depends on the token."""
     bias: Tensor | None
     if (layout := layout_of(module)) is not None:
-        with torch.no_grad():
+        with torch.no_grad(), resident(module):
             v, constant = expert_values(module).float(), layout.bank_bias()
-        depends_on_token = layout.expert_bias(0) is not None or layout.passes_on
-        bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant
+            depends_on_token = layout.expert_bias(0) is not None or layout.passes_on
+            bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant
     else:
-        module = in_float32(module)
-        weight: Any = module.weight
-        with torch.no_grad():
+        with torch.no_grad(), in_float32(module):
+            weight: Any = module.weight
             for_zero = module(weight.new_zeros(1, matrix.memories))
-            v = torch.cat([module(units) - for_zero for units in _unit_vectors(matrix.memories, weight)])
+            v = _plain_values(module, matrix.memories, for_zero)
+            if v is None:
+                v = torch.cat([module(units) - for_zero for units in _unit_vectors(matrix.memories, weight)])
         bias = for_zero[0]
     scale = scale_of(matrix, v)
     return scale * v, None if bias is None else scale * bias
 
 
+def _plain_values(module: nn.Module, memories: int, for_zero: Tensor) -> Tensor | None:
+    """The weight of a second matrix as values [memory, d], if some unit vectors show that it is nothing else; else None."""
+    weight: Any = module.weight
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(memories, generator=generator)[:TRIED].to(weight.device)
+    told = module(nn.functional.one_hot(chosen, memories).to(weight.dtype)) - for_zero
+    allowed = TOLERANCE * (told.abs().max() + for_zero.abs().max())
+    for rows in (weight, weight.T):
+        if rows.shape == (memories, told.shape[1]) and bool(((rows[chosen] - told).abs() <= allowed).all()):
+            return rows.detach()
+    return None
+
+
 def _unit_vectors(size: int, like: Tensor) -> Iterator[Tensor]:
     for start in range(0, size, UNIT_VECTORS):
         stop = min(start + UNIT_VECTORS, size)
-        units = like.new_zeros(stop - start, size)
-        units[torch.arange(stop - start), torch.arange(start, stop)] = 1
-        yield units
+        yield nn.functional.one_hot(torch.arange(start, stop, device=like.device), size).to(like.dtype)

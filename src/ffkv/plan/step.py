@@ -4,8 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
-
 from ffkv.architectures.coverage import cores as available_cores
 from ffkv.plan.growth import Amounts, measure_amounts
 from ffkv.plan.jobs import Job, ask_snakemake, import_libraries, libraries_of, read_jobs
@@ -13,6 +11,7 @@ from ffkv.plan.shape import load_model_form, measure_shape
 from ffkv.plan.table import in_bytes
 from ffkv.plan.text import measure_text
 from ffkv.plan.trial import Measured, Trial, try_out
+from ffkv.process.memory import free_memory
 from ffkv.settings.runs import resolve
 from ffkv.settings.yaml_file import read_settings
 
@@ -160,14 +159,3 @@ def find_warnings(todo: list[Row], total: dict[str, float]) -> list[str]:
                 "Run snakemake with fewer --cores, or raise layer_groups, or lower triggers.per_key."
             )
     return warnings
-
-
-def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
-    """Free bytes of memory. A limit of the process's control group (version 2) counts as memory."""
-    free = float(psutil.virtual_memory().available)
-    try:
-        limit, used = (float((group / name).read_text()) for name in ("memory.max", "memory.current"))
-        cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())["inactive_file"]
-    except (OSError, ValueError):  # no such group, or "max": no limit
-        return free
-    return max(min(free, limit - used + float(cached)), 0.0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import ffkv
 from ffkv.errors import UserError
 from ffkv.files.fault import causes, lacks_space
+from ffkv.process.memory import is_out_of_memory, out_of_memory
 
 EXIT_CODE = 70  # "internal software error" in sysexits.h
 
@@ -26,8 +27,8 @@ def explain(error: Exception) -> tuple[str, int]:
     if lacks_space(error):
         place = Path(tempfile.gettempdir())
         return f"There is no space left on a disk ({reason}). Free some space, also in {place}, then start again.", 2
-    if isinstance(error, MemoryError) or "can't allocate memory" in reason or "out of memory" in reason:
-        return f"The memory does not suffice ({reason}). Use smaller batches or more layer groups.", 2
+    if is_out_of_memory(error):
+        return str(out_of_memory(error)), 2
     try:
         place = write_defect(error)
         told = f"The traceback, the versions and the command are in {place}."

@@ -35,6 +35,7 @@ SECTIONS = {
         "prediction, and how the feed-forward layer changes it.",
     ),
 }
+NO_PRECISION = "The model runs in {dtype}. What that does to trigger examples was not measured: keys.precision is off."
 PRECISION = (
     "The coefficients of the sampled keys' trigger examples were computed again in float32, with the same weights "
     "({dtype}). The table shows the error of the coefficients relative to themselves, the share of keys whose first "
@@ -152,6 +153,8 @@ def _key_tables(run: Run) -> list[TableBlock]:
     if "precision" in run.tables:
         folded = [("Effect of the weights' type on trigger examples, per layer", data_table(run, "precision"))]
         blocks.append(TableBlock(text=PRECISION.format(dtype=run.anatomy.dtype), folded=folded))
+    elif run.settings.model.dtype != "float32":
+        blocks.append(TableBlock(text=NO_PRECISION.format(dtype=run.anatomy.dtype)))
     return blocks
 
 

@@ -1,6 +1,6 @@
 """The files that a finished run has, by its settings."""
 
-from ffkv.settings import EMBEDDED, Settings
+from ffkv.settings import EMBEDDED, Settings, measures_precision
 
 # Folder: the tables that it holds as CSV files.
 TABLES = {
@@ -50,6 +50,6 @@ def expected_files(settings: Settings) -> list[str]:
     """The files, and the folders that are written as one, that the steps of a run write. Paths below its folder."""
     names = [*WHOLE, *(f"{folder}/{table}.csv" for folder, tables in TABLES.items() for table in tables)]
     names += ["checkpoint"] if settings.model.checkpoint == EMBEDDED else []
-    names += ["keys/precision.csv"] if settings.model.dtype != "float32" else []
+    names += ["keys/precision.csv"] if measures_precision(settings) else []
     names += [name.format(shard) for name in BY_SHARD for shard in range(settings.shards)]
     return names + [name.format(group) for name in BY_LAYER_GROUP for group in range(settings.layer_groups)]

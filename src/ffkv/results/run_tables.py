@@ -7,7 +7,7 @@ import pandas as pd
 
 from ffkv.errors import UserError
 from ffkv.files import tables
-from ffkv.settings import EMBEDDED, Settings
+from ffkv.settings import EMBEDDED, Settings, measures_precision
 
 TEXTS = ("prefix", "text", "token", "next_token", "residual_token", "output_token", "related")
 
@@ -18,7 +18,7 @@ def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
     A table that only an earlier run with other settings needed is left out.
     """
     unused = {"training"} if settings.model.checkpoint != EMBEDDED else set()
-    unused |= {"precision"} if settings.model.dtype == "float32" else set()
+    unused |= {"precision"} if not measures_precision(settings) else set()
     return {path.stem: path for path in sorted(folder.glob("*/*.csv")) if path.stem not in unused}
 
 

@@ -14,6 +14,7 @@ from ffkv.settings.models import Settings as Settings
 from ffkv.settings.models import Triggers as Triggers
 from ffkv.settings.models import Values as Values
 from ffkv.settings.models import corpus_sources as corpus_sources
+from ffkv.settings.models import measures_precision as measures_precision
 from ffkv.settings.section import LARGEST as LARGEST
 from ffkv.settings.section import Section as Section
 from ffkv.settings.section import section as section

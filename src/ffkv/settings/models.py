@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from ffkv.settings.messages import shown
-from ffkv.settings.section import Globs, Pattern, Section, Whole
+from ffkv.settings.section import Globs, Memory, Pattern, Section, Whole
 
 EMBEDDED = "embedded"
 
@@ -30,7 +30,13 @@ class Model(Section):
     """Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, the report shows
     how it changes the trigger examples."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one."""
+    """Device that runs the model: `cpu`, `cuda`, or one GPU such as `cuda:1`. `auto` uses a GPU if there is one. If the
+    weights do not fit this device, `auto` spreads the model over the GPUs of the job, then the CPU's memory, then the
+    disk."""
+    max_memory: Memory = Field({})
+    """The most memory that weights may take on each device, if the model is to be spread: GPUs by number, and `cpu`, such
+    as `{0: 20GiB, cpu: 60GiB}`. A device that is not named gives four fifths of what is free. Empty: the model is
+    spread only if it does not fit. This setting changes no number in the results."""
     gpus: int = Field(0, ge=0, le=64)
     """Number of GPUs that each job requests from a cluster if it runs the model over text. This setting changes no
     number in the results. `device` decides which device is used."""
@@ -212,6 +218,9 @@ class Keys(Section):
     """Number of random train prefixes from which chance frequencies are estimated."""
     removal_triggers: Whole = Field(50, ge=1)
     """Number of trigger examples per key from which tokens are removed."""
+    precision: bool = True
+    """Measure how the number type of the model changes the trigger examples, if `model.dtype` is not float32. The model
+    runs once more in float32, one block at a time."""
 
     def contradictions(self) -> list[str]:
         """A pattern cannot need more trigger examples than are searched."""
@@ -297,6 +306,11 @@ class Settings(Section):
         """The contradictions of all sections."""
         sections = [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Section)]
         return [problem for part in sections for problem in part.contradictions()]
+
+
+def measures_precision(settings: Settings) -> bool:
+    """Whether a run measures how the number type of its model changes the trigger examples."""
+    return settings.model.dtype != "float32" and settings.keys.precision
 
 
 def corpus_sources(corpus: Corpus, split: str) -> tuple[list[str], bool]:

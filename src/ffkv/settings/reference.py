@@ -82,6 +82,8 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 
 
 def _allowed(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is dict:
+        return "a mapping of devices to sizes"
     if choices := get_args(field.annotation):
         if get_origin(field.annotation) is not list:
             return ", ".join(f"`{choice}`" for choice in choices)

@@ -1,5 +1,6 @@
 """What all sections of settings share: types with limits, and the checks of values."""
 
+import re
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -15,6 +16,40 @@ Globs = Annotated[
 ]
 Pattern = Annotated[str, AfterValidator(regular_expression)]
 Whole = Annotated[int, Field(le=LARGEST)]
+UNITS = {"": 1} | {
+    f"{prefix}{unit}": base**power
+    for unit, base in (("B", 1000), ("iB", 1024))
+    for power, prefix in enumerate("KMGT", 1)
+}
+
+
+def memory_bytes(size: str) -> float:
+    """The bytes of a size such as "20GiB", "1.5GB", "800MB" or "1000".
+
+    Raises:
+        ValueError: it is no size.
+    """
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]i?B)?", size, re.IGNORECASE)
+    units = {unit.lower(): factor for unit, factor in UNITS.items()}
+    if not found:
+        raise ValueError("must be a size of memory such as '20GiB' or '800MB'")
+    return float(found[1]) * units[(found[2] or "").lower()]
+
+
+def _memory(given: Any) -> Any:
+    """YAML makes numbers of a GPU's number and of a number of bytes."""
+    if not isinstance(given, dict):
+        raise ValueError("must be a mapping of devices to memory such as {0: 20GiB, cpu: 60GiB}")
+    for device, size in given.items():
+        if not re.fullmatch(r"\d{1,3}|cpu", str(device)):
+            raise ValueError(f"must name GPUs by their numbers, and cpu; {str(device)[:50]!r} is neither")
+        if isinstance(size, bool) or not isinstance(size, str | int):
+            raise ValueError("must be a mapping of devices to memory such as {0: 20GiB, cpu: 60GiB}")
+        memory_bytes(str(size))
+    return {str(device): str(size) for device, size in given.items()}
+
+
+Memory = Annotated[dict[str, str], BeforeValidator(_memory, json_schema_input_type=dict[str, str | int])]
 SectionType = TypeVar("SectionType", bound="Section")
 
 

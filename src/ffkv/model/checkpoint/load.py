@@ -1,18 +1,26 @@
 """Loads a proven model again."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy, read_anatomy
-from ffkv.model.checkpoint.fingerprint import weights_hash
-from ffkv.model.checkpoint.read import load_checkpoint
+from ffkv.model.checkpoint.known import hash_once, state_of
+from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.experts.record import record_experts
+from ffkv.model.placement.resident import device_of
+from ffkv.model.placement.spread import place
+from ffkv.model.tap.hooks import enough_memory
 from ffkv.process.runtime import choose_device
 from ffkv.settings import Model
+
+NO_LIMITS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -20,33 +28,42 @@ class LoadedModel:
     """A proven model.
 
     Attributes:
-        model: in evaluation mode, on its device.
+        model: in evaluation mode, where it was placed.
         anatomy: what was proven.
-        device: the torch device.
+        device: the torch device that reads the ids.
     """
 
     model: torch.nn.Module
     anatomy: Anatomy
     device: str
 
+    @property
+    def devices(self) -> list[torch.device]:
+        """The device that each feed-forward layer runs on [layer]."""
+        return [device_of(self.model.get_submodule(layer.block)) for layer in self.anatomy.layers]
 
-def load(model_folder: Path | str, device: str = "auto") -> LoadedModel:
+
+def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str, str] = NO_LIMITS) -> LoadedModel:
     """Loads the model of a model folder from its checkpoint. Its banks of experts keep records.
 
     Args:
         model_folder: `results/<run>/model`.
         device: as the setting `model.device`.
+        max_memory: as the setting `model.max_memory`.
     Raises:
-        UserError: the checkpoint is gone, or its weights or its config have changed since the proof.
+        UserError: the checkpoint is gone, or its weights or its config have changed since the proof; there is no such
+            device.
     """
     anatomy = read_anatomy(model_folder)
     names = ("checkpoint", "revision", "adapter", "adapter_revision", "dtype", "trust_remote_code")
-    settings = Model.model_validate({name: getattr(anatomy, name) for name in names})
-    model: Any = load_checkpoint(settings, anatomy.source)
-    if weights_hash(model) != anatomy.model_hash:
+    settings, commit = Model.model_validate({name: getattr(anatomy, name) for name in names}), anatomy.source
+    placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
+    state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize
+    with enough_memory(lambda: float(anatomy.parameters * itemsize)):
+        model: Any = load_checkpoint(settings, commit, placement)
+    if hash_once(settings, commit, model, state) != anatomy.model_hash:
         raise UserError(
             f"The weights of {anatomy.checkpoint} have changed since {model_folder} was made. Run the model step again."
         )
     record_experts(model)
-    device = choose_device(device)
-    return LoadedModel(model.to(device), anatomy, device)
+    return LoadedModel(model, anatomy, placement.device)

@@ -14,44 +14,57 @@ from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit, check_commit, may_be_on_hub, resolve_model
 from ffkv.hub.fetch import cached_names, choose_config_files, damaged_files, local_model
 from ffkv.hub.messages import explain
+from ffkv.model.checkpoint.fingerprint import not_finite
 from ffkv.model.checkpoint.forms import merge_adapter, refuse_other_forms, unpacking
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.experts.record import layout_of
+from ffkv.model.placement.spread import ON_CPU, Placement, arguments_of, dispatch, keep_blocks_whole
 from ffkv.settings import EMBEDDED, Model
 
 MOST_LAYERS = 1000
 
 
-def load_checkpoint(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
-    """Loads a causal language model from a local folder (also of fairseq) or from the hub, in evaluation mode on the CPU.
+def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Placement = ON_CPU) -> PreTrainedModel:
+    """Loads a causal language model from a local folder (also of fairseq) or from the hub, in evaluation mode.
 
     Weights are read from safetensors, or by torch's weights-only loader; pickled code is never run.
 
     Args:
-        settings: name the checkpoint and the type of its weights.
+        settings: which model, and its type.
         commit: the commit of a checkpoint on the hub that is read; None for the one that the hub names now.
+        placement: where its weights go, straight from the file.
     Raises:
-        UserError: there is no such checkpoint, it is no causal language model, or weights are missing, packed or not finite.
+        UserError: there is no such checkpoint, it is no causal language model, or weights are missing or packed.
     """
     check_checkpoint(settings.checkpoint)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
-    local = fairseq.is_fairseq(settings.checkpoint)
-    model = fairseq.load_model(settings) if local else _from_transformers(settings, commit)
+    if fairseq.is_fairseq(settings.checkpoint):
+        model = dispatch(fairseq.load_model(settings), placement)
+    else:
+        model = _from_transformers(settings, commit, placement)
     if commit.adapter:
         model = merge_adapter(model, commit.of_adapter)
+    keep_blocks_whole(model, placement)
     if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            raise UserError(
-                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {parameter.dtype}: the file is damaged, the training diverged, or the type is too small for them."
-            )
     model.eval()
     return model
 
 
-def _from_transformers(settings: Model, commit: Commit) -> PreTrainedModel:
+def check_finite(settings: Model, model: PreTrainedModel) -> None:
+    """Refuses a model with a weight that is not finite.
+
+    Raises:
+        UserError: see above.
+    """
+    if name := not_finite(model):
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {model.dtype}: the file is damaged, the training diverged, or the type is too small for them."
+        )
+
+
+def _from_transformers(settings: Model, commit: Commit, placement: Placement) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM, logging
 
     logging.set_verbosity_error()
@@ -69,7 +82,10 @@ def _from_transformers(settings: Model, commit: Commit) -> PreTrainedModel:
             dtype=settings.dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # `_check_weights` refuses them by name
+            **arguments_of(placement),
         )
+    except torch.OutOfMemoryError:  # see `ffkv.process.defect`
+        raise
     except Exception as error:  # the library raises many classes for a wrong name or file
         raise UserError(
             f"The checkpoint {settings.checkpoint} cannot be loaded as a causal language model: {_reason(error, commit)}"

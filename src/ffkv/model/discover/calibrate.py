@@ -6,7 +6,6 @@ knowledge of the model's wiring is needed: this finds norms before and after the
 gates and parallel attention.
 """
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,8 +20,8 @@ from ffkv.model.discover.replay import Arguments, BlockTrace, capture, replay
 from ffkv.model.discover.residual_path import Ablations, ResidualPath, ablate, residual_path
 from ffkv.model.discover.scaling import Scaling, proportion
 from ffkv.model.experts.record import coefficients, layout_of, shape_of
+from ffkv.model.placement.resident import HALF, in_float32
 
-HALF = (torch.bfloat16, torch.float16)
 TOLERANCE = 1e-4  # relative error up to which two tensors count as equal in float32: rounding, with room to spare
 
 
@@ -66,27 +65,13 @@ def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[La
     for name, repeat, matrices in found:
         module = model.get_submodule(name)
         try:
-            with held_in_float32(module):
+            with in_float32(module):
                 arguments = to_float32(captured[name, repeat])
                 block = _Block(name, repeat, module, arguments, replay(module, arguments))
                 layers += _layers(block, [matrix[len(name) + 1 :] for matrix in matrices], len(layers))
         except UserError as error:
             raise UserError(f"{name} ({type(module).__name__}), {error}") from error
     return layers
-
-
-@contextlib.contextmanager
-def held_in_float32(module: nn.Module) -> Iterator[None]:
-    """Inside the `with` statement, a module's half-precision tensors are in float32. Afterwards they are the same as before."""
-    tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.dtype in HALF]
-    original = [tensor.data for tensor in tensors]
-    for tensor in tensors:
-        tensor.data = tensor.data.float()
-    try:
-        yield
-    finally:
-        for tensor, data in zip(tensors, original, strict=True):
-            tensor.data = data
 
 
 def to_float32(arguments: Any) -> Any:

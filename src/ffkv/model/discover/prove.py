@@ -87,6 +87,8 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
 def _check_logits(model: nn.Module, ids: Tensor) -> None:
     try:
         logits = forward(model, ids).logits
+    except UserError:
+        raise
     except Exception as error:  # a model's own code may raise anything
         raise UserError(f"it does not run on {tuple(ids.shape)} tokens: {type(error).__name__}: {error}") from error
     if not torch.isfinite(logits).all():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ffkv.model.experts.layout import ExpertLayout
 from ffkv.model.experts.layouts import LAYOUTS
+from ffkv.model.placement.resident import replace_forward, resident
 
 
 class ExpertCall(NamedTuple):
@@ -55,7 +56,7 @@ def record_experts(model: nn.Module) -> None:
     """Makes every bank of a model run one expert at a time and keep a record. What it returns stays the same."""
     for module in model.modules():
         if (layout := layout_of(module)) is not None:
-            module.forward = functools.partial(_forward, layout)
+            replace_forward(module, functools.partial(_forward, layout))
 
 
 def layout_of(module: nn.Module) -> ExpertLayout | None:
@@ -109,7 +110,8 @@ def written(module: nn.Module, output: Tensor) -> Tensor:
 def expert_values(bank: nn.Module) -> Tensor:
     """The values of a bank [memory, d], as its second matrices store them."""
     layout = _layout(bank)
-    return torch.cat([layout.values(expert) for expert in range(layout.shape[0])])
+    with resident(bank):
+        return torch.cat([layout.values(expert) for expert in range(layout.shape[0])])
 
 
 def _layout(bank: nn.Module) -> ExpertLayout:

@@ -8,6 +8,7 @@ from torch import Tensor
 from ffkv.errors import UserError
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
+from ffkv.model.tap.hooks import enough_memory, weight_bytes
 
 CHUNK_BYTES = 2**26  # of logits that are computed at a time: bounds the memory whatever the vocabulary
 CACHED_BYTES = 2**22  # of logits that the CPU hands on at a time: what is computed from them stays in its cache
@@ -55,10 +56,10 @@ class Head:
         Raises:
             UserError: the projection is "unembedding", and no single matrix maps the residual stream to the vocabulary.
         """
-        vectors = vectors.to(self._device)
-        if self._projection == "unembedding":
-            return vectors @ self._output_embedding(vectors.shape[1]).T
-        with torch.no_grad():
+        with torch.no_grad(), enough_memory(lambda: weight_bytes(self._source.model)):
+            vectors = vectors.to(self._device)
+            if self._projection == "unembedding":
+                return vectors @ self._output_embedding(vectors.shape[1]).T
             return self._source.read_out(vectors.float(), layer).float()
 
     def _output_embedding(self, width: int) -> Tensor:

@@ -24,6 +24,7 @@ from ffkv.model.checkpoint.config import read_config
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
 from ffkv.model.head.head import Head
+from ffkv.model.placement.resident import stored_tensor
 from ffkv.process.runtime import choose_device
 
 HEAD_FILE = "head.safetensors"
@@ -44,7 +45,8 @@ def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> EmptiedModel:
         *emptied.named_buffers(remove_duplicate=False),
     ]:
         stored_name = names[name] = stored_names.setdefault(id(tensor), name)
-        tensors[stored_name] = tensor.detach().cpu().contiguous()
+        if stored_name not in tensors:
+            tensors[stored_name] = stored_tensor(emptied, name).detach().cpu().contiguous()
     embedding = emptied.get_output_embeddings()
     names[EMBEDDING] = stored_names.get(id(embedding.weight), "") if embedding is not None else ""
     save_file(tensors, folder / HEAD_FILE, metadata={NAMES: json.dumps(names, sort_keys=True)})

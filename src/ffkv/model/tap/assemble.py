@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.experts.record import coefficients, forget_call, last_call, layout_of, positive_gates, written
+from ffkv.model.placement.resident import resident
 from ffkv.model.tap.hooks import AfterHook, hidden_input, known_state
 from ffkv.model.tap.quantities import OnTensor, Quantity
 
@@ -200,11 +201,11 @@ def scale_of(matrix: SecondMatrix, like: Tensor) -> Tensor:
 
 def bias_of(module: nn.Module, matrix: SecondMatrix) -> Tensor:
     """What a second matrix returns for zero [1, d]; zeros for a bank, whose biases depend on the router."""
-    if (layout := layout_of(module)) is not None:
-        values = layout.values(0)
-        return values.new_zeros(1, values.shape[-1])
-    like: Any = module.weight
-    with torch.no_grad():
+    with torch.no_grad(), resident(module):
+        if (layout := layout_of(module)) is not None:
+            values = layout.values(0)
+            return values.new_zeros(1, values.shape[-1])
+        like: Any = module.weight
         return flat(module(like.new_zeros(1, matrix.memories)))
 
 

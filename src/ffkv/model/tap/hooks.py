@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.errors import UserError
+from ffkv.process.memory import is_out_of_memory, out_of_memory
 
 BeforeHook = Callable[[nn.Module, tuple, dict], Any]
 AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]
@@ -93,9 +94,29 @@ def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[t
 
 
 def forward(model: nn.Module, ids: Tensor) -> Any:
-    """One forward pass over `ids` [sentence, token], without gradients and without a cache."""
-    with torch.no_grad():
+    """One forward pass over `ids` [sentence, token], without gradients and without a cache.
+
+    Raises:
+        UserError: the memory does not suffice.
+    """
+    with torch.no_grad(), enough_memory(lambda: weight_bytes(model)):
         return model(input_ids=ids, use_cache=False)
+
+
+@contextlib.contextmanager
+def enough_memory(weights: Callable[[], float]) -> Iterator[None]:
+    """Inside the `with` statement, an error about memory becomes a `UserError`. `weights`: tells the bytes of the weights."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+        if is_out_of_memory(error):
+            raise out_of_memory(error, weights()) from error
+        raise
+
+
+def weight_bytes(model: nn.Module) -> float:
+    """Bytes of the weights of a model, wherever they lie."""
+    return float(sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()))
 
 
 def relative_error(tensor: Tensor, expected: Tensor) -> float:

@@ -24,12 +24,13 @@ rule triggers:
         gpu=setting("model/gpus"),
     params:
         options=options("triggers", "activations", "model/device", "shards"),
+        memory=memory_limits,
         code=code("triggers"),
     message:
         "Find the trigger examples of every key in shard {wildcards.shard} of {wildcards.run}."
     shell:
         """
-        ffkv triggers {params.options} \
+        ffkv triggers {params.options} {params.memory} \
             --model {input.model:q} \
             --corpus {input.corpus:q} \
             --shard {wildcards.shard} \
@@ -79,12 +80,13 @@ rule sampled_prefixes:
         gpu=setting("model/gpus"),
     params:
         options=options("prefixes", "activations", "model/device", "seed", "shards"),
+        memory=memory_limits,
         code=code("sampled_prefixes"),
     message:
         "Store the activations of the sampled prefixes in shard {wildcards.shard} of {wildcards.run}."
     shell:
         """
-        ffkv sampled-prefixes {params.options} \
+        ffkv sampled-prefixes {params.options} {params.memory} \
             --model {input.model:q} \
             --corpus {input.corpus:q} \
             --shard {wildcards.shard} \

@@ -111,6 +111,12 @@ def options(*names, settings=SETTINGS):
     return lambda wildcards: command_line(settings[wildcards.run], *names)
 
 
+def memory_limits(wildcards, input):
+    """The option `--max-memory`. A change of it changes no number and repeats no rule: Snakemake does not track a
+    parameter that is made from an input."""
+    return command_line(SETTINGS[wildcards.run], "model/max_memory")
+
+
 def repeated(name):
     """An option that is repeated for each file of the input of that name."""
     return lambda wildcards, input: [

@@ -71,12 +71,13 @@ rule keys_removal:
             "seed",
             "layer_groups",
         ),
+        memory=memory_limits,
         code=code("keys_removal"),
     message:
         "Remove tokens from the trigger examples of layer group {wildcards.group} of {wildcards.run}."
     shell:
         """
-        ffkv keys removal {params.options} \
+        ffkv keys removal {params.options} {params.memory} \
             --model {input.model:q} \
             --triggers {input.triggers:q} \
             --corpus {input.corpus:q} \
@@ -107,12 +108,13 @@ rule keys_precision:
         options=options(
             "keys/per_layer", "activations/batch_tokens", "model/device", "seed"
         ),
+        memory=memory_limits,
         code=code("keys_precision"),
     message:
         "Measure how the low precision of {wildcards.run} changes its trigger examples."
     shell:
         """
-        ffkv keys precision {params.options} \
+        ffkv keys precision {params.options} {params.memory} \
             --model {input.model:q} \
             --triggers {input.triggers:q} \
             --corpus {input.corpus:q} \

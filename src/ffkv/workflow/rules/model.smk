@@ -35,12 +35,13 @@ rule model:
             "model/trust_remote_code",
         ),
         commit=repeated("commit"),
+        memory=memory_limits,
         code=code("model"),
     message:
         "Prove the feed-forward layers of {wildcards.run}, and write its values and head."
     shell:
         """
-        ffkv model {params.options} {params.commit:q} \
+        ffkv model {params.options} {params.memory} {params.commit:q} \
             --checkpoint {params.checkpoint:q} \
             --threads {threads} \
             --output {output.model:q} \

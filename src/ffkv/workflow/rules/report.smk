@@ -45,7 +45,8 @@ rule report:
         triggers="results/{run}/triggers.h5",
         key_tables=rules.keys_summarize.output,
         precision=branch(
-            lambda wildcards: SETTINGS[wildcards.run]["model"]["dtype"] == "float32",
+            lambda wildcards: SETTINGS[wildcards.run]["model"]["dtype"] == "float32"
+            or not SETTINGS[wildcards.run]["keys"]["precision"],
             otherwise=rules.keys_precision.output,
         ),
         patterns=every_layer_group("results/{run}/keys/patterns/{group}.parquet"),

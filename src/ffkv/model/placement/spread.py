@@ -1,0 +1,210 @@
+"""Decides which part of a model lies where: GPUs first, then the CPU's memory, then the disk.
+
+Only whole blocks are spread, so that no layer is on two devices. What is outside of the blocks (the embeddings, the last
+norm, the output embedding) is on the first device. A block whose weights are in the CPU's memory or on the disk runs on
+the first device, too, which has room for one such block.
+"""
+
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ffkv.errors import UserError
+from ffkv.model.placement.resident import hold, release
+from ffkv.process.memory import free_memory
+from ffkv.settings.section import memory_bytes
+
+WEIGHTS_SHARE = 0.8  # of free memory that weights may take: the rest is for states, batches and the library
+CPU, DISK = "cpu", "disk"
+Device = int | str  # the number of a GPU, "cpu" or "disk"
+
+
+class Placement(NamedTuple):
+    """Where a model lies.
+
+    Attributes:
+        device: the torch device that reads the ids.
+        device_map: the device of each part of the model, by its name; {"": device} if all is on one device.
+        offload_folder: where weights are stored that are on the disk in no other form; "" if none are on the disk.
+    """
+
+    device: str
+    device_map: dict[str, Device]
+    offload_folder: str = ""
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the model is on several devices, or on the disk."""
+        return "" not in self.device_map
+
+
+ON_CPU = Placement(CPU, {"": CPU})
+
+
+class Parts(NamedTuple):
+    """The parts of a model, with their sizes in bytes.
+
+    Attributes:
+        outside: what is not in a block, by name.
+        blocks: the items of the outermost module lists, by name, in order.
+    """
+
+    outside: dict[str, int]
+    blocks: dict[str, int]
+
+
+def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_memory: Mapping[str, str]) -> Placement:
+    """Decides where a model lies.
+
+    Args:
+        make_form: makes the model on torch's meta device, in the type that it will have.
+        device: the torch device of a model that is not spread, see `room_on`.
+        spreads: whether it is spread if it does not fit.
+        max_memory: the setting `model.max_memory`. If it is not empty, the model is spread over what it allows.
+    Raises:
+        UserError: this machine does not have a GPU that `max_memory` names.
+    """
+    one = Placement(device, {"": device})
+    if not max_memory and not spreads:
+        return one
+    room = room_on(device, max_memory)
+    first = next(iter(room))
+    parts = parts_of(make_form())
+    if not max_memory and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]:
+        return one
+    device_map = spread(parts, room)
+    if set(device_map.values()) == {first} and first != DISK:
+        return Placement(_name(first), {"": _name(first)})
+    folder = ""
+    logging.getLogger("accelerate").setLevel(logging.ERROR)  # it warns of weights that are elsewhere
+    if DISK in device_map.values():
+        folder = tempfile.mkdtemp(prefix="ffkv-offload-")
+    return Placement(_name(first), device_map, folder)
+
+
+def room_on(device: str, max_memory: Mapping[str, str]) -> dict[Device, float]:
+    """How many bytes of weights each device takes, the first one first.
+
+    Args:
+        device: a torch device: "cuda" means all GPUs of the job, "cuda:1" this one alone, "cpu" none.
+        max_memory: the setting `model.max_memory`; a device that it does not name takes a share of what is free.
+    Raises:
+        UserError: a GPU is named that the machine does not have.
+    """
+    count = torch.cuda.device_count() if device.startswith("cuda") else 0
+    gpus = [int(device[5:])] if device[5:] else list(range(count))
+    if device != CPU and (missing := [name for name in max_memory if name != CPU and int(name) >= count]):
+        raise UserError(f"model.max_memory names the GPU {missing[0]}, but torch finds {count} GPUs on this machine.")
+    room: dict[Device, float] = {}
+    for gpu in gpus:
+        named = max_memory.get(str(gpu))
+        room[gpu] = memory_bytes(named) if named else WEIGHTS_SHARE * torch.cuda.mem_get_info(gpu)[0]
+    # A GPU that is given no memory is not used.
+    room = {gpu: size for gpu, size in room.items() if size}
+    room[CPU] = memory_bytes(max_memory[CPU]) if CPU in max_memory else WEIGHTS_SHARE * free_memory()
+    return {**room, DISK: float("inf")}
+
+
+def parts_of(model: nn.Module) -> Parts:
+    """The parts of a model, with their sizes. A tensor that several parts share counts in the first of them."""
+    outside: dict[str, int] = {}
+    blocks: dict[str, int] = {}
+    seen: set[int] = set()
+
+    def visit(name: str, module: nn.Module) -> None:
+        if not any(isinstance(part, nn.ModuleList) for part in module.modules()):
+            outside[name] = _bytes([*module.parameters(), *module.buffers()], seen)
+            return
+        for child_name, child in module.named_children():
+            path = f"{name}.{child_name}".lstrip(".")
+            if isinstance(module, nn.ModuleList):
+                blocks[path] = _bytes([*child.parameters(), *child.buffers()], seen)
+            else:
+                visit(path, child)
+        own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        outside.update({f"{name}.{key}".lstrip("."): _bytes([tensor], seen) for key, tensor in own})
+
+    visit("", model)
+    return Parts(outside, blocks)
+
+
+def _bytes(tensors: list[torch.Tensor], seen: set[int]) -> int:
+    new = {id(tensor): tensor for tensor in tensors if id(tensor) not in seen}
+    seen.update(new)
+    return sum(tensor.numel() * tensor.element_size() for tensor in new.values())
+
+
+def spread(parts: Parts, room: Mapping[Device, float]) -> dict[str, Device]:
+    """The device of each part.
+
+    Blocks fill the devices in their order. If the GPUs hold them all, each GPU takes about as many.
+
+    Args:
+        parts: of the model.
+        room: bytes of each device, the first one first; the last one takes everything.
+    """
+    first, largest = next(iter(room)), max(parts.blocks.values(), default=0)
+    outside, inside = sum(parts.outside.values()), sum(parts.blocks.values())
+    left = dict(room)
+    gpus = [device for device in room if isinstance(device, int)]
+    even = (outside + inside) / max(len(gpus), 1) + largest
+    shared = {gpu: min(room[gpu], even) for gpu in gpus}
+    if gpus and outside + inside <= sum(max(size - largest, 0) for size in shared.values()) + largest:
+        left |= shared
+    elif first == CPU or outside + inside > sum(room[gpu] for gpu in gpus):
+        left[first] -= largest  # a block from elsewhere runs here
+    left[first] -= outside
+    device_map: dict[str, Device] = dict.fromkeys(parts.outside, first)
+    devices = iter(room)
+    device = next(devices)
+    for name, size in parts.blocks.items():
+        while size > left[device]:
+            device = next(devices)
+        left[device] -= size
+        device_map[name] = device
+    return device_map
+
+
+def keep_blocks_whole(model: nn.Module, placement: Placement) -> None:
+    """Lets a block bring all its weights before it runs, and take them away after it.
+
+    The hooks of accelerate alone bring the weights of one matrix at a time. Code of a block that uses the weight of a
+    module inside, without a call of that module, would then find nothing.
+    """
+    for name, device in placement.device_map.items():
+        if device not in (DISK, CPU) or (device == CPU and placement.device == CPU):
+            continue
+        block = model.get_submodule(name)
+        block.register_forward_pre_hook(lambda module, _: hold(module))
+        # Called even if a hook of ffkv ends the pass in the middle of the block.
+        block.register_forward_hook(lambda module, *_: release(module), always_call=True)
+    if placement.offload_folder:
+        weakref.finalize(model, shutil.rmtree, placement.offload_folder, ignore_errors=True)
+
+
+def dispatch(model: Any, placement: Placement) -> Any:
+    """Brings a model that was loaded on the CPU to its placement."""
+    if not placement.is_spread:
+        return model.to(placement.device)
+    from accelerate import dispatch_model
+
+    return dispatch_model(model, placement.device_map, offload_dir=placement.offload_folder or None)
+
+
+def arguments_of(placement: Placement) -> dict[str, Any]:
+    """What `from_pretrained` of transformers must be told of a placement."""
+    if placement.device_map == {"": CPU}:
+        return {}
+    return {"device_map": placement.device_map} | (
+        {"offload_folder": placement.offload_folder} if placement.offload_folder else {}
+    )
+
+
+def _name(device: Device) -> str:
+    return f"cuda:{device}" if isinstance(device, int) else CPU
