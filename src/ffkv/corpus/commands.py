@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ffkv.options import MODEL, output_option, setting, threads_option
+from ffkv.options import MODEL, output_option, setting
 from ffkv.settings import Corpus, Settings, section
 from ffkv.terminal import say
 
@@ -15,12 +15,14 @@ from ffkv.terminal import say
 @click.option("--split", type=click.Choice(["train", "validation"]), required=True, help="Split to write.")
 @setting(Corpus, *Corpus.model_fields)
 @setting(Settings, "corpus_shards")
-@threads_option
 @output_option("File to write, corpus/<split>.h5.")
-def corpus(model_folder: Path, split: str, corpus_shards: int, threads: int, output: Path, **options: Any) -> None:
+def corpus(model_folder: Path, split: str, corpus_shards: int, output: Path, **options: Any) -> None:
     """Encode the documents of a split as sentences of token ids."""
     import json
 
+    from ffkv.process.runtime import configure
+
+    configure(1)  # each process has one thread
     from ffkv.corpus.encode import COUNTS
     from ffkv.corpus.step import encode_corpus
 
