@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ffkv.options import COMMIT, MODEL, output_option, setting, threads_option
+from ffkv.options import COMMIT, MODEL, output_option, setting
 from ffkv.settings import Corpus, Settings, section
 from ffkv.terminal import say
 
@@ -16,20 +16,16 @@ from ffkv.terminal import say
 @setting(Corpus, *Corpus.model_fields)
 @setting(Settings, "corpus_shards")
 @COMMIT
-@threads_option
 @output_option("File to write, corpus/<split>.h5.")
 def corpus(
-    model_folder: Path,
-    split: str,
-    corpus_shards: int,
-    commit_file: Path | None,
-    threads: int,
-    output: Path,
-    **options: Any,
+    model_folder: Path, split: str, corpus_shards: int, commit_file: Path | None, output: Path, **options: Any
 ) -> None:
     """Encode the documents of a split as sentences of token ids."""
     import json
 
+    from ffkv.process.runtime import configure
+
+    configure(1)  # each process has one thread
     from ffkv.corpus.encode import COUNTS
     from ffkv.corpus.step import encode_corpus
     from ffkv.hub.commit import read_commit
