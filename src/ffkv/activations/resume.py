@@ -80,7 +80,7 @@ def identity(rule: str, attributes: dict[str, Any], device: str) -> dict[str, An
         attributes: what the output says of itself: model, corpus, settings.
         device: the torch device.
     """
-    return {**attributes, "device": device, "versions": versions(), "code": code_hash(rule)}
+    return {**attributes, "device": device.partition(":")[0], "versions": versions(), "code": code_hash(rule)}
 
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:

@@ -1,12 +1,17 @@
 """Sets what a process uses: threads, memory allocation, device. Call `configure` before torch is imported."""
 
 import ctypes
+import fcntl
 import os
 import platform
 import sys
+import tempfile
+from io import TextIOWrapper
+from pathlib import Path
 
 from ffkv.errors import UserError
 
+_own_gpu: list[tuple[int, TextIOWrapper]] = []  # its number, and its lock, which lasts as long as the open file
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
@@ -34,8 +39,38 @@ def torch_with(threads: int) -> None:
     torch.set_grad_enabled(False)
 
 
+def count_gpus() -> int:
+    """Number of NVIDIA GPUs that this process may use, without an import of torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+
+
+def own_gpu(count: int) -> str:
+    """The torch device of a GPU that this process alone has among the jobs of ffkv, until it ends.
+
+    A locked file in the folder of temporary files says which GPU is taken. If all are, it is the first one: the jobs then
+    share it, as their number is limited by the resource `gpu` of Snakemake alone.
+    """
+    if count == 1:
+        return "cuda"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    for gpu in range(count) if not _own_gpu else ():
+        path = Path(tempfile.gettempdir()) / f"ffkv-gpu-{os.getuid()}-{visible[gpu].strip()}.lock"
+        file = path.open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            continue
+        _own_gpu.append((gpu, file))
+        break
+    return f"cuda:{_own_gpu[0][0]}" if _own_gpu else "cuda"
+
+
 def choose_device(device: str) -> str:
-    """Returns the torch device of a setting: `auto` means a GPU if there is one.
+    """Returns the torch device of a setting: `auto` means a GPU if there is one, of several one that no other job has.
 
     Raises:
         UserError: this machine does not have the device.
@@ -43,7 +78,7 @@ def choose_device(device: str) -> str:
     import torch
 
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return own_gpu(torch.cuda.device_count()) if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise UserError(

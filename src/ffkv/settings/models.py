@@ -39,7 +39,8 @@ class Model(Section):
     spread only if it does not fit. This setting changes no number in the results."""
     gpus: int = Field(0, ge=0, le=64)
     """Number of GPUs that each job requests from a cluster if it runs the model over text. This setting changes no
-    number in the results. `device` decides which device is used."""
+    number in the results. `device` decides which of them are used. On a workstation, a job takes at least one GPU if
+    there is one."""
     second_matrix: Pattern = ""
     """Regular expression for the name of the second feed-forward matrix inside its block. Set it only for model code
     whose names ffkv does not know. Empty means the known names. ffkv finds mixtures of experts without it."""

@@ -73,7 +73,7 @@ def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_me
     one = Placement(device, {"": device})
     if not max_memory and not spreads:
         return one
-    room = room_on(device, max_memory)
+    room = room_on(device, spreads, max_memory)
     first = next(iter(room))
     parts = parts_of(make_form())
     if not max_memory and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]:
@@ -88,17 +88,20 @@ def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_me
     return Placement(_name(first), device_map, folder)
 
 
-def room_on(device: str, max_memory: Mapping[str, str]) -> dict[Device, float]:
+def room_on(device: str, spreads: bool, max_memory: Mapping[str, str]) -> dict[Device, float]:
     """How many bytes of weights each device takes, the first one first.
 
     Args:
-        device: a torch device: "cuda" means all GPUs of the job, "cuda:1" this one alone, "cpu" none.
+        device: a torch device: "cuda" means all GPUs of the job, "cuda:1" this one, "cpu" none.
+        spreads: whether the other GPUs of the job follow this one.
         max_memory: the setting `model.max_memory`; a device that it does not name takes a share of what is free.
     Raises:
         UserError: a GPU is named that the machine does not have.
     """
     count = torch.cuda.device_count() if device.startswith("cuda") else 0
-    gpus = [int(device[5:])] if device[5:] else list(range(count))
+    named_gpus = [int(device[5:])] if device[5:] else []
+    others = range(count) if spreads or not named_gpus else ()
+    gpus = [*named_gpus, *(gpu for gpu in others if gpu not in named_gpus)]
     if device != CPU and (missing := [name for name in max_memory if name != CPU and int(name) >= count]):
         raise UserError(f"model.max_memory names the GPU {missing[0]}, but torch finds {count} GPUs on this machine.")
     room: dict[Device, float] = {}

@@ -21,7 +21,7 @@ rule triggers:
         "../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=setting("model/gpus"),
+        gpu=gpus(on_cluster=True),
     params:
         options=options("triggers", "activations", "model/device", "shards"),
         memory=memory_limits,
@@ -77,7 +77,7 @@ rule sampled_prefixes:
         "../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=setting("model/gpus"),
+        gpu=gpus(on_cluster=True),
     params:
         options=options("prefixes", "activations", "model/device", "seed", "shards"),
         memory=memory_limits,

@@ -106,6 +106,22 @@ def setting(name):
     return lookup(dpath=f"{{run}}/{name}", within=SETTINGS)
 
 
+def gpus(on_cluster):
+    """The GPUs of a job of a rule that uses one if there is one.
+
+    A cluster is asked for `model.gpus` for the rules that run the model over text, and for none for the others. On a
+    workstation, whose profile says how many GPUs there are, such a job takes at least one, so that no two jobs share one.
+    """
+
+    def count(wildcards):
+        model = SETTINGS[wildcards.run]["model"]
+        asked = model["gpus"] if on_cluster else 0
+        takes = "gpu" in workflow.global_resources and model["device"] != "cpu"
+        return max(asked, 1) if takes else asked
+
+    return count
+
+
 def options(*names, settings=SETTINGS):
     """Settings of the job's run as options of its command. A change of one of them repeats the rule."""
     return lambda wildcards: command_line(settings[wildcards.run], *names)

@@ -20,6 +20,8 @@ rule composition_measure:
     conda:
         "../envs/ffkv.yaml"
     threads: 4
+    resources:
+        gpu=gpus(on_cluster=False),
     params:
         options=options("composition/mass", "model/device", "layer_groups"),
         code=code("composition_measure"),

@@ -61,7 +61,7 @@ rule keys_removal:
         "../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=setting("model/gpus"),
+        gpu=gpus(on_cluster=True),
     params:
         options=options(
             "keys/per_layer",
@@ -103,7 +103,7 @@ rule keys_precision:
         "../envs/ffkv.yaml"
     threads: 4
     resources:
-        gpu=setting("model/gpus"),
+        gpu=gpus(on_cluster=True),
     params:
         options=options(
             "keys/per_layer", "activations/batch_tokens", "model/device", "seed"

@@ -18,6 +18,8 @@ rule refinement_measure:
     conda:
         "../envs/ffkv.yaml"
     threads: 4
+    resources:
+        gpu=gpus(on_cluster=False),
     params:
         options=options("model/device", "layer_groups"),
         code=code("refinement_measure"),

@@ -20,6 +20,8 @@ rule values_project:
     conda:
         "../envs/ffkv.yaml"
     threads: 4
+    resources:
+        gpu=gpus(on_cluster=False),
     params:
         options=options(
             "values/projection", "values/top_tokens", "model/device", "layer_groups"
