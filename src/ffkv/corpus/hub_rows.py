@@ -14,7 +14,7 @@ from typing import Any
 
 from ffkv.errors import UserError
 from ffkv.hub.commit import Commit
-from ffkv.hub.fetch import cached_folder, cached_names, fetch
+from ffkv.hub.fetch import cached_folder, cached_names, fetch, tell_damage
 from ffkv.hub.messages import explain, is_offline
 from ffkv.terminal import say
 
@@ -52,29 +52,24 @@ def _place(commit: Commit, name: str | None, split: str, limit: int) -> Iterator
     if not commit.commit:
         yield commit.repository, None
         return
-    if not limit and not is_offline():
-        _fetch_split(commit, name, split)
-    if (folder := cached_folder(commit)) and (is_offline() or cached_names(commit) is not None):
+    if limit and not is_offline():
+        folder = cached_folder(commit) if cached_names(commit) is not None else None
+    else:
+        folder = _fetch_split(commit, name, split)
+    if folder:
         with _mirror(commit, folder) as mirror:
-            missing = [file for file in _files(commit, mirror, name, split) if not (mirror / file).is_symlink()]
-            if not missing:
+            if all((mirror / file).is_symlink() for file in _files(commit, mirror, name, split)):
                 yield str(mirror), None
                 return
-        if is_offline():
-            raise UserError(
-                f"The data set {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {len(missing)} of its files"
-                f" were not fetched before, {missing[0]} for one. Fetch them first, with"
-                f" `hf download --repo-type dataset {commit.repository} --revision {commit.commit}`."
-            )
     yield commit.repository, commit.commit
 
 
-def _fetch_split(commit: Commit, name: str | None, split: str) -> None:
-    """Fetches the files of a split, and what says which files these are."""
-    if folder := fetch(commit, lambda names: [each for each in names if each in DESCRIPTIONS]):
-        with _mirror(commit, folder) as mirror:
-            files = set(_files(commit, mirror, name, split))
-        fetch(commit, lambda names: [each for each in names if each in files or each in DESCRIPTIONS])
+def _fetch_split(commit: Commit, name: str | None, split: str) -> Path:
+    """Fetches the files of a split, and what says which files these are. Returns their folder."""
+    folder = fetch(commit, lambda names: [each for each in names if each in DESCRIPTIONS])
+    with _mirror(commit, folder) as mirror:
+        files = {*_files(commit, mirror, name, split), *DESCRIPTIONS}
+    return fetch(commit, lambda names: [each for each in names if each in files])
 
 
 @contextlib.contextmanager
@@ -119,7 +114,7 @@ def _named(commit: Commit) -> Iterator[None]:
         raise
     except Exception as error:
         known = explain(error, "dataset", commit.repository, commit.revision) if commit.commit else ""
-        reason = known or " ".join(str(error.__cause__ or error).split())[:500] or type(error).__name__
+        reason = known or tell_damage(commit) or " ".join(str(error.__cause__ or error).split())[:500] or type(error).__name__
         raise UserError(f"The corpus {commit.repository} cannot be read: {reason}") from error
 
 

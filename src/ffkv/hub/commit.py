@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
-from ffkv.hub.messages import NAMES, explain, is_offline, words
+from ffkv.hub.client import prepare_client
+from ffkv.hub.messages import NAMES, explain, is_offline, refused, words
 from ffkv.settings import Corpus, Model
 from ffkv.terminal import say
 
@@ -169,12 +170,13 @@ def _resolve(kind: Kind, repository: str, revision: str) -> str:
 
     if COMMIT.fullmatch(revision):
         return revision
+    prepare_client()
     try:
         HfApi().repo_info(repository, repo_type=kind, revision=revision)  # raises where the next line would go on
         # Notes the commit in the cache, for a later start without the hub.
         return str(huggingface_hub.resolve_revision(repository, repo_type=kind, revision=revision).resolved)
     except Exception as error:  # the library and those below it raise dozens of classes
-        if _answered(error):
+        if refused(error):
             raise UserError(_refusal(kind, repository, revision, error)) from error
         try:
             cached = huggingface_hub.resolve_revision(
@@ -190,12 +192,6 @@ def _resolve(kind: Kind, repository: str, revision: str) -> str:
             name=False,
         )
     return str(cached.resolved)
-
-
-def _answered(error: Exception) -> bool:
-    """Whether the hub refused, rather than being out of reach or out of order."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status is not None and status < 500
 
 
 def _refusal(kind: Kind, repository: str, revision: str, error: Exception) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ffkv.errors import UserError
 from ffkv.hub.commit import Commit
-from ffkv.hub.messages import NAMES, endpoint, explain, is_offline, words
+from ffkv.hub.client import prepare_client
+from ffkv.hub.messages import NAMES, endpoint, explain, is_offline, refused, words
 from ffkv.process.progress import progress
 from ffkv.terminal import in_bytes, say
 
@@ -26,58 +27,78 @@ SMALL = re.compile(r"[^/]+\.(json|txt|model|jinja|py|tiktoken|bpe)")
 Choose = Callable[[list[str]], list[str]]
 
 
-def fetch(commit: Commit, choose: Choose) -> Path | None:
+def fetch(commit: Commit, choose: Choose) -> Path:
     """Fetches files of a commit that are not in the cache yet. Says first how much it is and where it goes.
 
     Args:
         commit: of a repository on the hub.
         choose: chooses from the names of all files in the repository.
     Returns:
-        The folder of the commit in the cache; None if the hub is not to be asked or does not answer. Then the reader has
-        to do with what is there.
+        The folder of the commit in the cache. All chosen files are there, unless the cache has no list of the files and
+        the hub is not to be asked or does not answer: then the reader has to do with what is there.
     Raises:
-        UserError: the hub refuses, or a file arrived damaged.
+        UserError: the hub refuses, a file arrived damaged, or a file is missing and the hub is not to be asked.
     """
-    import httpx2
     from huggingface_hub import constants, snapshot_download
 
-    if is_offline():
-        return None
-    where: Any = {"repo_type": commit.kind, "revision": commit.commit}
+    prepare_client()
     try:
         sizes = _sizes(commit)
+        if sizes is None:
+            if folder := cached_folder(commit):
+                return folder
+            raise _missing(commit, [])
         chosen = choose(sorted(sizes))
         missing = [name for name in chosen if not _is_cached(commit, name)]
+        if missing and is_offline():
+            raise _missing(commit, missing)
         if missing:
             size = sum(sizes[name] for name in missing)
             say(
-                f"Fetching {len(missing)} files, {in_bytes(size)}, of the {NAMES[commit.kind]} {commit.repository},"
-                f" {commit}, from {endpoint()} into {constants.HF_HUB_CACHE}.",
+                f"Fetching {len(missing)} {'file' if len(missing) == 1 else 'files'}, {in_bytes(size)}, of the"
+                f" {NAMES[commit.kind]} {commit.repository}, {commit}, from {endpoint()} into {constants.HF_HUB_CACHE}.",
                 error=True,
                 name=False,
             )
             _download(commit, missing, size)
         # Notes the list of all files in the cache, so that later jobs ask nothing.
+        where: Any = {"repo_type": commit.kind, "revision": commit.commit}
+        patterns = [glob.escape(name) for name in chosen]
         return Path(
-            snapshot_download(commit.repository, **where, allow_patterns=[glob.escape(name) for name in chosen])
+            snapshot_download(commit.repository, **where, allow_patterns=patterns, tqdm_class=_counting(lambda _: None))
         )
     except UserError:
         raise
-    except httpx2.TransportError:
-        return None
     except Exception as error:  # as in `resolve_commit`
         raise UserError(_refusal(commit, error)) from error
 
 
-def _sizes(commit: Commit) -> dict[str, int]:
-    """Name to bytes of every file of a commit, from the cache if it has the list."""
+def _sizes(commit: Commit) -> dict[str, int] | None:
+    """Name to bytes of every file of a commit, from the cache if it has the list; None if it has files, but no list, and
+    the hub is out of reach."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
     where: Any = {"repo_type": commit.kind, "revision": commit.commit}
-    cached = _cached_tree(commit)
-    tree = HfApi().list_repo_tree(commit.repository, recursive=True, **where) if cached is None else cached
+    tree = _cached_tree(commit)
+    if tree is None and is_offline():
+        return None
+    try:
+        tree = list(HfApi().list_repo_tree(commit.repository, recursive=True, **where)) if tree is None else tree
+    except Exception as error:
+        if not refused(error) and cached_folder(commit):
+            return None
+        raise
     return {file.path: file.size for file in tree if isinstance(file, RepoFile)}
+
+
+def _missing(commit: Commit, names: list[str]) -> UserError:
+    which = f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else "it was never fetched"
+    kind = "--repo-type dataset " if commit.kind == "dataset" else ""
+    return UserError(
+        f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {which}. Fetch it first,"
+        f" with `hf download {kind}{commit.repository} --revision {commit.commit}`."
+    )
 
 
 def _is_cached(commit: Commit, name: str) -> bool:
@@ -90,25 +111,29 @@ def _is_cached(commit: Commit, name: str) -> bool:
 def _download(commit: Commit, names: list[str], size: int) -> None:
     """Downloads files into the cache, with one bar over all of them."""
     from huggingface_hub import hf_hub_download
-    from tqdm import tqdm
 
     with progress(size, "B", f"fetching {commit.repository}") as bar:
-
-        class Part(tqdm):
-            """What the library takes for the bar of one file."""
-
-            def __init__(self, *arguments: Any, **options: Any) -> None:
-                super().__init__(*arguments, **{**options, "disable": True})
-                bar.update(options.get("initial", 0))
-
-            def update(self, n: float | None = 1) -> bool | None:
-                return bar.update(n)
-
         for name in names:
             path = hf_hub_download(
-                commit.repository, name, repo_type=commit.kind, revision=commit.commit, tqdm_class=Part
+                commit.repository, name, repo_type=commit.kind, revision=commit.commit, tqdm_class=_counting(bar.update)
             )
             _check_arrived(Path(path), name, commit)
+
+
+def _counting(count: Callable[[float], object]) -> Any:
+    """What the library takes for a bar of its own: shows nothing, and gives on how much arrived."""
+    from tqdm import tqdm
+
+    class Counting(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "disable": True})
+            count(options.get("initial", 0))
+
+        def update(self, n: float | None = 1) -> bool | None:
+            count(n or 0)
+            return None
+
+    return Counting
 
 
 def cached_folder(commit: Commit) -> Path | None:
@@ -142,18 +167,17 @@ def _cached_tree(commit: Commit) -> list[Any] | None:
 
 
 def local_model(commit: Commit, choose: Choose | None = None) -> str:
-    """The folder with the files of a model, which are fetched if they are not there; else the name of its repository.
+    """The folder with the files of a model, which are fetched if they are not there.
 
     Libraries that read a folder ask the hub nothing.
 
     Args:
-        commit: the commit; a local folder has none.
+        commit: the commit; a local folder has none, and its name is returned.
         choose: chooses the files; None for all that a model is made of.
     Raises:
         UserError: see `fetch`.
     """
-    folder = (fetch(commit, choose or choose_model_files) or cached_folder(commit)) if commit.commit else None
-    return str(folder or commit.repository)
+    return str(fetch(commit, choose or choose_model_files)) if commit.commit else commit.repository
 
 
 def choose_config_files(names: list[str]) -> list[str]:
@@ -174,7 +198,7 @@ def choose_model_files(names: list[str]) -> list[str]:
 
 
 def damaged_files(commit: Commit) -> list[Path]:
-    """The files of a commit in the cache whose content is not what their names in the cache say, which are hashes."""
+    """The files in the cache that belong to a commit and whose content does not have the hash that is their name."""
     from huggingface_hub import scan_cache_dir
 
     files = [
@@ -185,7 +209,17 @@ def damaged_files(commit: Commit) -> list[Path]:
         if revision.commit_hash == commit.commit
         for file in revision.files
     ]
-    return sorted(file.file_path for file in files if not _is_whole(file.blob_path))
+    return sorted({file.blob_path for file in files if not _is_whole(file.blob_path)})
+
+
+def tell_damage(commit: Commit) -> str:
+    """Which file of a commit in the cache is damaged, and what to do; "" if all are whole."""
+    if not commit.commit or not (damaged := damaged_files(commit)):
+        return ""
+    return (
+        f"{damaged[0]} in the hub's cache is damaged: its content does not have the hash that is its name. Delete this"
+        " file, and the next start fetches it again."
+    )
 
 
 def _check_arrived(path: Path, name: str, commit: Commit) -> None:

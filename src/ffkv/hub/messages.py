@@ -36,6 +36,12 @@ def explain(error: BaseException, kind: str, repository: str, revision: str) -> 
     return ""
 
 
+def refused(error: BaseException) -> bool:
+    """Whether the hub answered and refused, rather than being out of reach or out of order."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status is not None and status < 500
+
+
 def words(error: BaseException) -> str:
     """What an error says, shortened."""
     return " ".join(str(error).split())[:300] or type(error).__name__
@@ -66,15 +72,25 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
         )
     if type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests"):
         return f"the hub at {endpoint()} cannot be reached ({words(error)}). Check the network, then start again."
-    if (
-        isinstance(error, ValueError)
-        and type(error).__name__ == "JSONDecodeError"
-        and "column 1 (char 0)" in str(error)
-    ):
+    if _is_no_answer_of_a_hub(error):
         return (
-            f"what answers at {endpoint()} is not the hub, but perhaps the login page of a network. Check the network."
+            f"what answers at {endpoint()} is not the hub, but perhaps the login page of a network. Check the network,"
+            " then start again."
+        )
+    if isinstance(error, OSError) and "Consistency check failed" in str(error):
+        return (
+            "a file arrived with another size than the hub says, so it was not kept. The network or the server changed it."
+            " Check the network, then start again."
         )
     return ""
+
+
+def _is_no_answer_of_a_hub(error: BaseException) -> bool:
+    """Whether an answer lacks what each answer of a hub has: JSON in UTF-8, or headers of its own."""
+    from huggingface_hub.errors import FileMetadataError
+
+    no_json = type(error).__name__ == "JSONDecodeError" and "column 1 (char 0)" in str(error)
+    return no_json or isinstance(error, UnicodeDecodeError | FileMetadataError)
 
 
 def _explain_status(status: int) -> str:
@@ -87,7 +103,9 @@ def _explain_status(status: int) -> str:
         )
     if status >= 500:
         return f"the hub is out of order ({status}). Start again later: what was fetched is kept."
-    return f"the hub answered with status {status}."
+    return (
+        f"the hub answered with status {status}. Look at its page, and start again if you can see it there."
+    )
 
 
 def _revisions(kind: str, repository: str) -> str:

@@ -12,7 +12,7 @@ from ffkv.fairseq import checkpoint as fairseq
 from ffkv.files.checksums import verify_sum
 from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit, check_commit, may_be_on_hub, resolve_model
-from ffkv.hub.fetch import cached_names, choose_config_files, damaged_files, local_model
+from ffkv.hub.fetch import cached_names, choose_config_files, local_model, tell_damage
 from ffkv.hub.messages import explain
 from ffkv.model.checkpoint.fingerprint import not_finite
 from ffkv.model.checkpoint.forms import merge_adapter, refuse_other_forms, unpacking
@@ -281,12 +281,7 @@ def _reason(error: Exception, commit: Commit) -> str:
         return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
     if not commit.commit:
         return _words(error)
-    if damaged := damaged_files(commit):
-        return (
-            f"{damaged[0]} in the hub's cache is damaged: its content does not have the hash that it had when it was"
-            " fetched. Delete this file, and the next start fetches it again."
-        )
-    return explain(error, "model", commit.repository, commit.revision) or _words(error)
+    return tell_damage(commit) or explain(error, "model", commit.repository, commit.revision) or _words(error)
 
 
 def _words(error: Exception) -> str:
