@@ -103,9 +103,7 @@ def _explain_status(status: int) -> str:
         )
     if status >= 500:
         return f"the hub is out of order ({status}). Start again later: what was fetched is kept."
-    return (
-        f"the hub answered with status {status}. Look at its page, and start again if you can see it there."
-    )
+    return f"the hub answered with status {status}. Look at its page, and start again if you can see it there."
 
 
 def _revisions(kind: str, repository: str) -> str:
