@@ -3,7 +3,6 @@
 import json
 import re
 
-import pytest
 from hub.attempts import BEGIN, reported
 
 LOGIN = "hf auth login"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ffkv.errors import UserError
-from ffkv.hub.commit import Commit
 from ffkv.hub.client import prepare_client
+from ffkv.hub.commit import Commit
 from ffkv.hub.messages import NAMES, endpoint, explain, is_offline, refused, words
 from ffkv.process.progress import progress
 from ffkv.terminal import in_bytes, say

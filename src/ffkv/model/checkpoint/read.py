@@ -126,8 +126,11 @@ def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]
 
 def _where(settings: Model, commit: Commit) -> dict[str, Any]:
     """How `transformers` is told which commit of the checkpoint, and of its code, it reads."""
-    trusted = {"trust_remote_code": True, "code_revision": commit.code_read_at} if settings.trust_remote_code else {}
-    return {"revision": commit.read_at, **trusted}
+    return {"revision": commit.read_at, **_trusted(settings, commit)}
+
+
+def _trusted(settings: Model, commit: Commit) -> dict[str, Any]:
+    return {"trust_remote_code": True, "code_revision": commit.code_read_at} if settings.trust_remote_code else {}
 
 
 def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
@@ -154,8 +157,7 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
         text = config.get_text_config(decoder=True)
         dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
         with torch.device("meta"):
-            trusted = {"trust_remote_code": settings.trust_remote_code, "code_revision": commit.code_read_at}
-            return AutoModelForCausalLM.from_config(config, dtype=dtype, **trusted).eval()
+            return AutoModelForCausalLM.from_config(config, dtype=dtype, **_trusted(settings, commit)).eval()
     except Exception as error:  # as in `_from_transformers`
         raise UserError(
             f"The checkpoint {settings.checkpoint} is not known as a causal language model: {_reason(error, commit)}"
