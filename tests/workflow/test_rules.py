@@ -29,7 +29,7 @@ def dry_run(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("dry")
     config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
     config |= {
-        "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)"},
+        "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)", "max_memory": {"cpu": "9GiB"}},
         "corpus": {"validation": ["a b", "c"]},
         "prefixes": {**config["prefixes"], "keep": ["x"]},
         "runs": {
