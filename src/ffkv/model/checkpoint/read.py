@@ -14,6 +14,7 @@ from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit, check_commit, may_be_on_hub, resolve_model
 from ffkv.hub.fetch import cached_names, choose_config_files, local_model, tell_damage
 from ffkv.hub.messages import explain
+from ffkv.model.checkpoint.code import build_empty
 from ffkv.model.checkpoint.forms import merge_adapter, refuse_other_forms, unpacking
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.experts.record import layout_of
@@ -126,7 +127,7 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
     if fairseq.is_fairseq(settings.checkpoint):
         return fairseq.load_model(settings, with_weights=False)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
-    from transformers import AutoConfig, AutoModelForCausalLM, logging
+    from transformers import AutoConfig, logging
 
     logging.set_verbosity_error()
     source = local_model(commit, choose_config_files)
@@ -138,8 +139,7 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
         text = config.get_text_config(decoder=True)
         dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
         with torch.device("meta"):
-            trusted = {"trust_remote_code": settings.trust_remote_code, "code_revision": commit.code_read_at}
-            return AutoModelForCausalLM.from_config(config, dtype=dtype, **trusted).eval()
+            return build_empty(config, dtype, commit.code_read_at if settings.trust_remote_code else None).eval()
     except Exception as error:  # as in `_from_transformers`
         raise UserError(
             f"The checkpoint {settings.checkpoint} is not known as a causal language model: {_reason(error, commit)}"
