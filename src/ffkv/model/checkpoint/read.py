@@ -57,10 +57,8 @@ def _from_transformers(settings: Model, commit: Commit) -> PreTrainedModel:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    packed = _refuse_unreadable(settings, commit)
     source = local_model(commit)
-    refuse_other_forms(settings.checkpoint, Path(source), cached_names(commit))
-    _refuse_absurd(settings, commit)
-    packed = unpacking(_config_of(settings, commit), settings.checkpoint)
     loaded: Any  # a tuple, which the library's types do not say
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -111,8 +109,14 @@ def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]
 
 def _where(settings: Model, commit: Commit) -> dict[str, Any]:
     """How `transformers` is told which commit of the checkpoint, and of its code, it reads."""
-    trusted = {"trust_remote_code": True, "code_revision": commit.code_read_at} if settings.trust_remote_code else {}
-    return {"revision": commit.read_at, **trusted}
+    return {"revision": commit.read_at, **_trust(commit, settings.trust_remote_code)}
+
+
+def _trust(commit: Commit, trust_remote_code: bool) -> dict[str, Any]:
+    # Without a word about trust, transformers would ask whoever sits at the terminal.
+    return {"trust_remote_code": trust_remote_code} | (
+        {"code_revision": commit.code_read_at} if trust_remote_code else {}
+    )
 
 
 def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
@@ -130,10 +134,8 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
     from transformers import AutoConfig, logging
 
     logging.set_verbosity_error()
+    _refuse_unreadable(settings, commit)
     source = local_model(commit, choose_config_files)
-    refuse_other_forms(settings.checkpoint, Path(source), cached_names(commit))
-    _refuse_absurd(settings, commit)
-    unpacking(_config_of(settings, commit), settings.checkpoint)  # refuses what cannot be read
     try:
         config = AutoConfig.from_pretrained(source, **_where(settings, commit))
         text = config.get_text_config(decoder=True)
@@ -158,6 +160,14 @@ def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
         return isinstance(model.get_submodule(blocks[1]), torch.nn.ModuleList)
     except AttributeError:
         return False
+
+
+def _refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:
+    """Refuses what ffkv cannot read before any weight is fetched. Returns how quantised weights are unpacked."""
+    folder = Path(local_model(commit, choose_config_files))
+    refuse_other_forms(settings.checkpoint, folder, cached_names(commit))
+    _refuse_absurd(settings, commit)
+    return unpacking(_config_of(settings, commit), settings.checkpoint)
 
 
 def _refuse_absurd(settings: Model, commit: Commit) -> None:
@@ -235,7 +245,7 @@ def load_tokenizer(
 
     logging.set_verbosity_error()
     commit = commit or Commit("model", str(source), "main")
-    trusted = {"trust_remote_code": True, "code_revision": commit.code_read_at} if trust_remote_code else {}
+    trusted = _trust(commit, trust_remote_code)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(local_model(commit), revision=commit.read_at, **trusted)
     except Exception as error:  # as above
