@@ -39,4 +39,6 @@ def offline(yes=True):
 def reported(done: subprocess.CompletedProcess) -> Any:
     """What a child printed last, as JSON."""
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("[", "{"))]
+    assert lines, done.stdout
+    return json.loads(lines[-1])

@@ -2,8 +2,11 @@
 
 import json
 import re
+import subprocess
+import sys
 
 from hub.attempts import BEGIN, reported
+from hub.contents import json_dataset, sentences
 
 LOGIN = "hf auth login"
 NOT_THE_HUB = "is not the hub, but perhaps the login page"
@@ -77,3 +80,75 @@ with ThreadPoolExecutor(24) as pool:
         assert len(refusal) < 350 and refusal.endswith(".") and "\n" not in refusal, refusal
     assert then == [name * 100 for name in cases()]
     assert "thrown while requesting" not in done.stderr  # the library's own log
+
+
+def test_who_may_not_read_is_told_what_to_do(hub, child, model_folders):
+    """Gated and private models and data sets, wrong names and revisions, with no token, a wrong one and a good one."""
+    hub.tokens = {"hf_good": {"someone/gated", "someone/private", "someone/tiny", "someone/words"}, "hf_other": set()}
+    for name, rights in {"gated": {"gated": "auto"}, "private": {"private": True}, "tiny": {}}.items():
+        hub.model(f"someone/{name}", **rights).push_folder(model_folders())
+    hub.model("someone/tiny").tags["v1"] = hub.model("someone/tiny").branches["main"]
+    hub.dataset("someone/words", gated="manual").push(json_dataset({"train": sentences(20)}))
+    code = f"""{BEGIN}
+from ffkv.corpus.sources import read_documents
+from ffkv.model.checkpoint.read import load_checkpoint, load_form
+def count(**settings):
+    return len(list(read_documents(Corpus(dataset="someone/words", validation_share=1e-9, **settings), "train")))
+def load(read, name, revision="main"):
+    return type(read(Model(checkpoint=name, revision=revision))).__name__
+told = []
+for token in ("", "hf_wrong", "hf_other", "hf_good"):
+    os.environ["HF_TOKEN"] = token
+    told.append([attempt(load, read, "someone/" + name) for read in (load_form, load_checkpoint) for name in ("gated", "private")])
+    told[-1] += [attempt(count, limit=limit) for limit in (3, 0)]
+os.environ["HF_TOKEN"] = ""
+told.append([
+    attempt(load, load_form, "someone/unknown"), attempt(load, load_form, "someone/tiny", "v2"),
+    attempt(load, load_form, "some one/x"), attempt(load, load_form, "someone/tiny", "0" * 40),
+])
+print(json.dumps(told))
+"""
+    anyone, wrong, other, good, names = reported(child(code))
+    login = "log in with `hf auth login` or set HF_TOKEN"
+    ask = f"it is gated. Ask for access on its page, {hub.url}/someone/gated, then {login}"
+    for told in (anyone, other):
+        assert ask in told[0]["refusal"] and ask in told[2]["refusal"], told
+        assert "or it is private" in told[1]["refusal"] and login in told[1]["refusal"], told
+        for case in told[4:]:
+            assert f"{hub.url}/datasets/someone/words, then {login}" in case["refusal"], case
+    for case in wrong:
+        assert "refuses access (401)" in case["refusal"] and "The token" in case["refusal"], case
+    assert [case["answer"] for case in good] == ["LlamaForCausalLM"] * 4 + [3, 20], good
+    unknown, revision, blank, commit = [case["refusal"] for case in names]
+    assert "The model someone/unknown cannot be read: the hub has no model of this name" in unknown
+    assert "it has no revision 'v2'. It has main, v1." in revision
+    assert "is neither a local folder nor a name that the hub can have" in blank
+    assert f"it has no revision '{'0' * 40}'. It has main, v1." in commit
+    for case in [*anyone, *wrong, *other, *names]:
+        assert case["refusal"].count("\n") == 0 and len(case["refusal"]) < 420, case
+
+
+def test_a_command_that_fails_leaves_nothing_and_the_same_command_succeeds(hub, model_folders, tmp_path):
+    """The exit code, the one sentence, and no file."""
+    hub.model("someone/tiny").push_folder(model_folders())
+    fault = hub.fail(r"resolve/.*\.safetensors", "checksum", method="GET")
+    out = tmp_path / "run"
+    out.mkdir()
+    command = [sys.executable, "-m", "ffkv", "model", "--checkpoint", "someone/tiny"]
+    command += ["--output", out / "model", "--output-values", out / "values.h5"]
+
+    def start() -> subprocess.CompletedProcess:
+        environment = hub.environment(tmp_path / "cache")
+        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
+
+    failed = start()
+    assert failed.returncode == 2
+    fetching, *_, last = failed.stderr.strip().splitlines()
+    assert fetching.startswith("Fetching ") and "of the model someone/tiny, revision main, commit " in fetching
+    assert last.startswith("ffkv: model.safetensors of someone/tiny arrived with another content")
+    assert "Traceback" not in failed.stderr and not list(out.iterdir())
+    fault.times = 0
+    done = start()
+    assert done.returncode == 0, done.stderr
+    assert "Fetching 1 file, " in done.stderr  # the others were kept
+    assert {"model", "values.h5"} <= {path.name for path in out.iterdir()}

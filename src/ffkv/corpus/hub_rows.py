@@ -36,8 +36,11 @@ def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[d
     name = None if config == "default" else config
     with _place(commit, name, split, limit) as (source, revision):
         with _named(commit):
-            loaded = _datasets().load_dataset(source, name, revision=revision, split=split, streaming=True)
-            rows = iter(loaded)
+            builder = _datasets().load_dataset_builder(source, name, revision=revision)
+            if split in (files := builder.config.data_files or {}):
+                # The library reads the types of the columns in the first split, whose files may not be there.
+                builder.config.data_files = type(files)({split: files[split]})
+            rows = iter(builder.as_streaming_dataset(split=split))
         while True:
             with _named(commit):
                 row = next(rows, None)

@@ -94,6 +94,13 @@ def _is_no_answer_of_a_hub(error: BaseException) -> bool:
 
 
 def _explain_status(status: int) -> str:
+    if status == 401:
+        from huggingface_hub import get_token
+
+        if get_token():
+            return (
+                f"the hub refuses access (401). The token is wrong or has expired: {ASK} of an account that has access."
+            )
     if status in (401, 403):
         return f"the hub refuses access ({status}). {ASK[0].upper()}{ASK[1:]} of an account that has access."
     if status == 429:

@@ -50,8 +50,9 @@ def refuse_other_forms(checkpoint: str, folder: Path, names: list[str] | None = 
         folder: where its files are. One that does not exist is left to others.
         names: names of its files if some of them are elsewhere; None for those in the folder.
     Raises:
-        UserError: it holds an adapter, or a model in the GGUF form; says what to do.
+        UserError: it holds an adapter, a model in the GGUF form, or (a repository) no model; says what to do.
     """
+    on_hub = names is not None
     names = [file.name for file in files_in(folder)] if names is None else names
     if "config.json" in names:
         return
@@ -65,6 +66,11 @@ def refuse_other_forms(checkpoint: str, folder: Path, names: list[str] | None = 
         raise UserError(
             f"{checkpoint} holds a model in the GGUF form ({packed[0]}), whose weights are quantised. Use the model that it"
             " was made from, as safetensors."
+        )
+    if on_hub:
+        raise UserError(
+            f"{checkpoint} is no checkpoint: its repository has no config.json. It has {', '.join(names[:10]) or 'no files'}"
+            f"{f' and {len(names) - 10} more' if len(names) > 10 else ''}."
         )
 
 

@@ -14,6 +14,7 @@ from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit, check_commit, may_be_on_hub, resolve_model
 from ffkv.hub.fetch import cached_names, choose_config_files, local_model, tell_damage
 from ffkv.hub.messages import explain
+from ffkv.model.checkpoint.code import build_empty
 from ffkv.model.checkpoint.fingerprint import not_finite
 from ffkv.model.checkpoint.forms import merge_adapter, refuse_other_forms, unpacking
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
@@ -69,10 +70,8 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    packed = _refuse_unreadable(settings, commit)
     source = local_model(commit)
-    refuse_other_forms(settings.checkpoint, Path(source), cached_names(commit))
-    _refuse_absurd(settings, commit)
-    packed = unpacking(_config_of(settings, commit), settings.checkpoint)
     loaded: Any  # a tuple, which the library's types do not say
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -126,11 +125,14 @@ def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]
 
 def _where(settings: Model, commit: Commit) -> dict[str, Any]:
     """How `transformers` is told which commit of the checkpoint, and of its code, it reads."""
-    return {"revision": commit.read_at, **_trusted(settings, commit)}
+    return {"revision": commit.read_at, **_trust(commit, settings.trust_remote_code)}
 
 
-def _trusted(settings: Model, commit: Commit) -> dict[str, Any]:
-    return {"trust_remote_code": True, "code_revision": commit.code_read_at} if settings.trust_remote_code else {}
+def _trust(commit: Commit, trust_remote_code: bool) -> dict[str, Any]:
+    # Without a word about trust, transformers would ask whoever sits at the terminal.
+    return {"trust_remote_code": trust_remote_code} | (
+        {"code_revision": commit.code_read_at} if trust_remote_code else {}
+    )
 
 
 def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
@@ -145,19 +147,17 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
     if fairseq.is_fairseq(settings.checkpoint):
         return fairseq.load_model(settings, with_weights=False)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
-    from transformers import AutoConfig, AutoModelForCausalLM, logging
+    from transformers import AutoConfig, logging
 
     logging.set_verbosity_error()
+    _refuse_unreadable(settings, commit)
     source = local_model(commit, choose_config_files)
-    refuse_other_forms(settings.checkpoint, Path(source), cached_names(commit))
-    _refuse_absurd(settings, commit)
-    unpacking(_config_of(settings, commit), settings.checkpoint)  # refuses what cannot be read
     try:
         config = AutoConfig.from_pretrained(source, **_where(settings, commit))
         text = config.get_text_config(decoder=True)
         dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, dtype=dtype, **_trusted(settings, commit)).eval()
+            return build_empty(config, dtype, commit.code_read_at if settings.trust_remote_code else None).eval()
     except Exception as error:  # as in `_from_transformers`
         raise UserError(
             f"The checkpoint {settings.checkpoint} is not known as a causal language model: {_reason(error, commit)}"
@@ -176,6 +176,14 @@ def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
         return isinstance(model.get_submodule(blocks[1]), torch.nn.ModuleList)
     except AttributeError:
         return False
+
+
+def _refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:
+    """Refuses what ffkv cannot read before any weight is fetched. Returns how quantised weights are unpacked."""
+    folder = Path(local_model(commit, choose_config_files))
+    refuse_other_forms(settings.checkpoint, folder, cached_names(commit))
+    _refuse_absurd(settings, commit)
+    return unpacking(_config_of(settings, commit), settings.checkpoint)
 
 
 def _refuse_absurd(settings: Model, commit: Commit) -> None:
@@ -253,7 +261,7 @@ def load_tokenizer(
 
     logging.set_verbosity_error()
     commit = commit or Commit("model", str(source), "main")
-    trusted = {"trust_remote_code": True, "code_revision": commit.code_read_at} if trust_remote_code else {}
+    trusted = _trust(commit, trust_remote_code)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(local_model(commit), revision=commit.read_at, **trusted)
     except Exception as error:  # as above

@@ -20,6 +20,7 @@ from ffkv.files.fault import unreadable
 from ffkv.hub.commit import Commit
 from ffkv.hub.fetch import local_model
 from ffkv.model.anatomy import HeadSpec, read_anatomy
+from ffkv.model.checkpoint.code import build_empty
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
@@ -129,7 +130,7 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
     config_class = getattr(known, "config_class", None)
     if not code and config_class and config_class.model_type == read_config(folder).get("model_type"):
         return known._from_config(config_class.from_pretrained(folder), dtype=dtype)
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     trusted = {"trust_remote_code": True, "code_revision": code.code_read_at} if code else {}
     where = {"revision": code.read_at, **trusted} if code else {}
@@ -137,7 +138,7 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
     # The class itself if it is the library's: a text model inside a larger one has no entry in the automatic choice.
     if known is not None:
         return known._from_config(config, dtype=dtype)
-    return AutoModelForCausalLM.from_config(config, dtype=dtype, **trusted)
+    return build_empty(config, dtype, code.code_read_at if code else None)
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -> None:
