@@ -70,9 +70,9 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
         with torch.no_grad(), in_float32(module):
             weight: Any = module.weight
             for_zero = module(weight.new_zeros(1, matrix.memories))
-            v = _plain_values(module, matrix.memories, for_zero)
-            if v is None:
-                v = torch.cat([module(units) - for_zero for units in _unit_vectors(matrix.memories, weight)])
+            plain = _plain_values(module, matrix.memories, for_zero)
+            asked = (module(units) - for_zero for units in _unit_vectors(matrix.memories, weight))
+            v = torch.cat([*asked]) if plain is None else plain
         bias = for_zero[0]
     scale = scale_of(matrix, v)
     return scale * v, None if bias is None else scale * bias

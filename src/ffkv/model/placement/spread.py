@@ -157,7 +157,7 @@ def spread(parts: Parts, room: Mapping[Device, float]) -> dict[str, Device]:
     left = dict(room)
     gpus = [device for device in room if isinstance(device, int)]
     even = (outside + inside) / max(len(gpus), 1) + largest
-    shared = {gpu: min(room[gpu], even) for gpu in gpus}
+    shared: dict[Device, float] = {gpu: min(room[gpu], even) for gpu in gpus}
     if gpus and outside + inside <= sum(max(size - largest, 0) for size in shared.values()) + largest:
         left |= shared
     elif first == CPU or outside + inside > sum(room[gpu] for gpu in gpus):
