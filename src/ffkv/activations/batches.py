@@ -77,8 +77,8 @@ class Batch:
         """The batch with its tensors on a device."""
         if self.ids.device == device:
             return self
-        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
-        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
+        moved: dict[str, Any] = {name: value.to(device) for name, value in vars(self).items() if torch.is_tensor(value)}
+        return replace(self, **moved)
 
 
 def rows_of(competing: CompetingPrefixes, batching: Activations, shard: Part = WHOLE) -> Iterator[np.ndarray]:

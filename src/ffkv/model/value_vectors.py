@@ -71,8 +71,8 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
             weight: Any = module.weight
             for_zero = module(weight.new_zeros(1, matrix.memories))
             plain = _plain_values(module, matrix.memories, for_zero)
-            units = _unit_vectors(matrix.memories, weight)
-            v = plain if plain is not None else torch.cat([module(some) - for_zero for some in units])
+            asked = (module(units) - for_zero for units in _unit_vectors(matrix.memories, weight))
+            v = torch.cat([*asked]) if plain is None else plain
         bias = for_zero[0]
     scale = scale_of(matrix, v)
     return scale * v, None if bias is None else scale * bias

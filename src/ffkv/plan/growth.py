@@ -24,6 +24,11 @@ SHARED, CONTINUATIONS = 0.04, 0.09
 COMPRESSED = {"bfloat16": 0.4, "float16": 0.55}
 
 
+# A pass in float32 takes so many times as long as one in bfloat16, in which the rest of such a run works (640 and 162 GFLOP/s
+# were measured on two cores).
+FLOAT32_TIME = 4.0
+
+
 class Amounts(NamedTuple):
     """How much a rule has to do. 0 is what does not grow with the run.
 
@@ -89,6 +94,8 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     batch = 4 * settings.activations.batch_tokens * (8 * largest + 12 * shape.width) + 24 * train.sentences
     passing, loading = 1.25 * weights + batch, 1.25 * weights + head + 16 * largest * shape.width
     merged = min(triggers, PART_BYTES)
+    # In float32 there is one block or one embedding at a time, beside the weights as they are.
+    single = 4 * max(shape.body / layers, shape.vocabulary * shape.width)
     logits = 3 * min(CHUNK_BYTES, 4 * shape.vocabulary * largest) + 4 * prefixes * (2 * largest + 4 * shape.width)
     reading = head + logits + triggers + projections
     measuring = Amounts(states * through_head, memory=reading, rows=states)
@@ -112,7 +119,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         "merge_sampled_prefixes": Amounts(),
         "keys_patterns": Amounts(chosen, passages, triggers, rows=chosen),
         "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing + triggers, rows=chosen),
-        "keys_precision": Amounts(key_pass * per_key, memory=passing + triggers),
+        "keys_precision": Amounts(FLOAT32_TIME * key_pass * per_key, memory=passing + triggers + single),
         "keys_summarize": Amounts(memory=triggers),
         "values_project": Amounts(memories * through_head, memory=reading, stored=projections, rows=memories),
         "values_summarize": Amounts(memory=triggers),

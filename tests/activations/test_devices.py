@@ -1,0 +1,82 @@
+"""The contest for triggers on a GPU, as far as a machine without one can tell.
+
+With torch's fake tensors, operations on several devices and operations that wait for a device fail. Without CUDA, torch cannot
+index a fake tensor of "cuda"; "lazy" stands for a GPU, because every torch knows it. The numbers of the code for GPUs
+are compared on the CPU.
+"""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+
+from ffkv.activations import packing, top_t
+from ffkv.activations.batches import Batch
+from ffkv.activations.pass_state import start
+from ffkv.activations.triggers import zeroed
+from ffkv.model.anatomy import Layer, SecondMatrix
+from ffkv.settings import Triggers
+
+KEYS, SENTENCES, TOKENS = 6, 5, 4
+
+
+def fake_batch(device):
+    return Batch(
+        ids=torch.zeros(SENTENCES, TOKENS + 1, dtype=torch.long, device=device),
+        competing=slice(1, None),
+        left_out=torch.tensor([3, 4], device=device),
+        multiplicity=torch.ones(SENTENCES, TOKENS + 1, device=device),
+        in_histogram=torch.arange(3, device=device),
+        histogram_multiplicity=torch.ones(3, dtype=torch.int64, device=device),
+        place=torch.arange(SENTENCES, device=device),
+        tokens=1,
+        prefixes=1,
+    )
+
+
+@pytest.mark.parametrize("one_prefix", [True, False])
+def test_a_layer_on_another_gpu_mixes_no_devices_and_waits_for_none(one_prefix):
+    layers = [Layer(index, f"h.{index}", [SecondMatrix("w", ["k"], "gated", KEYS, gate="k")], True) for index in (0, 1)]
+    settings = Triggers(per_key=2, one_prefix_per_sentence=one_prefix)
+    with FakeTensorMode():
+        devices = [torch.device("lazy:0"), torch.device("lazy:1")]
+        state, first = start(layers, settings, devices), fake_batch("lazy:0")
+        for layer, device in zip(layers, devices, strict=True):
+            batch = first.on(device)
+            m = torch.empty(SENTENCES, TOKENS + 1, KEYS, device=device)
+            with zeroed(m, batch.left_out):
+                state.add(batch, layer, m, m > 0)
+            for tops in (state.highest, state.lowest):
+                assert tops[layer.index].best.device == device and tops[layer.index].best.shape == (KEYS, 2)
+        assert first.on(devices[0]) is first
+
+
+def test_fake_tensors_tell_mixed_devices_and_waiting():
+    """Else the test above could not fail."""
+    with FakeTensorMode():
+        here, there = torch.ones(3, device="lazy:0"), torch.ones(3, device="lazy:1")
+        with pytest.raises(RuntimeError, match="device"):
+            here + there
+        for wait in (lambda: here.sum().item(), lambda: here.nonzero(), lambda: bool(here.any())):
+            with pytest.raises((DataDependentOutputException, DynamicOutputShapeException)):
+                wait()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("one_prefix", [True, False])
+def test_the_code_for_gpus_finds_the_same_triggers(monkeypatch, one_prefix, sign):
+    """Coefficients of few values, so that many are equal."""
+    generator = torch.Generator().manual_seed(0)
+    usual = top_t.TopT(KEYS, 3, sign, one_prefix, "cpu")
+    other = top_t.TopT(KEYS, 3, sign, one_prefix, "cpu")
+    monkeypatch.setattr(top_t, "DENSE_BYTES", 8 * TOKENS * KEYS * 2)  # two sentences at a time
+    for number in range(8):
+        m = torch.randint(-3, 4, (SENTENCES, TOKENS, KEYS), generator=generator).float()
+        gate = torch.rand(m.shape, generator=generator) > 0.5
+        places = torch.arange(SENTENCES) * 10 + 100 * number
+        peaks = m.amax(1) if sign > 0 else m.amin(1)
+        usual.enter(m, peaks, gate, places)
+        candidates = other._candidates(peaks if one_prefix else m)
+        (other._enter_all if one_prefix else other._enter_each)(m, peaks, candidates, gate, places)
+    usual.settle()
+    assert torch.equal(usual.best, other.best)
+    assert bool((usual.best != packing.NOTHING).all())
