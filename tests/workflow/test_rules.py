@@ -104,7 +104,7 @@ def test_settings_are_expanded_and_quoted(dry_run):
     commands = {rule: shlex.join(words) for rule, words in lines_of(dry_run).items()}
     assert commands["triggers"].startswith(
         "--per-key 20 --one-prefix-per-sentence --identical-prefixes once --no-include-empty-prefix --negative "
-        "--batch-tokens 1024 --block-sentences 2048 --device auto --shards 2 --model "
+        "--batch-tokens 1024 --block-sentences 2048 --device auto --shards 2 "
     )
     assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]
     assert "--train train --validation 'a b' --validation c --validation-share 0.1" in commands["corpus"]
