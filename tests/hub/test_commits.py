@@ -23,7 +23,10 @@ class SpecialForCausalLM(LlamaForCausalLM):
     config_class = SpecialConfig
     number = {number}
 """
-CODE = {"AutoConfig": "configuration_special.SpecialConfig", "AutoModelForCausalLM": "modeling_special.SpecialForCausalLM"}
+CODE = {
+    "AutoConfig": "configuration_special.SpecialConfig",
+    "AutoModelForCausalLM": "modeling_special.SpecialForCausalLM",
+}
 
 
 def with_code(folder: Path, elsewhere: str = "") -> dict[str, bytes]:
@@ -115,7 +118,10 @@ print(json.dumps([resolved, moved, shown, sources, [one["refusal"] for one in re
     assert f"revision main, commit {latest}" in shown
     assert not asked
     assert sources == [f"revision main, commit {old}"] * 2
-    assert f"of different versions of the data set (revision main, commit {old}; revision main, commit {new})" in refusals[0]
+    assert (
+        f"of different versions of the data set (revision main, commit {old}; revision main, commit {new})"
+        in refusals[0]
+    )
     assert all("ffkv resolve-commit" in refusal for refusal in refusals[1:]), refusals
     anatomy = json.loads((tmp_path / "run/model/anatomy.json").read_text())
     assert (anatomy["revision"], anatomy["commit"]) == ("main", first)
@@ -123,7 +129,9 @@ print(json.dumps([resolved, moved, shown, sources, [one["refusal"] for one in re
     assert anatomy["model_hash"] == proven.model_hash
     for name in ("values.h5", "triggers.h5", "corpus/train.h5"):
         with h5py.File(tmp_path / "run" / name) as file:
-            of_model = ("model_revision", "model_commit") if "corpus" not in name else ("dataset_revision", "dataset_commit")
+            of_model = (
+                ("model_revision", "model_commit") if "corpus" not in name else ("dataset_revision", "dataset_commit")
+            )
             assert [file.attrs[key] for key in of_model] == ["main", old if "corpus" in name else first], name
     with h5py.File(tmp_path / "run/corpus/train.h5") as file:
         assert len(file["sentence_offset"]) == 60  # of 60 sentences, the last repeats the first
@@ -132,7 +140,11 @@ print(json.dumps([resolved, moved, shown, sources, [one["refusal"] for one in re
 def test_forms_of_the_weights_give_one_hash_and_duplicates_stay_where_they_are(hub, child, model_folders):
     folder = model_folders()
     own = {path.name: path.read_bytes() for path in folder.iterdir()}
-    copies = {"original/consolidated.00.pth": bytes(9_000), "consolidated.safetensors": bytes(9_000), "pytorch_model.bin": bytes(9_000)}
+    copies = {
+        "original/consolidated.00.pth": bytes(9_000),
+        "consolidated.safetensors": bytes(9_000),
+        "pytorch_model.bin": bytes(9_000),
+    }
     copies |= {"onnx/model.onnx": bytes(9_000), "model.fp16.safetensors": bytes(9_000), "tf_model.h5": bytes(9_000)}
     hub.model("someone/plain").push(own | copies)
     hub.model("someone/sharded").push_folder(model_folders(form="sharded"))

@@ -25,7 +25,12 @@ TOLD: dict[int | str, str] = {
     "garbage": NOT_THE_HUB,
     "html": NOT_THE_HUB,
 }
-STAGES = {"commit": ("/revision/", None), "files": ("/tree/", None), "head": ("safetensors", "HEAD"), "body": ("safetensors", "GET")}
+STAGES = {
+    "commit": ("/revision/", None),
+    "files": ("/tree/", None),
+    "head": ("safetensors", "HEAD"),
+    "body": ("safetensors", "GET"),
+}
 OF_BODIES = {"garbage": CHANGED, "html": CHANGED, "checksum": CHANGED}
 
 
@@ -69,7 +74,9 @@ with ThreadPoolExecutor(24) as pool:
     done = child(code, timeout=1)
     first, then = reported(done)
     for (name, (_, _, told)), refusal in zip(cases().items(), first, strict=True):
-        assert re.fullmatch(f"The model someone/{name} cannot be (read|fetched): .*{told}.*|.*{told}.*", refusal), refusal
+        assert re.fullmatch(f"The model someone/{name} cannot be (read|fetched): .*{told}.*|.*{told}.*", refusal), (
+            refusal
+        )
         assert len(refusal) < 350 and refusal.endswith(".") and "\n" not in refusal, refusal
     assert then == [name * 100 for name in cases()]
     assert "thrown while requesting" not in done.stderr  # the library's own log

@@ -37,7 +37,10 @@ print(json.dumps([attempt(texts, "someone/" + name, limit=15) for name in names]
     first = answers(reported(child(code)))
     assert first[0] == first[1] == first[2]
     assert len(first[0]) == 15
-    read = {name: {r.path.rpartition("/")[2] for r in hub.asked(rf"{name}/.*\.(parquet|gz|zst)$", "GET")} for name in ("large", "gz", "zst")}
+    read = {
+        name: {r.path.rpartition("/")[2] for r in hub.asked(rf"{name}/.*\.(parquet|gz|zst)$", "GET")}
+        for name in ("large", "gz", "zst")
+    }
     assert all(1 <= len(files) <= 4 for files in read.values()), read
 
     hub.requests.clear()
@@ -67,7 +70,9 @@ def test_configs_splits_fields_and_what_is_refused(hub, child, tmp_path):
     hub.dataset("someone/csv").push({"train.csv": csv})
     hub.dataset("someone/readme").push({"README.md": b"# Nothing else"})
     hub.dataset("someone/numbers").push({"train.parquet": parquet([{"text": 1}, {"text": 2}])})
-    hub.dataset("someone/mixed").push({"README.md": readme({"default": {"train": "a.parquet"}}), "a.parquet": parquet(sentences(4))})
+    hub.dataset("someone/mixed").push(
+        {"README.md": readme({"default": {"train": "a.parquet"}}), "a.parquet": parquet(sentences(4))}
+    )
     local = tmp_path / "someone" / "local"
     local.mkdir(parents=True)
     (local / "train.csv").write_bytes(csv)
@@ -150,7 +155,10 @@ print(json.dumps(told))
         assert answers(cases[:4]) == [texts(new), texts(old), texts(old)[:5], texts(old)]
         if forbidden:
             assert not any(case["said"] for case in cases)
-            assert "HF_HUB_OFFLINE is set, and 1 of its files were not fetched before, small/train-00001-of-00002" in told[0]
+            assert (
+                "HF_HUB_OFFLINE is set, and 1 of its files were not fetched before, small/train-00001-of-00002"
+                in told[0]
+            )
             assert "hf download --repo-type dataset someone/part --revision " in told[0]
             assert all("HF_HUB_OFFLINE is set" in refusal and "hf download" in refusal for refusal in told)
         else:

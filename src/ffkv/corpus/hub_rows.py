@@ -117,7 +117,12 @@ def _named(commit: Commit) -> Iterator[None]:
         raise
     except Exception as error:
         known = explain(error, "dataset", commit.repository, commit.revision) if commit.commit else ""
-        reason = known or tell_damage(commit) or " ".join(str(error.__cause__ or error).split())[:500] or type(error).__name__
+        reason = (
+            known
+            or tell_damage(commit)
+            or " ".join(str(error.__cause__ or error).split())[:500]
+            or type(error).__name__
+        )
         raise UserError(f"The corpus {commit.repository} cannot be read: {reason}") from error
 
 

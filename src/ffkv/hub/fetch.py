@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ffkv.errors import UserError
-from ffkv.hub.commit import Commit
 from ffkv.hub.client import prepare_client
+from ffkv.hub.commit import Commit
 from ffkv.hub.messages import NAMES, endpoint, explain, is_offline, refused, words
 from ffkv.process.progress import progress
 from ffkv.terminal import in_bytes, say
@@ -93,7 +93,9 @@ def _sizes(commit: Commit) -> dict[str, int] | None:
 
 
 def _missing(commit: Commit, names: list[str]) -> UserError:
-    which = f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else "it was never fetched"
+    which = (
+        f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else "it was never fetched"
+    )
     kind = "--repo-type dataset " if commit.kind == "dataset" else ""
     return UserError(
         f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {which}. Fetch it first,"

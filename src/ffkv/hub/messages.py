@@ -53,7 +53,9 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
 
     what = NAMES[kind]
     page = f"{endpoint()}/{'datasets/' if kind == 'dataset' else ''}{repository}"
-    if isinstance(error, errors.GatedRepoError):
+    # `datasets` raises an error of its own, which does not lead back to the first one.
+    gated_dataset = type(error).__name__ == "DatasetNotFoundError" and "gated" in str(error)
+    if isinstance(error, errors.GatedRepoError) or gated_dataset:
         return f"it is gated. Ask for access on its page, {page}, then {ASK} of an account that has access."
     if isinstance(error, errors.RepositoryNotFoundError):
         return f"the hub has no {what} of this name, or it is private. Check the name; if it is private, {ASK}."
@@ -111,9 +113,7 @@ def _explain_status(status: int) -> str:
         )
     if status >= 500:
         return f"the hub is out of order ({status}). Start again later: what was fetched is kept."
-    return (
-        f"the hub answered with status {status}. Look at its page, and start again if you can see it there."
-    )
+    return f"the hub answered with status {status}. Look at its page, and start again if you can see it there."
 
 
 def _revisions(kind: str, repository: str) -> str:

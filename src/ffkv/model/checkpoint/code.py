@@ -20,5 +20,5 @@ def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     # `from_config` would take a class of another commit if this process has loaded one before.
-    own = get_class_from_dynamic_module(named, config.name_or_path, code_revision=code_revision)
+    own: Any = get_class_from_dynamic_module(named, str(config.name_or_path), code_revision=code_revision)
     return own._from_config(config, dtype=dtype)
