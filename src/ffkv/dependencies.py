@@ -133,6 +133,7 @@ CHANGES_NO_NUMBER: dict[str, str] = {
     "dependencies.py": "It says which modules numbers depend on.",
     "errors.py": "An error ends the step.",
     "files": "Numbers are stored and read bit by bit. A new format has a new version, which the readers check.",
+    "hub": "What is read is a commit, which Snakemake tracks. What was fetched is checked against its hash.",
     "options.py": "An option carries a setting or a path, which Snakemake tracks.",
     "parts.py": "Shards and layer groups change no number. A test runs the same run with other numbers of them.",
     "process": "It shows progress, handles signals, and chooses threads and the device.",
