@@ -52,7 +52,9 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
 
     what = NAMES[kind]
     page = f"{endpoint()}/{'datasets/' if kind == 'dataset' else ''}{repository}"
-    if isinstance(error, errors.GatedRepoError):
+    # `datasets` raises an error of its own, which does not lead back to the first one.
+    gated_dataset = type(error).__name__ == "DatasetNotFoundError" and "gated" in str(error)
+    if isinstance(error, errors.GatedRepoError) or gated_dataset:
         return f"it is gated. Ask for access on its page, {page}, then {ASK} of an account that has access."
     if isinstance(error, errors.RepositoryNotFoundError):
         return f"the hub has no {what} of this name, or it is private. Check the name; if it is private, {ASK}."
