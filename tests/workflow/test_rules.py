@@ -1,8 +1,10 @@
 """The rules: each passes its command every option, says what it does, and reruns when its modules change."""
 
+import json
 import re
 import shlex
 import subprocess
+import sys
 from functools import cache
 
 import click
@@ -29,7 +31,7 @@ def dry_run(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("dry")
     config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
     config |= {
-        "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)", "max_memory": {"cpu": "9GiB"}},
+        "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)", "max_memory": {"cpu": "60GiB"}},
         "corpus": {"validation": ["a b", "c"]},
         "prefixes": {**config["prefixes"], "keep": ["x"]},
         "runs": {
@@ -104,7 +106,7 @@ def test_settings_are_expanded_and_quoted(dry_run):
     commands = {rule: shlex.join(words) for rule, words in lines_of(dry_run).items()}
     assert commands["triggers"].startswith(
         "--per-key 20 --one-prefix-per-sentence --identical-prefixes once --no-include-empty-prefix --negative "
-        "--batch-tokens 1024 --block-sentences 2048 --device auto --shards 2 "
+        "--batch-tokens 1024 --block-sentences 2048 --device auto --shards 2 --max-memory cpu=60GiB --model "
     )
     assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]
     assert "--train train --validation 'a b' --validation c --validation-share 0.1" in commands["corpus"]
@@ -131,3 +133,41 @@ def test_no_shell_writes_under_the_name_of_an_output():
     """A file has another name until it is complete, so that no reader sees half of it."""
     assert RULES
     assert not [path for path in RULES if re.search(r">\s*\{output", path.read_text())]
+
+
+GPUS = """
+import json, sys
+from pathlib import Path
+from snakemake.api import SnakemakeApi
+from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
+
+snakefile, folder, machine = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+    settings = ResourceSettings(cores=2, resources=machine), ConfigSettings(configfiles=[folder / "settings.yaml"])
+    workflow = api.workflow(*settings, snakefile=snakefile, workdir=folder)
+    workflow.dag().execute_workflow(executor="dryrun")
+    print(json.dumps({job.rule.name: job.resources.get("gpu", 0) for job in workflow._workflow.dag.jobs}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "model", "triggers", "values_project"),
+    [
+        ({"gpu": 2}, {}, 1, 1),
+        ({"gpu": 2}, {"gpus": 2}, 2, 1),
+        ({"gpu": 1}, {"gpus": 4}, 1, 1),  # no more than there are
+        ({"gpu": 0}, {"gpus": 1}, 0, 0),  # runs on the CPU
+        ({"gpu": 2}, {"device": "cpu"}, 0, 0),
+        ({}, {"gpus": 4}, 4, 0),  # what a cluster is asked for
+    ],
+)
+def test_gpus_of_a_workstation_and_of_a_cluster(tmp_path, machine, model, triggers, values_project):
+    config = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text()) | {"model": model, "runs": {"tiny": {}}}
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-c", GPUS, ROOT / "Snakefile", tmp_path, json.dumps(machine)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    asked = json.loads(done.stdout.splitlines()[-1])
+    assert (asked["triggers"], asked["keys_removal"]) == (triggers, triggers)
+    assert (asked["values_project"], asked["refinement_measure"]) == (values_project, values_project)
+    assert asked["corpus"] == asked["model"] == 0
