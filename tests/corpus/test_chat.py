@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from datasets import Dataset
 from support import prove_into, random_checkpoint
 
 from ffkv.corpus import sources
@@ -17,6 +16,7 @@ from ffkv.corpus.sources import read_documents
 from ffkv.corpus.step import encode_corpus
 from ffkv.embedded.tokenizer import BOS, train_tokenizer
 from ffkv.errors import UserError
+from ffkv.hub.commit import Commit
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.settings import Corpus
 
@@ -133,9 +133,10 @@ def test_every_format_gives_the_same_chats(tmp_path, name):
 
 
 def test_so_does_a_hub_data_set(monkeypatch):
-    monkeypatch.setattr(sources, "_load", lambda *_, **__: Dataset.from_dict({"messages": [*CHATS, None]}))
+    monkeypatch.setattr(sources, "read_rows", lambda *_: ({"messages": chat} for chat in [*CHATS, None]))
     settings = CHAT.model_copy(update={"dataset": "some/chats", "train": ["train"]})
-    found = [document.text for document in read_documents(settings, "train", chat_renderer(WITH_BOS, settings))]
+    commit = Commit("dataset", "some/chats", "main", "0" * 40)
+    found = [document.text for document in read_documents(settings, "train", chat_renderer(WITH_BOS, settings), commit)]
     assert found == [*(WITH_BOS.apply_chat_template(chat, tokenize=False) for chat in CHATS), ""]
 
 

@@ -103,7 +103,7 @@ def fake_model(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ffkv.keys.step, "read_anatomy", lambda folder: SimpleNamespace(identity=identity))
     model = SimpleNamespace(model=SimpleNamespace(float=lambda: None))
-    monkeypatch.setattr(ffkv.model.checkpoint.load, "load", lambda folder, device: model)
+    monkeypatch.setattr(ffkv.model.checkpoint.load, "load", lambda *_: model)
     monkeypatch.setattr(ffkv.activations.last_token, "last_coefficients", last_coefficients)
     return identity
 

@@ -7,6 +7,7 @@ import pytest
 from support import prove_into, random_checkpoint
 
 from ffkv.errors import UserError
+from ffkv.hub.commit import Commit
 from ffkv.model.checkpoint import known
 from ffkv.model.checkpoint.load import load
 from ffkv.settings import Model
@@ -23,7 +24,9 @@ def counted(monkeypatch, tmp_path):
 
 def test_the_second_job_computes_nothing_and_a_change_is_noticed(tmp_path, monkeypatch, counted):
     checkpoint = random_checkpoint(tmp_path / "checkpoint", "gpt2")
-    assert known.state_of(Model(checkpoint=str(checkpoint))) == ""  # it may change again within one tick
+    assert (
+        known.state_of(Model(checkpoint=str(checkpoint)), Commit("model", str(checkpoint), "main")) == ""
+    )  # it may change again within one tick
     monkeypatch.setattr(known, "SETTLED", 0.05)
     time.sleep(0.1)
     folder = prove_into(tmp_path / "stage", checkpoint)

@@ -16,7 +16,7 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.placement import spread
 from ffkv.model.placement.resident import device_of, in_float32, resident
 from ffkv.model.step import prove
-from ffkv.settings import Activations, Keys, Model, Prefixes, Triggers
+from ffkv.settings import Activations, Corpus, Keys, Model, Prefixes, Triggers
 
 NOTHING_FITS = {"cpu": "1"}  # all blocks are on the disk
 FEW = Keys(per_layer=4, removal_triggers=3)
@@ -96,7 +96,7 @@ def corpora(tmp_path_factory):
     tokenizer = word_tokenizer(["<bos>", *[f"w{number}" for number in range(59)]])
     for seed, split in enumerate(("train", "validation")):
         documents = [Document(f"d{number}", text) for number, text in enumerate(random_sentences(seed, 30))]
-        encoded = encode(documents, tokenizer, 31, "line", True, "windows", True)
+        encoded = encode(documents, tokenizer, 31, Corpus(splitter="line", pretokenized=True))
         attributes = {"tokenizer_hash": tokenizer_hash(tokenizer), "corpus_hash": split}
         found[split] = folder / f"{split}.h5"
         write_corpus(found[split], encoded, [0], True, attributes)

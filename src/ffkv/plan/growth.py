@@ -101,6 +101,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     measuring = Amounts(states * through_head, memory=reading, rows=states)
     return {
         "write_settings": Amounts(),
+        "resolve_commit": Amounts(),
         "train": Amounts(
             work=trained * (shape.body + shape.outside),
             memory=16 * shape.parameters + encoding,

@@ -25,6 +25,7 @@ LIBRARIES = {  # what jobs import, each with what is before it: tables only, the
 # Rules whose jobs do not import the model.
 LIGHT = {
     "tables": {
+        "resolve_commit",
         "write_settings",
         "merge_triggers",
         "merge_sampled_prefixes",

@@ -20,7 +20,6 @@ from ffkv.files.fault import unreadable
 from ffkv.hub.commit import Commit
 from ffkv.hub.fetch import local_model
 from ffkv.model.anatomy import HeadSpec, read_anatomy
-from ffkv.model.checkpoint.code import build_empty
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
@@ -138,6 +137,8 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
     # The class itself if it is the library's: a text model inside a larger one has no entry in the automatic choice.
     if known is not None:
         return known._from_config(config, dtype=dtype)
+    from ffkv.model.checkpoint.code import build_empty
+
     return build_empty(config, dtype, code.code_read_at if code else None)
 
 
