@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 
 import ffkv.activations.last_token
@@ -102,7 +103,7 @@ def fake_model(monkeypatch, tmp_path):
         return np.array([len(row) * (memory + 1) for row, memory in zip(rows, memories)], np.float32)
 
     monkeypatch.setattr(ffkv.keys.step, "read_anatomy", lambda folder: SimpleNamespace(identity=identity))
-    model = SimpleNamespace(model=SimpleNamespace(float=lambda: None))
+    model = SimpleNamespace(model=torch.nn.Module())
     monkeypatch.setattr(ffkv.model.checkpoint.load, "load", lambda *_: model)
     monkeypatch.setattr(ffkv.activations.last_token, "last_coefficients", last_coefficients)
     return identity
