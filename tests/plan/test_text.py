@@ -3,12 +3,13 @@
 import gzip
 import json
 
-import datasets
 import pandas as pd
 import pytest
 from support import random_sentences
 
+from ffkv.corpus.hub_rows import HubSplit
 from ffkv.errors import UserError
+from ffkv.hub.commit import Commit
 from ffkv.plan import text
 from ffkv.plan.shape import load_model_form
 from ffkv.plan.text import measure_text
@@ -28,7 +29,8 @@ def splits(checkpoints, tmp_path, monkeypatch):
         settings = Settings(
             model=model, corpus={"dataset": "files", "splitter": "line", "deduplicate": False, **corpus}
         )
-        return measure_text(settings, load_model_form(settings), written or {}, tokens or {})[0]
+        commits = {"dataset": Commit("dataset", settings.corpus.dataset, "main", "a" * 40)}
+        return measure_text(settings, load_model_form(settings), written or {}, tokens or {}, commits)[0]
 
     return measure
 
@@ -75,24 +77,27 @@ def test_a_limit_is_a_number_of_documents(splits, tmp_path):
 
 
 def test_the_hub_is_asked_for_its_size_alone(splits, monkeypatch):
-    known = datasets.SplitDict()
-    known.add(datasets.SplitInfo("train", num_bytes=9_000_000, num_examples=1000))
-    builder = type("Builder", (), {"info": datasets.DatasetInfo(splits=known)})
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: builder())
+    monkeypatch.setattr(text, "describe_split", lambda *_: HubSplit(1000, 9_000_000, []))
     found = splits(dataset="some/corpus")
     assert found["train"].text_bytes == pytest.approx(0.9 * 9_000_000)
     assert found["validation"].tokens == pytest.approx(found["train"].tokens / 9)
 
 
 def test_what_the_hub_does_not_say_is_to_be_given(splits, monkeypatch):
-    def refuse(*_, **__):
-        raise ConnectionError("offline")
-
-    monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
+    monkeypatch.setattr(text, "describe_split", lambda *_: HubSplit(None, None, []))
     with pytest.raises(UserError, match="Pass --train-tokens and --validation-tokens"):
-        splits(dataset="nobody/nothing")
-    found = splits({"train": 10**8, "validation": 10**5}, dataset="nobody/nothing")
+        splits(dataset="some/corpus")
+    found = splits({"train": 10**8, "validation": 10**5}, dataset="some/corpus")
     assert (found["train"].tokens, found["validation"].tokens) == pytest.approx((10**8, 10**5))
+
+
+def test_given_tokens_hide_no_missing_data_set(splits, monkeypatch):
+    def refuse(*_):
+        raise UserError("The corpus nobody/nothing has no split train.")
+
+    monkeypatch.setattr(text, "describe_split", refuse)
+    with pytest.raises(UserError, match="nobody/nothing has no split"):
+        splits({"train": 10**8, "validation": 10**5}, dataset="nobody/nothing")
 
 
 def test_a_shorter_context_makes_more_sentences(splits, tmp_path):

@@ -10,7 +10,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ffkv.errors import UserError
 from ffkv.hub.commit import Commit
@@ -47,6 +47,43 @@ def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[d
             if row is None:
                 return
             yield row
+
+
+class HubSplit(NamedTuple):
+    """What the hub says of a split.
+
+    Attributes:
+        rows: number of rows; None if it does not say.
+        text_bytes: bytes of all columns in memory; None if it does not say.
+        files: names of its files in the repository.
+    """
+
+    rows: int | None
+    text_bytes: int | None
+    files: list[str]
+
+
+def describe_split(commit: Commit, config: str, split: str) -> HubSplit:
+    """Asks how large a split is. Nothing is fetched but what describes the data set.
+
+    Args:
+        commit: the commit of the data set.
+        config: name of the configuration; "default" for the default one.
+        split: name of the split.
+    Raises:
+        UserError: there is no such data set, configuration or split, or it may not be read.
+    """
+    with _named(commit):
+        name = None if config == "default" else config
+        builder = _datasets().load_dataset_builder(commit.repository, name, revision=commit.commit or None)
+        files, described = builder.config.data_files or {}, builder.info.splits or {}
+    if split not in files and split not in described:
+        raise UserError(
+            f"The corpus {commit.repository} has no split {split}. It has {', '.join(sorted({*files, *described}))}."
+        )
+    known = described.get(split)
+    inside = [str(file).partition(f"@{commit.commit}/")[2] for file in files.get(split, [])]
+    return HubSplit(getattr(known, "num_examples", None), getattr(known, "num_bytes", None) or None, inside)
 
 
 @contextlib.contextmanager

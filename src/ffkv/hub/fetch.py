@@ -73,6 +73,24 @@ def fetch(commit: Commit, choose: Choose) -> Path:
         raise UserError(_refusal(commit, error)) from error
 
 
+def measure_missing(commit: Commit, choose: Choose) -> dict[str, int]:
+    """Name to bytes of the chosen files of a commit that are not in the cache yet. Nothing is fetched.
+
+    A local folder misses none.
+
+    Raises:
+        UserError: the hub refuses, or cannot be reached.
+    """
+    if not commit.commit:
+        return {}
+    prepare_client()
+    try:
+        sizes = _sizes(commit) or {}
+    except Exception as error:  # as in `resolve_commit`
+        raise UserError(_refusal(commit, error)) from error
+    return {name: sizes[name] for name in choose(sorted(sizes)) if not _is_cached(commit, name)}
+
+
 def _sizes(commit: Commit) -> dict[str, int] | None:
     """Name to bytes of every file of a commit, from the cache if it has the list; None if it has files, but no list, and
     the hub is out of reach."""
@@ -189,9 +207,14 @@ def choose_config_files(names: list[str]) -> list[str]:
     ]
 
 
+def choose_tokenizer_files(names: list[str]) -> list[str]:
+    """What a tokenizer is made of, with the configs and the code of its model."""
+    return [name for name in names if SMALL.fullmatch(name)]
+
+
 def choose_model_files(names: list[str]) -> list[str]:
     """What transformers reads of a model's repository: configs, tokenizer, code, and one form of the weights."""
-    small = [name for name in names if SMALL.fullmatch(name)]
+    small = choose_tokenizer_files(names)
     form = next((name for name in WEIGHTS if name in names), "")
     if form.endswith(".index.json"):
         stem, ending = form.removesuffix(".index.json").split(".")

@@ -7,9 +7,17 @@ from pathlib import Path
 import click
 
 from ffkv.options import WRITABLE
+from ffkv.settings.section import memory_bytes
 from ffkv.terminal import say
 
 TOO_SMALL = 3  # exit code if the disk or the memory does not suffice
+
+
+def _sizes(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[float, ...]:
+    try:
+        return tuple(map(memory_bytes, given))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
@@ -20,12 +28,25 @@ TOO_SMALL = 3  # exit code if the disk or the memory does not suffice
 )
 @click.option("--validation-tokens", type=click.IntRange(2), help="The same for the validation split.")
 @click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="SIZE",
+    callback=_sizes,
+    help="Memory of a GPU that each job will have, such as 80GiB. Repeat it for several. By default, those of this machine.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of tables. Sizes are in bytes, times in seconds."
 )
 def plan(
-    configfile: Path, cores: int | None, train_tokens: int | None, validation_tokens: int | None, as_json: bool
+    configfile: Path,
+    cores: int | None,
+    train_tokens: int | None,
+    validation_tokens: int | None,
+    gpus: tuple[float, ...],
+    as_json: bool,
 ) -> None:
-    """Predict tokens, disk, memory and time of the runs of a settings file, per rule.
+    """Predict tokens, downloads, disk, memory and time of the runs of a settings file, per rule.
 
     Start it on the machine and in the folder where snakemake will run. It asks Snakemake what is left to do and runs a small
     copy of each run in a temporary folder. It reads no weights and keeps no files. If the disk or the memory does
@@ -41,7 +62,7 @@ def plan(
     from ffkv.plan.table import as_text
 
     given = {"train": train_tokens, "validation": validation_tokens}
-    found = make_plan(configfile, cores, {split: tokens for split, tokens in given.items() if tokens is not None})
+    found = make_plan(configfile, cores, {split: count for split, count in given.items() if count is not None}, gpus)
     say(json.dumps(found, indent=1) if as_json else as_text(found))
     for warning in found["warnings"]:
         say(warning, error=True)

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from ffkv.embedded.training import make_model
 from ffkv.errors import UserError
+from ffkv.hub.commit import Commit
 from ffkv.model.checkpoint.read import check_checkpoint, load_form
 from ffkv.model.discover.find import block_of, candidates_of
 from ffkv.model.experts.record import layout_of, shape_of
@@ -43,13 +44,13 @@ class Shape(NamedTuple):
     active: float = 1.0
 
 
-def load_model_form(settings: Settings) -> PreTrainedModel:
+def load_model_form(settings: Settings, commit: Commit | None = None) -> PreTrainedModel:
     """The model of a run on torch's meta device: all its modules, no weights. Raises UserError if there is none."""
     if settings.model.checkpoint == EMBEDDED:
         with torch.device("meta"):
             return make_model(settings.embedded, settings.embedded.vocabulary, settings.seed)
     check_checkpoint(settings.model.checkpoint)
-    return load_form(settings.model)
+    return load_form(settings.model, commit)
 
 
 def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:

@@ -4,6 +4,9 @@ from typing import Any
 
 import pandas as pd
 
+from ffkv.plan.cluster import tell_shortages
+from ffkv.plan.devices import DevicePlan
+from ffkv.plan.hub import Download
 from ffkv.report.text import duration
 from ffkv.terminal import in_bytes
 
@@ -18,8 +21,11 @@ def as_text(plan: dict[str, Any]) -> str:
         )
         for name, split in found["text"].items():
             lines.append("  {}: {tokens:,.0f} tokens in {sentences:,.0f} sentences ({source})".format(name, **split))
+        lines += [f"  hub: {Download(**one)}" for one in found["downloads"]]
+        lines.append(f"  GPU memory: {DevicePlan(**found['device'])}")
         cells = pd.DataFrame([_cells(row) for row in found["rules"]]).set_index("rule").rename_axis(None)
         lines += [f"  {line}" for line in cells.to_string().splitlines()]
+    shortages = tell_shortages([row for found in plan["runs"].values() for row in found["rules"]])
     sizes = {name: in_bytes(size) for name, size in total.items() if name not in ("seconds", "cores")}
     return "\n".join(
         [
@@ -27,6 +33,7 @@ def as_text(plan: dict[str, Any]) -> str:
             f"Time: up to about {duration(total['seconds'])} on {total['cores']} cores, with nothing else running.",
             "Disk: {written} to be written, {disk_left} free.".format(**sizes),
             "Memory: up to {memory} per job, {memory_left} free.".format(**sizes),
+            *([shortages] if shortages else []),
         ]
     )
 

@@ -13,11 +13,12 @@ from ffkv.corpus.beginning import configured_bos, longest_sentence
 from ffkv.corpus.chat import chat_renderer, find_chat_beginning
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import Encoded, encode
+from ffkv.corpus.hub_rows import describe_split
 from ffkv.corpus.sources import find_files, read_documents
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.files import hdf5
-from ffkv.hub.commit import Commit
+from ffkv.hub.commit import Commit, resolve_dataset
 from ffkv.model.checkpoint.read import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
@@ -52,7 +53,7 @@ class Split(NamedTuple):
 
 
 def measure_text(
-    settings: Settings, model: Any, written: dict[str, Path], tokens: dict[str, int]
+    settings: Settings, model: Any, written: dict[str, Path], tokens: dict[str, int], commits: dict[str, Commit]
 ) -> tuple[dict[str, Split], list[str]]:
     """Counts or estimates both splits of a run; returns them by name, and some of the sentences.
 
@@ -61,6 +62,7 @@ def measure_text(
         model: its model, with or without weights: it says how long a sentence may be.
         written: files of splits that are up to date.
         tokens: numbers of tokens of splits, from the command line.
+        commits: what is read of the hub, by "model" and "dataset".
     Raises:
         UserError: the corpus or the tokenizer cannot be read, or the hub does not tell the size of its data set.
     """
@@ -71,11 +73,7 @@ def measure_text(
         texts = (one.text for one in islice(learnt, TOKENIZER_DOCUMENTS))
         tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
-        tokenizer = load_tokenizer(
-            settings.model.checkpoint,
-            Commit("model", settings.model.checkpoint, settings.model.revision),
-            settings.model.trust_remote_code,
-        )
+        tokenizer = load_tokenizer(settings.model.checkpoint, commits.get("model"), settings.model.trust_remote_code)
     render = chat_renderer(tokenizer, corpus)
     beginning = find_chat_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict()), render)
     longest = longest_sentence(context_of(model, tokenizer), corpus.context, beginning)
@@ -95,10 +93,16 @@ def measure_text(
     for name, split in splits.items():
         if name in written:
             splits[name] = read_size(written[name])
-        elif name in tokens:
+            continue
+        size = _hub_bytes(corpus, name, commits.get("dataset") or resolve_dataset(corpus)) if hub else None
+        if name in tokens:
             splits[name] = split.times(tokens[name] / split.tokens, "given tokens")
+        elif size:
+            splits[name] = split.times(size / split.text_bytes, "the size that the hub tells")
         elif hub:
-            splits[name] = split.times(_hub_bytes(corpus, name) / split.text_bytes, "the size that the hub tells")
+            raise UserError(
+                f"The hub does not tell the size of {corpus.dataset}. Pass --train-tokens and --validation-tokens."
+            )
     return splits, sentences + more
 
 
@@ -149,18 +153,12 @@ def read_size(path: Path) -> Split:
     return Split(tokens, sentences - 1, documents - 1, text_bytes, 0.0, "read from its file")
 
 
-def _hub_bytes(corpus: Corpus, split: str) -> float:
-    """Bytes of text of a split of a hub data set, from the description of the data set."""
-    import datasets
-
+def _hub_bytes(corpus: Corpus, split: str, commit: Commit) -> float | None:
+    """Bytes of text of a split of a hub data set, from the description of the data set; None if it does not say."""
     sources, shared = corpus_sources(corpus, split)
-    try:
-        name = None if corpus.config == "default" else corpus.config
-        splits = datasets.load_dataset_builder(corpus.dataset, name, revision=corpus.revision).info.splits
-        rows, size = splits[sources[0]].num_examples, splits[sources[0]].num_bytes
-    except Exception as error:  # the library raises dozens of classes here; and a size may be missing
-        reason, remedy = " ".join(str(error).split())[:300], "Pass --train-tokens and --validation-tokens."
-        raise UserError(f"The size of {corpus.dataset} is not known ({reason}). {remedy}") from error
+    found = describe_split(commit, corpus.config, sources[0])
+    if not found.rows or not found.text_bytes:
+        return None
     held_out = corpus.validation_share if split == "validation" else 1 - corpus.validation_share
-    documents = rows * (held_out if shared else 1.0)
-    return size / rows * min(documents, corpus.limit or documents)
+    documents = found.rows * (held_out if shared else 1.0)
+    return found.text_bytes / found.rows * min(documents, corpus.limit or documents)

@@ -12,7 +12,7 @@ from ffkv.fairseq import checkpoint as fairseq
 from ffkv.files.checksums import verify_sum
 from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit, check_commit, may_be_on_hub, resolve_model
-from ffkv.hub.fetch import cached_names, choose_config_files, local_model, tell_damage
+from ffkv.hub.fetch import cached_names, choose_config_files, choose_tokenizer_files, local_model, tell_damage
 from ffkv.hub.messages import explain
 from ffkv.model.checkpoint.code import build_empty
 from ffkv.model.checkpoint.fingerprint import not_finite
@@ -262,8 +262,9 @@ def load_tokenizer(
     logging.set_verbosity_error()
     commit = commit or Commit("model", str(source), "main")
     trusted = _trust(commit, trust_remote_code)
+    folder = local_model(commit, choose_tokenizer_files)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(local_model(commit), revision=commit.read_at, **trusted)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, revision=commit.read_at, **trusted)
     except Exception as error:  # as above
         raise UserError(f"The tokenizer of {source} cannot be loaded: {_reason(error, commit)}") from error
     if not tokenizer.is_fast:

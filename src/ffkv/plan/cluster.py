@@ -1,0 +1,49 @@
+"""Which rules need more memory than the profile for SLURM asks for."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import ffkv
+from ffkv.terminal import in_bytes
+
+OWN, SHIPPED = Path("profiles/slurm/profile.yaml"), Path(ffkv.__file__).parent / "workflow/template/profiles/slurm"
+
+
+def profile_memory(path: Path) -> tuple[dict[str, float], float]:
+    """Bytes that a profile asks for at the first attempt: by rule, and for all other rules.
+
+    Args:
+        path: the profile, in YAML, whose memory is a number of MB or an expression that begins with one.
+    """
+    profile = yaml.safe_load(path.read_text()) or {}
+    rules = {rule: _bytes(resources) for rule, resources in (profile.get("set-resources") or {}).items()}
+    return rules, _bytes(profile.get("default-resources") or {})
+
+
+def _bytes(resources: dict[str, Any]) -> float:
+    found = re.match(r"\d+", str(resources.get("mem_mb", "")))
+    return float(found[0]) * 1e6 if found else 0.0
+
+
+def tell_shortages(rows: list[dict[str, Any]]) -> str:
+    """Names the rules that need more memory per job than the profile for SLURM asks for; "" if there are none.
+
+    Args:
+        rows: what is left to do, with "rule" and "memory" in bytes. Rules that are done need nothing.
+    """
+    path = OWN if OWN.exists() else SHIPPED / OWN.name
+    rules, other = profile_memory(path)
+    needs: dict[str, float] = {}
+    for row in rows:
+        needs[row["rule"]] = max(needs.get(row["rule"], 0.0), row["memory"])
+    short = [
+        f"{rule} {in_bytes(need)} ({in_bytes(asked)})"
+        for rule, need in needs.items()
+        if 0 < (asked := rules.get(rule, other)) < need
+    ]
+    if not short:
+        return ""
+    return f"SLURM: these rules need more memory than {path} asks for at first (in brackets): {', '.join(short)}."

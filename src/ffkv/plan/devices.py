@@ -1,0 +1,86 @@
+"""What a job that runs the model needs of a GPU, and where a model lies that does not fit."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from ffkv.model.placement.spread import CPU, DISK, WEIGHTS_SHARE, Device, parts_of, spread
+from ffkv.plan.shape import Shape
+from ffkv.process.memory import free_memory
+from ffkv.settings import Settings
+from ffkv.settings.section import memory_bytes
+from ffkv.terminal import in_bytes
+
+NAMES = {CPU: "CPU", DISK: "disk"}
+CONTEXT = 5e8  # bytes that the driver and torch's own code take on a GPU
+
+
+class DevicePlan(NamedTuple):
+    """Memory of GPUs.
+
+    Attributes:
+        weights: bytes of the weights in their type.
+        working: bytes of one job beside them: its batches, and the triggers of each key.
+        blocks: number of blocks by device, such as "GPU 0" or "the CPU"; empty if no GPU is known.
+    """
+
+    weights: float
+    working: float
+    blocks: dict[str, int]
+
+    def __str__(self) -> str:
+        """One line for a person."""
+        need = (
+            f"{in_bytes(self.weights + self.working)} per job that runs the model ({in_bytes(self.weights)} of weights)"
+        )
+        where = ", ".join(f"{count} on {device}" for device, count in self.blocks.items())
+        return f"{need}; blocks: {where}" if where else need
+
+
+def plan_devices(form: nn.Module, settings: Settings, shape: Shape, gpus: Sequence[float]) -> DevicePlan:
+    """What a job that runs the model needs of GPUs.
+
+    Args:
+        form: the model on torch's meta device.
+        settings: the settings of the run.
+        shape: the shape of the model.
+        gpus: bytes of each GPU that a job has. `model.max_memory` comes before them.
+    """
+    itemsize = getattr(torch, shape.dtype).itemsize
+    signs = 2 if shape.signed and settings.triggers.negative else 1
+    batch = 4 * settings.activations.batch_tokens * (8 * max(shape.memories) + 12 * shape.width)
+    working = CONTEXT + batch + 8 * signs * settings.triggers.per_key * sum(shape.memories)
+    weights = float(shape.parameters * itemsize)
+    named = settings.model.max_memory
+    given = {number: WEIGHTS_SHARE * size for number, size in enumerate(gpus)}
+    given |= {int(name): memory_bytes(size) for name, size in named.items() if name != CPU}
+    room: dict[Device, float] = {number: size for number, size in sorted(given.items()) if size}
+    blocks: Counter[str] = Counter()
+    if room and settings.model.device != CPU:
+        room[CPU] = memory_bytes(named[CPU]) if CPU in named else WEIGHTS_SHARE * free_memory()
+        parts = parts_of(form)
+        first = next(iter(room))
+        fits = not named and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]
+        places = dict.fromkeys(parts.blocks, first) if fits else spread(parts, {**room, DISK: float("inf")})
+        for name in parts.blocks:
+            device = places[name]
+            blocks[f"GPU {device}" if isinstance(device, int) else f"the {NAMES[device]}"] += 1
+    return DevicePlan(weights, working, dict(blocks))
+
+
+def gpu_sizes() -> list[float]:
+    """Bytes of each GPU of this machine."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [float(torch.cuda.get_device_properties(number).total_memory) for number in range(count)]
+
+
+def warn_of_slow_devices(plan: DevicePlan, run: str) -> str:
+    """A warning if blocks do not fit on the GPUs; "" if they do, or if no GPU is known."""
+    slow = {device: count for device, count in plan.blocks.items() if not device.startswith("GPU")}
+    if not slow:
+        return ""
+    where = " and ".join(f"{count} of its blocks are on {device}" for device, count in slow.items())
+    return f"The GPUs do not hold the model of {run}: {where}, which is slow. Give a job more GPUs, or larger ones."
