@@ -118,8 +118,8 @@ def test_a_contender_runs_in_a_process_of_its_own(tmp_path):
 def test_each_case_runs_at_a_tiny_size(name, scratch, in_this_process):
     for comparison in comparisons_of([name]):
         measurements = {
-            name: Measurement(1.0, 1.0, 1.0, 10**6, work_of(contender, scratch)() or {})
-            for name, contender in comparison.contenders.items()
+            name: Measurement(1.0, 1.0, 1.0, 10**6 * number, work_of(contender, scratch)() or {})
+            for number, (name, contender) in enumerate(comparison.contenders.items(), 1)
             if contender.python.exists() and contender.python != peers.PEERS
         }
         if set(measurements) == set(comparison.contenders):
