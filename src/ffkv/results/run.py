@@ -239,19 +239,9 @@ class Run(RunFiles):
     @functools.cached_property
     def _statistics(self) -> pd.DataFrame:
         """The memories in the order of flat arrays: layer, memory, name and all statistics. Read once per run object."""
-        counts = [layer.memories for layer in self.anatomy.layers]
-        place = pd.DataFrame(
-            {
-                "layer": np.repeat(np.arange(len(counts)), counts),
-                "memory": np.concatenate([np.arange(count) for count in counts]),
-            }
-        )
+        by_memory = self.values_by_memory
+        place = by_memory[["layer", "memory"]].astype(np.int64)
         place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
-        by_memory = self.details("values/by_memory")
-        if not np.array_equal(by_memory[["layer", "memory"]], place[["layer", "memory"]]):
-            raise UserError(
-                f"{self.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again."
-            )
         with self.open_triggers() as file:
             key = key_statistics(file)
         return pd.concat([place, key, value_statistics(by_memory, self.vocabulary)], axis=1)
