@@ -1,12 +1,17 @@
 """What a trace found, as tables."""
 
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
+from ffkv.results.html import summary, table, tokens_table
+from ffkv.results.text import number, percent, token, visible
+
+SHOWN = 3  # memories per layer in a notebook's summary
 POINTS = ("residual", "ffn", "output")  # r, y and o of a layer
 
 
@@ -82,13 +87,56 @@ class Trace:
         return f"<Trace of {self.text!r} in {self.run}: position {self.position}, deviation {self.deviation:.0e}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python values, by attribute. A table is a list of rows, a row a dictionary; NaN is None."""
-        raise NotImplementedError
+        """Everything as plain Python values, by attribute.
+
+        A table is a list of rows, a row a dictionary. A number that is not finite is None.
+        """
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
 
     def to_json(self) -> str:
         """Everything as JSON, see `to_dict`."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
+        return json.dumps(self.to_dict(), allow_nan=False)
 
     def _repr_html_(self) -> Markup:
         """A summary for a notebook."""
-        raise NotImplementedError
+        read = Markup(" ").join(
+            Markup("<b>{}</b>" if row.position == self.position else "{}").format(token(row.token))
+            for row in self.tokens.itertuples()
+        )
+        facts = [read, visible(self.note), f"largest deviation of a sum {self.deviation:.1e}"]
+        effect = [] if self.effect is None else [self._effect_table(self.effect)]
+        layers = [
+            [str(row.layer), row.case, *map(token, (row.top_residual, row.top_ffn, row.top_output)), number(row.logit)]
+            for row in self.layers.itertuples()
+        ]
+        contributions = [
+            [row.name, number(row.coefficient), number(row.size), number(row.logit), token(row.top_token)]
+            for row in self.contributions.groupby("layer").head(SHOWN).itertuples()
+        ]
+        return summary(
+            f"Trace in {self.run}",
+            facts,
+            *effect,
+            tokens_table("The model predicts", self.final),
+            table("Layers", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
+            table("Contributions", ["memory", "coefficient", "size", "logit", "promotes"], contributions),
+        )
+
+    def _effect_table(self, effect: pd.DataFrame) -> Markup:
+        changes = ", ".join(f"{name} × {factor:g}" for name, factor in self.changes.items())
+        where = "at every token" if self.everywhere else "at the chosen token"
+        rows = [
+            [token(row.token), percent(row.before), percent(row.after), number(row.change)]
+            for row in effect.itertuples()
+        ]
+        heading = (
+            f"{changes} {where}: KL {number(self.divergence if self.divergence is not None else float('nan'))} nats"
+        )
+        return table(heading, ["token", "before", "after", "change of log p"], rows)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pd.DataFrame):
+        finite = value.astype(object).where(value.replace([math.inf, -math.inf], math.nan).notna(), None)
+        return finite.to_dict("records")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
