@@ -17,6 +17,8 @@ from ffkv.model.tap.hooks import forward
 from ffkv.trace.changes import read_changes
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
+# Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.
+OTHERS = ("llama4_text", "longcat_flash", "jetmoe", "gemma4_text")
 PROMPT = "w5 w6 w7 w8 w9 w10"
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}  # float32: a product with a zero column adds in the same order but for zeros
 
@@ -51,12 +53,14 @@ def chosen_memories(run, trace) -> list[tuple[int, int]]:
     return [(row.layer, row.memory) for row in trace.contributions.groupby("layer").head(1).itertuples()]
 
 
-@pytest.mark.parametrize("factor", [0.0, 2.5])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    [(kind, 0.0) for kind in KINDS + OTHERS] + [(kind, 2.5) for kind in ("gpt2", "mixtral", "gemma2")],
+)
 def test_a_memory_that_is_changed_everywhere_is_the_model_with_its_value_changed(traced, loaded, kind, factor):
     run = traced(kind)
     plain = run.trace(PROMPT, device="cpu")
-    model, ids = loaded(run).model, torch.tensor(plain.tokens["token_id"].to_numpy())[None]
+    model, ids = loaded(run).model, torch.tensor([plain.tokens["token_id"].tolist()])
     vocabulary = run.anatomy.vocabulary
     for layer, memory in chosen_memories(run, plain):
         name = f"L{layer}.{memory}"
@@ -65,7 +69,7 @@ def test_a_memory_that_is_changed_everywhere_is_the_model_with_its_value_changed
         before = forward(model, ids).logits[0, -1].double().log_softmax(-1)
         with weights_scaled(model, run.anatomy.layers[layer], memory, factor):
             after = forward(model, ids).logits[0, -1].double().log_softmax(-1)
-        order = trace.effect["token_id"].to_numpy()
+        order = trace.effect["token_id"].to_numpy().copy()
         assert sorted(order) == list(range(vocabulary))
         np.testing.assert_allclose(trace.effect["before"], before.exp()[order], **ROUNDING)
         np.testing.assert_allclose(trace.effect["after"], after.exp()[order], **ROUNDING)
@@ -81,7 +85,7 @@ def test_a_memory_that_is_changed_everywhere_is_the_model_with_its_value_changed
 def test_a_change_at_one_token_is_what_a_hook_written_by_hand_does(traced, loaded, kind, position):
     run = traced(kind)
     trace = run.trace(PROMPT, scale=["L1.3:-2", "L0.5:0.5"], position=position, device="cpu")
-    model, ids = loaded(run).model, torch.tensor(trace.tokens["token_id"].to_numpy())[None]
+    model, ids = loaded(run).model, torch.tensor([trace.tokens["token_id"].tolist()])
 
     def by_hand(memory, factor):
         def hook(module, args):
@@ -97,7 +101,7 @@ def test_a_change_at_one_token_is_what_a_hook_written_by_hand_does(traced, loade
     after = forward(model, ids).logits[0, trace.position].double().softmax(-1)
     for handle in handles:
         handle.remove()
-    np.testing.assert_allclose(trace.effect["after"], after[trace.effect["token_id"].to_numpy()], **ROUNDING)
+    np.testing.assert_allclose(trace.effect["after"], after[trace.effect["token_id"].tolist()], **ROUNDING)
     assert not trace.everywhere
 
 
@@ -139,7 +143,8 @@ def test_a_factor_of_one_changes_no_byte(traced, kind):
 
 def test_the_tables_are_those_of_the_unchanged_model(traced):
     run = traced("gpt2")
-    plain, changed = run.trace(PROMPT, device="cpu"), run.trace(PROMPT, off=["L0.5"], device="cpu")
+    memory = run.trace(PROMPT, device="cpu").contributions["name"][0]
+    plain, changed = run.trace(PROMPT, device="cpu"), run.trace(PROMPT, off=[memory], device="cpu")
     assert plain.effect is None and plain.divergence is None and plain.changes == {}
     for name in ("predictions", "final", "layers", "contributions", "remainders", "sums"):
         assert getattr(plain, name).equals(getattr(changed, name))
@@ -169,3 +174,17 @@ def test_changes_that_cannot_be_made_are_refused(traced, off, scale, message):
 def test_memories_may_be_written_in_every_way_that_names_one(traced):
     anatomy = traced("gpt2").anatomy
     assert read_changes(["L0D1", "0/2"], ["1.3:-1.5"], anatomy) == {(0, 1): 0.0, (0, 2): 0.0, (1, 3): -1.5}
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
+def test_a_changed_memory_is_listed_whatever_it_contributes(traced, kind):
+    """Of an expert that the token is not sent to, too: its coefficient of 0 says why nothing changes."""
+    run = traced(kind)
+    m = run.trace(PROMPT, memories=1000, device="cpu").contributions.query("layer == 1").set_index("memory")
+    silent = sorted(set(range(run.anatomy.layers[1].memories)) - set(m.index))
+    memory = silent[0] if silent else m.index[-1]  # the smallest contribution
+    trace = run.trace(PROMPT, off=[f"L1.{memory}"], memories=1, device="cpu")
+    (row,) = trace.contributions[trace.contributions["name"] == f"L1.{memory}"].itertuples()
+    assert (row.coefficient == 0) == bool(silent) == (trace.divergence == 0)
+    left = trace.remainders.query("layer == 1 and part == 'other memories'")["memories"].item()
+    assert left == trace.layers["nonzero"][1] - trace.layers["listed"][1] + bool(silent)

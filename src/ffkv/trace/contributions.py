@@ -1,5 +1,6 @@
 """What the memories of each layer add at the chosen token, and what it does to the logit of the chosen next token."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import pandas as pd
@@ -44,7 +45,13 @@ class LayerParts(NamedTuple):
 
 
 def split_layer(
-    model: RunModel, layer: Layer, states: States, position: int, gradient: Tensor, memories: int
+    model: RunModel,
+    layer: Layer,
+    states: States,
+    position: int,
+    gradient: Tensor,
+    memories: int,
+    changed: Collection[int],
 ) -> LayerParts:
     """Splits y of a layer at the chosen token into contributions.
 
@@ -55,6 +62,7 @@ def split_layer(
         position: the chosen token.
         gradient: of the chosen next token's logit with respect to what the head reads [d].
         memories: number of memories to list by size, and by gradient times contribution.
+        changed: memories to list in any case.
     """
     v, _ = values_in_place(model.loaded.model, layer)
     if layer.index not in model.norms:
@@ -65,8 +73,8 @@ def split_layer(
     sizes = s.abs() * m.abs() * model.norms[layer.index]
     effects = (s * m * (v @ gradient.to(v.device))).abs()
     count = min(memories, len(m))
-    chosen = torch.cat([sizes.topk(count).indices, effects.topk(count).indices]).unique()
-    chosen = chosen[m[chosen] != 0]
+    chosen = torch.cat([sizes.topk(count).indices, effects.topk(count).indices])
+    chosen = torch.cat([chosen[m[chosen] != 0], torch.tensor([*changed], dtype=torch.long, device=v.device)]).unique()
     chosen = chosen[sizes[chosen].argsort(descending=True, stable=True)]
     contributions = s * m[chosen, None] * v[chosen]
     bias = s * in_residual(model.loaded.model, layer, states.b[layer.index].to(v.device)[None])[0].float()
@@ -77,7 +85,7 @@ def split_layer(
         coefficient=m[chosen],
         size=sizes[chosen],
         vectors=vectors,
-        others=int((m != 0).sum()) - len(chosen),
+        others=int((m != 0).sum() - (m[chosen] != 0).sum()),
         all_sizes=float(sizes.double().sum()),
         deviation=relative_error(together + bias, y),
     )

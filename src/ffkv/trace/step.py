@@ -87,7 +87,18 @@ def trace(
     by_layer = predict_layers(model.head, states, top)
 
     gradient = model.head.token_gradient(states.end, chosen, read_as)
-    parts = [split_layer(model, layer, states, at, gradient, memories) for layer in layers]
+    parts = [
+        split_layer(
+            model,
+            layer,
+            states,
+            at,
+            gradient,
+            memories,
+            [memory for number, memory in factors if number == layer.index],
+        )
+        for layer in layers
+    ]
     changes = logit_changes(model.head, states.end, parts, chosen, read_as)
     sums = pd.DataFrame(
         {
