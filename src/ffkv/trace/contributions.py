@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ffkv.model.anatomy import Layer
-from ffkv.model.head.head import Head
+from ffkv.model.tap.change import Place
 from ffkv.model.tap.hooks import relative_error
 from ffkv.model.value_vectors import in_residual, values_in_place
 from ffkv.results.memory_name import memory_name
@@ -42,6 +42,32 @@ class LayerParts(NamedTuple):
         """The share of y of each part but y, along y [part + 2]. NaN if y is 0."""
         y = self.vectors[-1]
         return self.vectors[:-1] @ y / (y @ y)
+
+
+def split_layers(
+    model: RunModel,
+    states: States,
+    position: int,
+    token: int,
+    memories: int,
+    changed: Collection[Place],
+) -> list[LayerParts]:
+    """Splits y of every layer at the chosen token into contributions.
+
+    Args:
+        model: the model.
+        states: of the prompt.
+        position: the chosen token.
+        token: the chosen next token.
+        memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first order.
+        changed: memories to list in any case.
+    """
+    gradient = model.head.token_gradient(states.end, token, model.read_as)
+    parts = []
+    for layer in model.loaded.anatomy.layers:
+        own = [memory for number, memory in changed if number == layer.index]
+        parts.append(split_layer(model, layer, states, position, gradient, memories, own))
+    return parts
 
 
 def split_layer(
@@ -91,18 +117,17 @@ def split_layer(
     )
 
 
-def logit_changes(head: Head, end: Tensor, parts: list[LayerParts], token: int, last: int | None) -> list[Tensor]:
+def logit_changes(model: RunModel, end: Tensor, parts: list[LayerParts], token: int) -> list[Tensor]:
     """How much lower the token's logit is without each part: logit(h) - logit(h - part) [layer][part].
 
     Args:
-        head: of the model.
+        model: the model.
         end: h, what the head reads at the chosen token [d].
         parts: of every layer.
         token: the chosen next token.
-        last: the layer that h comes from, see `Head.logits`.
     """
     without = torch.cat([end[None], *(end - part.vectors.to(end.device) for part in parts)])
-    logits = head.token_logits(without, token, last).cpu()
+    logits = model.head.token_logits(without, token, model.read_as).cpu()
     return [*(logits[0] - logits[1:]).split([len(part.vectors) for part in parts])]
 
 
