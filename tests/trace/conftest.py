@@ -20,7 +20,7 @@ BATCH_TOKENS = 64
 def write_run(folder: Path, checkpoint: Path, bos: str = "auto") -> Path:
     """Writes settings, model, corpus, triggers and the table of values into `folder`."""
     for split, seed in (("train", 0), ("validation", 1)):
-        (folder.parent / f"{folder.name}-{split}.txt").write_text("\n".join(random_sentences(seed, 60, words=40)))
+        (folder.parent / f"{folder.name}-{split}.txt").write_text("\n".join(random_sentences(seed, 24, words=40)))
     settings = Settings.model_validate(
         {
             "model": {"checkpoint": str(checkpoint), "device": "cpu"},
