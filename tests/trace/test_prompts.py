@@ -1,7 +1,9 @@
 """Prompts, positions and tokens that are asked for, and those that are refused."""
 
+import gc
 import json
 import shutil
+import weakref
 
 import numpy as np
 import pytest
@@ -87,6 +89,8 @@ def test_a_token_is_chosen_by_its_text_or_its_id(traced):
     ("token", "message"),
     [
         (" w20", "' w20' is not a token of .*Similar tokens: 'w20'"),
+        ("w2000", "longer words are several.*Similar tokens: 'w20', 'w2'"),
+        ("", r"'' is not a token of [^ ]+\. Blanks count: .* are several\.$"),
         (60, "There is no token 60. The model has tokens 0 to 59"),
         (-1, "There is no token -1"),
     ],
@@ -126,6 +130,15 @@ def moved(traced, tmp_path):
         return ffkv.open(folder)
 
     return move
+
+
+def test_the_model_goes_when_the_run_does(traced):
+    run = ffkv.open(traced("gpt2").folder)
+    run.trace(PROMPT, device="cpu")
+    kept = weakref.ref(model_of(run, "cpu").loaded.model)
+    del run
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_checkpoint_that_is_gone_is_refused(moved, tmp_path):

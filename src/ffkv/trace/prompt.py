@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -109,8 +108,8 @@ def find_token(run: Run, token: str | int) -> int:
     if ids:
         raise UserError(f"{token!r} is the text of the tokens {', '.join(map(str, ids))}. Name one of them by its id.")
     wanted = token.strip()
-    similar = [text for text in texts if wanted and text.strip() == wanted]
-    similar = similar or difflib.get_close_matches(token, list(texts), SUGGESTED)
+    similar = [text for text in texts if wanted and (text.strip() == wanted or wanted.startswith(text.strip() or "\0"))]
+    similar.sort(key=lambda text: -len(text.strip()))  # the same word first, then the longest piece of it
     advice = f" Similar tokens: {', '.join(map(repr, similar[:SUGGESTED]))}." if similar else ""
     raise UserError(
         f"{token!r} is not a token of {run.anatomy.checkpoint}. Blanks count: ' a' and 'a' are two tokens, and longer words"
