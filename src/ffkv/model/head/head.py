@@ -1,9 +1,10 @@
 """The head: everything that turns a residual vector into vocabulary logits."""
 
+import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ffkv.errors import UserError
 from ffkv.model.head.chain import ModuleChain
@@ -29,6 +30,7 @@ class Head:
         self._source, self._device, self._projection = source, device, projection
         source.model.to(device).float()
         self.vocabulary = vocabulary
+        self._mixes_no_logits: bool | None = None  # not tried yet
 
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Logits of many vectors, a bounded number at a time.
@@ -61,6 +63,58 @@ class Head:
             if self._projection == "unembedding":
                 return vectors @ self._output_embedding(vectors.shape[1]).T
             return self._source.read_out(vectors.float(), layer).float()
+
+    def token_logits(self, vectors: Tensor, token: int, layer: int | None = None) -> Tensor:
+        """The logits [n] in float32 that `logits` gives to one token, for vectors [n, d].
+
+        Where the output embedding is one plain matrix, only the token's row of it is used.
+        """
+        if not len(vectors) or not self._one_row_suffices(vectors[:1], layer):
+            return torch.cat([vectors.new_zeros(0), *(logits[:, token] for _, logits in self.chunks(vectors, layer))])
+        with self._one_row(token):
+            return self.logits(vectors, layer)[:, 0]
+
+    def token_gradient(self, vector: Tensor, token: int, layer: int | None = None) -> Tensor:
+        """The gradient [d] of the logit of one token with respect to a vector [d] that is read out."""
+        one = self._one_row_suffices(vector[None], layer)
+        with torch.enable_grad(), self._one_row(token) if one else contextlib.nullcontext():
+            vector = vector.detach().to(self._device).float().requires_grad_()
+            logit = self._source.read_out(vector[None], layer)[0, 0 if one else token]
+            return torch.autograd.grad(logit, vector)[0]
+
+    def _one_row_suffices(self, vector: Tensor, layer: int | None) -> bool:
+        """Whether a head with one row of its output embedding gives that token's logit: nothing mixes logits afterwards.
+
+        It is tried once, on a vector [1, d].
+        """
+        if self._mixes_no_logits is None:
+            self._mixes_no_logits = self._try_one_row(vector, layer)
+        return self._mixes_no_logits
+
+    def _try_one_row(self, vector: Tensor, layer: int | None) -> bool:
+        module, token = self._source.output_module, self.vocabulary - 1
+        if self._projection == "unembedding" or type(module) is not nn.Linear or module.out_features != self.vocabulary:
+            return False
+        expected = self.logits(vector, layer)[:, token]
+        try:
+            with self._one_row(token):
+                found = self.logits(vector, layer)
+        except (RuntimeError, IndexError, ValueError):  # the model's own code needs all logits
+            return False
+        return found.shape == (1, 1) and torch.allclose(found[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+    @contextlib.contextmanager
+    def _one_row(self, token: int) -> Iterator[None]:
+        """Inside the `with` statement, the output embedding has one row: that of a token."""
+        parameters = self._source.output_module._parameters
+        whole = {name: parameter for name, parameter in parameters.items() if parameter is not None}
+        parameters.update(
+            {name: nn.Parameter(parameter.detach()[token : token + 1], False) for name, parameter in whole.items()}
+        )
+        try:
+            yield
+        finally:
+            parameters.update(whole)
 
     def _output_embedding(self, width: int) -> Tensor:
         """E [vocabulary, d] in float32."""
