@@ -68,10 +68,10 @@ def test_a_killed_process_leaves_no_file(byte_model, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "The cat sat. " * 20_000}) + "\n")
 
     def kill():
-        while not (processes := psutil.Process().children()):
+        while len(processes := psutil.Process().children()) < 2:
             time.sleep(0.01)
-        os.kill(processes[0].pid, signal.SIGKILL)
-        os.kill(processes[1].pid, signal.SIGKILL)
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
