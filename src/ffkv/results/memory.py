@@ -13,6 +13,7 @@ from ffkv.results.html import examples_table, summary, table, tokens_table
 from ffkv.results.memory_name import memory_name
 from ffkv.results.memory_statistics import key_statistics, token_texts, value_statistics
 from ffkv.results.run_files import RunFiles
+from ffkv.results.similar import by_triggers, by_value
 from ffkv.results.text import number, percent, visible
 
 SHOWN = 5  # rows of each table in a notebook's summary
@@ -168,6 +169,27 @@ class Memory:
                 " layer_groups. Run the workflow again."
             )
         return row
+
+    def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
+        """The memories of the run that are most similar to this one, the most similar first, one row per memory.
+
+        A run does not store keys, so memories cannot be compared by them.
+
+        Args:
+            by: "value": by the cosine of the values; "triggers": by trigger examples that both have.
+            count: the most rows.
+        Columns:
+            layer: the layer, from 0.
+            memory: the memory in its layer, from 0.
+            name: both in one word: "L3.17".
+            cosine: by value: the cosine of both values.
+            shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left out.
+        Raises:
+            UserError: `by` is something else, or `count` is not positive.
+        """
+        if by not in ("value", "triggers") or count < 1:
+            raise UserError(f"similar(by={by!r}, count={count}): by is 'value' or 'triggers', and count is 1 or more.")
+        return (by_value if by == "value" else by_triggers)(self._files, self._row, count)
 
     @functools.cached_property
     def patterns(self) -> pd.DataFrame:

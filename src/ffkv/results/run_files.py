@@ -5,9 +5,10 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
+import numpy as np
 import pandas as pd
 
 from ffkv.corpus.corpus_file import Corpus, read_corpus
@@ -34,6 +35,20 @@ SPLIT_OF = {
 }
 
 
+class TriggerPlaces(NamedTuple):
+    """Where the trigger examples of all memories are, of positive coefficients.
+
+    Attributes:
+        sentence: sentence in the train split; -1 if there is none [memory, rank].
+        position: length of the prefix in tokens [memory, rank].
+        coefficient: its coefficient, the highest first [memory, rank].
+    """
+
+    sentence: np.ndarray
+    position: np.ndarray
+    coefficient: np.ndarray
+
+
 class RunFiles:
     """The stored files of a run. Each one is checked when it is read; see `Run`, which describes the attributes."""
 
@@ -41,6 +56,7 @@ class RunFiles:
         """Use `ffkv.open`."""
         self.folder, self.settings, self.anatomy = folder, settings, anatomy
         self._corpora_read: dict[str, Corpus] = {}
+        self._kept_tokens: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     @property
     def name(self) -> str:
@@ -103,6 +119,52 @@ class RunFiles:
         """The projections of the values of one layer group, open for reading, after their model was checked."""
         path = self.folder / "values" / "projections" / f"{layer_group}.h5"
         return hdf5.open(path, "projections", self.anatomy.identity)
+
+    def open_values(self) -> AbstractContextManager[h5py.File]:
+        """`values.h5`, open for reading, after its model was checked."""
+        return hdf5.open(self.folder / "values.h5", "values", self.anatomy.identity)
+
+    def open_sampled_prefixes(self) -> AbstractContextManager[h5py.File]:
+        """`sampled_prefixes.h5`, open for reading, after its model, tokenizer and corpus were checked."""
+        return hdf5.open(self.folder / "sampled_prefixes.h5", "sampled prefixes", self.identity("validation"))
+
+    # What searches ask for again and again. It is read once.
+
+    @functools.cached_property
+    def spellings(self) -> dict[str, list[int]]:
+        """The ids of all tokens by their text without blanks at its two ends."""
+        ids: dict[str, list[int]] = {}
+        for number, text in enumerate(self.vocabulary):
+            ids.setdefault(text.strip(), []).append(number)
+        return ids
+
+    def kept_tokens(self, end: str) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory, rank].
+
+        Args:
+            end: "top" or "bottom".
+        """
+        if end not in self._kept_tokens:
+            tokens, log_probability = [], []
+            for group in range(len(self.layer_groups)):
+                with self.open_projections(group) as file:
+                    tokens.append(file[f"{end}_token"][...])
+                    log_probability.append(file[f"{end}_log_probability"][...])
+            self._kept_tokens[end] = np.concatenate(tokens), np.concatenate(log_probability)
+        return self._kept_tokens[end]
+
+    @functools.cached_property
+    def trigger_places(self) -> TriggerPlaces:
+        """Where the trigger examples of all memories are."""
+        with self.open_triggers() as file:
+            return TriggerPlaces(*(file[name][...] for name in TriggerPlaces._fields))
+
+    @functools.cached_property
+    def trigger_patterns(self) -> pd.DataFrame:
+        """The patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat arrays."""
+        patterns = self.details("keys/patterns").query("sample == 'trigger'")
+        first = np.asarray(self.anatomy.layer_offset)[patterns["layer"].to_numpy()]
+        return patterns.assign(row=first + patterns["memory"].to_numpy()).reset_index(drop=True)
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:
