@@ -43,6 +43,7 @@ COMMANDS = {
         "ffkv.results.commands:check",
         "Read every file of a run and name those that are damaged, unfinished or missing.",
     ),
+    "trace": ("ffkv.trace.commands:trace", "Run one prompt through the model of a run, with memories switched off."),
     "recover": (
         "ffkv.process.commands:recover",
         "After a hard kill of snakemake: end its running steps, and unlock the folder.",

@@ -147,11 +147,8 @@ def _encode_chunk(
     chunk = _Chunk(flatten([]), flatten([]), [], [], [], [], Counter())
     ids, ends = [], []
     for batch in _batches(_split_documents(documents, chunk, settings)):
-        texts = [text for _, text in batch]
-        tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        for (document, text), own, offsets in zip(batch, tokens["input_ids"], tokens["offset_mapping"], strict=True):
-            own_ends = np.maximum.accumulate(np.fromiter((end for _, end in offsets), np.int32, len(own)))
-            sentence = _without(beginning, np.asarray(own, np.int32), own_ends, text)
+        sentences = tokenize([text for _, text in batch], tokenizer, beginning)
+        for (document, _), sentence in zip(batch, sentences, strict=True):
             for window in _windows(*sentence, max_tokens, settings.long_sentences, chunk.counts):
                 ids.append(window[0])
                 ends.append(window[1])
@@ -159,6 +156,25 @@ def _encode_chunk(
                 chunk.text.append(window[2])
                 chunk.document.append(document)
     return chunk._replace(ids=flatten(ids), ends=flatten(ends))
+
+
+def tokenize(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, beginning: list[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+    """Encodes sentences.
+
+    Args:
+        texts: their texts. See `replace_surrogates`.
+        tokenizer: a fast tokenizer of transformers.
+        beginning: ids that precede every sentence. A sentence that contains them itself loses them.
+    Yields:
+        Per sentence its ids without the beginning [token], the end (exclusive) of each token's characters in its text
+        [token], and this text.
+    """
+    tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    for text, own, offsets in zip(texts, tokens["input_ids"], tokens["offset_mapping"], strict=True):
+        ends = np.maximum.accumulate(np.fromiter((end for _, end in offsets), np.int32, len(own)))
+        yield _without(beginning, np.asarray(own, np.int32), ends, text)
 
 
 def _without(beginning: list[int], ids: np.ndarray, ends: np.ndarray, text: str) -> tuple[np.ndarray, np.ndarray, str]:
@@ -174,12 +190,12 @@ def _split_documents(documents: Iterable[Document], chunk: _Chunk, settings: Cor
     """The number of the document and the text of each sentence. Adds the documents' names and the counts to `chunk`."""
     counts = chunk.counts
     for document in documents:
-        text = _replace_surrogates(document.text)
+        text = replace_surrogates(document.text)
         counts["documents"] += 1
         counts["undecodable_documents"] += "\ufffd" in text
         number = len(chunk.names)
         if text.strip():
-            chunk.names.append(_replace_surrogates(document.name))
+            chunk.names.append(replace_surrogates(document.name))
         else:  # costs no memory: a small compressed file can have any number of them
             counts["empty_documents"] += 1
         for sentence in split_sentences(text, settings.splitter, settings.pretokenized, settings.white_space):
@@ -222,7 +238,7 @@ def _batches(sentences: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, s
         yield batch
 
 
-def _replace_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replaces lone surrogates by U+FFFD, because UTF-8 cannot encode them."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 

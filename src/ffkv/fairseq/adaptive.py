@@ -103,8 +103,8 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _multiply(states: Tensor, weight: Tensor, place: Tensor) -> None:
-    """Writes states @ weight.T into its place, without a copy if both have one type."""
-    if states.dtype == place.dtype:
+    """Writes states @ weight.T into its place, without a copy if both have one type and no gradient is asked for."""
+    if states.dtype == place.dtype and not torch.is_grad_enabled():
         torch.mm(states, weight.T, out=place)
     else:
         place.copy_(states @ weight.T)
@@ -112,4 +112,6 @@ def _multiply(states: Tensor, weight: Tensor, place: Tensor) -> None:
 
 def _normalizers(logits: Tensor) -> Tensor:
     """log sum exp [n] of the rows of logits [n, words], some rows at a time because `logsumexp` makes copies."""
+    if torch.is_grad_enabled():  # a gradient needs the logits as they are now; the caller changes them in place
+        logits = logits.clone()
     return torch.cat([rows.logsumexp(1) for rows in logits.split(ROWS_PER_SUM)])

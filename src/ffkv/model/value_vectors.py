@@ -24,17 +24,24 @@ def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
     token multiplies them with a factor of its own (`ffkv.model.tap.tap`).
 
     Returns:
-        Values [memory, d] and bias [d], float32. The bias is None if it depends on the token: experts with biases, or a
-        second matrix with a bias and a weight per token.
+        Values [memory, d] and bias [d], float32, on the CPU. The bias is None if it depends on the token: experts with
+        biases, or a second matrix with a bias and a weight per token.
     """
+    v, b = values_in_place(model, layer)
+    return v.cpu(), None if b is None else b.cpu()
+
+
+def values_in_place(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
+    """As `values`, on the layer's device. The values may be the model's own memory: do not write to them."""
     parts = [_written(model.get_submodule(matrix.module), matrix) for matrix in layer.second_matrices]
-    v = in_residual(model, layer, torch.cat([v for v, _ in parts]), directions=True)
+    together = parts[0][0] if len(parts) == 1 else torch.cat([v for v, _ in parts])  # no copy of a single matrix
+    v = in_residual(model, layer, together, directions=True)
     biases = [bias for _, bias in parts if bias is not None]
     constant = len(biases) == len(parts) and not any(
         matrix.per_token_weight and bool(bias.any()) for matrix, bias in zip(layer.second_matrices, biases, strict=True)
     )
-    b = in_residual(model, layer, sum(biases[1:], biases[0])[None])[0].float().cpu() if constant else None
-    return v.float().cpu(), b
+    b = in_residual(model, layer, sum(biases[1:], biases[0])[None])[0].float() if constant else None
+    return v.float(), b
 
 
 def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: bool = False) -> Tensor:
@@ -75,7 +82,7 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
             v = torch.cat([*asked]) if plain is None else plain
         bias = for_zero[0]
     scale = scale_of(matrix, v)
-    return scale * v, None if bias is None else scale * bias
+    return v if matrix.scale == 1 else scale * v, None if bias is None else scale * bias
 
 
 def _plain_values(module: nn.Module, memories: int, for_zero: Tensor) -> Tensor | None:

@@ -3,7 +3,7 @@
 import functools
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -27,6 +27,7 @@ from ffkv.settings import Settings
 
 if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
     from ffkv.model.checkpoint.load import LoadedModel
+    from ffkv.trace.result import Trace
 
 
 def open(path: Path | str) -> "Run":
@@ -247,19 +248,9 @@ class Run(RunFiles):
     @functools.cached_property
     def _statistics(self) -> pd.DataFrame:
         """The memories in the order of flat arrays: layer, memory, name and all statistics. Read once per run object."""
-        counts = [layer.memories for layer in self.anatomy.layers]
-        place = pd.DataFrame(
-            {
-                "layer": np.repeat(np.arange(len(counts)), counts),
-                "memory": np.concatenate([np.arange(count) for count in counts]),
-            }
-        )
+        by_memory = self.values_by_memory
+        place = by_memory[["layer", "memory"]].astype(np.int64)
         place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
-        by_memory = self.details("values/by_memory")
-        if not np.array_equal(by_memory[["layer", "memory"]], place[["layer", "memory"]]):
-            raise UserError(
-                f"{self.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again."
-            )
         with self.open_triggers() as file:
             key = key_statistics(file)
         return pd.concat([place, key, value_statistics(by_memory, self.vocabulary)], axis=1)
@@ -298,3 +289,49 @@ class Run(RunFiles):
         from ffkv.model.checkpoint.load import load
 
         return load(self.folder / "model", device)
+
+    def trace(
+        self,
+        text: str,
+        *,
+        position: int | None = None,
+        off: Sequence[str] = (),
+        scale: Mapping[str, float] | Sequence[str] = (),
+        everywhere: bool = False,
+        token: str | int | None = None,
+        top: int = 10,
+        memories: int = 20,
+        device: str = "auto",
+    ) -> "Trace":
+        """Runs one prompt through the model, and says which memories made its prediction. See `ffkv.trace.step.trace`.
+
+        Args:
+            text: the prompt, to the letter.
+            position: the token to look at, from 0, what precedes the prompt included; negative: from the end; None: the
+                last one.
+            off: memories to switch off: names such as "L3.17".
+            scale: memories to scale, with the factor of their coefficient: {"L3.17": 2}, or ["L3.17:2"].
+            everywhere: change them at every token; else at `position` only.
+            token: the next token that contributions are measured on: its text to the letter, or its id. None: the
+                prediction.
+            top: number of tokens per prediction.
+            memories: number of memories with the largest size per layer, and of memories with the largest effect on the token.
+            device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
+        Raises:
+            UserError: the prompt is empty or too long; a position, a memory, a token or a factor does not exist; or the
+                checkpoint is gone or its weights have changed.
+        """
+        from ffkv.trace.step import trace  # a room above this one: see pyproject.toml
+
+        return trace(
+            self,
+            text,
+            position=position,
+            off=off,
+            scale=scale,
+            everywhere=everywhere,
+            token=token,
+            top=top,
+            memories=memories,
+            device=device,
+        )

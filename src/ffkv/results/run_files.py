@@ -181,6 +181,18 @@ class RunFiles:
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
         return tables.read_all(paths, self.identity(SPLIT_OF[Path(name).parts[0]]))
 
+    @functools.cached_property
+    def values_by_memory(self) -> pd.DataFrame:
+        """The table `values/by_memory` of all layers, in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i)."""
+        counts = [layer.memories for layer in self.anatomy.layers]
+        layer, memory = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(n) for n in counts])
+        by_memory = self.details("values/by_memory")
+        if not np.array_equal(by_memory[["layer", "memory"]], np.stack([layer, memory], 1)):
+            raise UserError(
+                f"{self.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again."
+            )
+        return by_memory
+
     def layer_group(self, layer: int) -> int:
         """The number of the layer group that a layer belongs to."""
         return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)

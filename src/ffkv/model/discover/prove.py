@@ -129,7 +129,7 @@ def _layer_errors(
     arguments = capture(model, [layer.block for layer in layers], ids)
     for layer in layers:
         m, y, o = (states[layer.index][quantity] for quantity in "myo")
-        rest = _without_layer(model, layer, arguments[layer.block, layer.repeat]).reshape(o.shape)
+        rest = without_layer(model, layer, arguments[layer.block, layer.repeat]).reshape(o.shape)
         prefix_m = prefixes[layer.index]["m"]
         yield {
             "memories": relative_error(_from_memories(model, layer, states[layer.index]), y),
@@ -145,8 +145,14 @@ def _from_memories(model: nn.Module, layer: Layer, states: States) -> Tensor:
     return states.get("s", 1) * (states["m"] @ v + b)
 
 
-def _without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tensor:
-    """The residual: the block output without the feed-forward layer [sentence, token, d]."""
+def without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tensor:
+    """The residual: the block output without the feed-forward layer [sentence, token, d].
+
+    Args:
+        model: the model.
+        layer: the layer.
+        arguments: of the call of its block, see `capture`.
+    """
     inside = len(layer.block) + 1
     off: dict[str, Callable[[Tensor], Tensor]] = {
         matrix.module[inside:]: torch.zeros_like for matrix in layer.second_matrices

@@ -1,7 +1,8 @@
 """Runs single blocks again on the inputs that they had, with some of their modules changed."""
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -44,6 +45,14 @@ class BlockTrace(NamedTuple):
 
 def capture(model: nn.Module, modules: list[str], ids: Tensor) -> dict[tuple[str, int], Arguments]:
     """The arguments of each call of some modules on `ids` [sentence, token], by module and repeat."""
+    with capturing(model, modules) as captured:
+        forward(model, ids)
+    return captured
+
+
+@contextlib.contextmanager
+def capturing(model: nn.Module, modules: list[str]) -> Iterator[dict[tuple[str, int], Arguments]]:
+    """Inside the `with` statement, one forward pass of the model fills what is yielded, see `capture`."""
     captured: dict[tuple[str, int], Arguments] = {}
     repeats: Counter[str] = Counter()
 
@@ -55,8 +64,7 @@ def capture(model: nn.Module, modules: list[str], ids: Tensor) -> dict[tuple[str
         return on_input
 
     with before(*[(model.get_submodule(name), note(name)) for name in dict.fromkeys(modules)]):
-        forward(model, ids)
-    return captured
+        yield captured
 
 
 def replay(

@@ -7,7 +7,9 @@ the router's weight. The units of an expert that a token is not sent to are not 
 in `_last_calls`, until `forget_call` or until the bank itself is deleted.
 """
 
+import contextlib
 import functools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -49,7 +51,10 @@ class BankCall(NamedTuple):
     bias: Tensor
 
 
+# From the number of an expert, the numbers of its tokens [n] and its coefficients [n, unit] to other coefficients.
+Change = Callable[[int, Tensor, Tensor], Tensor]
 _last_calls: WeakKeyDictionary[nn.Module, BankCall] = WeakKeyDictionary()
+_changes: WeakKeyDictionary[nn.Module, Change] = WeakKeyDictionary()
 
 
 def record_experts(model: nn.Module) -> None:
@@ -77,6 +82,16 @@ def last_call(module: nn.Module) -> BankCall | None:
 def forget_call(bank: nn.Module) -> None:
     """Drops the record of a bank's last call. It is as large as the bank's coefficients."""
     _last_calls.pop(bank, None)
+
+
+@contextlib.contextmanager
+def changed_coefficients(bank: nn.Module, change: Change) -> Iterator[None]:
+    """Inside the `with` statement, a bank whose calls are recorded works, and is recorded, with other coefficients."""
+    _changes[bank] = change
+    try:
+        yield
+    finally:
+        del _changes[bank]
 
 
 def coefficients(module: nn.Module, state: Tensor) -> Tensor:
@@ -138,6 +153,8 @@ def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
         m, positive = layout.coefficients(expert, x)
         weight = None if weight is None else weight.to(m.dtype)
         m = m if weight is None else m * weight
+        if (change := _changes.get(layout.bank)) is not None:
+            m = change(expert, tokens, m)
         calls.append(ExpertCall(expert, tokens, m, positive))
         memories_wrote.index_add_(0, tokens, (m @ layout.values(expert)).to(memories_wrote.dtype))
         if (own := layout.expert_bias(expert)) is not None:

@@ -29,10 +29,14 @@ class ModuleChain:
         self.model = nn.Sequential(*[_build(module, tensors) for module in chain])
 
     @property
+    def output_module(self) -> Any:
+        """The module that holds the output embedding."""
+        return self.model[-1]
+
+    @property
     def output_embedding(self) -> Tensor:
         """E [vocabulary, width of its input]."""
-        embedding: Any = self.model[-1]
-        return embedding.weight
+        return self.output_module.weight
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Logits [n, vocabulary] of vectors [n, d], of any layer."""

@@ -46,10 +46,14 @@ class EmptiedModel:
         return any(layer.post_norm for layer in self._spec.layers)
 
     @property
+    def output_module(self) -> Any:
+        """The module that holds the output embedding; None if there is no single one."""
+        return self.model.get_output_embeddings()
+
+    @property
     def output_embedding(self) -> Tensor | None:
         """E [vocabulary, width of its input]; None if there is no single matrix."""
-        embedding = self.model.get_output_embeddings()
-        return None if embedding is None else embedding.weight
+        return None if self.output_module is None else self.output_module.weight
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""

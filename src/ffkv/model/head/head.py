@@ -1,9 +1,11 @@
 """The head: everything that turns a residual vector into vocabulary logits."""
 
+import contextlib
+import functools
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ffkv.errors import UserError
 from ffkv.model.head.chain import ModuleChain
@@ -61,6 +63,52 @@ class Head:
             if self._projection == "unembedding":
                 return vectors @ self._output_embedding(vectors.shape[1]).T
             return self._source.read_out(vectors.float(), layer).float()
+
+    def token_logits(self, vectors: Tensor, token: int, layer: int | None = None) -> Tensor:
+        """The logits [n] in float32 that `logits` gives to one token, for vectors [n, d].
+
+        Where the output embedding is one plain matrix, only the token's row of it is used.
+        """
+        if not self._one_row_suffices:
+            return torch.cat([logits[:, token] for _, logits in self.chunks(vectors, layer)])
+        with self._one_row(token):
+            return self.logits(vectors, layer)[:, 0]
+
+    def token_gradient(self, vector: Tensor, token: int, layer: int | None = None) -> Tensor:
+        """The gradient [d] of the logit of one token with respect to a vector [d] that is read out."""
+        place = 0 if self._one_row_suffices else token
+        with torch.enable_grad(), self._one_row(token) if self._one_row_suffices else contextlib.nullcontext():
+            vector = vector.detach().to(self._device).float().requires_grad_()
+            return torch.autograd.grad(self._source.read_out(vector[None], layer)[0, place], vector)[0]
+
+    @functools.cached_property
+    def _one_row_suffices(self) -> bool:
+        """Whether a head with one row of its output embedding gives that token's logit: nothing mixes logits afterwards."""
+        module = self._source.output_module
+        if self._projection == "unembedding" or type(module) is not nn.Linear or module.out_features != self.vocabulary:
+            return False
+        vectors = torch.randn(2, module.in_features, generator=torch.Generator().manual_seed(0)).to(self._device)
+        token = self.vocabulary - 1
+        try:
+            expected = self.logits(vectors)[:, token]
+            with self._one_row(token):
+                found = self.logits(vectors)
+        except (RuntimeError, IndexError, ValueError):  # the model's own code needs all logits, or another width
+            return False
+        return found.shape == (2, 1) and torch.allclose(found[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+    @contextlib.contextmanager
+    def _one_row(self, token: int) -> Iterator[None]:
+        """Inside the `with` statement, the output embedding has one row: that of a token."""
+        parameters = self._source.output_module._parameters
+        whole = {name: parameter for name, parameter in parameters.items() if parameter is not None}
+        parameters.update(
+            {name: nn.Parameter(parameter.detach()[token : token + 1], False) for name, parameter in whole.items()}
+        )
+        try:
+            yield
+        finally:
+            parameters.update(whole)
 
     def _output_embedding(self, width: int) -> Tensor:
         """E [vocabulary, d] in float32."""

@@ -53,8 +53,8 @@ class _Pass:
 
 @contextlib.contextmanager
 def tap(
-    model: nn.Module, layers: Sequence[Layer], quantities: Collection[str], on_tensor: OnTensor
-) -> Iterator[Callable[[Tensor], None]]:
+    model: nn.Module, layers: Sequence[Layer], quantities: Collection[str], on_tensor: OnTensor, whole: bool = False
+) -> Iterator[Callable[[Tensor], Any]]:
     """Inside the `with` statement, passes each wanted quantity of each layer to `on_tensor` as soon as it exists.
 
     Args:
@@ -63,8 +63,10 @@ def tap(
         quantities: members of `Quantity`, or their letters in a string, such as "xmyo".
         on_tensor: called with the layer, the quantity and its tensor [sentence, token, .]. The tensor may be the model's
             own memory: use or copy it before `on_tensor` returns.
+        whole: do not stop after the last wanted quantity.
     Yields:
-        A function run(ids): one forward pass over ids [sentence, token] that stops after the last wanted quantity.
+        A function run(ids): one forward pass over ids [sentence, token] that stops after the last wanted quantity and
+        returns None; if it is to be `whole`, it returns what the model returns.
     """
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
     current = _Pass()
@@ -73,13 +75,13 @@ def tap(
         if quantity not in wanted:
             return
         on_tensor(layer, quantity, tensor.reshape(*current.shape, tensor.shape[-1]))
-        if layer is layers[-1] and quantity == wanted[-1]:
+        if layer is layers[-1] and quantity == wanted[-1] and not whole:
             raise _AllSeen
 
-    def run(ids: Tensor) -> None:
+    def run(ids: Tensor) -> Any:
         current.begin(ids)
         with contextlib.suppress(_AllSeen):
-            forward(model, ids)
+            return forward(model, ids)
 
     blocks = {layer.block for layer in layers}
     ahead = [(model.get_submodule(block), _count(block, current)) for block in blocks]

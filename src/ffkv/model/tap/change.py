@@ -1,0 +1,109 @@
+"""Changes memory coefficients while the model runs."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from ffkv.model.anatomy import Layer
+from ffkv.model.experts.record import Change, changed_coefficients, layout_of, shape_of
+from ffkv.model.tap.hooks import BeforeHook, before, hidden_input, replace_hidden_argument
+
+Place = tuple[int, int]  # a layer and a memory, both from 0
+
+
+@contextlib.contextmanager
+def scaled(
+    model: nn.Module, layers: Sequence[Layer], factors: Mapping[Place, float], token: int | None = None
+) -> Iterator[None]:
+    """Inside the `with` statement, some coefficients are multiplied by factors when the second matrix reads them.
+
+    All that comes after the second matrix, a norm too, works on what it then returns. A tap inside the statement reads the
+    changed coefficients.
+
+    Args:
+        model: a proven model whose experts keep records (`record_experts`). It may run on one sentence at a time.
+        layers: all layers of the model.
+        factors: the factor of each memory that changes. A layer that runs several times changes in its own repeat only.
+        token: the only token at which they change, as a position in the sentence; None: every token.
+    """
+    repeats: Counter[str] = Counter()  # how often each block has begun in the forward pass that is running
+    hooks: list[tuple[nn.Module, BeforeHook]] = [(model, lambda *_: repeats.clear())]
+    # Several layers may share one bank or one matrix: those of a block that runs several times.
+    changed = [layers[number] for number in sorted({layer for layer, _ in factors})]
+    hooks += [(model.get_submodule(block), _count(block, repeats)) for block in {layer.block for layer in changed}]
+    banks: dict[nn.Module, list[Change]] = {}
+    for layer in changed:
+        ends = accumulate((matrix.memories for matrix in layer.second_matrices), initial=0)
+        for matrix, first in zip(layer.second_matrices, ends, strict=False):
+            inside = {
+                memory - first: factor
+                for (number, memory), factor in factors.items()
+                if number == layer.index and 0 <= memory - first < matrix.memories
+            }
+            module = model.get_submodule(matrix.module)
+            if not inside:
+                continue
+            runs = _in_repeat(layer, repeats)
+            if layout_of(module) is None:
+                hooks.append((module, _scale_input(inside, token, runs)))
+            else:
+                banks.setdefault(module, []).append(_scale_experts(inside, token, shape_of(module)[1], runs))
+    with before(*hooks), contextlib.ExitStack() as stack:
+        for bank, changes in banks.items():
+            stack.enter_context(changed_coefficients(bank, _one_after_the_other(changes)))
+        yield
+
+
+def _count(block: str, repeats: Counter[str]) -> BeforeHook:
+    return lambda *_: repeats.update([block])
+
+
+def _in_repeat(layer: Layer, repeats: Counter[str]) -> Callable[[], bool]:
+    return lambda: repeats[layer.block] == layer.repeat + 1
+
+
+def _scale_input(factors: Mapping[int, float], token: int | None, runs: Callable[[], bool]) -> BeforeHook:
+    """The hook that multiplies columns of what a second matrix reads."""
+
+    def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        if not runs():
+            return None
+        state = hidden_input(args, kwargs)
+        rows = state.reshape(-1, state.shape[-1]).clone()
+        columns = torch.tensor([*factors], device=state.device)
+        rows[_tokens(token), columns] *= torch.tensor([*factors.values()], dtype=state.dtype, device=state.device)
+        return replace_hidden_argument(args, kwargs, rows.view(state.shape))
+
+    return hook
+
+
+def _tokens(token: int | None) -> slice | int:
+    return slice(None) if token is None else token
+
+
+def _scale_experts(factors: Mapping[int, float], token: int | None, units: int, runs: Callable[[], bool]) -> Change:
+    """The change that multiplies coefficients of a bank, by memory of the bank."""
+
+    def change(expert: int, tokens: Tensor, m: Tensor) -> Tensor:
+        own = {memory % units: factor for memory, factor in factors.items() if memory // units == expert}
+        if not own or not runs():
+            return m
+        scale = torch.ones_like(m)
+        for unit, factor in own.items():
+            scale[slice(None) if token is None else tokens == token, unit] = factor
+        return m * scale
+
+    return change
+
+
+def _one_after_the_other(changes: Sequence[Change]) -> Change:
+    def change(expert: int, tokens: Tensor, m: Tensor) -> Tensor:
+        for one in changes:
+            m = one(expert, tokens, m)
+        return m
+
+    return change

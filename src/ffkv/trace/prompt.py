@@ -1,0 +1,109 @@
+"""What the model reads for a prompt: the beginning of every sentence of the corpus, and the prompt's own tokens."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.corpus.encode import replace_surrogates, tokenize
+from ffkv.errors import UserError
+from ffkv.results.run import Run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SUGGESTED = 10  # tokens that a message suggests
+
+
+class Prompt(NamedTuple):
+    """A prompt as the model reads it.
+
+    Attributes:
+        ids: ids of all tokens [token].
+        tokens: see `Trace.tokens`.
+        note: see `Trace.note`.
+    """
+
+    ids: np.ndarray
+    tokens: pd.DataFrame
+    note: str
+
+
+def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prompt:
+    """Encodes a prompt as the corpus encodes a sentence, to the letter: no white space is collapsed, nothing is split.
+
+    Raises:
+        UserError: the prompt is empty, and nothing precedes it; or it does not fit the model's context.
+    """
+    beginning, context = run.corpus("train").bos, run.anatomy.context
+    ids, ends, text = next(tokenize([replace_surrogates(text)], tokenizer, list(beginning)))
+    if not len(ids) and not beginning:
+        raise UserError(
+            f"The prompt is empty, and {run.name} puts no token in front of a text, so the model has nothing to read."
+            " Write a prompt of one token or more."
+        )
+    whole = np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)])
+    if len(whole) > context:
+        inside = f", {len(beginning)} in front of it included" if beginning else ""
+        raise UserError(
+            f"The prompt has {len(whole)} tokens{inside}; {run.anatomy.checkpoint} reads at most {context}."
+        )
+    starts = [0, *ends[:-1].tolist()] if len(ids) else []
+    tokens = pd.DataFrame(
+        {
+            "position": np.arange(len(whole)),
+            "token_id": whole,
+            "token": [run.vocabulary[number] for number in whole.tolist()],
+            "text": [""] * len(beginning) + [text[start:end] for start, end in zip(starts, ends.tolist())],
+            "beginning": np.arange(len(whole)) < len(beginning),
+        }
+    )
+    note = str(run.corpora["train"]["beginning"])
+    if not len(ids):
+        names = " ".join(run.vocabulary[number] for number in beginning)
+        note = f"The prompt is empty: the model reads {names} only, which precedes every sentence."
+    return Prompt(whole, tokens, note)
+
+
+def place(position: int | None, count: int) -> int:
+    """The position of the chosen token among `count` tokens. None: the last one; negative: from the end.
+
+    Raises:
+        UserError: there is no such token.
+    """
+    wanted = -1 if position is None else position
+    if not -count <= wanted < count:
+        raise UserError(
+            f"There is no position {wanted}. The model reads {count} tokens: positions 0 to {count - 1}, or -1 to -{count}"
+            " from the end."
+        )
+    return wanted % count
+
+
+def find_token(run: Run, token: str | int) -> int:
+    """The id of a token, by its text to the letter or by its id.
+
+    Raises:
+        UserError: there is none; or several have this text.
+    """
+    texts = run.vocabulary
+    if not isinstance(token, str):
+        if not 0 <= token < len(texts):
+            raise UserError(f"There is no token {token}. The model has tokens 0 to {len(texts) - 1}.")
+        return int(token)
+    ids = [number for number, text in enumerate(texts) if text == token]
+    if len(ids) == 1:
+        return ids[0]
+    if ids:
+        raise UserError(f"{token!r} is the text of the tokens {', '.join(map(str, ids))}. Name one of them by its id.")
+    wanted = token.strip()
+    similar = [text for text in texts if wanted and text.strip() == wanted]
+    similar = similar or difflib.get_close_matches(token, list(texts), SUGGESTED)
+    advice = f" Similar tokens: {', '.join(map(repr, similar[:SUGGESTED]))}." if similar else ""
+    raise UserError(
+        f"{token!r} is not a token of {run.anatomy.checkpoint}. Blanks count: ' a' and 'a' are two tokens, and longer words"
+        f" are several.{advice}"
+    )

@@ -1,0 +1,205 @@
+"""Traces one prompt, and computes the coefficients of one memory on sentences of the corpus."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ffkv.batching import batches, pad
+from ffkv.errors import UserError
+from ffkv.model.anatomy import Layer
+from ffkv.model.tap.hooks import relative_error
+from ffkv.model.tap.tap import tap
+from ffkv.refinement.cases import classify
+from ffkv.results.memory_name import check_memory, memory_name
+from ffkv.results.memory_statistics import token_texts
+from ffkv.results.run import Run
+from ffkv.trace.changes import read_changes
+from ffkv.trace.contributions import (
+    LayerParts,
+    contribution_table,
+    logit_changes,
+    remainder_table,
+    split_layer,
+)
+from ffkv.trace.model import model_of
+from ffkv.trace.predictions import ByLayer, effect_table, final_table, predict_layers
+from ffkv.trace.prompt import find_token, place, read_prompt
+from ffkv.trace.result import Trace
+from ffkv.trace.states import States, end_with_changes, residual_deviations, run_prompt
+
+
+def trace(
+    run: Run,
+    text: str,
+    *,
+    position: int | None = None,
+    off: Sequence[str] = (),
+    scale: Mapping[str, float] | Sequence[str] = (),
+    everywhere: bool = False,
+    token: str | int | None = None,
+    top: int = 10,
+    memories: int = 20,
+    device: str = "auto",
+) -> Trace:
+    """Runs one prompt through the model of a run, and says which memories made its prediction.
+
+    The model is loaded at the first trace of a run, which verifies that it is the one that was proven, and is kept as long
+    as `run` lives.
+
+    Args:
+        run: a finished run.
+        text: the prompt, to the letter. What precedes every sentence of the corpus precedes it, too.
+        position: the token to look at, as a position in `Trace.tokens`; negative: from the end; None: the last token.
+        off: memories to switch off: names such as "L3.17". Their coefficient becomes 0.
+        scale: memories to scale, with the factor of their coefficient: {"L3.17": 2}, or ["L3.17:2"].
+        everywhere: change them at every token; else at `position` only.
+        token: the next token that contributions are measured on: its text to the letter, or its id. None: the token that
+            the unchanged model predicts.
+        top: number of tokens per prediction.
+        memories: number of memories with the largest size per layer, and of memories with the largest effect on the token's logit.
+            Both are listed.
+        device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
+    Raises:
+        UserError: the prompt is empty, and the model reads nothing in front of a text; it is longer than the context; a
+            position, a memory, a token or a factor does not exist or is malformed; a memory is changed twice; the
+            checkpoint is gone or its weights have changed.
+    """
+    if top < 1 or memories < 0:
+        raise UserError(
+            f"top is {top} and memories is {memories}. Ask for 1 token or more, and for 0 memories or more."
+        )
+    layers, vocabulary = run.anatomy.layers, run.vocabulary
+    factors = read_changes(off, scale, run.anatomy)
+    chosen = None if token is None else find_token(run, token)
+    model = model_of(run, device)
+    prompt = read_prompt(run, model.tokenizer, text)
+    at, top = place(position, len(prompt.ids)), min(top, len(vocabulary))
+    ids, last = torch.from_numpy(prompt.ids)[None].to(model.loaded.device), layers[-1]
+    read_as = None if last.readout_block else last.index
+
+    states = run_prompt(model.loaded, ids, at)
+    logits = model.head.logits(states.end[None], read_as)[0]
+    predicted = final_table(logits, int(logits.argmax()) if chosen is None else chosen, top, vocabulary)
+    chosen = int(predicted["token_id"][0]) if chosen is None else chosen
+    by_layer = predict_layers(model.head, states, top)
+
+    gradient = model.head.token_gradient(states.end, chosen, read_as)
+    parts = [split_layer(model, layer, states, at, gradient, memories) for layer in layers]
+    changes = logit_changes(model.head, states.end, parts, chosen, read_as)
+    sums = pd.DataFrame(
+        {
+            "layer": range(len(layers)),
+            "memories": [part.deviation for part in parts],
+            "residual": residual_deviations(model.loaded, states),
+        }
+    )
+    logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
+    effect, divergence = None, None
+    if factors:
+        end = end_with_changes(model.loaded, ids, at, factors, everywhere)
+        after = model.head.logits(end[None], read_as)[0]
+        effect, divergence = effect_table(logits, after, chosen, top, vocabulary)
+    return Trace(
+        run=run.name,
+        text=text,
+        note=prompt.note,
+        position=at,
+        token_id=chosen,
+        token=vocabulary[chosen],
+        changes={memory_name(*changed): factor for changed, factor in factors.items()},
+        everywhere=everywhere,
+        tokens=prompt.tokens,
+        predictions=by_layer.table(vocabulary),
+        final=predicted,
+        layers=_layer_table(states, by_layer, parts, changes, at, vocabulary),
+        contributions=contribution_table(parts, changes, _value_predictions(run, parts)),
+        remainders=remainder_table(parts, changes),
+        sums=sums,
+        logits_deviation=logits_deviation,
+        deviation=max(logits_deviation, *sums["memories"], *sums["residual"]),
+        effect=effect,
+        divergence=divergence,
+    )
+
+
+def _value_predictions(run: Run, parts: list[LayerParts]) -> pd.DataFrame:
+    """top_token and top_probability of the values of the listed memories, from the run's table."""
+    offsets = run.anatomy.layer_offset
+    rows = np.concatenate([offset + part.listed.cpu().numpy() for offset, part in zip(offsets, parts)])
+    found = run.values_by_memory.iloc[rows]
+    return found.assign(top_token=token_texts(found["top_token"], run.vocabulary))[["top_token", "top_probability"]]
+
+
+def _layer_table(
+    states: States,
+    by_layer: ByLayer,
+    parts: list[LayerParts],
+    changes: list[Tensor],
+    position: int,
+    vocabulary: Sequence[str],
+) -> pd.DataFrame:
+    """`Trace.layers`."""
+    top_r, top_y, top_o = by_layer.ids[:, :, position, 0].T
+    vectors = [(o[position] - y[position], y[position], o[position]) for y, o in zip(states.y, states.o)]
+    norms = [[float(vector.norm()) for vector in column] for column in zip(*vectors)]
+    return pd.DataFrame(
+        {
+            "layer": range(len(parts)),
+            "case": classify(top_r, top_y, top_o),
+            "top_residual": token_texts(top_r, vocabulary),
+            "top_ffn": token_texts(top_y, vocabulary),
+            "top_output": token_texts(top_o, vocabulary),
+            "norm_residual": norms[0],
+            "norm_ffn": norms[1],
+            "norm_output": norms[2],
+            "factor": [float(s) for s in states.s],
+            "logit": [float(change[-1]) for change in changes],
+            "active": [int((m > 0).sum()) for m in states.m],
+            "nonzero": [int((m != 0).sum()) for m in states.m],
+            "listed": [len(part.listed) for part in parts],
+            "listed_share": [float(part.size.double().sum()) / (part.all_sizes or np.nan) for part in parts],
+        }
+    )
+
+
+def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], device: str = "auto") -> list[np.ndarray]:
+    """The coefficient of one memory on every token of some train sentences.
+
+    It is the coefficient of the prefix that ends at the token: later tokens do not change it. Each forward pass ends after
+    the layer. The model is kept as in `trace`.
+
+    Args:
+        run: a finished run.
+        layer: the layer, from 0.
+        memory: the memory in its layer, from 0.
+        sentences: numbers of sentences of the train split.
+        device: as in `trace`.
+    Returns:
+        Per sentence the coefficients of its tokens, without those in front of it, float32 [sentence][token]. A stored
+        trigger example of (sentence, position) has the coefficient at token `position` - 1, up to rounding: a batch of
+        another shape adds in another order.
+    Raises:
+        UserError: there is no such memory or sentence; or the checkpoint is gone or its weights have changed.
+    """
+    check_memory(layer, memory, [each.memories for each in run.anatomy.layers])
+    corpus, found = run.corpus("train"), [np.zeros(0, np.float32)] * len(sentences)
+    for sentence in sentences:
+        if not 0 <= sentence < len(corpus):
+            raise UserError(f"There is no sentence {sentence}. The train split has sentences 0 to {len(corpus) - 1}.")
+    loaded = model_of(run, device).loaded
+    rows = [np.concatenate([np.asarray(corpus.bos, np.int64), corpus.ids(sentence)]) for sentence in sentences]
+    lengths = np.array([len(row) for row in rows], np.int64)
+    numbers = np.zeros(0, np.int64)  # of the rows in the batch that is being run
+
+    def on_tensor(at: Layer, quantity: str, m: Tensor) -> None:
+        column = m[..., memory].float().cpu().numpy()
+        for line, number in zip(column, numbers.tolist()):
+            found[number] = line[len(corpus.bos) : lengths[number]].copy()
+
+    with tap(loaded.model, [run.anatomy.layers[layer]], "m", on_tensor) as forward:
+        for numbers in batches(lengths, run.settings.activations.batch_tokens):
+            forward(pad([rows[number] for number in numbers], loaded.device))
+    return found

@@ -1,0 +1,146 @@
+"""Traces against brute force: sums, probabilities, and what the tables say of the model."""
+
+import numpy as np
+import pytest
+import torch
+
+from ffkv.model.checkpoint.load import load
+from ffkv.model.discover.prove import observe
+from ffkv.model.head.head_file import load_head
+from ffkv.model.tap.hooks import forward
+from ffkv.model.values_file import read_values
+from ffkv.refinement.cases import classify
+
+KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
+PROMPT = "w5 w6 w7 w8 w9 w10"
+ROUNDING = {"rtol": 1e-4, "atol": 1e-5}  # float32, in sums of some dozen terms
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """The models of the runs, loaded apart from those of the traces."""
+    made = {}
+
+    def get(run):
+        if run.folder not in made:
+            made[run.folder] = load(run.folder / "model", "cpu")
+        return made[run.folder]
+
+    return get
+
+
+def ids_of(trace) -> torch.Tensor:
+    return torch.tensor(trace.tokens["token_id"].to_numpy())[None]
+
+
+def own_probabilities(model, ids, position=-1) -> np.ndarray:
+    return forward(model, ids).logits[0, position].double().softmax(-1).numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_parts_add_up(traced, kind):
+    run = traced(kind)
+    trace = run.trace(PROMPT, memories=3, device="cpu")
+    assert trace.deviation < 1e-4  # the tolerance of the proof for float32
+    assert trace.deviation == max(trace.logits_deviation, trace.sums["memories"].max(), trace.sums["residual"].max())
+    for layer in trace.layers.itertuples():
+        listed = trace.contributions.query("layer == @layer.layer")
+        rest = trace.remainders.query("layer == @layer.layer")
+        assert listed["share"].sum() + rest["share"].sum() == pytest.approx(1, abs=1e-4)
+        assert len(listed) == layer.listed and 3 <= layer.listed <= 6
+        assert rest["memories"].tolist() == [layer.nonzero - layer.listed, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_contributions_are_those_of_the_stored_values(traced, loaded, kind):
+    """With all memories listed, coefficients times the values of values.h5 make the FF output that a tap reads."""
+    run = traced(kind)
+    position = 3
+    trace = run.trace(PROMPT, position=position, memories=1000, device="cpu")
+    states = observe(loaded(run).model, run.anatomy.layers, ids_of(trace))
+    assert (trace.remainders.query("part == 'other memories'")["memories"] == 0).all()
+    for layer in run.anatomy.layers:
+        v = read_values(run.folder / "values.h5").of(layer.index).value
+        listed = trace.contributions.query("layer == @layer.index")
+        factor = states[layer.index].get("s", torch.ones(1, len(trace.tokens), 1))[0, position].item()
+        assert trace.layers["factor"][layer.index] == pytest.approx(factor, rel=1e-5)
+        m = np.zeros(layer.memories, np.float32)
+        m[listed["memory"]] = listed["coefficient"]
+        np.testing.assert_allclose(m, states[layer.index]["m"][0, position], **ROUNDING)
+        sizes = factor * np.abs(m) * np.linalg.norm(v, axis=1)
+        np.testing.assert_allclose(listed["size"], sizes[listed["memory"]], **ROUNDING)
+        assert listed["size"].is_monotonic_decreasing
+        y = states[layer.index]["y"][0, position].numpy()
+        shares = factor * (m[:, None] * v) @ y / (y @ y)
+        np.testing.assert_allclose(listed["share"], shares[listed["memory"]], rtol=1e-3, atol=1e-4)
+        assert trace.layers["listed_share"][layer.index] == pytest.approx(1)
+        assert trace.layers["active"][layer.index] == (m > 0).sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_are_those_of_the_head_and_the_final_one_is_the_models_own(traced, loaded, kind):
+    run = traced(kind)
+    trace = run.trace(PROMPT, position=4, top=5, device="cpu")
+    head = load_head(run.folder / "model", "cpu")
+    states = observe(loaded(run).model, run.anatomy.layers, ids_of(trace))
+    tops = {}
+    for layer, state in enumerate(states):
+        vectors = {"residual": state["o"] - state["y"], "ffn": state["y"], "output": state["o"]}
+        for point, vector in vectors.items():
+            p = head.logits(vector[0], layer).double().softmax(-1)
+            found = trace.predictions.query("layer == @layer and point == @point")
+            assert found[["position", "rank"]].to_numpy().tolist() == [[t, r] for t in range(len(p)) for r in range(5)]
+            np.testing.assert_allclose(found["probability"].to_numpy().reshape(-1, 5), p.topk(5).values, **ROUNDING)
+            np.testing.assert_allclose(
+                p.gather(1, torch.tensor(found["token_id"].to_numpy().reshape(-1, 5))), p.topk(5).values, **ROUNDING
+            )
+            tops[layer, point] = found.query("position == 4 and rank == 0")["token_id"].to_numpy()
+        case = classify(*(tops[layer, point] for point in ("residual", "ffn", "output")))
+        assert trace.layers["case"][layer] == case[0]
+        lengths = [vector[0, 4].norm().item() for vector in vectors.values()]
+        found = trace.layers.loc[layer, ["norm_residual", "norm_ffn", "norm_output"]].tolist()
+        np.testing.assert_allclose(found, lengths, rtol=1e-5)
+    own = own_probabilities(loaded(run).model, ids_of(trace), 4)
+    np.testing.assert_allclose(trace.final["probability"], own[trace.final["token_id"]], **ROUNDING)
+    assert trace.final["rank"].tolist() == [0, 1, 2, 3, 4]
+    assert (trace.token_id, trace.token) == (own.argmax(), run.vocabulary[own.argmax()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_logit_of_a_contribution_is_what_the_head_loses_without_it(traced, loaded, kind):
+    run = traced(kind)
+    token = 7
+    trace = run.trace(PROMPT, token=token, memories=2, device="cpu")
+    head, last = load_head(run.folder / "model", "cpu"), run.anatomy.layers[-1]
+    end = observe(loaded(run).model, run.anatomy.layers, ids_of(trace))[-1]["o"][0, -1]
+    assert not last.readout_block
+    values = read_values(run.folder / "values.h5")
+    whole = head.logits(end[None], last.index)[0, token]
+    for row in trace.contributions.itertuples():
+        v = torch.from_numpy(values.of(row.layer).value[row.memory])
+        without = end - trace.layers["factor"][row.layer] * row.coefficient * v
+        expected = whole - head.logits(without[None], last.index)[0, token]
+        assert row.logit == pytest.approx(expected.item(), rel=1e-3, abs=1e-4)
+        stored = run.values_by_memory.query("layer == @row.layer and memory == @row.memory").iloc[0]
+        assert row.top_token == run.vocabulary[stored["top_token"]]
+        assert row.top_probability == pytest.approx(stored["top_probability"])
+
+
+def test_a_head_without_a_norm_gives_the_product_of_coefficient_value_and_embedding(traced):
+    """The definition of DESIGN for a linear head: m_i (e_w · v_i)."""
+    run = traced("fairseq")
+    assert not run.anatomy.final_norm
+
+
+def test_the_listed_memories_are_those_of_largest_size_and_of_largest_effect(traced):
+    run = traced("gpt2")
+    everything = run.trace(PROMPT, memories=1000, device="cpu").contributions
+    trace = run.trace(PROMPT, memories=2, device="cpu")
+    for layer, listed in trace.contributions.groupby("layer"):
+        own = everything.query("layer == @layer")
+        largest = set(own.nlargest(2, "size")["name"])
+        assert largest <= set(listed["name"]) and len(listed) <= 4
+        # What is listed beside them moves the logit more than memories that are not listed do.
+        extra = listed[~listed["name"].isin(largest)]["logit"].abs()
+        left = own[~own["name"].isin(listed["name"])]["logit"].abs()
+        assert extra.empty or extra.max() >= left.median()
