@@ -55,7 +55,7 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
     def go(request: Request) -> Response:
         held = _held(shelf, request)
         try:
-            return page_search.go(held, request.query_params.get("memory", ""))
+            return page_search.go(held, request.query_params.get("q", ""))
         except UserError as error:
             raise NoSuch(str(error)) from error
 

@@ -70,12 +70,13 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
     """
     corpus = held.run.corpus("train")
     text, start, pieces = corpus.texts[sentence], 0, []
+    focus = min(position, len(m)) - 1  # Tab leads to the last token of the trigger example, arrows to the others
     for place, value in enumerate(m.tolist()):
         end = corpus.character(sentence, place + 1)
         after = " after" if place >= position else " last" if place == position - 1 else ""
         pieces.append(
-            Markup('<span class="t {}{}" title="{}">{}</span>').format(
-                drawing.step(value, largest), after, drawing.told(value), visible(text[start:end])
+            Markup('<span class="t {}{}" tabindex="{}" title="{}">{}</span>').format(
+                drawing.step(value, largest), after, 0 if place == focus else -1, drawing.told(value), visible(text[start:end])
             )
         )
         start = end

@@ -16,7 +16,7 @@ from ffkv.explorer.pages import LIVE, render
 from ffkv.explorer.shelf import Held
 from ffkv.files.checksums import Damaged
 from ffkv.files.provenance import Foreign
-from ffkv.results.memory_name import check_memory, parse_memory_name
+from ffkv.results.memory_name import NAME, check_memory, parse_memory_name
 from ffkv.results.search import Found
 
 PER_PAGE = 50
@@ -183,8 +183,14 @@ def _safe(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def go(held: Held, name: str) -> Response:
-    """Sends to the page of a memory by its name."""
-    layer, index = parse_memory_name(name)
+def go(held: Held, text: str) -> Response:
+    """Sends to the page of a memory by its name, or to a search for a token.
+
+    Raises:
+        UserError: the text is the name of a memory that the run does not have.
+    """
+    if not NAME.fullmatch(text.strip()):
+        return RedirectResponse(LIVE.memories(held, promotes=text), 303)
+    layer, index = parse_memory_name(text)
     check_memory(layer, index, [each.memories for each in held.run.anatomy.layers])
     return RedirectResponse(LIVE.memory(held, layer, index), 303)
