@@ -6,7 +6,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ffkv.report.text import signed
-from ffkv.results.text import number, percent
+from ffkv.results.text import number
 
 STEPS = 8  # of the scale on each side of zero
 
@@ -50,30 +50,25 @@ def signed_bar(value: float, largest: float) -> Markup:
 def histogram(lows: Iterable[float], counts: Iterable[int]) -> Markup:
     """The histogram of a coefficient with logarithmic heights and a word for each bin, which is read out."""
     lows, counts = list(lows), list(counts)
+    shown = max((place for place, count in enumerate(counts) if count), default=0) + 1
     tallest = max(np.log1p(max(counts)), 1)
     parts, told = [], []
-    for place, (low, count) in enumerate(zip(lows, counts)):
+    for place, (low, count) in enumerate(zip(lows[:shown], counts)):
         height = 70 * float(np.log1p(count)) / tallest
-        name = "≤ 0" if low < 0 else f"from {number(low)}" if low else "to " + number(lows[place + 1])
-        label = name.removeprefix("from ").removeprefix("to ").replace("≤ 0", "≤ 0")
+        label = "≤ 0" if low < 0 else f"{low:.3g}"
         parts.append(
             Markup(
-                '<g><title>{}: {} prefixes</title><rect x="{}" y="{:.1f}" width="34" height="{:.1f}" class="{}"/>'
-                '<text x="{}" y="88">{}</text></g>'
-            ).format(name, number(count), 40 * place, 74 - height, height, "rests" if low < 0 else "fires", 40 * place + 17, label)
+                '<g><title>{}: {} prefixes</title><rect x="{}" y="{:.1f}" width="36" height="{:.1f}" class="{}"/>'
+                '<text x="{}" y="87">{}</text></g>'
+            ).format(label, number(count), 40 * place, 74 - height, height, "rests" if low < 0 else "fires", 40 * place + 18, label)
         )
-        told.append(f"{name}: {number(count)}")
-    label = "Prefixes by coefficient. " + "; ".join(told)
+        told.append(f"{label}: {number(count)}")
+    label = "Prefixes by coefficient, each bin by its lower end. " + "; ".join(told)
     return Markup('<svg class="histogram" role="img" aria-label="{}" viewBox="0 0 {} 92">{}</svg>').format(
-        label, 40 * len(lows), Markup("").join(parts)
+        label, 40 * max(shown, 8), Markup("").join(parts)
     )
 
 
 def told(value: float) -> str:
     """A coefficient in words for a screen reader and for a tip."""
     return f"coefficient {signed(float(value))}"
-
-
-def share(value: float) -> str:
-    """A share in words."""
-    return percent(value)

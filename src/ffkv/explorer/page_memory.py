@@ -14,7 +14,7 @@ from ffkv.explorer import drawing
 from ffkv.explorer.examples import strengths
 from ffkv.explorer.pages import LIVE, Live, python_of, render, write
 from ffkv.explorer.shelf import Held, Shelf
-from ffkv.report.cards import Card, make_card
+from ffkv.report.cards import PATTERNS_PER_CARD, Card, make_card
 from ffkv.results.memory import Memory
 from ffkv.results.memory_name import memory_name
 from ffkv.results.text import visible
@@ -22,7 +22,7 @@ from ffkv.results.text import visible
 EXAMPLES = 10  # trigger examples per sign that the page shows at first
 PREDICTIONS = 20
 SIMILAR = 10
-COLOURS_AT_A_TIME = 50  # sentences; each takes a forward pass
+BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
 SIDES = {"positive": "triggers", "negative": "negative_triggers"}
 
 
@@ -46,10 +46,8 @@ def side_of(held: Held, memory: Memory, name: str, all_of_them: bool, colours: l
     """The trigger examples of one sign. `colours`: the coefficients of the tokens of each shown sentence, or None."""
     every = getattr(memory, SIDES[name])
     rows = every if all_of_them else every.head(EXAMPLES)
-    numbers: list[list[int]] = [
-        [place for place, ranks in enumerate(memory.patterns["ranks"], 1) if rank in ranks] if name == "positive" else []
-        for rank in rows["rank"]
-    ]
+    patterns = [set(ranks) for ranks in memory.patterns["ranks"].head(PATTERNS_PER_CARD)] if name == "positive" else []
+    numbers = [[place for place, ranks in enumerate(patterns, 1) if rank in ranks] for rank in rows["rank"]]
     coloured: list[Any] = [None] * len(rows)
     if colours is not None:
         largest = max((float(np.abs(each).max(initial=0)) for each in colours), default=0.0)
@@ -57,7 +55,8 @@ def side_of(held: Held, memory: Memory, name: str, all_of_them: bool, colours: l
             colour_sentence(held, int(sentence), int(position), m, largest)
             for sentence, position, m in zip(rows["sentence"], rows["position"], colours)
         ]
-    return Side(name, rows.assign(numbers=numbers, coloured=coloured), len(every))
+    shown = {"numbers": numbers, "coloured": pd.Series(coloured, rows.index, object)}  # pandas would make texts of markup
+    return Side(name, rows.assign(**shown), len(every))
 
 
 def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, largest: float) -> Markup:
@@ -69,18 +68,24 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
         largest: the coefficient, without sign, at the end of the scale.
     """
     corpus = held.run.corpus("train")
-    text, start, pieces = corpus.texts[sentence], 0, []
+    text, first = corpus.texts[sentence], max(0, position - BEFORE)
+    until = min(len(m), position + AFTER)
     focus = min(position, len(m)) - 1  # Tab leads to the last token of the trigger example, arrows to the others
-    for place, value in enumerate(m.tolist()):
+    start, pieces = corpus.character(sentence, first), ["…"] if first else []
+    for place in range(first, until):
         end = corpus.character(sentence, place + 1)
         after = " after" if place >= position else " last" if place == position - 1 else ""
         pieces.append(
             Markup('<span class="t {}{}" tabindex="{}" title="{}">{}</span>').format(
-                drawing.step(value, largest), after, 0 if place == focus else -1, drawing.told(value), visible(text[start:end])
+                drawing.step(m[place], largest),
+                after,
+                0 if place == focus else -1,
+                drawing.told(m[place]),
+                visible(text[start:end]),
             )
         )
         start = end
-    return Markup("").join(pieces)
+    return Markup("").join([*pieces, "…"] if until < len(m) else pieces)
 
 
 def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, all_of_them: bool) -> list[np.ndarray]:

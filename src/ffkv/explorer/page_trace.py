@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # needs torch, which takes seconds to import
 
 LONGEST = 20_000  # characters of a prompt
 POINTS = {"output": "block output", "residual": "residual", "ffn": "FF output"}
-FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point")
+FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort")
 
 
 class Busy(UserError):
@@ -111,7 +111,8 @@ def _page(
             "map": _map(found, point),
             "here": _here(found),
             "layers": found.layers.to_dict("records"),
-            "by_layer": _by_layer(found),
+            "sort": asked.get("sort", ""),
+            "by_layer": _by_layer(found, asked.get("sort") == "logit"),
             "deviations": found.sums.to_dict("records"),
             "without": lambda name: _changed(found, name, None),
             "with_off": lambda name: _changed(found, name, 0.0),
@@ -138,12 +139,17 @@ def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
     ]
 
 
-def _by_layer(found: "Trace") -> dict[int, dict[str, Any]]:
-    """Per layer the listed memories, the rest, and their sum: shares of a layer add up to 1."""
+def _by_layer(found: "Trace", by_logit: bool) -> dict[int, dict[str, Any]]:
+    """Per layer the listed memories, the rest, and their sum: shares of a layer add up to 1.
+
+    by_logit: the memories that change the chosen token's logit most come first; else those with the largest size.
+    """
     by_layer = {}
     for layer in found.layers["layer"]:
         rows = found.contributions[found.contributions["layer"] == layer]
         rest = found.remainders[found.remainders["layer"] == layer]
+        if by_logit:
+            rows = rows.sort_values("logit", key=abs, ascending=False, kind="stable")
         largest = pd.concat([rows["logit"], rest["logit"]]).abs().max()
         by_layer[int(layer)] = {
             "rows": rows.to_dict("records"),

@@ -115,6 +115,7 @@ def open_shelf(folders: Sequence[Path]) -> Shelf:
     runs: dict[str, Held] = {}
     for folder in folders:
         run = open(folder)
+        run.keep_open()
         name, number = run.name, 1
         while name in runs:
             number += 1

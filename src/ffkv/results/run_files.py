@@ -2,8 +2,9 @@
 
 import functools
 import json
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +58,9 @@ class RunFiles:
         self.folder, self.settings, self.anatomy = folder, settings, anatomy
         self._corpora_read: dict[str, Corpus] = {}
         self._kept_tokens: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._kept_files: dict[Path, h5py.File] | None = None
+        self._tables_kept: dict[str, tuple[pd.DataFrame, dict[tuple[int, int], np.ndarray]]] = {}
+        self._opening, self._stack = threading.Lock(), ExitStack()
 
     @property
     def name(self) -> str:
@@ -111,22 +115,42 @@ class RunFiles:
         """The hashes of the run's model, tokenizer and corpus, which files of this split must share."""
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
+    def keep_open(self) -> None:
+        """Keeps from now on the files of memories open and the tables of memories in memory, for whoever asks all day.
+
+        Files are then checked once, when they are opened.
+        """
+        self._kept_files = {}
+
+    @contextmanager
+    def _open(self, name: str, kind: str, belongs_to: Mapping[str, Any]) -> Iterator[h5py.File]:
+        """A file of the run as `hdf5.open` gives it; one that is kept open if `keep_open` was called."""
+        path = self.folder / name
+        if self._kept_files is None:
+            with hdf5.open(path, kind, belongs_to) as file:
+                yield file
+            return
+        with self._opening:
+            if path not in self._kept_files:
+                self._kept_files[path] = self._stack.enter_context(hdf5.open(path, kind, belongs_to))
+        with hdf5.reading(path):
+            yield self._kept_files[path]
+
     def open_triggers(self) -> AbstractContextManager[h5py.File]:
         """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked."""
-        return hdf5.open(self.folder / "triggers.h5", "triggers", self.identity("train"))
+        return self._open("triggers.h5", "triggers", self.identity("train"))
 
     def open_projections(self, layer_group: int) -> AbstractContextManager[h5py.File]:
         """The projections of the values of one layer group, open for reading, after their model was checked."""
-        path = self.folder / "values" / "projections" / f"{layer_group}.h5"
-        return hdf5.open(path, "projections", self.anatomy.identity)
+        return self._open(f"values/projections/{layer_group}.h5", "projections", self.anatomy.identity)
 
     def open_values(self) -> AbstractContextManager[h5py.File]:
         """`values.h5`, open for reading, after its model was checked."""
-        return hdf5.open(self.folder / "values.h5", "values", self.anatomy.identity)
+        return self._open("values.h5", "values", self.anatomy.identity)
 
     def open_sampled_prefixes(self) -> AbstractContextManager[h5py.File]:
         """`sampled_prefixes.h5`, open for reading, after its model, tokenizer and corpus were checked."""
-        return hdf5.open(self.folder / "sampled_prefixes.h5", "sampled prefixes", self.identity("validation"))
+        return self._open("sampled_prefixes.h5", "sampled prefixes", self.identity("validation"))
 
     # What searches ask for again and again. It is read once.
 
@@ -181,6 +205,14 @@ class RunFiles:
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
         return tables.read_all(paths, self.identity(SPLIT_OF[Path(name).parts[0]]))
 
+    def _kept_details(self, name: str) -> tuple[pd.DataFrame, dict[tuple[int, int], np.ndarray]]:
+        """A large table in memory, and where the rows of each memory are in it."""
+        with self._opening:
+            if name not in self._tables_kept:
+                table = self.details(name)
+                self._tables_kept[name] = table, table.groupby(["layer", "memory"]).indices
+            return self._tables_kept[name]
+
     @functools.cached_property
     def values_by_memory(self) -> pd.DataFrame:
         """The table `values/by_memory` of all layers, in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i)."""
@@ -198,7 +230,10 @@ class RunFiles:
         return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)
 
     def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
-        """The rows of one memory in a large table, `name` as in `details`. Only these are read."""
+        """The rows of one memory in a large table, `name` as in `details`. Only these are read, unless `keep_open` was called."""
+        if self._kept_files is not None:
+            table, places = self._kept_details(name)
+            return table.iloc[places.get((layer, memory), slice(0))].reset_index(drop=True)
         path = self.folder / name / f"{self.layer_group(layer)}.parquet"
         verify_sum(path)
         try:

@@ -18,7 +18,8 @@ def visible(text: str) -> Markup:
     Control characters, marks that reverse the writing direction and blanks other than the plain one become escapes such
     as `\\u202e`. The escapes are marked, so that nobody takes them for the text's own characters.
     """
-    return Markup("<bdi>{}</bdi>").format(Markup("").join(map(_visible_character, text)))
+    shown = text if text.isprintable() else Markup("").join(map(_visible_character, text))
+    return Markup("<bdi>{}</bdi>").format(shown)
 
 
 def token(text: str) -> Markup:
