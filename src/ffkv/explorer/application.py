@@ -72,7 +72,12 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         return page_trace.trace(_held(shelf, request), shelf, request.query_params)
 
     def compare(request: Request) -> Response:
-        return page_compare.compare(shelf, *(request.query_params.get(name, "") for name in ("a", "b", "memory")))
+        a, b, name = (request.query_params.get(each, "") for each in ("a", "b", "memory"))
+        try:
+            runs = [shelf.run(a or next(iter(shelf.runs))), shelf.run(b or [*shelf.runs][-1])]
+        except UserError as error:
+            raise NoSuch(str(error)) from error
+        return page_compare.compare(list(shelf.runs), runs, name)
 
     def static_file(request: Request) -> Response:
         name = request.path_params["name"]

@@ -5,21 +5,21 @@ from starlette.responses import HTMLResponse
 from ffkv.errors import UserError
 from ffkv.explorer.pages import LIVE, render
 from ffkv.explorer.page_memory import values
-from ffkv.explorer.shelf import Shelf
+from ffkv.explorer.shelf import Held
 from ffkv.results.memory_name import check_memory, parse_memory_name
 
 
-def compare(shelf: Shelf, a: str, b: str, name: str) -> HTMLResponse:
-    """The page of two runs. `a`, `b`: names of open runs; `name`: of a memory.
+def compare(names: list[str], runs: list[Held], name: str) -> HTMLResponse:
+    """The page of two runs.
 
     Memory L3.17 is the same unit in two runs of one model: at another training step or on another corpus. In models of
     another size or seed it is not.
 
-    Raises:
-        UserError: a run is not open, or one of them has no such memory.
+    Args:
+        names: the names of all open runs.
+        runs: the two.
+        name: of a memory.
     """
-    names = list(shelf.runs)
-    runs = [shelf.run(a or names[0]), shelf.run(b or names[-1])]
     columns, problem = [], ""
     try:
         layer, index = parse_memory_name(name or "L0.0")

@@ -63,7 +63,7 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
     """A sentence whose tokens have the colour of the memory's coefficient; the value is told on focus and hover.
 
     Args:
-        sentence, position: the trigger example. Its last token has a border, and what follows is paler.
+        sentence, position: the trigger example. Its last token has a border, and what follows is smaller.
         m: the coefficient on each token of the sentence [token].
         largest: the coefficient, without sign, at the end of the scale.
     """

@@ -91,10 +91,10 @@ def _decimal(name: str, text: str) -> float:
 def memories(held: Held, query: Mapping[str, str]) -> Response:
     """The page of a search, or its list as JSON or CSV."""
     problem, found, question = "", None, None
+    held.prepare()
     try:
         question = Question(query)
         page = _whole("page", query.get("page", "") or "1")
-        held.prepare()
         found = held.run.find(**question.options)
     except (Damaged, Foreign):
         raise
