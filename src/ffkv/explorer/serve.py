@@ -1,6 +1,8 @@
 """Where the explorer listens: a port of 127.0.0.1, or a Unix socket in a folder that nobody else may enter."""
 
+import atexit
 import os
+import shutil
 import socket
 import stat
 import sys
@@ -121,10 +123,17 @@ def has_display() -> bool:
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def open_browser(address: str) -> None:
-    """Opens a browser at an address with a secret. The secret stands in a file of the user's, not in an argument, which
-    every user of the machine can read."""
-    place = Path(tempfile.mkdtemp(prefix="ffkv-explore-"), "open.html")
-    place.touch(mode=0o600)
-    place.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={address}"><a href="{address}">ffkv</a>')
-    threading.Thread(target=webbrowser.open, args=(place.as_uri(),), daemon=True).start()
+def open_browser(address: str) -> threading.Thread:
+    """Opens a browser at an address with a secret, in a thread.
+
+    The secret stands in a file of the user's, not in an argument of the browser, which every user of the machine can read.
+    """
+    folder = tempfile.mkdtemp(prefix="ffkv-explore-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = Path(folder, "open.html")
+    file.touch(mode=0o600)
+    link = f'<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">The explorer</a>'
+    file.write_text(f"<!DOCTYPE html>{link}")
+    thread = threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True)
+    thread.start()
+    return thread
