@@ -34,8 +34,8 @@ def bar(share: float) -> Markup:
     width = 100 * min(1.0, max(0.0, float(share))) if np.isfinite(share) else 0
     return Markup(
         '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect width="{:.2f}" height="10"/></svg>'
-    ).format(width)
+        f'<rect width="{width:.2f}" height="10"/></svg>'
+    )
 
 
 def signed_bar(value: float, largest: float) -> Markup:

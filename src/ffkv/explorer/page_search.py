@@ -116,7 +116,7 @@ def _page(
         problem, page = f"There is no page {page}. The list has pages 1 to {pages}.", min(max(page, 1), pages)
     rows = found.table((page - 1) * PER_PAGE, page * PER_PAGE) if found is not None else pd.DataFrame()
     asked = question.asked if question else {name: value for name, value in query.items() if name in TEXTS}
-    statistics = held.run.find().statistics
+    statistics = (found or held.run.find()).statistics
     return render(
         "memories.html",
         held=held,

@@ -1,6 +1,7 @@
 """The open runs, and what the explorer keeps in memory of each."""
 
 import contextlib
+import functools
 import hashlib
 import threading
 from collections import OrderedDict
@@ -54,6 +55,7 @@ class Held:
         run: the run.
         name: its name in addresses.
         lock: held while an index of the run is made, so that it is made once.
+        prepared: whether all indexes are made.
         samples: coefficients of sampled prefixes, by layer.
         colours: coefficients of all tokens of the trigger examples, by memory.
         similar: similar memories, by memory.
@@ -62,11 +64,12 @@ class Held:
     run: Run
     name: str
     lock: threading.Lock = field(default_factory=threading.Lock)
+    prepared: bool = False
     samples: Recent = field(default_factory=lambda: Recent(2**26, lambda sample: sample.m.nbytes))
     colours: Recent = field(default_factory=lambda: Recent(64))
     similar: Recent = field(default_factory=lambda: Recent(256))
 
-    @property
+    @functools.cached_property
     def hashes(self) -> dict[str, str]:
         """Which model, corpus and settings the run's numbers are of, by short hashes."""
         settings = hashlib.sha256(self.run.settings.model_dump_json().encode()).hexdigest()
@@ -82,10 +85,12 @@ class Held:
     def prepare(self) -> None:
         """Makes what search needs. Whoever asks meanwhile waits."""
         with self.lock:
-            self.run.find()
-            self.run.kept_tokens("top")
-            self.run.trigger_places  # noqa: B018
-            self.run.trigger_patterns  # noqa: B018
+            if not self.prepared:
+                self.run.find()
+                self.run.kept_tokens("top")
+                self.run.trigger_places  # noqa: B018
+                self.run.trigger_patterns  # noqa: B018
+                self.prepared = True
 
 
 @dataclass

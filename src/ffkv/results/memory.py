@@ -140,24 +140,34 @@ class Memory:
         return self._predictions("bottom", count)
 
     def _predictions(self, end: str, count: int) -> pd.DataFrame:
+        kept = self._kept_predictions[end]
+        if not 0 < count <= len(kept):
+            raise UserError(
+                f"The run stores {len(kept)} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to"
+                f" {len(kept)}, or set values.top_tokens and run the workflow again."
+            )
+        return kept.head(count).copy()
+
+    @functools.cached_property
+    def _kept_predictions(self) -> dict[str, pd.DataFrame]:
+        """The tokens that the run stores at each end of the value."""
         with self._files.open_projections(self._files.layer_group(self.layer)) as file:
             row = self._projection_row(file["layer"], file["memory"])
-            kept = file[f"{end}_token"].shape[1]
-            if not 0 < count <= kept:
-                raise UserError(
-                    f"The run stores {kept} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to {kept},"
-                    " or set values.top_tokens and run the workflow again."
-                )
-            ids = file[f"{end}_token"][row, :count]
-            log_probability = file[f"{end}_log_probability"][row, :count].astype(float)
-        return pd.DataFrame(
-            {
-                "token": token_texts(ids, self._files.vocabulary),
-                "id": ids,
-                "log_probability": log_probability,
-                "probability": np.exp(log_probability),
+            stored = {
+                end: (file[f"{end}_token"][row], file[f"{end}_log_probability"][row].astype(float))
+                for end in ("top", "bottom")
             }
-        )
+        return {
+            end: pd.DataFrame(
+                {
+                    "token": token_texts(ids, self._files.vocabulary),
+                    "id": ids,
+                    "log_probability": log_probability,
+                    "probability": np.exp(log_probability),
+                }
+            )
+            for end, (ids, log_probability) in stored.items()
+        }
 
     def _projection_row(self, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
         """The memory's row in the file of its layer group: files hold the group's memories in order."""

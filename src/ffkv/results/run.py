@@ -162,7 +162,11 @@ class Run(RunFiles):
         else:
             place = operator.index(layer), operator.index(memory)
         check_memory(*place, [each.memories for each in self.anatomy.layers])
-        return Memory(self, *place)
+        found = Memory(self, *place)
+        if self._kept_files is not None:  # else only the memory's own rows are read, when they are asked for
+            row = self._statistics.iloc[self.anatomy.layer_offset[place[0]] + place[1]]
+            found.statistics = row.drop(["layer", "memory", "name"]).rename(found.name)
+        return found
 
     def memories(
         self,

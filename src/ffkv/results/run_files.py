@@ -162,6 +162,14 @@ class RunFiles:
             ids.setdefault(text.strip(), []).append(number)
         return ids
 
+    @functools.cached_property
+    def spellings_in_any_case(self) -> dict[str, list[int]]:
+        """As `spellings`, and capital letters count as small ones."""
+        ids: dict[str, list[int]] = {}
+        for text, numbers in self.spellings.items():
+            ids.setdefault(text.casefold(), []).extend(numbers)
+        return ids
+
     def kept_tokens(self, end: str) -> tuple[np.ndarray, np.ndarray]:
         """The tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory, rank].
 

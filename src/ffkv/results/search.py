@@ -153,8 +153,8 @@ def _tokens(files: RunFiles, wanted: str | int, any_case: bool) -> list[int]:
             raise UserError(f"There is no token {wanted}. The model has tokens 0 to {len(files.vocabulary) - 1}.")
         return [int(wanted)]
     word, spellings = wanted.strip(), files.spellings
-    found = [ids for text, ids in spellings.items() if text.casefold() == word.casefold()] if any_case else []
-    if ids := sorted({*spellings.get(word, []), *(number for each in found for number in each)}):
+    ids = files.spellings_in_any_case.get(word.casefold()) if any_case else spellings.get(word)
+    if ids:
         return ids
     texts = files.vocabulary
     near = (ids for text, ids in spellings.items() if word and (word in text or word.startswith(text or "\0")))
@@ -219,11 +219,12 @@ def _shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
             if not len(matches):
                 continue
             number, end = matches.T
-            # Character c of the block starts before byte b for c < characters[b]: UTF-8 marks the bytes that go on with one.
-            characters = np.concatenate([[0], np.cumsum((data & 0xC0) != 0x80)])
+            # Before byte b of the block so many characters start as bytes that do not go on with one, which UTF-8 marks.
+            going_on = np.flatnonzero((data & 0xC0) == 0x80)
+            first_character = starts[:-1] - np.searchsorted(going_on, starts[:-1])
             token_end = file["token_end"][token_start[0] : token_start[-1]]
-            ends = token_end + np.repeat(characters[starts[:-1]], np.diff(token_start))
-            last_token = np.searchsorted(ends, characters[end])
+            ends = token_end + np.repeat(first_character, np.diff(token_start))
+            last_token = np.searchsorted(ends, end - np.searchsorted(going_on, end))
             shortest[first + number] = last_token + token_start[0] - token_start[number] + 1
     return shortest
 
