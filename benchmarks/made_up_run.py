@@ -36,7 +36,10 @@ def make_run(scratch: Path, shape: list[int], sentences: int, values: bool = Tru
 def _write(folder: Path, shape: Shape, sentences: int, with_values: bool) -> None:
     words = [f" w{number}" for number in range(shape.vocabulary)]
     settings = {"values": {"top_tokens": KEPT}, "triggers": {"per_key": KEPT}, "model": {"checkpoint": "random"}}
-    layers = [Layer(n, f"h.{n}", [SecondMatrix(f"h.{n}.v", [f"h.{n}.k"], "plain", shape.memories)], True) for n in range(shape.layers)]
+    layers = [
+        Layer(n, f"h.{n}", [SecondMatrix(f"h.{n}.v", [f"h.{n}.k"], "plain", shape.memories)], True)
+        for n in range(shape.layers)
+    ]
     anatomy = Anatomy(
         checkpoint="random", revision="main", dtype="float32", trust_remote_code=False, architecture="GPT2LMHeadModel",
         activation="gelu_new", parameters=0, model_hash=IDENTITY["model_hash"], tokenizer_hash=IDENTITY["tokenizer_hash"],
@@ -57,9 +60,13 @@ def _write(folder: Path, shape: Shape, sentences: int, with_values: bool) -> Non
     _write_tables(folder, shape, following, generator)
     if with_values:
         with hdf5.create(folder / "values.h5", "values", IDENTITY) as file:
-            value = hdf5.allocate(file, "value", (memories, shape.width), np.float32, ["memory", "width"], "1", "values")
+            value = hdf5.allocate(
+                file, "value", (memories, shape.width), np.float32, ["memory", "width"], "1", "values"
+            )
             for start in range(0, memories, shape.memories):
-                value[start : start + shape.memories] = generator.standard_normal((shape.memories, shape.width), np.float32)
+                value[start : start + shape.memories] = generator.standard_normal(
+                    (shape.memories, shape.width), np.float32
+                )
 
 
 def _write_split(path: Path, shape: Shape, sentences: int, words: list[str]) -> tuple[np.ndarray, str]:
@@ -78,7 +85,9 @@ def _write_split(path: Path, shape: Shape, sentences: int, words: list[str]) -> 
         return np.array([len(sentence) for sentence in ids]), str(file.attrs["corpus_hash"])
 
 
-def _examples(memories: int, lengths: np.ndarray, vocabulary: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+def _examples(
+    memories: int, lengths: np.ndarray, vocabulary: int, generator: np.random.Generator
+) -> dict[str, np.ndarray]:
     sentence = generator.integers(0, len(lengths), (memories, KEPT), np.int32)
     shape = sentence.shape
     return {
@@ -119,7 +128,11 @@ def _write_prefixes(
     sentence = np.sort(generator.integers(0, len(lengths), PREFIXES, np.int32))
     attributes = {**IDENTITY, "corpus_hash": corpus_hash}
     sizes = {"layer": shape.layers, "width": shape.width, "memory": shape.layers * shape.memories, "prefix": PREFIXES}
-    sizes |= {"largest_layer": shape.memories, "states_per_chunk": 256, "coefficients_per_chunk": max(1, 2**18 // shape.memories)}
+    sizes |= {
+        "largest_layer": shape.memories,
+        "states_per_chunk": 256,
+        "coefficients_per_chunk": max(1, 2**18 // shape.memories),
+    }
     with hdf5.create(folder / "sampled_prefixes.h5", "sampled prefixes", attributes) as file:
         datasets.allocate(file, SampledPrefixes, sizes, ["x", "factor", "end", "y", "o"])
         file["layer_offset"][...] = np.arange(shape.layers + 1) * shape.memories

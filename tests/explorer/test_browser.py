@@ -85,7 +85,9 @@ class Browser:
     def errors(self) -> list[str]:
         """What the page complained about, but for answers that say what is wrong."""
         entries = self.driver.get_log("browser")
-        return [entry["message"] for entry in entries if "the server responded with a status of" not in entry["message"]]
+        return [
+            entry["message"] for entry in entries if "the server responded with a status of" not in entry["message"]
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -218,17 +220,23 @@ def test_no_page_shuts_anybody_out(browser, path, scheme):
     browser.driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     found = Axe().run(browser.driver, options={"runOnly": {"type": "tag", "values": tags}})
-    told = [(each["id"], each["help"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found["violations"]]
+    told = [
+        (each["id"], each["help"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found["violations"]
+    ]
     assert told == []
     assert len(found["passes"]) > 10  # the check ran
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_narrow_screen_shows_everything(browser, path):
-    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": False})
+    browser.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+    )
     try:
         browser.open(path)
-        wide = browser.driver.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        wide = browser.driver.execute_script(
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
         assert wide <= 0
     finally:
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

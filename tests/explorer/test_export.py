@@ -13,7 +13,9 @@ from .conftest import text_of
 
 
 def export(small, folder, *names) -> list[str]:
-    done = CliRunner().invoke(explore, ["--export", str(folder), "--no-colours", str(small), *names], catch_exceptions=False)
+    done = CliRunner().invoke(
+        explore, ["--export", str(folder), "--no-colours", str(small), *names], catch_exceptions=False
+    )
     assert done.exit_code == 0, done.output
     assert done.output == f"{folder / 'index.html'}: open it in a browser.\n"
     return sorted(path.name for path in folder.iterdir())
@@ -46,7 +48,9 @@ def test_without_names_the_memories_are_those_of_a_report(small, tmp_path):
 @pytest.mark.parametrize("name, message", [("L9.0", "There is no layer 9"), ("x", "is not a memory")])
 def test_an_unknown_memory_is_refused_and_nothing_is_written(small, tmp_path, name, message):
     with pytest.raises(UserError, match=message):
-        CliRunner().invoke(explore, ["--export", str(tmp_path / "no"), "--no-colours", str(small), name], catch_exceptions=False)
+        CliRunner().invoke(
+            explore, ["--export", str(tmp_path / "no"), "--no-colours", str(small), name], catch_exceptions=False
+        )
     assert not (tmp_path / "no").exists()
 
 

@@ -145,7 +145,9 @@ def test_a_wrong_question_is_answered_on_the_page_with_the_form(visitor, asked, 
 
 def test_the_page_keeps_what_was_asked(visitor):
     page = visitor.get("/r/small/memories?promotes=church&min_norm=0.5&sort=norm")
-    assert 'value="church"' in page and 'name="min_norm" value="0.5"' in page and "<option value=\"norm\" selected" in page
+    assert (
+        'value="church"' in page and 'name="min_norm" value="0.5"' in page and '<option value="norm" selected' in page
+    )
 
 
 def test_a_list_for_a_spreadsheet_holds_no_formula(visitor):
@@ -190,7 +192,9 @@ def test_the_hostile_token_is_shown_spelled_out(visitor):
 
 @pytest.mark.parametrize("parameter", ["promotes", "text", "pattern", "sort", "layer", "min_norm", "page"])
 def test_what_the_address_says_stays_text(visitor, parameter):
-    answer = visitor.client.get("/r/small/memories", params={parameter: f'"></script><script>alert(1)</script>{HOSTILE}'})
+    answer = visitor.client.get(
+        "/r/small/memories", params={parameter: f'"></script><script>alert(1)</script>{HOSTILE}'}
+    )
     assert "<script>alert" not in answer.text
     page = visitor.client.get("/r/small/m/0/0", params={"data": "<script>alert(1)</script>"}).text
     assert "<script>alert" not in page

@@ -6,7 +6,15 @@ from starlette.testclient import TestClient
 from ffkv.explorer.application import create_application
 from ffkv.explorer.security import POLICY, Guard
 
-ADDRESSES = ["/", "/r/small/", "/r/small/m/0/0", "/r/small/memories?format=json", "/static/explorer.js", "/nothing", "/compare"]
+ADDRESSES = [
+    "/",
+    "/r/small/",
+    "/r/small/m/0/0",
+    "/r/small/memories?format=json",
+    "/static/explorer.js",
+    "/nothing",
+    "/compare",
+]
 
 
 @pytest.fixture
@@ -61,7 +69,9 @@ def test_the_cookie_of_another_explorer_opens_nothing(visitor, small, visit):
     assert client.get("/").status_code == 403
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", "", "[::1]:8000"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", "", "[::1]:8000"]
+)
 def test_another_host_is_refused_even_with_the_cookie(visitor, host):
     answer = visitor.client.get("/", headers={"Host": host})
     assert answer.status_code == 403

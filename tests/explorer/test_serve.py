@@ -96,7 +96,10 @@ def private(tmp_path):
 
 def test_a_socket_answers_its_user_alone(small, private):
     with running(small.parent.parent, "--socket", str(private / "s"), results="results/small") as server:
-        assert server.line.startswith("http://127.0.0.1:8000/?token=") and f"ssh -L 8000:{private / 's'} HOST" in server.line
+        assert (
+            server.line.startswith("http://127.0.0.1:8000/?token=")
+            and f"ssh -L 8000:{private / 's'} HOST" in server.line
+        )
         assert stat.S_IMODE((private / "s").stat().st_mode) == 0o600
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(private / "s"))

@@ -116,7 +116,7 @@ def test_colours_are_the_coefficients_of_the_stored_trigger_examples(visitor):
         assert len(m) == held.run.corpus("train").lengths[row.sentence]
         assert m[row.position - 1] == pytest.approx(row.coefficient, rel=1e-4)  # float32, another batch
     assert len(re.findall(r'class="t p\d last"', page)) == min(10, len(memory.triggers))
-    assert visitor.get("/r/tiny/m/1/12?colours=1&all=1").count(" last\"") == len(memory.triggers)
+    assert visitor.get("/r/tiny/m/1/12?colours=1&all=1").count(' last"') == len(memory.triggers)
 
 
 def test_coloured_pages_wait_for_the_model_and_those_that_are_kept_do_not(visitor):

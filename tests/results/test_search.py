@@ -155,7 +155,8 @@ def test_a_pattern_is_found_by_a_part_of_its_label(run):
 
 
 @pytest.mark.parametrize(
-    "expression, expected", [("the.hurch", ["L0.0"]), ("^ nan", ["L0.1"]), ("é|nan", ["L1.1", "L0.0", "L0.1"]), ("q", [])]
+    "expression, expected",
+    [("the.hurch", ["L0.0"]), ("^ nan", ["L0.1"]), ("é|nan", ["L1.1", "L0.0", "L0.1"]), ("q", [])],
 )
 def test_an_expression_finds_what_its_first_match_lies_in(run, expression, expected):
     assert names(run.memories(text=expression, expression=True)) == expected
@@ -176,7 +177,7 @@ def test_what_is_no_expression_is_refused(run, expression):
 
 def test_an_expression_without_end_is_stopped(monkeypatch):
     monkeypatch.setattr(search, "SECONDS", 0.1)
-    with pytest.raises(UserError, match="takes longer than 0.1 s"):
+    with pytest.raises(UserError, match=r"takes longer than 0\.1 s"):
         list(search._first_ends(iter(["a" * 40 + "b"]), r"^(a|aa)+$"))
 
 

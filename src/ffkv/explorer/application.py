@@ -19,7 +19,9 @@ from ffkv.results.memory_name import check_memory
 from ffkv.terminal import say
 
 STATIC = {"explorer.css": "text/css; charset=utf-8", "explorer.js": "text/javascript; charset=utf-8"}
-REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 class NoSuch(UserError):
@@ -63,7 +65,9 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         held, (layer, index) = _held(shelf, request), _place(shelf, request)
         if request.query_params.get("format") == "json":
             return page_memory.as_json(held, layer, index)
-        return page_memory.memory(held, shelf, layer, index, *(name in request.query_params for name in ("colours", "all")))
+        return page_memory.memory(
+            held, shelf, layer, index, *(name in request.query_params for name in ("colours", "all"))
+        )
 
     def similar(request: Request) -> Response:
         return page_memory.similar(_held(shelf, request), *_place(shelf, request))

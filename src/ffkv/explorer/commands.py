@@ -13,11 +13,15 @@ from ffkv.terminal import say
 
 @click.command()
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS...")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port of 127.0.0.1. By default one that is free.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="The port of 127.0.0.1. By default one that is free."
+)
 @click.option("--socket", "socket_file", type=WRITABLE, help="Listen on this Unix socket instead, for `ssh -L`.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
 @click.option("--export", "export_folder", type=WRITABLE, help="Write pages as files into this folder instead.")
-@click.option("--colours/--no-colours", default=True, show_default=True, help="Whether exported pages colour every token.")
+@click.option(
+    "--colours/--no-colours", default=True, show_default=True, help="Whether exported pages colour every token."
+)
 def explore(
     results: tuple[str, ...],
     port: int,

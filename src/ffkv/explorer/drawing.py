@@ -60,7 +60,16 @@ def histogram(lows: Iterable[float], counts: Iterable[int]) -> Markup:
             Markup(
                 '<g><title>{}: {} prefixes</title><rect x="{}" y="{:.1f}" width="36" height="{:.1f}" class="{}"/>'
                 '<text x="{}" y="87">{}</text></g>'
-            ).format(label, number(count), 40 * place, 74 - height, height, "rests" if low < 0 else "fires", 40 * place + 18, label)
+            ).format(
+                label,
+                number(count),
+                40 * place,
+                74 - height,
+                height,
+                "rests" if low < 0 else "fires",
+                40 * place + 18,
+                label,
+            )
         )
         told.append(f"{label}: {number(count)}")
     label = "Prefixes by coefficient, each bin by its lower end. " + "; ".join(told)

@@ -42,7 +42,9 @@ def read_sample(held: Held, layer: int) -> Sample:
         with held.run.open_sampled_prefixes() as file:
             # The file has them in the order of the corpus, so every so many-th is a sample of the whole.
             chosen = slice(0, None, max(1, -(-len(file["sentence"]) // MOST)))
-            return Sample(file["m"][chosen, start:stop], *(file[name][chosen] for name in ("sentence", "position", "next_token")))
+            return Sample(
+                file["m"][chosen, start:stop], *(file[name][chosen] for name in ("sentence", "position", "next_token"))
+            )
 
     return held.samples.get(layer, read)
 

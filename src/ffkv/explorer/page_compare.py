@@ -3,8 +3,8 @@
 from starlette.responses import HTMLResponse
 
 from ffkv.errors import UserError
-from ffkv.explorer.pages import LIVE, render
 from ffkv.explorer.page_memory import values
+from ffkv.explorer.pages import LIVE, render
 from ffkv.explorer.shelf import Held
 from ffkv.results.memory_name import check_memory, parse_memory_name
 

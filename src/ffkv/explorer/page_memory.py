@@ -55,7 +55,10 @@ def side_of(held: Held, memory: Memory, name: str, all_of_them: bool, colours: l
             colour_sentence(held, int(sentence), int(position), m, largest)
             for sentence, position, m in zip(rows["sentence"], rows["position"], colours)
         ]
-    shown = {"numbers": numbers, "coloured": pd.Series(coloured, rows.index, object)}  # pandas would make texts of markup
+    shown = {
+        "numbers": numbers,
+        "coloured": pd.Series(coloured, rows.index, object),
+    }  # pandas would make texts of markup
     return Side(name, rows.assign(**shown), len(every))
 
 
@@ -105,7 +108,9 @@ def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, all_of_them:
     return held.colours.get((memory.name, name, len(sentences)), compute) if sentences else []
 
 
-def memory(held: Held, shelf: Shelf, layer: int, index: int, colours: bool = False, every: bool = False) -> HTMLResponse:
+def memory(
+    held: Held, shelf: Shelf, layer: int, index: int, colours: bool = False, every: bool = False
+) -> HTMLResponse:
     """The page of a memory.
 
     Args:
@@ -117,12 +122,16 @@ def memory(held: Held, shelf: Shelf, layer: int, index: int, colours: bool = Fal
 
 def write_memory(held: Held, links: Live, layer: int, index: int, shelf: Shelf | None) -> str:
     """The same page as a file, coloured if `shelf` is given."""
-    return write("memory.html", held=held, links=links, **values(held, layer, index, links, shelf, False), near=similar_to(held, layer, index))
+    return write(
+        "memory.html",
+        held=held,
+        links=links,
+        **values(held, layer, index, links, shelf, False),
+        near=similar_to(held, layer, index),
+    )
 
 
-def values(
-    held: Held, layer: int, index: int, links: Live, coloured_by: Shelf | None, every: bool
-) -> dict[str, Any]:
+def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf | None, every: bool) -> dict[str, Any]:
     """What the template of a memory shows."""
     memory = held.run.memory(layer, index)
     card = make_card(held.run, memory)
@@ -197,7 +206,14 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
         "patterns": lambda: memory.patterns,
         "histogram": lambda: memory.histogram.replace([np.inf, -np.inf], np.nan),
     }
-    found = {"run": held.name, "data": held.data, "name": memory.name, "layer": layer, "memory": index, "unit": memory.unit}
+    found = {
+        "run": held.name,
+        "data": held.data,
+        "name": memory.name,
+        "layer": layer,
+        "memory": index,
+        "unit": memory.unit,
+    }
     statistics = json.loads(memory.statistics.to_json(double_precision=10))
     rows = {name: json.loads(table().to_json(orient="records", double_precision=10)) for name, table in tables.items()}
     return JSONResponse(found | {"statistics": statistics} | rows)

@@ -22,7 +22,18 @@ from ffkv.results.search import Found
 PER_PAGE = 50
 MOST_EXPORTED = 100_000  # rows of a JSON or CSV list
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a text that begins so is a formula in a spreadsheet
-SHOWN = ["name", "firing_rate", "maximum_coefficient", "norm", "contribution", "top_token", "top_probability", "rank", "agrees", "matching"]
+SHOWN = [
+    "name",
+    "firing_rate",
+    "maximum_coefficient",
+    "norm",
+    "contribution",
+    "top_token",
+    "top_probability",
+    "rank",
+    "agrees",
+    "matching",
+]
 FORMS = {"firing_rate": "percent", "top_probability": "percent", "negative_rate": "percent"}
 FORMS |= {"promoted_probability": "percent", "demoted_probability": "percent"}
 TEXTS = ("promotes", "demotes", "text", "pattern", "layer", "sort", "order")
@@ -132,7 +143,11 @@ def _page(
         pages=pages,
         first=(page - 1) * PER_PAGE,
         sortable=[name for name in statistics if name not in ("layer", "memory", "name")],
-        limits=[name for name in statistics if pd.api.types.is_numeric_dtype(statistics[name]) and name not in ("layer", "memory")],
+        limits=[
+            name
+            for name in statistics
+            if pd.api.types.is_numeric_dtype(statistics[name]) and name not in ("layer", "memory")
+        ],
         layers=len(held.run.anatomy.layers),
         address=lambda **changed: LIVE.memories(held, **{**asked, **changed}),
     )

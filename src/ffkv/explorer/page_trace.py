@@ -134,7 +134,10 @@ def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
     """The table behind the heat map at the chosen position: per layer and point the top tokens."""
     rows = found.predictions[found.predictions["position"] == found.position]
     return [
-        (int(layer), {str(point): part.sort_values("rank").to_dict("records") for point, part in of_layer.groupby("point")})  # type: ignore[call-overload,misc]
+        (
+            int(layer),
+            {str(point): part.sort_values("rank").to_dict("records") for point, part in of_layer.groupby("point")},
+        )  # type: ignore[call-overload,misc]
         for layer, of_layer in rows.groupby("layer")
     ]
 
@@ -170,5 +173,3 @@ def _changed(found: "Trace", name: str, factor: float | None) -> dict[str, str]:
     off = [each for each, value in changes.items() if value == 0]
     scale = [f"{each}:{value:g}" for each, value in changes.items() if value != 0]
     return {"off": ",".join(off), "scale": ",".join(scale)}
-
-

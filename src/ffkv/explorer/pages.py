@@ -93,7 +93,9 @@ def static(name: str) -> str:
     return files("ffkv.explorer").joinpath("static", name).read_text(encoding="utf-8")
 
 
-def render(template: str, *, held: Held | None = None, links: Live = LIVE, status: int = 200, **values: Any) -> HTMLResponse:
+def render(
+    template: str, *, held: Held | None = None, links: Live = LIVE, status: int = 200, **values: Any
+) -> HTMLResponse:
     """A page as an answer. `held`: the run that it is about, for its head and foot."""
     return HTMLResponse(write(template, held=held, links=links, **values), status)
 

@@ -82,12 +82,16 @@ class Guarded:
         name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
         if name not in HOSTS:
             return self._error_page(
-                403, "This is not the explorer's address", "Open it at 127.0.0.1 or localhost, with the port that it printed."
+                403,
+                "This is not the explorer's address",
+                "Open it at 127.0.0.1 or localhost, with the port that it printed.",
             )
         if scope["method"] in ("GET", "HEAD"):
             return None
         if headers.get("origin") != f"http://{host}":
-            return self._error_page(403, "This request comes from another site", "The explorer answers its own pages only.")
+            return self._error_page(
+                403, "This request comes from another site", "The explorer answers its own pages only."
+            )
         return self._error_page(405, "The explorer changes nothing", "All its pages are asked for with GET.")
 
     def _exchange(self, scope: Scope) -> Response | None:

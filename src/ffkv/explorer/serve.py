@@ -36,7 +36,9 @@ def listen_port(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else "there is no such port"
-        raise UserError(f"Port {port} cannot be used: {reason}. Choose another with --port, or leave the option out.") from error
+        raise UserError(
+            f"Port {port} cannot be used: {reason}. Choose another with --port, or leave the option out."
+        ) from error
 
 
 def listen_socket(path: Path) -> socket.socket:
@@ -49,7 +51,9 @@ def listen_socket(path: Path) -> socket.socket:
     try:
         about = folder.lstat()
     except OSError as error:
-        raise UserError(f"The folder {folder} cannot be used: {error.strerror}. Make it: mkdir -m 700 {folder}") from error
+        raise UserError(
+            f"The folder {folder} cannot be used: {error.strerror}. Make it: mkdir -m 700 {folder}"
+        ) from error
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
         raise UserError(
             f"The folder {folder} is not yours alone, so others could connect. Use a folder of mode 0700 that belongs to"
@@ -61,7 +65,9 @@ def listen_socket(path: Path) -> socket.socket:
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise UserError(f"{path} cannot be made: {error.strerror or error}. Name another file with --socket.") from error
+        raise UserError(
+            f"{path} cannot be made: {error.strerror or error}. Name another file with --socket."
+        ) from error
     path.chmod(0o600)
     listener.listen()
     return listener

@@ -186,9 +186,7 @@ def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFr
     row = np.flatnonzero(contains.any(1))
     # Coefficients descend, so the first example with the text has the highest one.
     highest = places.coefficient[row, contains[row].argmax(1)]
-    return pd.DataFrame(
-        {"row": row, "examples_with_text": contains[row].sum(1), "coefficient_with_text": highest}
-    )
+    return pd.DataFrame({"row": row, "examples_with_text": contains[row].sum(1), "coefficient_with_text": highest})
 
 
 def patterned(files: RunFiles, label: str) -> pd.DataFrame:
