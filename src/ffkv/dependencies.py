@@ -139,6 +139,7 @@ CHANGES_NO_NUMBER: dict[str, str] = {
     "parts.py": "Shards and layer groups change no number. A test runs the same run with other numbers of them.",
     "process": "It shows progress, handles signals, and chooses threads and the device.",
     "terminal.py": "It prints.",
+    "trace": "A trace is asked of a finished run. No step asks for one.",
     "settings": "A setting reaches a step by its value, which Snakemake tracks.",
 }
 

@@ -87,3 +87,15 @@ def test_embeddings_of_every_band_are_projected_to_one_width():
             torch.testing.assert_close(
                 found[row, column], projection.weight @ words.weight[ids[row, column] - start], rtol=1e-5, atol=1e-6
             )
+
+
+def test_a_gradient_is_that_of_the_definition():
+    """log p(word) = log p(band) + log p(word | band), by plain operations of torch."""
+    head, states = softmax((3, 8, 20)), torch.randn(2, 4, requires_grad=True)
+    first = torch.cat([head.head[part](states) for part in ("word_proj", "class_proj")], 1).log_softmax(-1)
+    bands = [first[:, 3 + number, None] + tail(states).log_softmax(-1) for number, tail in enumerate(head.tail)]
+    expected = torch.cat([first[:, :3], *bands], 1)
+    weights = torch.randn(2, 20)
+    torch.testing.assert_close(head(states), expected)
+    (found,) = torch.autograd.grad((weights * head(states)).sum(), states)
+    torch.testing.assert_close(found, *torch.autograd.grad((weights * expected).sum(), states))

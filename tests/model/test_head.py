@@ -176,3 +176,24 @@ def test_any_other_head_is_the_models_own(proven, kind):
 def test_a_head_of_plain_modules_imports_no_modeling_code(proven):
     code = f"import sys; from ffkv.model.head.head_file import load_head; load_head({str(proven('gpt2'))!r}, 'cpu')"
     subprocess.run([sys.executable, "-c", f"{code}; assert 'transformers' not in sys.modules"], check=True)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2", "opt-post-norm", "cohere"])
+def test_the_logit_and_gradient_of_one_token_are_those_of_the_whole_head(proven, kind):
+    """A chain, a head with one row of its embedding, a soft cap, a last norm of each block, a scale of the logits."""
+    head, whole = load_head(proven(kind), "cpu"), load_head(proven(kind), "cpu")
+    whole._mixes_no_logits = False  # so that it reads all logits
+    vectors = torch.randn(5, read_anatomy(proven(kind)).width, generator=torch.Generator().manual_seed(0))
+    before = head.logits(vectors, 1)
+    assert head._one_row_suffices(vectors[:1], 1)
+    for token in (0, 7, 59):
+        expected = before[:, token]
+        # One row of a product adds in another order than all rows.
+        torch.testing.assert_close(head.token_logits(vectors, token, 1), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(whole.token_logits(vectors, token, 1), expected, rtol=0, atol=0)
+        gradient = head.token_gradient(vectors[0], token, 1)
+        torch.testing.assert_close(gradient, whole.token_gradient(vectors[0], token, 1), rtol=1e-3, atol=1e-5)
+        step = 1e-2 * gradient / gradient.norm()
+        slope = (head.logits((vectors[0] + step)[None], 1) - head.logits((vectors[0] - step)[None], 1))[0, token] / 2e-2
+        assert slope.item() == pytest.approx(gradient.norm().item(), rel=2e-2)
+    torch.testing.assert_close(head.logits(vectors, 1), before, rtol=0, atol=0)  # the rows are back

@@ -6,7 +6,8 @@ from support import CONFIGS, random_model
 
 from ffkv.errors import UserError
 from ffkv.model.discover.prove import observe, prove_layers
-from ffkv.model.tap.hooks import hidden_input, replace_hidden_argument
+from ffkv.model.tap.hooks import forward, hidden_input, replace_hidden_argument
+from ffkv.model.tap.tap import tap
 
 
 def ids(seed):
@@ -36,3 +37,17 @@ def test_the_state_is_replaced_where_it_was():
     state, mask, new = torch.zeros(2), torch.ones(2), torch.full((2,), 7.0)
     assert replace_hidden_argument((None, state), {"mask": mask}, new) == ((None, new), {"mask": mask})
     assert replace_hidden_argument((), {"x": state, "mask": mask}, new) == ((), {"x": new, "mask": mask})
+
+
+def test_a_tap_goes_on_to_the_end_only_if_it_is_asked_to():
+    model = random_model(CONFIGS["gpt2"])
+    layers = prove_layers(model, ids(1), ids(2)).head_spec.layers
+    seen = []
+    for whole in (False, True):
+        with tap(model, layers[:1], "m", lambda *found: seen.append(found[1]), whole) as run:
+            output = run(ids(3))
+        if whole:
+            torch.testing.assert_close(output.logits, forward(model, ids(3)).logits, rtol=0, atol=0)
+        else:
+            assert output is None
+    assert seen == ["m", "m"]

@@ -10,6 +10,7 @@ from support import random_sentences
 
 import ffkv
 from ffkv.files import tables
+from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.results.run import Run
 from ffkv.settings import Settings
 
@@ -63,5 +64,18 @@ def traced(checkpoints, write_checkpoint, tmp_path_factory) -> Callable[..., Run
             checkpoint = write_checkpoint(folder / "checkpoint") if kind == "fairseq" else checkpoints(kind)
             made[kind, bos] = ffkv.open(write_run(folder / "run", checkpoint, bos))
         return made[kind, bos]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def loaded() -> Callable[[Run], LoadedModel]:
+    """The models of the runs, loaded apart from those of the traces."""
+    made: dict[Path, LoadedModel] = {}
+
+    def get(run: Run) -> LoadedModel:
+        if run.folder not in made:
+            made[run.folder] = load(run.folder / "model", "cpu")
+        return made[run.folder]
 
     return get

@@ -72,7 +72,7 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
         with torch.no_grad(), resident(module):
             v, constant = expert_values(module).float(), layout.bank_bias()
             depends_on_token = layout.expert_bias(0) is not None or layout.passes_on
-            bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant
+            bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant.detach()
     else:
         with torch.no_grad(), in_float32(module):
             weight: Any = module.weight

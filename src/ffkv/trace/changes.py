@@ -7,13 +7,11 @@ from ffkv.errors import UserError
 from ffkv.model.anatomy import Anatomy
 from ffkv.results.memory_name import check_memory, memory_name, parse_memory_name
 
-Place = tuple[int, int]  # a layer and a memory, both from 0
-
 
 def read_changes(
     off: Sequence[str], scale: Mapping[str, float] | Sequence[str], anatomy: Anatomy
-) -> dict[Place, float]:
-    """The factor of each memory that is changed, in the order in which they are named.
+) -> dict[tuple[int, int], float]:
+    """The factor of each memory (its layer and its number) that is changed, in the order in which they are named.
 
     Args:
         off: names of memories whose coefficient becomes 0.
@@ -25,7 +23,7 @@ def read_changes(
     if isinstance(off, str) or isinstance(scale, str):
         raise UserError("off and scale are lists: write off=['L3.17'] and scale=['L3.17:2'].")
     pairs = [*scale.items()] if isinstance(scale, Mapping) else [_pair(text) for text in scale]
-    factors: dict[Place, float] = {}
+    factors: dict[tuple[int, int], float] = {}
     for name, factor in [*((name, 0.0) for name in off), *pairs]:
         place = parse_memory_name(name)
         check_memory(*place, [layer.memories for layer in anatomy.layers])

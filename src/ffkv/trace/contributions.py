@@ -1,5 +1,6 @@
 """What the memories of each layer add at the chosen token, and what it does to the logit of the chosen next token."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import pandas as pd
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ffkv.model.anatomy import Layer
-from ffkv.model.head.head import Head
+from ffkv.model.tap.change import Place
 from ffkv.model.tap.hooks import relative_error
 from ffkv.model.value_vectors import in_residual, values_in_place
 from ffkv.results.memory_name import memory_name
@@ -43,8 +44,40 @@ class LayerParts(NamedTuple):
         return self.vectors[:-1] @ y / (y @ y)
 
 
+def split_layers(
+    model: RunModel,
+    states: States,
+    position: int,
+    token: int,
+    memories: int,
+    changed: Collection[Place],
+) -> list[LayerParts]:
+    """Splits y of every layer at the chosen token into contributions.
+
+    Args:
+        model: the model.
+        states: of the prompt.
+        position: the chosen token.
+        token: the chosen next token.
+        memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first order.
+        changed: memories to list in any case.
+    """
+    gradient = model.head.token_gradient(states.end, token, model.read_as)
+    parts = []
+    for layer in model.loaded.anatomy.layers:
+        own = [memory for number, memory in changed if number == layer.index]
+        parts.append(split_layer(model, layer, states, position, gradient, memories, own))
+    return parts
+
+
 def split_layer(
-    model: RunModel, layer: Layer, states: States, position: int, gradient: Tensor, memories: int
+    model: RunModel,
+    layer: Layer,
+    states: States,
+    position: int,
+    gradient: Tensor,
+    memories: int,
+    changed: Collection[int],
 ) -> LayerParts:
     """Splits y of a layer at the chosen token into contributions.
 
@@ -55,6 +88,7 @@ def split_layer(
         position: the chosen token.
         gradient: of the chosen next token's logit with respect to what the head reads [d].
         memories: number of memories to list by size, and by gradient times contribution.
+        changed: memories to list in any case.
     """
     v, _ = values_in_place(model.loaded.model, layer)
     if layer.index not in model.norms:
@@ -65,8 +99,8 @@ def split_layer(
     sizes = s.abs() * m.abs() * model.norms[layer.index]
     effects = (s * m * (v @ gradient.to(v.device))).abs()
     count = min(memories, len(m))
-    chosen = torch.cat([sizes.topk(count).indices, effects.topk(count).indices]).unique()
-    chosen = chosen[m[chosen] != 0]
+    chosen = torch.cat([sizes.topk(count).indices, effects.topk(count).indices])
+    chosen = torch.cat([chosen[m[chosen] != 0], torch.tensor([*changed], dtype=torch.long, device=v.device)]).unique()
     chosen = chosen[sizes[chosen].argsort(descending=True, stable=True)]
     contributions = s * m[chosen, None] * v[chosen]
     bias = s * in_residual(model.loaded.model, layer, states.b[layer.index].to(v.device)[None])[0].float()
@@ -77,24 +111,23 @@ def split_layer(
         coefficient=m[chosen],
         size=sizes[chosen],
         vectors=vectors,
-        others=int((m != 0).sum()) - len(chosen),
+        others=int((m != 0).sum() - (m[chosen] != 0).sum()),
         all_sizes=float(sizes.double().sum()),
         deviation=relative_error(together + bias, y),
     )
 
 
-def logit_changes(head: Head, end: Tensor, parts: list[LayerParts], token: int, last: int | None) -> list[Tensor]:
+def logit_changes(model: RunModel, end: Tensor, parts: list[LayerParts], token: int) -> list[Tensor]:
     """How much lower the token's logit is without each part: logit(h) - logit(h - part) [layer][part].
 
     Args:
-        head: of the model.
+        model: the model.
         end: h, what the head reads at the chosen token [d].
         parts: of every layer.
         token: the chosen next token.
-        last: the layer that h comes from, see `Head.logits`.
     """
     without = torch.cat([end[None], *(end - part.vectors.to(end.device) for part in parts)])
-    logits = head.token_logits(without, token, last).cpu()
+    logits = model.head.token_logits(without, token, model.read_as).cpu()
     return [*(logits[0] - logits[1:]).split([len(part.vectors) for part in parts])]
 
 

@@ -29,6 +29,16 @@ class RunModel:
     tokenizer: Any
     norms: dict[int, Tensor] = field(default_factory=dict)
 
+    @property
+    def read_as(self) -> int | None:
+        """The layer that the model's own head reads out, see `Head.logits`; None: the output of a later block."""
+        last = self.loaded.anatomy.layers[-1]
+        return None if last.readout_block else last.index
+
+    def final_logits(self, end: Tensor) -> Tensor:
+        """Logits [vocabulary] in float32 of the vector [d] that the model's own head reads."""
+        return self.head.logits(end[None], self.read_as)[0]
+
 
 _models: WeakKeyDictionary[Run, dict[str, RunModel]] = WeakKeyDictionary()
 

@@ -30,8 +30,9 @@ class Trace:
         token: its text.
         changes: the memories that were changed, by name, with the factor of their coefficient: {"L3.17": 0.0}.
         everywhere: whether they were changed at every token; else at the chosen token only.
-        tokens: what the model read, one row per token. Columns: position, token_id, token (its text), beginning (whether
-            it is put in front of every text, and is no token of the prompt).
+        tokens: what the model read, one row per token. Columns: position, token_id, token (its text in the vocabulary), text
+            (what it covers of the prompt), beginning (whether it stands in front of every text, and is no token of the
+            prompt).
         predictions: the top tokens of head(r), head(y) and head(o), for every position and layer, the highest logit first.
             Columns: position, layer, point ("residual", "ffn", "output"), rank, token_id, token, probability.
         final: the model's prediction at the chosen position: its top tokens, and the chosen token. Columns: rank (number
@@ -42,8 +43,8 @@ class Trace:
             active (number of memories with a positive coefficient), nonzero (number with a coefficient that is not 0),
             listed (number of memories in `contributions`), listed_share (their sizes, as a share of the sizes of all
             memories of the layer).
-        contributions: the chosen position, the memories that contribute most to each layer: those with the largest size
-            and those that change the chosen token's logit most. The largest size comes first. Columns: layer, memory,
+        contributions: the chosen position, the memories that contribute most to each layer: those with the largest size,
+            those that change the chosen token's logit most, and those in `changes`. The largest size comes first. Columns: layer, memory,
             name ("L3.17"), coefficient, size (|m_i| ‖v_i‖ times the factor), share (of the FF output, along its own
             direction: contributions, remainders and bias of a layer add up to 1), logit (how much lower the chosen
             token's logit is if the contribution is taken out of the vector that the head reads), top_token,

@@ -10,6 +10,7 @@ from torch import Tensor
 from ffkv.batching import batches, pad
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
+from ffkv.model.head.topk import highest
 from ffkv.model.tap.hooks import relative_error
 from ffkv.model.tap.tap import tap
 from ffkv.refinement.cases import classify
@@ -22,9 +23,9 @@ from ffkv.trace.contributions import (
     contribution_table,
     logit_changes,
     remainder_table,
-    split_layer,
+    split_layers,
 )
-from ffkv.trace.model import model_of
+from ffkv.trace.model import RunModel, model_of
 from ffkv.trace.predictions import ByLayer, effect_table, final_table, predict_layers
 from ffkv.trace.prompt import find_token, place, read_prompt
 from ffkv.trace.result import Trace
@@ -71,36 +72,24 @@ def trace(
         raise UserError(
             f"top is {top} and memories is {memories}. Ask for 1 token or more, and for 0 memories or more."
         )
-    layers, vocabulary = run.anatomy.layers, run.vocabulary
-    factors = read_changes(off, scale, run.anatomy)
-    chosen = None if token is None else find_token(run, token)
+    vocabulary, factors = run.vocabulary, read_changes(off, scale, run.anatomy)
+    wanted = None if token is None else find_token(run, token)
     model = model_of(run, device)
     prompt = read_prompt(run, model.tokenizer, text)
     at, top = place(position, len(prompt.ids)), min(top, len(vocabulary))
-    ids, last = torch.from_numpy(prompt.ids)[None].to(model.loaded.device), layers[-1]
-    read_as = None if last.readout_block else last.index
+    ids = torch.from_numpy(prompt.ids)[None].to(model.loaded.device)
 
     states = run_prompt(model.loaded, ids, at)
-    logits = model.head.logits(states.end[None], read_as)[0]
-    predicted = final_table(logits, int(logits.argmax()) if chosen is None else chosen, top, vocabulary)
-    chosen = int(predicted["token_id"][0]) if chosen is None else chosen
+    logits = model.final_logits(states.end)
+    chosen = int(highest(logits[None]).first) if wanted is None else wanted
     by_layer = predict_layers(model.head, states, top)
-
-    gradient = model.head.token_gradient(states.end, chosen, read_as)
-    parts = [split_layer(model, layer, states, at, gradient, memories) for layer in layers]
-    changes = logit_changes(model.head, states.end, parts, chosen, read_as)
-    sums = pd.DataFrame(
-        {
-            "layer": range(len(layers)),
-            "memories": [part.deviation for part in parts],
-            "residual": residual_deviations(model.loaded, states),
-        }
-    )
+    parts = split_layers(model, states, at, chosen, memories, factors)
+    changes = logit_changes(model, states.end, parts, chosen)
+    sums = _sum_table(model, states, parts)
     logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
     effect, divergence = None, None
     if factors:
-        end = end_with_changes(model.loaded, ids, at, factors, everywhere)
-        after = model.head.logits(end[None], read_as)[0]
+        after = model.final_logits(end_with_changes(model.loaded, ids, at, factors, everywhere))
         effect, divergence = effect_table(logits, after, chosen, top, vocabulary)
     return Trace(
         run=run.name,
@@ -113,7 +102,7 @@ def trace(
         everywhere=everywhere,
         tokens=prompt.tokens,
         predictions=by_layer.table(vocabulary),
-        final=predicted,
+        final=final_table(logits, chosen, top, vocabulary),
         layers=_layer_table(states, by_layer, parts, changes, at, vocabulary),
         contributions=contribution_table(parts, changes, _value_predictions(run, parts)),
         remainders=remainder_table(parts, changes),
@@ -122,6 +111,14 @@ def trace(
         deviation=max(logits_deviation, *sums["memories"], *sums["residual"]),
         effect=effect,
         divergence=divergence,
+    )
+
+
+def _sum_table(model: RunModel, states: States, parts: list[LayerParts]) -> pd.DataFrame:
+    """`Trace.sums`."""
+    residual = residual_deviations(model.loaded, states)
+    return pd.DataFrame(
+        {"layer": range(len(parts)), "memories": [part.deviation for part in parts], "residual": residual}
     )
 
 

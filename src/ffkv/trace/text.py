@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from ffkv.results.text import BLANK, number, percent, shortened
+from ffkv.results.text import BLANK, NO_BREAK_SPACE, number, percent, shortened
 from ffkv.trace.result import Trace
 
 LONGEST = 24  # characters of a token that a table shows
@@ -22,14 +22,14 @@ def as_text(trace: Trace) -> str:
         f"  {read}",
         "",
         f"The model predicts after position {trace.position}:",
-        *_table(trace.final, {"rank": str, "token": _token, "probability": percent}),
+        *_table(trace.final, {"rank": str, "token": _token, "probability": _percent}),
     ]
     if trace.effect is not None and trace.divergence is not None:
         changes = ", ".join(f"{name} x {factor:g}" for name, factor in trace.changes.items())
         lines += [
             "",
             f"With {changes} {where} (KL divergence {number(trace.divergence)} nats):",
-            *_table(trace.effect, {"token": _token, "before": percent, "after": percent, "change": number}),
+            *_table(trace.effect, {"token": _token, "before": _percent, "after": _percent, "change": number}),
         ]
     lines += ["", *_layers(trace), "", *_contributions(trace)]
     return "\n".join(
@@ -70,7 +70,7 @@ def _contributions(trace: Trace) -> list[str]:
         "name": str,
         "coefficient": lambda value: "" if pd.isna(value) else number(value),
         "size": number,
-        "share": percent,
+        "share": _percent,
         "logit": number,
         "top_token": _token,
     }
@@ -82,6 +82,10 @@ def _table(frame: pd.DataFrame, columns: dict[str, Callable]) -> list[str]:
     cells = pd.DataFrame({name: frame[name].map(write) for name, write in columns.items()}, dtype=object)
     with pd.option_context("display.max_colwidth", None):
         return [f"  {line}" for line in cells.to_string(index=False).splitlines()]
+
+
+def _percent(share: float) -> str:
+    return percent(share).replace(NO_BREAK_SPACE, " ")
 
 
 def _token(text: str) -> str:

@@ -1,7 +1,6 @@
 """The head: everything that turns a residual vector into vocabulary logits."""
 
 import contextlib
-import functools
 from collections.abc import Iterator
 
 import torch
@@ -31,6 +30,7 @@ class Head:
         self._source, self._device, self._projection = source, device, projection
         source.model.to(device).float()
         self.vocabulary = vocabulary
+        self._mixes_no_logits: bool | None = None  # not tried yet
 
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Logits of many vectors, a bounded number at a time.
@@ -69,33 +69,39 @@ class Head:
 
         Where the output embedding is one plain matrix, only the token's row of it is used.
         """
-        if not self._one_row_suffices:
-            return torch.cat([logits[:, token] for _, logits in self.chunks(vectors, layer)])
+        if not len(vectors) or not self._one_row_suffices(vectors[:1], layer):
+            return torch.cat([vectors.new_zeros(0), *(logits[:, token] for _, logits in self.chunks(vectors, layer))])
         with self._one_row(token):
             return self.logits(vectors, layer)[:, 0]
 
     def token_gradient(self, vector: Tensor, token: int, layer: int | None = None) -> Tensor:
         """The gradient [d] of the logit of one token with respect to a vector [d] that is read out."""
-        place = 0 if self._one_row_suffices else token
-        with torch.enable_grad(), self._one_row(token) if self._one_row_suffices else contextlib.nullcontext():
+        one = self._one_row_suffices(vector[None], layer)
+        with torch.enable_grad(), self._one_row(token) if one else contextlib.nullcontext():
             vector = vector.detach().to(self._device).float().requires_grad_()
-            return torch.autograd.grad(self._source.read_out(vector[None], layer)[0, place], vector)[0]
+            logit = self._source.read_out(vector[None], layer)[0, 0 if one else token]
+            return torch.autograd.grad(logit, vector)[0]
 
-    @functools.cached_property
-    def _one_row_suffices(self) -> bool:
-        """Whether a head with one row of its output embedding gives that token's logit: nothing mixes logits afterwards."""
-        module = self._source.output_module
+    def _one_row_suffices(self, vector: Tensor, layer: int | None) -> bool:
+        """Whether a head with one row of its output embedding gives that token's logit: nothing mixes logits afterwards.
+
+        It is tried once, on a vector [1, d].
+        """
+        if self._mixes_no_logits is None:
+            self._mixes_no_logits = self._try_one_row(vector, layer)
+        return self._mixes_no_logits
+
+    def _try_one_row(self, vector: Tensor, layer: int | None) -> bool:
+        module, token = self._source.output_module, self.vocabulary - 1
         if self._projection == "unembedding" or type(module) is not nn.Linear or module.out_features != self.vocabulary:
             return False
-        vectors = torch.randn(2, module.in_features, generator=torch.Generator().manual_seed(0)).to(self._device)
-        token = self.vocabulary - 1
+        expected = self.logits(vector, layer)[:, token]
         try:
-            expected = self.logits(vectors)[:, token]
             with self._one_row(token):
-                found = self.logits(vectors)
-        except (RuntimeError, IndexError, ValueError):  # the model's own code needs all logits, or another width
+                found = self.logits(vector, layer)
+        except (RuntimeError, IndexError, ValueError):  # the model's own code needs all logits
             return False
-        return found.shape == (2, 1) and torch.allclose(found[:, 0], expected, rtol=1e-4, atol=1e-5)
+        return found.shape == (1, 1) and torch.allclose(found[:, 0], expected, rtol=1e-4, atol=1e-5)
 
     @contextlib.contextmanager
     def _one_row(self, token: int) -> Iterator[None]:

@@ -1,0 +1,143 @@
+"""Prompts, positions and tokens that are asked for, and those that are refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import ffkv
+from ffkv.errors import UserError
+from ffkv.trace import model as model_module
+from ffkv.trace.model import model_of
+
+PROMPT = "w5 w6 w7"
+
+
+def test_a_prompt_has_the_ids_that_the_corpus_gives_the_same_sentence(traced):
+    run = traced("gpt2")
+    corpus = run.corpus("train")
+    trace = run.trace(corpus.texts[3], device="cpu")
+    assert trace.tokens["token_id"].tolist() == [*corpus.bos, *corpus.ids(3)]
+    assert trace.tokens["beginning"].tolist() == [True] + [False] * len(corpus.ids(3))
+    assert "".join(trace.tokens["text"]) == corpus.texts[3]
+    assert trace.tokens["token"].tolist() == [run.vocabulary[number] for number in trace.tokens["token_id"]]
+
+
+def test_a_prompt_that_begins_with_the_beginning_does_not_get_it_twice(traced):
+    run = traced("gpt2")
+    assert run.trace(f"<bos> {PROMPT}", device="cpu").tokens["token_id"].tolist() == [0, 6, 7, 8]
+
+
+def test_a_lone_surrogate_is_replaced(traced):
+    assert len(traced("gpt2").trace("w1 \ud800", device="cpu").tokens) == 3
+
+
+def test_the_position_is_the_last_one_or_counts_from_either_end(traced):
+    run = traced("gpt2")
+    positions = [run.trace(PROMPT, position=position, device="cpu").position for position in (None, 1, -1, -4)]
+    assert positions == [3, 1, 3, 0]
+
+
+@pytest.mark.parametrize("position", [4, -5])
+def test_a_position_out_of_range_is_refused(traced, position):
+    with pytest.raises(UserError, match=f"no position {position}. The model reads 4 tokens: positions 0 to 3"):
+        traced("gpt2").trace(PROMPT, position=position, device="cpu")
+
+
+def test_later_tokens_change_nothing_at_an_earlier_position(traced):
+    run = traced("llama")
+    short, long = run.trace(PROMPT, device="cpu"), run.trace(f"{PROMPT} w8 w9", position=3, device="cpu")
+    np.testing.assert_allclose(short.final["probability"], long.final["probability"], rtol=1e-5)
+
+
+def test_an_empty_prompt_is_read_behind_the_beginning_and_the_trace_says_so(traced):
+    trace = traced("gpt2").trace("", device="cpu")
+    assert trace.tokens["token"].tolist() == ["<bos>"] and trace.position == 0
+    assert trace.note == "The prompt is empty: the model reads <bos> only, which precedes every sentence."
+
+
+def test_an_empty_prompt_without_a_beginning_is_refused(traced):
+    run = traced("gpt2", "never")
+    assert not run.trace(PROMPT, device="cpu").tokens["beginning"].any()
+    with pytest.raises(UserError, match="The prompt is empty, and run puts no token in front of a text"):
+        run.trace("", device="cpu")
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(traced):
+    run = traced("gpt2")
+    assert len(run.trace(" ".join(["w1"] * 31), device="cpu").tokens) == run.anatomy.context == 32
+    with pytest.raises(UserError, match=r"The prompt has 33 tokens, 1 in front of it included; .* reads at most 32\."):
+        run.trace(" ".join(["w1"] * 32), device="cpu")
+
+
+def test_a_token_is_chosen_by_its_text_or_its_id(traced):
+    run = traced("gpt2")
+    by_text, by_id = run.trace(PROMPT, token="w20", device="cpu"), run.trace(PROMPT, token=21, device="cpu")
+    assert (by_text.token_id, by_text.token) == (by_id.token_id, by_id.token) == (21, "w20")
+    assert by_text.contributions.equals(by_id.contributions)
+    assert 21 in by_text.final["token_id"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        (" w20", "' w20' is not a token of .*Similar tokens: 'w20'"),
+        (60, "There is no token 60. The model has tokens 0 to 59"),
+        (-1, "There is no token -1"),
+    ],
+)
+def test_a_token_that_does_not_exist_is_refused(traced, token, message):
+    with pytest.raises(UserError, match=message):
+        traced("gpt2").trace(PROMPT, token=token, device="cpu")
+
+
+@pytest.mark.parametrize("counts", [{"top": 0}, {"memories": -1}])
+def test_counts_that_make_no_sense_are_refused(traced, counts):
+    with pytest.raises(UserError, match="Ask for 1 token or more, and for 0 memories or more"):
+        traced("gpt2").trace(PROMPT, device="cpu", **counts)
+
+
+def test_no_memory_needs_to_be_listed(traced):
+    trace = traced("gpt2").trace(PROMPT, memories=0, device="cpu")
+    assert trace.contributions.empty and (trace.layers["listed_share"] == 0).all()
+    np.testing.assert_allclose(trace.remainders.groupby("layer")["share"].sum(), 1, atol=1e-5)
+
+
+def test_the_model_is_loaded_once_per_run(traced, monkeypatch):
+    run = traced("gpt2")
+    kept = model_of(run, "cpu")
+    monkeypatch.setattr(model_module, "load_head", None)  # would be called
+    assert model_of(run, "cpu") is kept
+
+
+def test_a_checkpoint_that_is_gone_or_has_changed_is_refused(traced, tmp_path):
+    folder = shutil.copytree(traced("gpt2").folder, tmp_path / "run")
+    anatomy = json.loads((folder / "model/anatomy.json").read_text())
+    (folder / "model.sum").unlink(missing_ok=True)
+    (folder / "model/anatomy.json").write_text(json.dumps(anatomy | {"checkpoint": str(tmp_path / "gone")}))
+    for path in folder.rglob("*.sum"):
+        path.unlink()
+    with pytest.raises(UserError, match="gone"):
+        ffkv.open(folder).trace(PROMPT, device="cpu")
+
+
+def test_a_trace_becomes_json_and_html(traced):
+    run = traced("gpt2")
+    trace = run.trace(PROMPT, off=["L1.2"], device="cpu")
+    stored = json.loads(trace.to_json())
+    assert stored == json.loads(json.dumps(trace.to_dict()))
+    assert stored["layers"] == trace.layers.to_dict("records")
+    assert (stored["changes"], stored["position"], stored["token"]) == ({"L1.2": 0.0}, 3, trace.token)
+    html = trace._repr_html_()
+    assert "L1.2 × 0 at the chosen token" in html and trace.contributions["name"][0] in html
+    assert "<script" not in html
+    assert repr(trace) == f"<Trace of 'w5 w6 w7' in run: position 3, deviation {trace.deviation:.0e}>"
+
+
+def test_numbers_that_are_not_finite_are_null_in_json(traced):
+    trace = traced("gpt2").trace(PROMPT, device="cpu")
+    trace.layers.loc[0, "logit"] = float("nan")
+    trace.layers.loc[1, "logit"] = float("-inf")
+    assert [layer["logit"] is None for layer in trace.to_dict()["layers"]] == [True, True, False]
+    json.loads(trace.to_json())
