@@ -22,18 +22,18 @@ PREFIXES = 1000  # sampled
 IDENTITY = {"model": "random", "model_hash": "0" * 16, "tokenizer_hash": "1" * 16}
 
 
-def make_run(scratch: Path, shape: list[int], sentences: int, values: bool = True) -> Path:
-    """The folder of a run of GELU, which keeps both signs; made if it is not there. values: whether `values.h5` is made."""
+def make_run(scratch: Path, shape: list[int], sentences: int) -> Path:
+    """The folder of a run of GELU, which keeps both signs; made if it is not there."""
     folder = scratch / "runs" / "-".join(map(str, [*shape, sentences])) / "results" / "random"
     if not folder.exists():
         part = folder.with_name("part")
         shutil.rmtree(part, ignore_errors=True)
-        _write(part, Shape(*shape), sentences, values)
+        _write(part, Shape(*shape), sentences)
         part.rename(folder)
     return folder
 
 
-def _write(folder: Path, shape: Shape, sentences: int, with_values: bool) -> None:
+def _write(folder: Path, shape: Shape, sentences: int) -> None:
     words = [f" w{number}" for number in range(shape.vocabulary)]
     settings = {"values": {"top_tokens": KEPT}, "triggers": {"per_key": KEPT}, "model": {"checkpoint": "random"}}
     layers = [
@@ -58,15 +58,10 @@ def _write(folder: Path, shape: Shape, sentences: int, with_values: bool) -> Non
     following = _write_triggers(folder, shape, lengths["train"], corpus_hash["train"], generator)
     _write_prefixes(folder, shape, lengths["validation"], corpus_hash["validation"], generator)
     _write_tables(folder, shape, following, generator)
-    if with_values:
-        with hdf5.create(folder / "values.h5", "values", IDENTITY) as file:
-            value = hdf5.allocate(
-                file, "value", (memories, shape.width), np.float32, ["memory", "width"], "1", "values"
-            )
-            for start in range(0, memories, shape.memories):
-                value[start : start + shape.memories] = generator.standard_normal(
-                    (shape.memories, shape.width), np.float32
-                )
+    with hdf5.create(folder / "values.h5", "values", IDENTITY) as file:
+        value = hdf5.allocate(file, "value", (memories, shape.width), np.float32, ["memory", "width"], "1", "values")
+        for start in range(0, memories, shape.memories):
+            value[start : start + shape.memories] = generator.standard_normal((shape.memories, shape.width), np.float32)
 
 
 def _write_split(path: Path, shape: Shape, sentences: int, words: list[str]) -> tuple[np.ndarray, str]:

@@ -1,7 +1,6 @@
 """Pages as files: they open from disk, and refer to nothing outside."""
 
 import re
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -52,11 +51,3 @@ def test_an_unknown_memory_is_refused_and_nothing_is_written(small, tmp_path, na
             explore, ["--export", str(tmp_path / "no"), "--no-colours", str(small), name], catch_exceptions=False
         )
     assert not (tmp_path / "no").exists()
-
-
-def test_the_templates_and_the_style_are_in_the_package():
-    from setuptools import find_packages
-
-    assert "ffkv.explorer" in find_packages(Path(__file__).parents[2] / "src")
-    configuration = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert '"explorer/static/*"' in configuration and '"explorer/templates/*.html"' in configuration

@@ -1,6 +1,7 @@
 """The runs, and one run layer by layer."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from starlette.responses import HTMLResponse
@@ -71,7 +72,7 @@ def write_run(held: Held, links: Live) -> str:
     return write("run.html", held=held, links=links, **_values(held))
 
 
-def _values(held: Held) -> dict[str, object]:
+def _values(held: Held) -> dict[str, Any]:
     table = layers(held)
     return {
         "table": table,

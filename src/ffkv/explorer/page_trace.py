@@ -64,17 +64,14 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
         raise UserError(f"The prompt has {len(prompt):,} characters. At most {LONGEST:,} are read: shorten it.")
     if asked.get("point", "output") not in POINTS:
         raise UserError(f"There is no point {asked['point']!r}. Choose one of: {', '.join(POINTS)}.")
-    options = {
-        "position": _position(asked.get("position", "")),
-        "off": _list(asked.get("off", "")),
-        "scale": _list(asked.get("scale", "")),
-        "everywhere": bool(asked.get("everywhere")),
-        "token": _word(asked.get("word", "")),
-    }
+    position, word = _position(asked.get("position", "")), _word(asked.get("word", ""))
+    off, scale = (_list(asked.get(name, "")) for name in ("off", "scale"))
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
     try:
-        return held.run.trace(prompt, **options)
+        return held.run.trace(
+            prompt, position=position, off=off, scale=scale, everywhere=bool(asked.get("everywhere")), token=word
+        )
     finally:
         shelf.model.release()
 
@@ -125,7 +122,7 @@ def _map(found: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
     """The heat map, the last layer first: the layer, and per position the top token of the point and its probability."""
     top = found.predictions.query("point == @point and rank == 0")
     return [
-        (int(layer), rows.sort_values("position").to_dict("records"))  # type: ignore[call-overload]
+        (int(layer), rows.sort_values("position").to_dict("records"))
         for layer, rows in sorted(top.groupby("layer"), reverse=True)
     ]
 
@@ -137,7 +134,7 @@ def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
         (
             int(layer),
             {str(point): part.sort_values("rank").to_dict("records") for point, part in of_layer.groupby("point")},
-        )  # type: ignore[call-overload,misc]
+        )
         for layer, of_layer in rows.groupby("layer")
     ]
 
