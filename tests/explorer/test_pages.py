@@ -162,6 +162,21 @@ def test_a_list_for_a_spreadsheet_holds_no_formula(visitor):
     assert _safe("the") == "the" and _safe(-1.5) == -1.5
 
 
+def test_a_list_of_several_blocks_is_whole(visitor, monkeypatch):
+    from ffkv.explorer import page_search
+
+    asked = [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")]
+    monkeypatch.setattr(page_search, "PER_BLOCK", 2)
+    assert [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")] == asked
+    assert json.loads(asked[0])["total"] == 4
+    assert json.loads(visitor.get("/r/small/memories?text=zzz&format=json"))["memories"] == []
+
+
+@pytest.mark.parametrize("address", ["go?q=L" + "9" * 5000 + ".1", "memories?promotes=%23" + "9" * 5000, "memories?layer=" + "9" * 5000, "memories?page=" + "9" * 5000, "memories?min_norm=" + "9" * 5000])  # fmt: skip
+def test_numbers_without_end_are_no_defect(visitor, address):
+    assert visitor.client.get(f"/r/small/{address}").status_code in (200, 400)
+
+
 def test_a_memory_as_json(visitor):
     found = json.loads(visitor.get("/r/small/m/0/0?format=json"))
     memory = visitor.shelf.runs["small"].run.memory(0, 0)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from ffkv.errors import UserError
 from ffkv.explorer import page_compare, page_memory, page_run, page_search, page_trace
-from ffkv.explorer.pages import LIVE, error_page, report_file, static
+from ffkv.explorer.pages import LIVE, error_page, render, report_file, static, with_query
 from ffkv.explorer.security import Guard, Guarded
 from ffkv.explorer.shelf import Held, Shelf
 from ffkv.results.memory_name import check_memory
@@ -62,7 +62,8 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
             raise NoSuch(str(error)) from error
 
     def memory(request: Request) -> Response:
-        held, (layer, index) = _held(shelf, request), _place(shelf, request)
+        held = _held(shelf, request)
+        layer, index = _place(held, request)
         if request.query_params.get("format") == "json":
             return page_memory.as_json(held, layer, index)
         return page_memory.memory(
@@ -70,7 +71,8 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         )
 
     def similar(request: Request) -> Response:
-        return page_memory.similar(_held(shelf, request), *_place(shelf, request))
+        held = _held(shelf, request)
+        return page_memory.similar(held, *_place(held, request))
 
     def trace(request: Request) -> Response:
         return page_trace.trace(_held(shelf, request), shelf, request.query_params)
@@ -157,20 +159,17 @@ def _held(shelf: Shelf, request: Request) -> Held:
 
 
 def _other_data(held: Held, request: Request, data: str) -> Response:
-    from ffkv.explorer.pages import render, with_query
-
     rest = {name: value for name, value in request.query_params.items() if name != "data"}
     address = with_query(LIVE.run(held) + request.scope["path"].split("/", 3)[3], rest)
     return render("other_data.html", held=held, status=409, asked=data, address=address)
 
 
-def _place(shelf: Shelf, request: Request) -> tuple[int, int]:
+def _place(held: Held, request: Request) -> tuple[int, int]:
     """The layer and the memory that an address names.
 
     Raises:
         NoSuch: the run has no such memory.
     """
-    held = _held(shelf, request)
     layer, index = request.path_params["layer"], request.path_params["index"]
     if not (layer.isdecimal() and index.isdecimal() and len(layer + index) < 20):
         raise NoSuch("A memory's address ends with its layer and its number, such as m/3/17.")

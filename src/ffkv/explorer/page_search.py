@@ -4,15 +4,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from ffkv.errors import UserError
-from ffkv.explorer.pages import LIVE, render
+from ffkv.explorer.pages import LIVE, render, token_of
 from ffkv.explorer.shelf import Held
 from ffkv.files.checksums import Damaged
 from ffkv.files.provenance import Foreign
@@ -20,10 +20,9 @@ from ffkv.results.memory_name import NAME, check_memory, parse_memory_name
 from ffkv.results.search import Found
 
 PER_PAGE = 50
-MOST_EXPORTED = 100_000  # rows of a JSON or CSV list
+PER_BLOCK = 10_000  # rows of a JSON or CSV list that are written together
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a text that begins so is a formula in a spreadsheet
 SHOWN = [
-    "name",
     "firing_rate",
     "maximum_coefficient",
     "norm",
@@ -36,6 +35,8 @@ SHOWN = [
 ]
 FORMS = {"firing_rate": "percent", "top_probability": "percent", "negative_rate": "percent"}
 FORMS |= {"promoted_probability": "percent", "demoted_probability": "percent"}
+FOUND = [f"{what}_{name}" for what in ("promoted", "demoted") for name in ("token", "rank", "probability")]
+FOUND += ["examples_with_text", "coefficient_with_text", "pattern_found", "examples_with_pattern"]
 TEXTS = ("promotes", "demotes", "text", "pattern", "layer", "sort", "order")
 
 
@@ -59,7 +60,7 @@ class Question:
         self.options: dict[str, Any] = {"any_case": True, "ascending": self.asked.get("order") == "ascending"}
         for name in ("promotes", "demotes"):
             if name in self.asked:
-                self.options[name] = _token(self.asked[name])
+                self.options[name] = token_of(self.asked[name].strip())
         for name in ("pattern", "sort"):
             if name in self.asked:
                 self.options[name] = self.asked[name]
@@ -75,11 +76,6 @@ class Question:
                 limit = _decimal(name, value)
                 between[name[4:]] = (limit, high) if name.startswith("min_") else (low, limit)
         self.options["between"] = between
-
-
-def _token(text: str) -> str | int:
-    """A token by its text, or by its id written as #464."""
-    return int(text.strip()[1:]) if text.strip().startswith("#") and text.strip()[1:].isdecimal() else text
 
 
 def _whole(name: str, text: str) -> int:
@@ -154,13 +150,10 @@ def _page(
 
 
 def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
-    """The columns that the page shows: some statistics, the one that is sorted by, and what the search adds."""
-    added = list(rows.columns[list(rows.columns).index("negative_agrees") + 1 :]) if "negative_agrees" in rows else []
-    known = [name for name in SHOWN if name in rows]
-    found = [name for name in rows if name.startswith(("promoted_", "demoted_")) or name in
-             ("examples_with_text", "coefficient_with_text", "pattern_found", "examples_with_pattern")]  # fmt: skip
-    extra = [sort] if sort in rows and sort not in known else []
-    return list(dict.fromkeys([*known[:1], *found, *extra, *known[1:], *[name for name in added if name in found]]))
+    """The columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
+    added = [name for name in rows if name in FOUND]
+    by = [sort] if sort in rows else []
+    return list(dict.fromkeys(["name", *added, *by, *[name for name in SHOWN if name in rows]])) if len(rows) else []
 
 
 def _form(values: pd.Series) -> str:
@@ -176,19 +169,37 @@ def _form(values: pd.Series) -> str:
 
 
 def as_list(held: Held, found: Found, form: str) -> Response:
-    """The memories that were found, in order, as JSON or CSV."""
-    table = found.table(0, MOST_EXPORTED)
-    name = f"{held.name}-memories"
+    """The memories that were found, in order, as JSON or CSV. All of them, so they are written a block at a time."""
     if form == "json":
-        rows = json.loads(table.to_json(orient="records", double_precision=10))
-        return JSONResponse({"run": held.name, "data": held.data, "total": len(found), "memories": rows})
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(table.columns)
-    writer.writerows([_safe(value) for value in row] for row in table.itertuples(index=False))
-    quoted = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in name)
-    headers = {"Content-Disposition": f'attachment; filename="{quoted}.csv"'}
-    return Response(file.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+        return StreamingResponse(_json(held, found), media_type="application/json")
+    name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
+    headers = {"Content-Disposition": f'attachment; filename="{name}-memories.csv"'}
+    return StreamingResponse(_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _blocks(found: Found) -> Iterator[pd.DataFrame]:
+    """The table of what was found, some rows at a time; at least one block, which may be empty."""
+    for start in range(0, max(1, len(found)), PER_BLOCK):
+        yield found.table(start, start + PER_BLOCK)
+
+
+def _json(held: Held, found: Found) -> Iterator[str]:
+    about = json.dumps({"run": held.name, "data": held.data, "total": len(found)})
+    yield f'{about[:-1]}, "memories": ['
+    for number, block in enumerate(_blocks(found)):
+        rows = block.to_json(orient="records", double_precision=10)[1:-1]
+        yield f",{rows}" if number else rows
+    yield "]}"
+
+
+def _csv(found: Found) -> Iterator[str]:
+    for number, block in enumerate(_blocks(found)):
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\r\n")
+        if not number:
+            writer.writerow(block.columns)
+        writer.writerows([_safe(value) for value in row] for row in block.itertuples(index=False))
+        yield file.getvalue()
 
 
 def _safe(value: object) -> object:

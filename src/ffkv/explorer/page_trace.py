@@ -7,7 +7,7 @@ import pandas as pd
 from starlette.responses import JSONResponse, Response
 
 from ffkv.errors import UserError
-from ffkv.explorer.pages import LIVE, render
+from ffkv.explorer.pages import LIVE, render, token_of
 from ffkv.explorer.shelf import Held, Shelf
 from ffkv.files.checksums import Damaged
 from ffkv.files.provenance import Foreign
@@ -64,13 +64,18 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
         raise UserError(f"The prompt has {len(prompt):,} characters. At most {LONGEST:,} are read: shorten it.")
     if asked.get("point", "output") not in POINTS:
         raise UserError(f"There is no point {asked['point']!r}. Choose one of: {', '.join(POINTS)}.")
-    position, word = _position(asked.get("position", "")), _word(asked.get("word", ""))
+    position, word = _position(asked.get("position", "")), asked.get("word", "").replace("␣", " ")
     off, scale = (_list(asked.get(name, "")) for name in ("off", "scale"))
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
     try:
         return held.run.trace(
-            prompt, position=position, off=off, scale=scale, everywhere=bool(asked.get("everywhere")), token=word
+            prompt,
+            position=position,
+            off=off,
+            scale=scale,
+            everywhere=bool(asked.get("everywhere")),
+            token=token_of(word) if word else None,
         )
     finally:
         shelf.model.release()
@@ -85,13 +90,6 @@ def _position(text: str) -> int | None:
 
 def _list(text: str) -> list[str]:
     return [name for name in text.replace(",", " ").split() if name]
-
-
-def _word(text: str) -> str | int | None:
-    """A token by its text, or by its id written as #464."""
-    if not text:
-        return None
-    return int(text[1:]) if text.startswith("#") and text[1:].isdecimal() else text.replace("␣", " ")
 
 
 def _page(

@@ -114,3 +114,9 @@ def error_page(status: int, heading: str, text: str, held: Held | None = None) -
 def python_of(memory: Memory, held: Held) -> str:
     """How a notebook opens a memory."""
     return f"import ffkv\n\nmemory = ffkv.open({str(held.run.folder)!r}).memory({memory.name!r})"
+
+
+def token_of(text: str) -> str | int:
+    """A token that a user wrote: by its text, or by its id, as #464."""
+    digits = text[1:]
+    return int(digits) if text.startswith("#") and digits.isdecimal() and len(digits) < 10 else text
