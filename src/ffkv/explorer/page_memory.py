@@ -22,6 +22,7 @@ from ffkv.results.text import visible
 EXAMPLES = 10  # trigger examples per sign that the page shows at first
 PREDICTIONS = 20
 SIMILAR = 10
+NO_RANK = -1  # of a key without trigger examples
 BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
 SIDES = {"positive": "triggers", "negative": "negative_triggers"}
 
@@ -164,7 +165,11 @@ def facts(card: Card) -> list[tuple[str, float, str]]:
     rows += [("negative_rate", "percent"), ("minimum_coefficient", "signed")]
     rows += [("norm", "number"), ("contribution", "number"), ("top_probability", "percent")]
     rows += [("rank", "number"), ("trigger_examples", "number"), ("matching", "number")]
-    found = [(name.replace("_", " "), numbers[name], form) for name, form in rows if name in numbers]
+    found = [
+        (name.replace("_", " "), numbers[name], form)
+        for name, form in rows
+        if name in numbers and not (name == "rank" and numbers[name] == NO_RANK)
+    ]
     if numbers["trigger_examples"]:
         found.append(("precision", numbers["matching"] / numbers["trigger_examples"], "percent"))
     return found
