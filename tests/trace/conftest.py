@@ -17,13 +17,13 @@ from ffkv.settings import Settings
 BATCH_TOKENS = 64
 
 
-def write_run(folder: Path, checkpoint: Path, bos: str = "auto") -> Path:
+def write_run(folder: Path, checkpoint: Path, bos: str, dtype: str) -> Path:
     """Writes settings, model, corpus, triggers and the table of values into `folder`."""
     for split, seed in (("train", 0), ("validation", 1)):
-        (folder.parent / f"{folder.name}-{split}.txt").write_text("\n".join(random_sentences(seed, 60, words=40)))
+        (folder.parent / f"{folder.name}-{split}.txt").write_text("\n".join(random_sentences(seed, 24, words=40)))
     settings = Settings.model_validate(
         {
-            "model": {"checkpoint": str(checkpoint), "device": "cpu"},
+            "model": {"checkpoint": str(checkpoint), "device": "cpu", "dtype": dtype},
             "corpus": {
                 "dataset": "files",
                 "train": [str(folder.parent / f"{folder.name}-train.txt")],
@@ -55,15 +55,15 @@ def write_run(folder: Path, checkpoint: Path, bos: str = "auto") -> Path:
 @pytest.fixture(scope="session")
 def traced(checkpoints, write_checkpoint, tmp_path_factory) -> Callable[..., Run]:
     """Runs of tiny random checkpoints by kind ("fairseq" too), open, made when first asked for."""
-    made: dict[tuple[str, str], Run] = {}
+    made: dict[tuple[str, ...], Run] = {}
 
-    def get(kind: str, bos: str = "auto") -> Run:
-        if (kind, bos) not in made:
+    def get(kind: str, bos: str = "auto", dtype: str = "float32") -> Run:
+        if (kind, bos, dtype) not in made:
             torch.manual_seed(0)
             folder = tmp_path_factory.mktemp(kind)
             checkpoint = write_checkpoint(folder / "checkpoint") if kind == "fairseq" else checkpoints(kind)
-            made[kind, bos] = ffkv.open(write_run(folder / "run", checkpoint, bos))
-        return made[kind, bos]
+            made[kind, bos, dtype] = ffkv.open(write_run(folder / "run", checkpoint, bos, dtype))
+        return made[kind, bos, dtype]
 
     return get
 

@@ -3,18 +3,23 @@
 import contextlib
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support import prove_into, random_checkpoint
 
+import ffkv
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import load
 from ffkv.model.discover.prove import observe
 from ffkv.model.experts.record import layout_of
+from ffkv.model.placement import spread
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
 from ffkv.trace.changes import read_changes
+from ffkv.trace.model import model_of
+from ffkv.trace.step import coefficients
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.
@@ -188,3 +193,20 @@ def test_a_changed_memory_is_listed_whatever_it_contributes(traced, kind):
     assert (row.coefficient == 0) == bool(silent) == (trace.divergence == 0)
     left = trace.remainders.query("layer == 1 and part == 'other memories'")["memories"].item()
     assert left == trace.layers["nonzero"][1] - trace.layers["listed"][1] + bool(silent)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral", "gemma2"])
+def test_a_trace_of_a_spread_model_is_that_of_the_model_in_memory(traced, monkeypatch, kind):
+    """Its blocks are on the disk, and come for each pass, each replay and each reading of values."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(spread, "free_memory", lambda: 1.0)
+    run = ffkv.open(traced(kind).folder)
+    changes = {"off": ["L0.3"], "scale": {"L1.2": 2}, "everywhere": True}
+    trace, expected = run.trace(PROMPT, device="auto", **changes), traced(kind).trace(PROMPT, device="cpu", **changes)
+    assert any(parameter.is_meta for parameter in model_of(run, "auto").loaded.model.parameters())
+    for name in ("predictions", "contributions", "remainders", "effect"):
+        pd.testing.assert_frame_equal(getattr(trace, name), getattr(expected, name), rtol=1e-5, atol=1e-6)
+    assert trace.deviation < 1e-4
+    np.testing.assert_allclose(
+        coefficients(run, 1, 2, [0, 3])[1], coefficients(traced(kind), 1, 2, [3], "cpu")[0], rtol=1e-4, atol=1e-6
+    )

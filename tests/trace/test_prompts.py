@@ -1,15 +1,20 @@
 """Prompts, positions and tokens that are asked for, and those that are refused."""
 
+import gc
 import json
 import shutil
+import weakref
 
 import numpy as np
 import pytest
+from support import random_checkpoint, word_tokenizer
 
 import ffkv
 from ffkv.errors import UserError
+from ffkv.results.run import Run
 from ffkv.trace import model as model_module
 from ffkv.trace.model import model_of
+from ffkv.trace.prompt import read_prompt
 
 PROMPT = "w5 w6 w7"
 
@@ -30,7 +35,8 @@ def test_a_prompt_that_begins_with_the_beginning_does_not_get_it_twice(traced):
 
 
 def test_a_lone_surrogate_is_replaced(traced):
-    assert len(traced("gpt2").trace("w1 \ud800", device="cpu").tokens) == 3
+    trace = traced("gpt2").trace("w1 \ud800", device="cpu")
+    assert trace.text == "w1 \ufffd" and len(trace.tokens) == 3
 
 
 def test_the_position_is_the_last_one_or_counts_from_either_end(traced):
@@ -83,6 +89,8 @@ def test_a_token_is_chosen_by_its_text_or_its_id(traced):
     ("token", "message"),
     [
         (" w20", "' w20' is not a token of .*Similar tokens: 'w20'"),
+        ("w2000", "longer words are several.*Similar tokens: 'w20', 'w2'"),
+        ("", r"'' is not a token of [^ ]+\. Blanks count: .* are several\.$"),
         (60, "There is no token 60. The model has tokens 0 to 59"),
         (-1, "There is no token -1"),
     ],
@@ -111,15 +119,44 @@ def test_the_model_is_loaded_once_per_run(traced, monkeypatch):
     assert model_of(run, "cpu") is kept
 
 
-def test_a_checkpoint_that_is_gone_or_has_changed_is_refused(traced, tmp_path):
-    folder = shutil.copytree(traced("gpt2").folder, tmp_path / "run")
-    anatomy = json.loads((folder / "model/anatomy.json").read_text())
-    (folder / "model.sum").unlink(missing_ok=True)
-    (folder / "model/anatomy.json").write_text(json.dumps(anatomy | {"checkpoint": str(tmp_path / "gone")}))
-    for path in folder.rglob("*.sum"):
-        path.unlink()
+@pytest.fixture
+def moved(traced, tmp_path):
+    """A copy of the run whose model is read from another checkpoint."""
+
+    def move(checkpoint) -> Run:
+        folder = shutil.copytree(traced("gpt2").folder, tmp_path / "run")
+        anatomy = folder / "model/anatomy.json"
+        anatomy.write_text(json.dumps(json.loads(anatomy.read_text()) | {"checkpoint": str(checkpoint)}))
+        return ffkv.open(folder)
+
+    return move
+
+
+def test_the_model_goes_when_the_run_does(traced):
+    run = ffkv.open(traced("gpt2").folder)
+    run.trace(PROMPT, device="cpu")
+    kept = weakref.ref(model_of(run, "cpu").loaded.model)
+    del run
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_checkpoint_that_is_gone_is_refused(moved, tmp_path):
     with pytest.raises(UserError, match="gone"):
-        ffkv.open(folder).trace(PROMPT, device="cpu")
+        moved(tmp_path / "gone").trace(PROMPT, device="cpu")
+
+
+def test_a_checkpoint_with_other_weights_is_refused(moved, tmp_path):
+    with pytest.raises(UserError, match=r"The weights of .*other have changed"):
+        moved(random_checkpoint(tmp_path / "other", "gpt2", seed=1)).trace(PROMPT, device="cpu")
+
+
+def test_a_token_that_the_model_does_not_know_is_refused(traced):
+    run = traced("gpt2")
+    tokenizer = word_tokenizer(["<bos>", *[f"w{number}" for number in range(70)]])
+    assert len(read_prompt(run, tokenizer, "w58").ids) == 2
+    with pytest.raises(UserError, match=r"a token with the id 66, and .* knows 60 tokens only"):
+        read_prompt(run, tokenizer, "w1 w65")
 
 
 def test_a_trace_becomes_json_and_html(traced):

@@ -15,6 +15,7 @@ from ffkv.model.tap.hooks import forward
 from ffkv.model.values_file import read_values
 from ffkv.refinement.cases import classify
 from ffkv.trace.contributions import LayerParts, logit_changes
+from ffkv.trace.predictions import _top
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.
@@ -43,6 +44,17 @@ def test_the_parts_add_up(traced, kind):
         assert listed["share"].sum() + rest["share"].sum() == pytest.approx(1, abs=1e-4)
         assert len(listed) == layer.listed and 3 <= layer.listed <= 6
         assert rest["memories"].tolist() == [layer.nonzero - layer.listed, 0]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral", "gemma2"])
+def test_the_parts_add_up_in_low_precision(traced, loaded, kind):
+    """With the tolerance of the proof for bfloat16, whose digits end at 2^-8."""
+    run = traced(kind, dtype="bfloat16")
+    trace = run.trace(PROMPT, scale=["L0.2:0.5"], device="cpu")
+    assert 1e-4 < trace.deviation < 5e-2
+    own = own_probabilities(loaded(run).model, ids_of(trace))
+    np.testing.assert_allclose(trace.final["probability"], own[trace.final["token_id"].tolist()], rtol=0.1, atol=0.02)
+    assert trace.effect["after"].between(0, 1).all() and trace.divergence >= 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,3 +155,18 @@ def test_the_listed_memories_are_those_of_largest_size_and_of_largest_effect(tra
         extra = listed[~listed["name"].isin(largest)]["logit"].abs()
         left = own[~own["name"].isin(listed["name"])]["logit"].abs()
         assert extra.empty or extra.max() >= left.median()
+
+
+@pytest.mark.parametrize(
+    ("logits", "ids"),
+    [
+        ([0.0, 2.0, 1.0, 2.0], {0: [1], 1: [3], 2: [2]}),
+        ([5.0] * 300, {0: [0], 1: range(1, 300), 2: range(1, 300)}),
+        ([0.0] * 200 + [1.0] * 5, {0: [200], 1: range(201, 205), 2: range(201, 205)}),
+    ],
+)
+def test_of_equal_logits_the_lowest_id_is_the_prediction_and_no_token_comes_twice(logits, ids):
+    (found,), (probability,) = _top(torch.tensor([logits]), 3)
+    assert len(set(found)) == 3
+    assert all(found[rank] in allowed for rank, allowed in ids.items())
+    np.testing.assert_allclose(probability, np.exp(logits)[found] / np.exp(logits).sum(), rtol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,11 +21,13 @@ class Prompt(NamedTuple):
     """A prompt as the model reads it.
 
     Attributes:
+        text: the prompt, with U+FFFD in place of lone surrogates, which UTF-8 cannot encode.
         ids: ids of all tokens [token].
         tokens: see `Trace.tokens`.
         note: see `Trace.note`.
     """
 
+    text: str
     ids: np.ndarray
     tokens: pd.DataFrame
     note: str
@@ -36,10 +37,12 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
     """Encodes a prompt as the corpus encodes a sentence, to the letter: no white space is collapsed, nothing is split.
 
     Raises:
-        UserError: the prompt is empty, and nothing precedes it; or it does not fit the model's context.
+        UserError: the prompt is empty, and nothing precedes it; it does not fit the model's context; or the tokenizer knows
+            a token that the model does not know.
     """
     beginning, context = run.corpus("train").bos, run.anatomy.context
-    ids, ends, text = next(tokenize([replace_surrogates(text)], tokenizer, list(beginning)))
+    whole_text = replace_surrogates(text)
+    ids, ends, text = next(tokenize([whole_text], tokenizer, list(beginning)))
     if not len(ids) and not beginning:
         raise UserError(
             f"The prompt is empty, and {run.name} puts no token in front of a text, so the model has nothing to read."
@@ -50,6 +53,11 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
         inside = f", {len(beginning)} in front of it included" if beginning else ""
         raise UserError(
             f"The prompt has {len(whole)} tokens{inside}; {run.anatomy.checkpoint} reads at most {context}."
+        )
+    if whole.max() >= len(run.vocabulary):
+        raise UserError(
+            f"The prompt has a token with the id {whole.max()}, and {run.anatomy.checkpoint} knows {len(run.vocabulary)}"
+            " tokens only. Write the prompt without it."
         )
     starts = [0, *ends[:-1].tolist()] if len(ids) else []
     tokens = pd.DataFrame(
@@ -65,7 +73,7 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
     if not len(ids):
         names = " ".join(run.vocabulary[number] for number in beginning)
         note = f"The prompt is empty: the model reads {names} only, which precedes every sentence."
-    return Prompt(whole, tokens, note)
+    return Prompt(whole_text, whole, tokens, note)
 
 
 def place(position: int | None, count: int) -> int:
@@ -100,8 +108,8 @@ def find_token(run: Run, token: str | int) -> int:
     if ids:
         raise UserError(f"{token!r} is the text of the tokens {', '.join(map(str, ids))}. Name one of them by its id.")
     wanted = token.strip()
-    similar = [text for text in texts if wanted and text.strip() == wanted]
-    similar = similar or difflib.get_close_matches(token, list(texts), SUGGESTED)
+    similar = [text for text in texts if wanted and (text.strip() == wanted or wanted.startswith(text.strip() or "\0"))]
+    similar.sort(key=lambda text: -len(text.strip()))  # the same word first, then the longest piece of it
     advice = f" Similar tokens: {', '.join(map(repr, similar[:SUGGESTED]))}." if similar else ""
     raise UserError(
         f"{token!r} is not a token of {run.anatomy.checkpoint}. Blanks count: ' a' and 'a' are two tokens, and longer words"

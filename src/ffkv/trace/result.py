@@ -15,7 +15,7 @@ SHOWN = 3  # memories per layer in a notebook's summary
 POINTS = ("residual", "ffn", "output")  # r, y and o of a layer
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Trace:
     """One prompt through the model of a run. `docs/trace.md` defines every number.
 
@@ -23,7 +23,7 @@ class Trace:
 
     Attributes:
         run: name of the run.
-        text: the prompt.
+        text: the prompt, with U+FFFD in place of lone surrogates.
         note: what stands in front of the prompt, in one sentence; for an empty prompt it says what the model reads.
         position: the chosen token, as a position in `tokens`.
         token_id: id of the chosen next token.

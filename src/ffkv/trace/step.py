@@ -93,7 +93,7 @@ def trace(
         effect, divergence = effect_table(logits, after, chosen, top, vocabulary)
     return Trace(
         run=run.name,
-        text=text,
+        text=prompt.text,
         note=prompt.note,
         position=at,
         token_id=chosen,
