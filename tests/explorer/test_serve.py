@@ -84,6 +84,15 @@ def test_a_port_in_use_is_said():
         listen_port(first.getsockname()[1])
 
 
+def test_connections_send_at_once():
+    with (
+        listen_port(0) as listener,
+        socket.create_connection(listener.getsockname()) as _,
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 # The socket
 
 
