@@ -198,3 +198,11 @@ def test_files_that_are_kept_open_give_the_same(run, folder):
         assert one.statistics.equals(other.statistics) and one.patterns.equals(other.patterns)
         assert one.triggers.equals(other.triggers) and one.promotes(3).equals(other.promotes(3))
     assert kept.memories(text="é").equals(run.memories(text="é"))
+
+
+def test_projections_of_other_layer_groups_are_refused(run, folder):
+    first, second = (folder / f"values/projections/{group}.h5" for group in (0, 1))
+    second.write_bytes(first.read_bytes())
+    second.with_name(".1.h5.sha256").unlink(missing_ok=True)
+    with pytest.raises(UserError, match="does not hold every memory once"):
+        run.memories(promotes="church")

@@ -87,7 +87,8 @@ class Held:
         with self.lock:
             if not self.prepared:
                 self.run.find()
-                self.run.kept_tokens("top")
+                for end in ("top", "bottom"):
+                    self.run.kept_tokens(end)
                 self.run.trigger_places  # noqa: B018
                 self.run.trigger_patterns  # noqa: B018
                 self.prepared = True

@@ -93,12 +93,14 @@ class Memory:
             stored = {name: file[f"{side}{name}"][self._row, :count] if count else [] for name in names}
         columns = {name: np.asarray(values) for name, values in stored.items()}
         corpus, gate = self._files.corpus("train"), columns["gate"]
-        texts, last_tokens, documents = [], [], []
-        for sentence, position in zip(columns["sentence"].tolist(), columns["position"].tolist()):
-            text = corpus.prefix_text(sentence, position)
-            texts.append(text)
-            last_tokens.append(text[corpus.character(sentence, max(position - 1, 0)) :])
-            documents.append(corpus.document_names[int(corpus.document[sentence])])
+        sentence, position = columns["sentence"].astype(int), columns["position"].astype(int)
+        ends, last_starts = (
+            corpus.characters(sentence, position),
+            corpus.characters(sentence, np.maximum(position - 1, 0)),
+        )
+        texts = [corpus.texts[number][:end] for number, end in zip(sentence.tolist(), ends.tolist())]
+        last_tokens = [text[start:] for text, start in zip(texts, last_starts.tolist())]
+        documents = [corpus.document_names[number] for number in np.asarray(corpus.document[sentence]).tolist()]
         examples = pd.DataFrame(
             {
                 "rank": np.arange(count),
@@ -151,19 +153,20 @@ class Memory:
     @functools.cached_property
     def _kept_predictions(self) -> dict[str, pd.DataFrame]:
         """The tokens that the run stores at each end of the value."""
-        with self._files.open_projections(self._files.layer_group(self.layer)) as file:
-            row = self._projection_row(file["layer"], file["memory"])
-            stored = {
-                end: (file[f"{end}_token"][row], file[f"{end}_log_probability"][row].astype(float))
-                for end in ("top", "bottom")
-            }
+        stored = self._files.kept_tokens_of(self._row)
+        if stored is None:
+            with self._files.open_projections(self._files.layer_group(self.layer)) as file:
+                row = self._projection_row(file["layer"], file["memory"])
+                stored = {
+                    end: (file[f"{end}_token"][row], file[f"{end}_log_probability"][row]) for end in ("top", "bottom")
+                }
         return {
             end: pd.DataFrame(
                 {
                     "token": token_texts(ids, self._files.vocabulary),
                     "id": ids,
-                    "log_probability": log_probability,
-                    "probability": np.exp(log_probability),
+                    "log_probability": log_probability.astype(float),
+                    "probability": np.exp(log_probability.astype(float)),
                 }
             )
             for end, (ids, log_probability) in stored.items()

@@ -177,13 +177,26 @@ class RunFiles:
             end: "top" or "bottom".
         """
         if end not in self._kept_tokens:
-            tokens, log_probability = [], []
+            names = ("layer", "memory", f"{end}_token", f"{end}_log_probability")
+            groups = []
             for group in range(len(self.layer_groups)):
                 with self.open_projections(group) as file:
-                    tokens.append(file[f"{end}_token"][...])
-                    log_probability.append(file[f"{end}_log_probability"][...])
-            self._kept_tokens[end] = np.concatenate(tokens), np.concatenate(log_probability)
+                    groups.append([file[name][...] for name in names])
+            layer, memory, tokens, log_probability = map(np.concatenate, zip(*groups))
+            offset = np.asarray(self.anatomy.layer_offset)
+            if not np.array_equal(offset[layer] + memory, np.arange(offset[-1])):
+                raise UserError(
+                    f"{self.folder / 'values/projections'} does not hold every memory once. Run the workflow again."
+                )
+            self._kept_tokens[end] = tokens, log_probability
         return self._kept_tokens[end]
+
+    def kept_tokens_of(self, row: int) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
+        """Those of one memory at both ends, if both were read for all memories; else None."""
+        kept = dict(self._kept_tokens)
+        if not {"top", "bottom"} <= {*kept}:
+            return None
+        return {end: (tokens[row], log_probability[row]) for end, (tokens, log_probability) in kept.items()}
 
     @functools.cached_property
     def trigger_places(self) -> TriggerPlaces:
