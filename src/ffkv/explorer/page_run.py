@@ -10,11 +10,11 @@ from ffkv.explorer.pages import LIVE, Live, render, write
 from ffkv.explorer.shelf import Held, Shelf
 from ffkv.results.text import number
 
-# Name of a table: its columns that the page shows, by their names there, and its rows.
+# Name of a table: its columns that the page shows, and their names there.
 LAYER_COLUMNS = {
-    "activity": ({"firing_median": "firing"}, None),
-    "figure_7_effective_number": ({"effective_median": "effective"}, None),
-    "figure_9_residual_agreement": ({"share": "residual_agreement"}, None),
+    "activity": {"firing_median": "firing"},
+    "figure_7_effective_number": {"effective_median": "effective"},
+    "figure_9_residual_agreement": {"share": "residual_agreement"},
 }
 
 
@@ -53,7 +53,7 @@ def runs(shelf: Shelf) -> HTMLResponse:
 def layers(held: Held) -> pd.DataFrame:
     """One row per layer, with the columns of `COLUMNS` that the run has, and kind."""
     found = held.run.layers[["layer", "kind", "memories", "agreement", "dead"]]
-    for name, (columns, _) in LAYER_COLUMNS.items():
+    for name, columns in LAYER_COLUMNS.items():
         if name in held.run.tables:
             table = held.run.table(name).set_index("layer")
             found = found.assign(
