@@ -5,13 +5,16 @@ VENV := .venv
 SHELL := /bin/bash
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help report test check test-failures lint types settings docs models bench install slurm peers clean distclean
+.PHONY: help report explore test check test-failures lint types settings docs models bench install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
 
 report: install ## Set up, run config.yaml, write reports/<run>/index.html.
 	snakemake
+
+explore: ## Open the run of `make report` in a browser.
+	$(VENV)/bin/ffkv explore results/demo
 
 test: install lint types ## Set up, check everything except what `make test-failures` checks.
 	coverage erase

@@ -37,6 +37,7 @@ COMMANDS = {
     "refinement": ("ffkv.refinement.commands:refinement", "Refinement: how predictions change from layer to layer."),
     "write-settings": ("ffkv.settings.commands:write_settings", "Write the complete settings of a run."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
+    "explore": ("ffkv.explorer.commands:explore", "Open finished runs in a browser."),
     "plan": ("ffkv.plan.commands:plan", "Estimate the disk space, memory and time of runs before they start."),
     "check": (
         "ffkv.results.commands:check",

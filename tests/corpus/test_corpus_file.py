@@ -71,3 +71,12 @@ def test_no_sentences_are_a_file_too(tmp_path):
     write(tmp_path / "a.h5")
     corpus = read_corpus(tmp_path / "a.h5")
     assert (len(corpus), list(corpus.texts), len(corpus.shared)) == (0, [], 0)
+
+
+def test_many_prefixes_end_where_each_of_them_ends(corpus):
+    places = np.array(
+        [(sentence, position) for sentence in range(3) for position in range(corpus.lengths[sentence] + 1)]
+    )
+    expected = [corpus.character(*place) for place in places.tolist()]
+    assert corpus.characters(*places.T).tolist() == expected
+    assert corpus.characters(*np.zeros((2, 0), int)).tolist() == []

@@ -111,3 +111,16 @@ def test_the_step_writes_the_page_and_the_figures(write, tmp_path):
     write_report(open(write(layers=1, report={"cards": 0})), str(tmp_path / "out" / "index.html"))
     names = {path.name for path in Path(tmp_path / "out").rglob("*") if path.is_file()}
     assert names == {"index.html", *(f"{name}.svg" for name in FIGURES)}
+
+
+def test_cards_link_to_pages_of_memories_that_were_exported(write, tmp_path):
+    run, output = open(write(layers=2, report={"cards": 4})), tmp_path / "report" / "index.html"
+    write_report(run, output)
+    names = [card.memory.name for card in make_cards(run)]
+    assert "memories/" not in output.read_text()
+    (output.parent / "memories").mkdir()
+    (output.parent / "memories" / f"{names[0]}.html").touch()
+    write_report(run, output)
+    page = output.read_text()
+    assert page.count('href="memories/') == 1 and f'href="memories/{names[0]}.html"' in page
+    assert all(f'id="{name}"' in page for name in names)

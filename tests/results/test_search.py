@@ -105,3 +105,104 @@ def test_the_first_match_of_each_text_is_found(texts, text):
         (number, starts[number] + each.index(text) + len(text)) for number, each in enumerate(texts) if text in each
     ]
     assert matches == expected
+
+
+def test_a_token_is_found_by_its_id_and_in_any_case(run):
+    assert names(run.memories(promotes=2)) == ["L0.1", "L1.1"]
+    with pytest.raises(UserError, match="is not a token"):
+        run.memories(promotes="CHURCH")
+    assert run.memories(promotes="CHURCH", any_case=True).equals(run.memories(promotes="church"))
+
+
+@pytest.mark.parametrize("token", [-1, 6])
+def test_an_id_that_the_model_lacks_is_refused(run, token):
+    with pytest.raises(UserError, match=f"There is no token {token}. The model has tokens 0 to 5."):
+        run.memories(promotes=token)
+
+
+def test_demotes_looks_at_the_other_end(run):
+    found = run.memories(demotes=" é")
+    bottom = {memory.name: memory.demotes(3)["token"].tolist() for memory in map(run.memory, names(run.memories()))}
+    assert names(found) == [name for name, tokens in bottom.items() if " é" in tokens]
+    assert found["demoted_rank"].tolist() == [tokens.index(" é") for tokens in bottom.values() if " é" in tokens]
+
+
+def test_a_layer_and_ranges_hold_together(run):
+    assert names(run.memories(layer=1)) == ["L1.0", "L1.1"]
+    assert names(run.memories(between={"maximum_coefficient": (0.5, 4)})) == ["L0.0", "L0.1", "L1.0"]
+    assert names(run.memories(between={"maximum_coefficient": (None, 1)}, layer=0)) == ["L0.1", "L0.2"]
+    assert names(run.memories(sort="maximum_coefficient", ascending=True)) == ["L0.2", "L1.0", "L0.1", "L0.0", "L1.1"]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"layer": 2}, "no layer 2. The model has layers 0 to 1"),
+        ({"between": {"beauty": (0, 1)}}, "no column 'beauty'"),
+        ({"between": {"top_token": (0, 1)}}, "needs a column of numbers, and top_token holds texts"),
+    ],
+)
+def test_what_cannot_be_limited_is_refused(run, options, message):
+    with pytest.raises(UserError, match=message):
+        run.memories(**options)
+
+
+def test_a_pattern_is_found_by_a_part_of_its_label(run):
+    found = run.memories(pattern="ENDS WITH")
+    assert names(found) == ["L0.0", "L1.0"]
+    assert found["examples_with_pattern"].tolist() == [4, 4]  # of its two patterns the one in more examples
+    assert names(run.memories(pattern="begins")) == []
+
+
+@pytest.mark.parametrize(
+    "expression, expected",
+    [("the.hurch", ["L0.0"]), ("^ nan", ["L0.1"]), ("é|nan", ["L1.1", "L0.0", "L0.1"]), ("q", [])],
+)
+def test_an_expression_finds_what_its_first_match_lies_in(run, expression, expected):
+    assert names(run.memories(text=expression, expression=True)) == expected
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1), st.text("ab", min_size=1, max_size=3))
+def test_an_expression_without_signs_is_a_text(texts, text):
+    assert list(search._first_ends(iter(texts), text)) == [
+        (number, each.index(text) + len(text)) for number, each in enumerate(texts) if text in each
+    ]
+
+
+@pytest.mark.parametrize("expression", ["(", "[", "a{9999999999}", "(?P<n>", "\\"])
+def test_what_is_no_expression_is_refused(run, expression):
+    with pytest.raises(UserError, match="is not a regular expression"):
+        run.memories(text=expression, expression=True)
+
+
+def test_an_expression_without_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(search, "SECONDS", 0.1)
+    with pytest.raises(UserError, match=r"takes longer than 0\.1 s"):
+        list(search._first_ends(iter(["a" * 40 + "b"]), r"^(a|aa)+$"))
+
+
+def test_a_part_of_what_was_found_is_that_part_of_the_table(run):
+    found = run.find(promotes="church")
+    whole = run.memories(promotes="church")
+    assert len(found) == 4
+    assert found.table(1, 3).equals(whole.iloc[1:3].reset_index(drop=True))
+
+
+def test_files_that_are_kept_open_give_the_same(run, folder):
+    from ffkv.results.run import open
+
+    kept = open(folder)
+    kept.keep_open()
+    for name in names(run.memories()):
+        one, other = run.memory(name), kept.memory(name)
+        assert one.statistics.equals(other.statistics) and one.patterns.equals(other.patterns)
+        assert one.triggers.equals(other.triggers) and one.promotes(3).equals(other.promotes(3))
+    assert kept.memories(text="é").equals(run.memories(text="é"))
+
+
+def test_projections_of_other_layer_groups_are_refused(run, folder):
+    first, second = (folder / f"values/projections/{group}.h5" for group in (0, 1))
+    second.write_bytes(first.read_bytes())
+    second.with_name(".1.h5.sha256").unlink(missing_ok=True)
+    with pytest.raises(UserError, match="does not hold every memory once"):
+        run.memories(promotes="church")

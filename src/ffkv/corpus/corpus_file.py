@@ -83,6 +83,13 @@ class Corpus:
         """Where the text of the first `position` tokens ends."""
         return int(self.token_end[self.offsets[sentence] + position - 1]) if position else 0
 
+    def characters(self, sentence: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """As `character`, for many prefixes [prefix]."""
+        ends = np.zeros(len(sentence), np.int64)
+        some = position > 0
+        ends[some] = self.token_end[self.offsets[sentence[some]] + position[some] - 1]
+        return ends
+
     def next_token(self, sentence: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Id of the token that follows each prefix, from the stored sentence. The prefixes must be proper."""
         return self.tokens[self.offsets[sentence] + position]

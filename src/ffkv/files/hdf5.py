@@ -236,15 +236,21 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
         file = h5py.File(path, "r")
     except (OSError, RuntimeError) as error:
         raise unreadable(path, error) from error
-    with file:
-        try:
-            _check(path, file.attrs, kind, belongs_to or {})
-            for part in linked_files(file):
-                _check_part(path, part, file.attrs)
-            yield file
-        except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
-            _verify_sums(path)  # says more of files that it reads
-            raise unreadable(path, error) from error
+    with file, reading(path):
+        _check(path, file.attrs, kind, belongs_to or {})
+        for part in linked_files(file):
+            _check_part(path, part, file.attrs)
+        yield file
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What is read of an open file inside the `with` statement is whole, or a `UserError` says that the file is not."""
+    try:
+        yield
+    except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
+        _verify_sums(path)  # says more of files that it reads
+        raise unreadable(path, error) from error
 
 
 def linked_files(file: h5py.File) -> list[Path]:

@@ -118,8 +118,9 @@ def make_card(run: Run, memory: Memory) -> Card:
     patterns = memory.patterns.head(PATTERNS_PER_CARD)
     patterns = patterns.assign(number=np.arange(1, len(patterns) + 1), by_chance=patterns["chance"] * examined)
     triggers = memory.triggers.head(run.settings.report.card_triggers)
+    ranks = [set(pattern) for pattern in patterns["ranks"]]
     numbers = [
-        [pattern.number for pattern in patterns.itertuples() if rank in pattern.ranks] for rank in triggers["rank"]
+        [number for number, of_pattern in enumerate(ranks, 1) if rank in of_pattern] for rank in triggers["rank"]
     ]
     negative = memory.negative_triggers.head(run.settings.report.card_triggers)
     predictions = min(PREDICTIONS_PER_CARD, run.settings.values.top_tokens)

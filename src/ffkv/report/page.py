@@ -1,5 +1,6 @@
 """The report as one HTML file that opens from disk, without scripts and without network."""
 
+from collections.abc import Collection
 from importlib.resources import files
 
 import jinja2
@@ -15,8 +16,11 @@ from ffkv.results.text import ending, percent, shortened, token, visible
 from ffkv.terminal import plain
 
 
-def render(run: Run, exhibits: dict[str, Exhibit]) -> str:
-    """Writes the page of a run with its figures, from `draw_exhibits`, as HTML."""
+def render(run: Run, exhibits: dict[str, Exhibit], pages: Collection[str] = ()) -> str:
+    """Writes the page of a run with its figures, from `draw_exhibits`, as HTML.
+
+    pages: names of the memories that have a page of their own in the folder `memories` beside this one.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ffkv.report", "."),
         autoescape=True,
@@ -33,6 +37,7 @@ def render(run: Run, exhibits: dict[str, Exhibit]) -> str:
         facts=facts(run),
         summary=summary(run),
         cards=make_cards(run),
+        pages=pages,
         signs={1: "+", -1: MINUS, 0: ""},
         style=Markup(files("ffkv.report").joinpath("style.css").read_text()),
         settings=run.settings.model_dump_json(indent=2).splitlines(),

@@ -11,6 +11,8 @@ from ffkv.results.run import Run
 def write_report(run: Run, output: Path | str) -> None:
     """Writes the page of a run, and each figure as an SVG file in the folder `figures` beside the page.
 
+    Cards link to the pages of their memories, if `ffkv explore --export` wrote some into the folder `memories` beside the page.
+
     Args:
         run: the run, from `ffkv.open`.
         output: the HTML file to write.
@@ -18,7 +20,7 @@ def write_report(run: Run, output: Path | str) -> None:
         UserError: a file of the run is missing, damaged, or of another model, tokenizer or corpus. Nothing is written.
     """
     exhibits = draw_exhibits(run)
-    page = render(run, exhibits)
+    page = render(run, exhibits, [page.stem for page in Path(output).parent.glob("memories/*.html")])
     for name, exhibit in exhibits.items():
         with atomic(Path(output).parent / "figures" / f"{name}.svg", summed=False) as temporary:
             temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")

@@ -13,6 +13,7 @@ from ffkv.results.html import examples_table, summary, table, tokens_table
 from ffkv.results.memory_name import memory_name
 from ffkv.results.memory_statistics import key_statistics, token_texts, value_statistics
 from ffkv.results.run_files import RunFiles
+from ffkv.results.similar import by_triggers, by_value
 from ffkv.results.text import number, percent, visible
 
 SHOWN = 5  # rows of each table in a notebook's summary
@@ -92,12 +93,14 @@ class Memory:
             stored = {name: file[f"{side}{name}"][self._row, :count] if count else [] for name in names}
         columns = {name: np.asarray(values) for name, values in stored.items()}
         corpus, gate = self._files.corpus("train"), columns["gate"]
-        texts, last_tokens, documents = [], [], []
-        for sentence, position in zip(columns["sentence"].tolist(), columns["position"].tolist()):
-            text = corpus.prefix_text(sentence, position)
-            texts.append(text)
-            last_tokens.append(text[corpus.character(sentence, max(position - 1, 0)) :])
-            documents.append(corpus.document_names[int(corpus.document[sentence])])
+        sentence, position = columns["sentence"].astype(int), columns["position"].astype(int)
+        ends, last_starts = (
+            corpus.characters(sentence, position),
+            corpus.characters(sentence, np.maximum(position - 1, 0)),
+        )
+        texts = [corpus.texts[number][:end] for number, end in zip(sentence.tolist(), ends.tolist())]
+        last_tokens = [text[start:] for text, start in zip(texts, last_starts.tolist())]
+        documents = [corpus.document_names[number] for number in np.asarray(corpus.document[sentence]).tolist()]
         examples = pd.DataFrame(
             {
                 "rank": np.arange(count),
@@ -139,24 +142,35 @@ class Memory:
         return self._predictions("bottom", count)
 
     def _predictions(self, end: str, count: int) -> pd.DataFrame:
-        with self._files.open_projections(self._files.layer_group(self.layer)) as file:
-            row = self._projection_row(file["layer"], file["memory"])
-            kept = file[f"{end}_token"].shape[1]
-            if not 0 < count <= kept:
-                raise UserError(
-                    f"The run stores {kept} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to {kept},"
-                    " or set values.top_tokens and run the workflow again."
-                )
-            ids = file[f"{end}_token"][row, :count]
-            log_probability = file[f"{end}_log_probability"][row, :count].astype(float)
-        return pd.DataFrame(
-            {
-                "token": token_texts(ids, self._files.vocabulary),
-                "id": ids,
-                "log_probability": log_probability,
-                "probability": np.exp(log_probability),
-            }
-        )
+        kept = self._kept_predictions[end]
+        if not 0 < count <= len(kept):
+            raise UserError(
+                f"The run stores {len(kept)} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to"
+                f" {len(kept)}, or set values.top_tokens and run the workflow again."
+            )
+        return kept.head(count).copy()
+
+    @functools.cached_property
+    def _kept_predictions(self) -> dict[str, pd.DataFrame]:
+        """The tokens that the run stores at each end of the value."""
+        stored = self._files.kept_tokens_of(self._row)
+        if stored is None:
+            with self._files.open_projections(self._files.layer_group(self.layer)) as file:
+                row = self._projection_row(file["layer"], file["memory"])
+                stored = {
+                    end: (file[f"{end}_token"][row], file[f"{end}_log_probability"][row]) for end in ("top", "bottom")
+                }
+        return {
+            end: pd.DataFrame(
+                {
+                    "token": token_texts(ids, self._files.vocabulary),
+                    "id": ids,
+                    "log_probability": log_probability.astype(float),
+                    "probability": np.exp(log_probability.astype(float)),
+                }
+            )
+            for end, (ids, log_probability) in stored.items()
+        }
 
     def _projection_row(self, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
         """The memory's row in the file of its layer group: files hold the group's memories in order."""
@@ -168,6 +182,27 @@ class Memory:
                 " layer_groups. Run the workflow again."
             )
         return row
+
+    def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
+        """The memories of the run that are most similar to this one, the most similar first, one row per memory.
+
+        A run does not store keys, so memories cannot be compared by them.
+
+        Args:
+            by: "value": by the cosine of the values; "triggers": by trigger examples that both have.
+            count: the most rows.
+        Columns:
+            layer: the layer, from 0.
+            memory: the memory in its layer, from 0.
+            name: both in one word: "L3.17".
+            cosine: by value: the cosine of both values.
+            shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left out.
+        Raises:
+            UserError: `by` is something else, or `count` is not positive.
+        """
+        if by not in ("value", "triggers") or count < 1:
+            raise UserError(f"similar(by={by!r}, count={count}): by is 'value' or 'triggers', and count is 1 or more.")
+        return (by_value if by == "value" else by_triggers)(self._files, self._row, count)
 
     @functools.cached_property
     def patterns(self) -> pd.DataFrame:

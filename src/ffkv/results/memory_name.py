@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ffkv.errors import UserError
 
-NAME = re.compile(r"L?(\d+)[./D](\d+)", re.ASCII)
+NAME = re.compile(r"L?(\d{1,18})[./D](\d{1,18})", re.ASCII)
 
 
 def memory_name(layer: int, memory: int) -> str:

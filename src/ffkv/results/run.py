@@ -5,7 +5,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from ffkv.results.memory_name import check_memory, memory_name, parse_memory_nam
 from ffkv.results.memory_statistics import key_statistics, value_statistics
 from ffkv.results.run_files import RunFiles
 from ffkv.results.run_tables import read_benchmarks, read_table, table_files, unknown
-from ffkv.results.search import promoting, triggered
+from ffkv.results.search import Found, find
 from ffkv.results.text import number, percent, visible
 from ffkv.settings import Settings
 
@@ -162,25 +162,46 @@ class Run(RunFiles):
         else:
             place = operator.index(layer), operator.index(memory)
         check_memory(*place, [each.memories for each in self.anatomy.layers])
-        return Memory(self, *place)
+        found = Memory(self, *place)
+        if self._kept_files is not None:  # else only the memory's own rows are read, when they are asked for
+            row = self._statistics.iloc[self.anatomy.layer_offset[place[0]] + place[1]]
+            found.statistics = row.drop(["layer", "memory", "name"]).rename(found.name)
+        return found
 
     def memories(
         self,
-        promotes: str | None = None,
+        promotes: str | int | None = None,
         text: str | None = None,
         sort: str | None = None,
         minimum: float | None = None,
+        *,
+        demotes: str | int | None = None,
+        pattern: str | None = None,
+        layer: int | None = None,
+        between: Mapping[str, tuple[float | None, float | None]] | None = None,
+        any_case: bool = False,
+        expression: bool = False,
+        ascending: bool = False,
     ) -> pd.DataFrame:
         """The memories with their statistics; all of them, or those that a search finds.
 
         Args:
-            promotes: only memories that keep this token among the top tokens of their value. Blanks at the two ends do
-                not count: "church" finds " church" too.
+            promotes: only memories that keep this token among the top tokens of their value: its text or its id. Blanks
+                at the two ends of a text do not count: "church" finds " church" too.
             text: only memories with a trigger example whose text contains this, to the letter.
             sort: the column to sort by. The largest value comes first; equal values keep the order of the memories. By
                 default "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by
-                `text`, else the order of the memories.
+                `text`, else "examples_with_pattern" for a search by `pattern`, else the order of the memories.
             minimum: only memories whose value in the sorted column is at least this.
+            demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
+            pattern: only memories that have a pattern whose label contains this, in capital or small letters.
+            layer: only memories of this layer, from 0.
+            between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
+                stands for no limit, as in {"firing_rate": (0.1, None)}.
+            any_case: capital and small letters of `promotes` and `demotes` are the same.
+            expression: `text` is a regular expression. A trigger example has it if the first match in its sentence lies
+                within the prefix.
+            ascending: the smallest value of the sorted column comes first.
         Returns:
             One row per memory. You may change the table.
         Columns:
@@ -214,27 +235,19 @@ class Run(RunFiles):
             promoted_probability: its probability.
             examples_with_text: for a search by `text`: number of trigger examples that contain the text.
             coefficient_with_text: their highest coefficient.
+            demoted_token, demoted_rank, demoted_probability: for a search by `demotes`, among the bottom tokens.
+            pattern_found: for a search by `pattern`: the label of the pattern in the most trigger examples.
+            examples_with_pattern: number of trigger examples that have it.
         Raises:
-            UserError: the model has no such token; there is no such column; or `minimum` without a sorted column.
+            UserError: the model has no such token; there is no such column or layer; `minimum` without a sorted column; or
+                the regular expression is none or takes too long.
         """
-        memories = self._statistics
-        searches = ((promoting, promotes, "promoted_probability"), (triggered, text, "coefficient_with_text"))
-        column = sort
-        for search, wanted, by_default in searches:
-            if wanted is not None:
-                memories = memories.join(search(self, wanted).set_index("row"), how="inner")
-                column = column or by_default
-        if column is None:
-            if minimum is not None:
-                raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
-            return memories.reset_index(drop=True)
-        if column not in memories:
-            raise unknown("column", column, list(memories))
-        if minimum is not None:
-            if not pd.api.types.is_numeric_dtype(memories[column]):
-                raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
-            memories = memories[memories[column] >= minimum]
-        return memories.sort_values(column, ascending=False, kind="stable", ignore_index=True)
+        search = {key: value for key, value in locals().items() if key != "self"}
+        return self.find(**search).table()
+
+    def find(self, **search: Any) -> Found:
+        """Searches as `memories` does, with the same arguments, by name, and makes no table yet."""
+        return find(self, self._statistics, **search)
 
     @functools.cached_property
     def _statistics(self) -> pd.DataFrame:

@@ -2,10 +2,11 @@
 
 import functools
 import json
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -35,6 +36,20 @@ SPLIT_OF = {
 }
 
 
+class TriggerPlaces(NamedTuple):
+    """Where the trigger examples of all memories are, of positive coefficients.
+
+    Attributes:
+        sentence: sentence in the train split; -1 if there is none [memory, rank].
+        position: length of the prefix in tokens [memory, rank].
+        coefficient: its coefficient, the highest first [memory, rank].
+    """
+
+    sentence: np.ndarray
+    position: np.ndarray
+    coefficient: np.ndarray
+
+
 class RunFiles:
     """The stored files of a run. Each one is checked when it is read; see `Run`, which describes the attributes."""
 
@@ -42,6 +57,10 @@ class RunFiles:
         """Use `ffkv.open`."""
         self.folder, self.settings, self.anatomy = folder, settings, anatomy
         self._corpora_read: dict[str, Corpus] = {}
+        self._kept_tokens: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._kept_files: dict[Path, h5py.File] | None = None
+        self._tables_kept: dict[str, tuple[pd.DataFrame, dict[tuple[int, int], np.ndarray]]] = {}
+        self._opening, self._stack = threading.Lock(), ExitStack()
 
     @property
     def name(self) -> str:
@@ -96,14 +115,101 @@ class RunFiles:
         """The hashes of the run's model, tokenizer and corpus, which files of this split must share."""
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
+    def keep_open(self) -> None:
+        """Keeps from now on the files of memories open and the tables of memories in memory, for whoever asks all day.
+
+        Files are then checked once, when they are opened.
+        """
+        self._kept_files = {}
+
+    @contextmanager
+    def _open(self, name: str, kind: str, belongs_to: Mapping[str, Any]) -> Iterator[h5py.File]:
+        """A file of the run as `hdf5.open` gives it; one that is kept open if `keep_open` was called."""
+        path = self.folder / name
+        if self._kept_files is None:
+            with hdf5.open(path, kind, belongs_to) as file:
+                yield file
+            return
+        with self._opening:
+            if path not in self._kept_files:
+                self._kept_files[path] = self._stack.enter_context(hdf5.open(path, kind, belongs_to))
+        with hdf5.reading(path):
+            yield self._kept_files[path]
+
     def open_triggers(self) -> AbstractContextManager[h5py.File]:
         """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked."""
-        return hdf5.open(self.folder / "triggers.h5", "triggers", self.identity("train"))
+        return self._open("triggers.h5", "triggers", self.identity("train"))
 
     def open_projections(self, layer_group: int) -> AbstractContextManager[h5py.File]:
         """The projections of the values of one layer group, open for reading, after their model was checked."""
-        path = self.folder / "values" / "projections" / f"{layer_group}.h5"
-        return hdf5.open(path, "projections", self.anatomy.identity)
+        return self._open(f"values/projections/{layer_group}.h5", "projections", self.anatomy.identity)
+
+    def open_values(self) -> AbstractContextManager[h5py.File]:
+        """`values.h5`, open for reading, after its model was checked."""
+        return self._open("values.h5", "values", self.anatomy.identity)
+
+    def open_sampled_prefixes(self) -> AbstractContextManager[h5py.File]:
+        """`sampled_prefixes.h5`, open for reading, after its model, tokenizer and corpus were checked."""
+        return self._open("sampled_prefixes.h5", "sampled prefixes", self.identity("validation"))
+
+    # What searches ask for again and again. It is read once.
+
+    @functools.cached_property
+    def spellings(self) -> dict[str, list[int]]:
+        """The ids of all tokens by their text without blanks at its two ends."""
+        ids: dict[str, list[int]] = {}
+        for number, text in enumerate(self.vocabulary):
+            ids.setdefault(text.strip(), []).append(number)
+        return ids
+
+    @functools.cached_property
+    def spellings_in_any_case(self) -> dict[str, list[int]]:
+        """As `spellings`, and capital letters count as small ones."""
+        ids: dict[str, list[int]] = {}
+        for text, numbers in self.spellings.items():
+            ids.setdefault(text.casefold(), []).extend(numbers)
+        return ids
+
+    def kept_tokens(self, end: str) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory, rank].
+
+        Args:
+            end: "top" or "bottom".
+        """
+        if end not in self._kept_tokens:
+            names = ("layer", "memory", f"{end}_token", f"{end}_log_probability")
+            groups = []
+            for group in range(len(self.layer_groups)):
+                with self.open_projections(group) as file:
+                    groups.append([file[name][...] for name in names])
+            layer, memory, tokens, log_probability = map(np.concatenate, zip(*groups))
+            offset = np.asarray(self.anatomy.layer_offset)
+            if not np.array_equal(offset[layer] + memory, np.arange(offset[-1])):
+                raise UserError(
+                    f"{self.folder / 'values/projections'} does not hold every memory once. Run the workflow again."
+                )
+            self._kept_tokens[end] = tokens, log_probability
+        return self._kept_tokens[end]
+
+    def kept_tokens_of(self, row: int) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
+        """Those of one memory at both ends, if both were read for all memories; else None."""
+        kept = dict(self._kept_tokens)
+        if not {"top", "bottom"} <= {*kept}:
+            return None
+        return {end: (tokens[row], log_probability[row]) for end, (tokens, log_probability) in kept.items()}
+
+    @functools.cached_property
+    def trigger_places(self) -> TriggerPlaces:
+        """Where the trigger examples of all memories are."""
+        with self.open_triggers() as file:
+            return TriggerPlaces(*(file[name][...] for name in TriggerPlaces._fields))
+
+    @functools.cached_property
+    def trigger_patterns(self) -> pd.DataFrame:
+        """The patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat arrays."""
+        patterns = self.details("keys/patterns").query("sample == 'trigger'")
+        first = np.asarray(self.anatomy.layer_offset)[patterns["layer"].to_numpy()]
+        return patterns.assign(row=first + patterns["memory"].to_numpy()).reset_index(drop=True)
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:
@@ -119,6 +225,14 @@ class RunFiles:
         """
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
         return tables.read_all(paths, self.identity(SPLIT_OF[Path(name).parts[0]]))
+
+    def _kept_details(self, name: str) -> tuple[pd.DataFrame, dict[tuple[int, int], np.ndarray]]:
+        """A large table in memory, and where the rows of each memory are in it."""
+        with self._opening:
+            if name not in self._tables_kept:
+                table = self.details(name)
+                self._tables_kept[name] = table, table.groupby(["layer", "memory"]).indices
+            return self._tables_kept[name]
 
     @functools.cached_property
     def values_by_memory(self) -> pd.DataFrame:
@@ -137,7 +251,10 @@ class RunFiles:
         return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)
 
     def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
-        """The rows of one memory in a large table, `name` as in `details`. Only these are read."""
+        """The rows of one memory in a large table, `name` as in `details`. Only these are read, unless `keep_open` was called."""
+        if self._kept_files is not None:
+            table, places = self._kept_details(name)
+            return table.iloc[places.get((layer, memory), slice(0))].reset_index(drop=True)
         path = self.folder / name / f"{self.layer_group(layer)}.parquet"
         verify_sum(path)
         try:

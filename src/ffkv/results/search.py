@@ -1,10 +1,11 @@
-"""Search over all memories of a run: by the tokens that they promote, and by the texts that trigger them."""
+"""Search over all memories of a run: by tokens that they promote or demote, by trigger texts, by patterns, by numbers."""
 
 import bisect
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-import h5py
 import numpy as np
 import pandas as pd
 
@@ -12,83 +13,193 @@ from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.results.memory_statistics import token_texts
 from ffkv.results.run_files import RunFiles
+from ffkv.results.run_tables import unknown
 
 BLOCK = 16_384  # sentences that are searched at a time
 NOWHERE = np.iinfo(np.int32).max  # no prefix of the sentence holds the text
 SUGGESTED = 10  # tokens that a message suggests
+LONGEST_EXPRESSION = 500  # characters
+SECONDS = 2.0  # that a regular expression may take; some take for ever
+ENDS = {"promoted": "top", "demoted": "bottom"}
 
 
-def promoting(files: RunFiles, text: str) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Found:
+    """The memories that a search finds, in order.
+
+    Attributes:
+        row: the memories' rows in flat arrays [memory].
+        statistics: the table of all memories, in the order of flat arrays.
+        added: what the search adds to it [memory].
+    """
+
+    row: np.ndarray
+    statistics: pd.DataFrame
+    added: pd.DataFrame
+
+    def __len__(self) -> int:
+        """Number of memories."""
+        return len(self.row)
+
+    def table(self, start: int = 0, stop: int | None = None) -> pd.DataFrame:
+        """Some of the memories with the columns of `Run.memories`, from number `start` to before number `stop`."""
+        chosen = slice(start, stop)
+        statistics = self.statistics.iloc[self.row[chosen]].reset_index(drop=True)
+        return pd.concat([statistics, self.added.iloc[chosen].reset_index(drop=True)], axis=1)
+
+
+def find(
+    files: RunFiles,
+    statistics: pd.DataFrame,
+    *,
+    promotes: str | int | None = None,
+    demotes: str | int | None = None,
+    text: str | None = None,
+    pattern: str | None = None,
+    layer: int | None = None,
+    between: Mapping[str, tuple[float | None, float | None]] | None = None,
+    any_case: bool = False,
+    expression: bool = False,
+    sort: str | None = None,
+    minimum: float | None = None,
+    ascending: bool = False,
+) -> Found:
+    """Searches as `Run.memories` describes. `statistics`: the table of all memories, in the order of flat arrays."""
+    searches: list[tuple[Callable[[], pd.DataFrame], object, str | None]] = [
+        (lambda: promoting(files, promotes, any_case), promotes, "promoted_probability"),  # type: ignore[arg-type]
+        (lambda: promoting(files, demotes, any_case, "demoted"), demotes, None),  # type: ignore[arg-type]
+        (lambda: triggered(files, text, expression), text, "coefficient_with_text"),  # type: ignore[arg-type]
+        (lambda: patterned(files, pattern), pattern, "examples_with_pattern"),  # type: ignore[arg-type]
+    ]
+    kept = _within(statistics, layer, between or {})
+    found, column = [], sort
+    for search, wanted, by_default in searches:
+        if wanted is not None:
+            hits = search().set_index("row")
+            here = np.zeros(len(statistics), bool)
+            here[hits.index] = True
+            kept &= here
+            found.append(hits)
+            column = column or by_default
+    rows = np.flatnonzero(kept)
+    added = pd.concat([pd.DataFrame(index=rows), *(hits.loc[rows] for hits in found)], axis=1)
+    if column is None and minimum is not None:
+        raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
+    if column is None:
+        return Found(rows, statistics, added)
+    if column not in statistics and column not in added:
+        raise unknown("column", column, [*statistics, *added])
+    values = added[column] if column in added else statistics[column].iloc[rows]
+    if minimum is not None:
+        if not pd.api.types.is_numeric_dtype(values):
+            raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
+        values = values[values >= minimum]
+    order = values.sort_values(ascending=ascending, kind="stable").index
+    return Found(order.to_numpy(), statistics, added.loc[order])
+
+
+def _within(
+    statistics: pd.DataFrame, layer: int | None, between: Mapping[str, tuple[float | None, float | None]]
+) -> np.ndarray:
+    """Whether each memory is in the layer, and in each range of numbers [memory]."""
+    kept = np.ones(len(statistics), bool)
+    if layer is not None:
+        layers = int(statistics["layer"].iloc[-1]) + 1
+        if not 0 <= layer < layers:
+            raise UserError(f"There is no layer {layer}. The model has layers 0 to {layers - 1}.")
+        kept &= (statistics["layer"] == layer).to_numpy()
+    for column, (low, high) in between.items():
+        if column not in statistics:
+            raise unknown("column", column, [*statistics])
+        if not pd.api.types.is_numeric_dtype(statistics[column]):
+            raise UserError(f"A range needs a column of numbers, and {column} holds texts.")
+        values = statistics[column].to_numpy()
+        kept &= values >= low if low is not None else True
+        kept &= values <= high if high is not None else True
+    return kept
+
+
+def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:
     """Finds the memories that keep a token among the top tokens of their value.
 
     Args:
-        text: the token's text. Blanks at its two ends do not count, so that "church" finds the token " church" too.
+        wanted: the token's text, or its id. Blanks at the two ends of a text do not count, so that "church" finds the
+            token " church" too.
+        any_case: capital and small letters of a text are the same.
+        what: "promoted": among the top tokens; "demoted": among the bottom tokens.
     Returns:
-        One row per memory: row (of the memory in flat arrays), promoted_token, promoted_rank (from 0),
-        promoted_probability. Where several such tokens are kept, the one with the highest logit.
+        One row per memory: row (of the memory in flat arrays), and `<what>_token`, `<what>_rank` (from 0),
+        `<what>_probability`. Where several such tokens are kept, the one that is nearest to the end.
     Raises:
         UserError: the model has no such token; suggests others.
     """
-    ids = _tokens(files, text)
-    hits = []
-    for group, layers in enumerate(files.layer_groups):
-        with files.open_projections(group) as file:
-            tokens, first = file["top_token"], files.anatomy.layer_offset[layers.start] if len(layers) else 0
-            for start, stop in _row_blocks(tokens):
-                block = tokens[start:stop]
-                kept = np.isin(block, ids)
-                rows = np.flatnonzero(kept.any(1))
-                ranks = kept[rows].argmax(1)
-                probability = np.exp(file["top_log_probability"][start:stop][rows, ranks].astype(float))
-                hits.append((first + start + rows, block[rows, ranks], ranks, probability))
-    row, token, rank, probability = (np.concatenate(columns) for columns in zip(*hits))
-    found = {"promoted_token": token_texts(token, files.vocabulary), "promoted_rank": rank}
-    return pd.DataFrame({"row": row, **found, "promoted_probability": probability})
+    ids = _tokens(files, wanted, any_case)
+    tokens, log_probability = files.kept_tokens(ENDS[what])
+    kept = np.isin(tokens, ids)
+    row = np.flatnonzero(kept.any(1))
+    rank = kept[row].argmax(1)
+    found = {
+        "token": token_texts(tokens[row, rank], files.vocabulary),
+        "rank": rank,
+        "probability": np.exp(log_probability[row, rank].astype(float)),
+    }
+    return pd.DataFrame({"row": row, **{f"{what}_{name}": values for name, values in found.items()}})
 
 
-def _tokens(files: RunFiles, text: str) -> list[int]:
-    """The ids of all tokens whose text is `text` but for blanks at the ends."""
-    wanted, texts = text.strip(), list(files.vocabulary)
-    ids = [number for number, token in enumerate(texts) if token.strip() == wanted]
+def _tokens(files: RunFiles, wanted: str | int, any_case: bool) -> list[int]:
+    """The ids of all tokens that are `wanted`."""
+    if not isinstance(wanted, str):
+        if not 0 <= wanted < len(files.vocabulary):
+            raise UserError(f"There is no token {wanted}. The model has tokens 0 to {len(files.vocabulary) - 1}.")
+        return [int(wanted)]
+    word, spellings = wanted.strip(), files.spellings
+    ids = files.spellings_in_any_case.get(word.casefold()) if any_case else spellings.get(word)
     if ids:
         return ids
-    similar = [
-        repr(token) for token in texts if wanted and (wanted in token or wanted.startswith(token.strip() or "\0"))
-    ]
-    advice = f" Similar tokens: {', '.join(similar[:SUGGESTED])}." if similar else ""
-    raise UserError(f"{text!r} is not a token of {files.anatomy.checkpoint}: longer words are several tokens.{advice}")
+    texts = files.vocabulary
+    near = (ids for text, ids in spellings.items() if word and (word in text or word.startswith(text or "\0")))
+    similar = [repr(texts[number]) for number in sorted(number for each in near for number in each)[:SUGGESTED]]
+    advice = f" Similar tokens: {', '.join(similar)}." if similar else ""
+    raise UserError(
+        f"{wanted!r} is not a token of {files.anatomy.checkpoint}: longer words are several tokens.{advice}"
+    )
 
 
-def triggered(files: RunFiles, text: str) -> pd.DataFrame:
-    """Finds the memories that have a text, to the letter, in one of their trigger examples.
+def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFrame:
+    """Finds the memories that have a text in one of their trigger examples.
 
+    Args:
+        text: the text, to the letter; or a regular expression.
+        expression: whether it is a regular expression. A trigger example has it if the expression's first match in the
+            sentence lies within the prefix.
     Returns:
         One row per memory: row (of the memory in flat arrays), examples_with_text (number of trigger examples that
         contain the text), coefficient_with_text (the highest coefficient of these).
     Raises:
-        UserError: the text is empty.
+        UserError: the text is empty; or the expression is none, or takes longer than `SECONDS`.
     """
     if not text:
         raise UserError("The text to search for is empty.")
-    shortest = _shortest_prefix(files, text)
-    hits = []
-    with files.open_triggers() as file:
-        for start, stop in _row_blocks(file["sentence"]):
-            sentence, position = file["sentence"][start:stop], file["position"][start:stop]
-            kept = np.arange(sentence.shape[1]) < file["count"][start:stop][:, None]
-            contains = kept & (shortest[np.where(kept, sentence, 0)] <= position)
-            rows = np.flatnonzero(contains.any(1))
-            # Coefficients descend, so the first example with the text has the highest one.
-            highest = file["coefficient"][start:stop][rows, contains[rows].argmax(1)]
-            hits.append((start + rows, contains[rows].sum(1), highest))
-    row, examples, coefficient = (np.concatenate(columns) for columns in zip(*hits))
-    return pd.DataFrame({"row": row, "examples_with_text": examples, "coefficient_with_text": coefficient})
+    shortest = _shortest_match(files, text) if expression else _shortest_prefix(files, text)
+    places = files.trigger_places
+    contains = (shortest[places.sentence] <= places.position) & (places.sentence >= 0)
+    row = np.flatnonzero(contains.any(1))
+    # Coefficients descend, so the first example with the text has the highest one.
+    highest = places.coefficient[row, contains[row].argmax(1)]
+    return pd.DataFrame({"row": row, "examples_with_text": contains[row].sum(1), "coefficient_with_text": highest})
 
 
-def _row_blocks(dataset: h5py.Dataset) -> list[tuple[int, int]]:
-    """Start and end of the rows that are stored together, so that each chunk is read once."""
-    step = dataset.chunks[0] if dataset.chunks else max(1, len(dataset))
-    return [(start, min(start + step, len(dataset))) for start in range(0, max(1, len(dataset)), step)]
+def patterned(files: RunFiles, label: str) -> pd.DataFrame:
+    """Finds the memories that have a pattern whose label contains a text. Capital and small letters are the same.
+
+    Returns:
+        One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most trigger
+        examples), examples_with_pattern (their number).
+    """
+    patterns = files.trigger_patterns
+    hits = patterns[patterns["label"].str.casefold().str.contains(label.casefold(), regex=False)]
+    best = hits.sort_values("prefixes", ascending=False, kind="stable").drop_duplicates("row")
+    return best[["row", "label", "prefixes"]].set_axis(["row", "pattern_found", "examples_with_pattern"], axis=1)
 
 
 def _shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
@@ -103,12 +214,15 @@ def _shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
             data = file["text"][starts[0] : starts[-1]]
             starts, token_start = starts - starts[0], corpus.offsets[first : last + 1]
             matches = np.array(list(_first_matches(data.tobytes(), starts.tolist(), needle)), np.int64).reshape(-1, 2)
+            if not len(matches):
+                continue
             number, end = matches.T
-            # Character c of the block starts before byte b for c < characters[b]: UTF-8 marks the bytes that go on with one.
-            characters = np.concatenate([[0], np.cumsum((data & 0xC0) != 0x80)])
+            # Before byte b of the block so many characters start as bytes that do not go on with one, which UTF-8 marks.
+            going_on = np.flatnonzero((data & 0xC0) == 0x80)
+            first_character = starts[:-1] - np.searchsorted(going_on, starts[:-1])
             token_end = file["token_end"][token_start[0] : token_start[-1]]
-            ends = token_end + np.repeat(characters[starts[:-1]], np.diff(token_start))
-            last_token = np.searchsorted(ends, characters[end])
+            ends = token_end + np.repeat(first_character, np.diff(token_start))
+            last_token = np.searchsorted(ends, end - np.searchsorted(going_on, end))
             shortest[first + number] = last_token + token_start[0] - token_start[number] + 1
     return shortest
 
@@ -129,3 +243,44 @@ def _first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) ->
         if inside:
             yield number, match.end()
         place = starts[number + 1] if inside else match.start() + 1
+
+
+def _shortest_match(files: RunFiles, expression: str) -> np.ndarray:
+    """Length in tokens of the prefix that ends with the first match, of each train sentence [sentence]; else `NOWHERE`."""
+    corpus = files.corpus("train")
+    shortest = np.full(len(corpus), NOWHERE, np.int32)
+    with hdf5.open(files.folder / "corpus" / "train.h5", "corpus") as file:
+        offsets, data, ends = file["text_offset"][...], file["text"][...].tobytes(), file["token_end"][...]
+    texts = (data[start:stop].decode() for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist()))
+    for number, end in _first_ends(texts, expression):
+        start, stop = corpus.offsets[number], corpus.offsets[number + 1]
+        shortest[number] = np.searchsorted(ends[start:stop], end) + 1
+    return shortest
+
+
+def _first_ends(texts: Iterator[str], expression: str) -> Iterator[tuple[int, int]]:
+    """Where the first match of a regular expression ends, in characters, in each text that has one: its number, the end.
+
+    Raises:
+        UserError: the expression is none, is too long, or takes longer than `SECONDS` for all texts.
+    """
+    import regex  # it can stop after a time, which the standard library's cannot
+
+    if len(expression) > LONGEST_EXPRESSION:
+        raise UserError(f"The regular expression is longer than {LONGEST_EXPRESSION} characters. Shorten it.")
+    try:
+        needle = regex.compile(expression)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise UserError(f"{expression!r} is not a regular expression: {error}.") from error
+    until = time.monotonic() + SECONDS
+    try:
+        for number, text in enumerate(texts):
+            if match := needle.search(text, timeout=max(0.001, until - time.monotonic())):
+                yield number, match.end()
+            elif not number % 1024 and time.monotonic() > until:
+                raise TimeoutError
+    except TimeoutError as error:
+        raise UserError(
+            f"The regular expression {expression!r} takes longer than {SECONDS:g} s. Write a simpler one: repeats inside"
+            " repeats, such as (a+)+, take for ever."
+        ) from error

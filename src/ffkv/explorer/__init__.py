@@ -1,0 +1,1 @@
+"""`ffkv explore`: finished runs as pages in a browser."""

@@ -1,0 +1,180 @@
+"""The application: which address shows what, and what an error looks like."""
+
+import functools
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ffkv.errors import UserError
+from ffkv.explorer import page_compare, page_memory, page_run, page_search, page_trace
+from ffkv.explorer.pages import LIVE, error_page, render, report_file, static, with_query
+from ffkv.explorer.security import Guard, Guarded
+from ffkv.explorer.shelf import Held, Shelf
+from ffkv.results.memory_name import check_memory
+from ffkv.terminal import say
+
+STATIC = {"explorer.css": "text/css; charset=utf-8", "explorer.js": "text/javascript; charset=utf-8"}
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class NoSuch(UserError):
+    """There is no page of this address."""
+
+
+def create_application(shelf: Shelf, guard: Guard) -> Starlette:
+    """The explorer of some runs.
+
+    Args:
+        shelf: the runs, from `open_shelf`.
+        guard: the secrets that the user has.
+    """
+
+    def page(path: str, function: Callable[[Request], Response]) -> Route:
+        return Route(path, functools.partial(_answer, function), methods=["GET"], name=function.__name__)
+
+    def runs(request: Request) -> Response:
+        return page_run.runs(shelf)
+
+    def run(request: Request) -> Response:
+        return page_run.run(_held(shelf, request))
+
+    def report(request: Request) -> Response:
+        file = report_file(_held(shelf, request))
+        if not file.is_file():
+            raise NoSuch(f"{file} does not exist. The workflow writes it: `snakemake`.")
+        return HTMLResponse(file.read_bytes(), headers={"Content-Security-Policy": REPORT_POLICY})
+
+    def memories(request: Request) -> Response:
+        return page_search.memories(_held(shelf, request), request.query_params)
+
+    def go(request: Request) -> Response:
+        held = _held(shelf, request)
+        try:
+            return page_search.go(held, request.query_params.get("q", ""))
+        except UserError as error:
+            raise NoSuch(str(error)) from error
+
+    def memory(request: Request) -> Response:
+        held = _held(shelf, request)
+        layer, index = _place(held, request)
+        if request.query_params.get("format") == "json":
+            return page_memory.as_json(held, layer, index)
+        return page_memory.memory(
+            held, shelf, layer, index, *(name in request.query_params for name in ("colours", "all"))
+        )
+
+    def similar(request: Request) -> Response:
+        held = _held(shelf, request)
+        return page_memory.similar(held, *_place(held, request))
+
+    def trace(request: Request) -> Response:
+        return page_trace.trace(_held(shelf, request), shelf, request.query_params)
+
+    def compare(request: Request) -> Response:
+        a, b, name = (request.query_params.get(each, "") for each in ("a", "b", "memory"))
+        try:
+            runs = [shelf.run(a or next(iter(shelf.runs))), shelf.run(b or [*shelf.runs][-1])]
+        except UserError as error:
+            raise NoSuch(str(error)) from error
+        return page_compare.compare(list(shelf.runs), runs, name)
+
+    def static_file(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise NoSuch("There is no such file.")
+        return Response(static(name), media_type=STATIC[name], headers={"Cache-Control": "private, max-age=3600"})
+
+    routes = [
+        page("/", runs),
+        page("/r/{run}/", run),
+        page("/r/{run}/report", report),
+        page("/r/{run}/memories", memories),
+        page("/r/{run}/go", go),
+        page("/r/{run}/m/{layer}/{index}", memory),
+        page("/r/{run}/m/{layer}/{index}/similar", similar),
+        page("/r/{run}/trace", trace),
+        page("/compare", compare),
+        page("/static/{name}", static_file),
+    ]
+    guarded = Middleware(Guarded, guard=guard, error_page=error_page)
+    handlers = {HTTPException: _no_page}
+    return Starlette(routes=routes, middleware=[guarded], exception_handlers=handlers)
+
+
+def _answer(function: Callable[[Request], Response], request: Request) -> Response:
+    """Runs a page's function. Whatever goes wrong becomes a page; nothing of the address's questions goes to the log."""
+    try:
+        return function(request)
+    except NoSuch as error:
+        return _problem(request, 404, "There is no such page", str(error))
+    except _OtherData as error:
+        return error.page
+    except UserError as error:
+        return _problem(request, 500, "This cannot be shown", str(error))
+    except Exception as error:
+        from ffkv.process.defect import explain
+
+        message, _ = explain(error)
+        say(f"{request.scope['path']}: {message}", error=True)
+        return _problem(request, 500, "This cannot be shown", message)
+
+
+def _problem(request: Request, status: int, heading: str, text: str) -> Response:
+    if request.query_params.get("format") == "json":
+        return JSONResponse({"error": text}, status)
+    return error_page(status, heading, text)
+
+
+def _no_page(request: Request, error: Exception) -> Response:
+    return error_page(404, "There is no such page", "Start at the list of runs.")
+
+
+class _OtherData(Exception):
+    """The address is about other data than the run of its name."""
+
+    def __init__(self, page: Response):
+        self.page = page
+
+
+def _held(shelf: Shelf, request: Request) -> Held:
+    """The run that an address names.
+
+    Raises:
+        NoSuch: no such run is open.
+    """
+    try:
+        held = shelf.run(request.path_params["run"])
+    except UserError as error:
+        raise NoSuch(str(error)) from error
+    if (data := request.query_params.get("data", held.data)) != held.data:
+        raise _OtherData(_other_data(held, request, data))
+    return held
+
+
+def _other_data(held: Held, request: Request, data: str) -> Response:
+    rest = {name: value for name, value in request.query_params.items() if name != "data"}
+    address = with_query(LIVE.run(held) + request.scope["path"].split("/", 3)[3], rest)
+    return render("other_data.html", held=held, status=409, asked=data, address=address)
+
+
+def _place(held: Held, request: Request) -> tuple[int, int]:
+    """The layer and the memory that an address names.
+
+    Raises:
+        NoSuch: the run has no such memory.
+    """
+    layer, index = request.path_params["layer"], request.path_params["index"]
+    if not (layer.isdecimal() and index.isdecimal() and len(layer + index) < 20):
+        raise NoSuch("A memory's address ends with its layer and its number, such as m/3/17.")
+    try:
+        check_memory(int(layer), int(index), [each.memories for each in held.run.anatomy.layers])
+    except UserError as error:
+        raise NoSuch(str(error)) from error
+    return int(layer), int(index)

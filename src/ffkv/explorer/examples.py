@@ -1,0 +1,94 @@
+"""Texts of all strengths: coefficients of a memory on a sample of prefixes that all memories share.
+
+The sample is the run's own: up to 256 validation prefixes of `sampled_prefixes.h5`, spread evenly, with the coefficients of
+every memory at their last token. So the same run always shows the same texts, and no model is needed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ffkv.explorer.shelf import Held
+from ffkv.results.memory import Memory
+
+MOST = 256  # prefixes
+QUANTILES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.25, 0.0)
+RANDOM = 5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Coefficients of one layer on sampled prefixes.
+
+    Attributes:
+        m: coefficients [prefix, memory].
+        sentence: sentence in the validation split [prefix].
+        position: length of the prefix in tokens [prefix].
+        next_token: id of the token that follows [prefix].
+    """
+
+    m: np.ndarray
+    sentence: np.ndarray
+    position: np.ndarray
+    next_token: np.ndarray
+
+
+def read_sample(held: Held, layer: int) -> Sample:
+    """The sample of a layer; kept for the next memory of the layer."""
+
+    def read() -> Sample:
+        start, stop = held.run.anatomy.layer_offset[layer : layer + 2]
+        with held.run.open_sampled_prefixes() as file:
+            # The file has them in the order of the corpus, so every so many-th is a sample of the whole.
+            chosen = slice(0, None, max(1, -(-len(file["sentence"]) // MOST)))
+            return Sample(
+                file["m"][chosen, start:stop], *(file[name][chosen] for name in ("sentence", "position", "next_token"))
+            )
+
+    return held.samples.get(layer, read)
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """Texts of all strengths of one memory.
+
+    Attributes:
+        quantiles: one row per quantile of the coefficients that are not 0, the highest first. Columns: quantile,
+            coefficient, text, last_token, next_token.
+        random: some prefixes, with the same columns but `quantile`.
+        prefixes: number of prefixes in the sample.
+        nonzero: number of those whose coefficient is not 0.
+    """
+
+    quantiles: pd.DataFrame
+    random: pd.DataFrame
+    prefixes: int
+    nonzero: int
+
+
+def strengths(held: Held, memory: Memory) -> Strengths:
+    """Texts at quantiles of the memory's coefficients, and random ones."""
+    sample = read_sample(held, memory.layer)
+    m = sample.m[:, memory.memory]
+    order = np.argsort(m, kind="stable")
+    order = order[m[order] != 0]
+    places = {quantile: order[round(quantile * (len(order) - 1))] for quantile in QUANTILES} if len(order) else {}
+    generator = np.random.default_rng([held.run.settings.seed, memory.layer, memory.memory])
+    drawn = generator.choice(len(m), min(RANDOM, len(m)), replace=False)
+    quantiles = _texts(held, sample, list(places.values()), m).assign(quantile=list(places))
+    # Of a small sample several quantiles are one prefix.
+    quantiles = quantiles.drop_duplicates(["sentence", "position"], ignore_index=True)
+    return Strengths(quantiles, _texts(held, sample, drawn.tolist(), m), len(m), len(order))
+
+
+def _texts(held: Held, sample: Sample, rows: list[int], m: np.ndarray) -> pd.DataFrame:
+    corpus, vocabulary = held.run.corpus("validation"), held.run.vocabulary
+    columns = ["sentence", "position", "coefficient", "text", "last_token", "next_token"]
+    texts = []
+    for row in rows:
+        sentence, position = int(sample.sentence[row]), int(sample.position[row])
+        text = corpus.prefix_text(sentence, position)
+        last = text[corpus.character(sentence, max(position - 1, 0)) :]
+        texts.append((sentence, position, float(m[row]), text, last, vocabulary[int(sample.next_token[row])]))
+    return pd.DataFrame(texts, columns=columns)

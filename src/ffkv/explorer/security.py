@@ -1,0 +1,131 @@
+"""Who may ask: a secret that only the user has, the host, the origin; and headers that forbid a page everything else.
+
+On a login node every user can connect to 127.0.0.1, and any web page can let a browser do so. See docs/explorer.md.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HOSTS = ("127.0.0.1", "localhost")
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+ErrorPage = Callable[[int, str, str], Response]
+
+
+def _secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The secrets of one explorer.
+
+    Attributes:
+        token: stands in the address that the user opens first.
+        pass_word: what the cookie holds from then on.
+        cookie: the cookie's name. Cookies do not tell ports apart, so each explorer has its own.
+    """
+
+    token: str = field(default_factory=_secret, repr=False)
+    pass_word: str = field(default_factory=_secret, repr=False)
+    cookie: str = field(default_factory=lambda: f"ffkv-{secrets.token_hex(4)}")
+
+
+class Guarded:
+    """An application that answers only the user, and only questions."""
+
+    def __init__(self, application: ASGIApp, guard: Guard, error_page: ErrorPage):
+        """error_page: makes a page of a status, a heading and a text."""
+        self._application, self._guard, self._error_page = application, guard, error_page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses a request, or passes it on and adds the headers."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self._application(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = self._refusal(scope) or self._exchange(scope) or self._stranger(scope)
+        await (answer or self._application)(scope, receive, send_safely)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """A request that no page of ours and no user makes."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
+        if name not in HOSTS:
+            return self._error_page(
+                403,
+                "This is not the explorer's address",
+                "Open it at 127.0.0.1 or localhost, with the port that it printed.",
+            )
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        if headers.get("origin") != f"http://{host}":
+            return self._error_page(
+                403, "This request comes from another site", "The explorer answers its own pages only."
+            )
+        return self._error_page(405, "The explorer changes nothing", "All its pages are asked for with GET.")
+
+    def _exchange(self, scope: Scope) -> Response | None:
+        """The first visit: the token becomes a cookie, and leaves the address."""
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=1000)
+        tokens = [value for name, value in query if name == "token"]
+        if not tokens:
+            return None
+        if not _same(tokens[0], self._guard.token):
+            return self._error_page(
+                403, "This address is of another explorer", "Open the address that `ffkv explore` printed last."
+            )
+        rest = urlencode([(name, value) for name, value in query if name != "token"])
+        address = "/" + quote(scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
+        if Headers(scope=scope).get("sec-fetch-site", "none") in ("none", "same-origin"):
+            answer: Response = RedirectResponse(address, 303)
+        else:  # a browser sends a strict cookie only to a page that a page of ours leads to
+            answer = self._error_page(200, "Opening the explorer", "")
+            answer.headers["Refresh"] = f"0; url={address}"
+        answer.set_cookie(self._guard.cookie, self._guard.pass_word, httponly=True, samesite="strict")
+        return answer
+
+    def _stranger(self, scope: Scope) -> Response | None:
+        """A request without the cookie."""
+        cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
+        if _same(cookies.get(self._guard.cookie, ""), self._guard.pass_word):
+            return None
+        return self._error_page(
+            403,
+            "The explorer answers only whoever started it",
+            "Open the address that `ffkv explore` printed: it ends with ?token= and a secret.",
+        )
+
+
+def _same(text: str, secret: str) -> bool:
+    """Whether both are equal, in a time that does not tell how much of them is."""
+    return hmac.compare_digest(text.encode(errors="replace"), secret.encode())

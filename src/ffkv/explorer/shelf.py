@@ -1,0 +1,142 @@
+"""The open runs, and what the explorer keeps in memory of each."""
+
+import contextlib
+import functools
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ffkv.errors import UserError
+from ffkv.results.run import Run, open
+from ffkv.terminal import plain
+
+DIGITS = 8  # of each hash that a page names
+
+
+class Recent:
+    """Answers that took long, by their question: the last ones, up to a size."""
+
+    def __init__(self, limit: float, size: Callable[[Any], float] = lambda answer: 1):
+        """limit: the sum of the sizes that is kept."""
+        self._limit, self._size = limit, size
+        self._lock, self._working = threading.Lock(), threading.Lock()
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, question: Any, answer: Callable[[], Any]) -> Any:
+        """The answer that is kept, else a new one. Answers are made one at a time; those that are kept need not wait."""
+        if (found := self._find(question)) is not None:
+            return found
+        with self._working:
+            if (found := self._find(question)) is not None:  # made meanwhile
+                return found
+            found = answer()
+            with self._lock:
+                self._kept[question] = found
+                while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._limit:
+                    self._kept.popitem(last=False)
+            return found
+
+    def _find(self, question: Any) -> Any:
+        with self._lock:
+            if question in self._kept:
+                self._kept.move_to_end(question)
+            return self._kept.get(question)
+
+
+@dataclass
+class Held:
+    """An open run.
+
+    Attributes:
+        run: the run.
+        name: its name in addresses.
+        lock: held while an index of the run is made, so that it is made once.
+        prepared: whether all indexes are made.
+        samples: coefficients of sampled prefixes, by layer.
+        colours: coefficients of all tokens of the trigger examples, by memory.
+        similar: similar memories, by memory.
+    """
+
+    run: Run
+    name: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    prepared: bool = False
+    samples: Recent = field(default_factory=lambda: Recent(2**26, lambda sample: sample.m.nbytes))
+    colours: Recent = field(default_factory=lambda: Recent(64))
+    similar: Recent = field(default_factory=lambda: Recent(256))
+
+    @functools.cached_property
+    def hashes(self) -> dict[str, str]:
+        """Which model, corpus and settings the run's numbers are of, by short hashes."""
+        settings = hashlib.sha256(self.run.settings.model_dump_json().encode()).hexdigest()
+        corpus = self.run.corpora["train"]["corpus_hash"]
+        named = {"model": self.run.anatomy.model_hash, "corpus": corpus, "settings": settings}
+        return {name: value[:DIGITS] for name, value in named.items()}
+
+    @property
+    def data(self) -> str:
+        """The hashes in one word, for `data=` in addresses."""
+        return "-".join(self.hashes.values())
+
+    def prepare(self) -> None:
+        """Makes what search needs. Whoever asks meanwhile waits."""
+        with self.lock:
+            if not self.prepared:
+                self.run.find()
+                for end in ("top", "bottom"):
+                    self.run.kept_tokens(end)
+                self.run.trigger_places  # noqa: B018
+                self.run.trigger_patterns  # noqa: B018
+                self.prepared = True
+
+
+@dataclass
+class Shelf:
+    """The open runs by name, and one lock for what runs a model."""
+
+    runs: dict[str, Held]
+    model: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, name: str) -> Held:
+        """An open run.
+
+        Raises:
+            UserError: no run of this name is open.
+        """
+        if name not in self.runs:
+            raise UserError(f"No run {plain(name)!r} is open. Open are: {', '.join(self.runs)}.")
+        return self.runs[name]
+
+
+def open_shelf(folders: Sequence[Path]) -> Shelf:
+    """Opens finished runs. A second run of one name gets a number.
+
+    Raises:
+        UserError: see `ffkv.open`.
+    """
+    runs: dict[str, Held] = {}
+    for folder in folders:
+        run = open(folder)
+        run.keep_open()
+        name, number = run.name, 1
+        while name in runs:
+            number += 1
+            name = f"{run.name}-{number}"
+        runs[name] = Held(run, name)
+        runs[name].hashes  # noqa: B018  # the corpus belongs to the model, or the run cannot be opened
+    return Shelf(runs)
+
+
+def prepare_in_background(shelf: Shelf) -> None:
+    """Makes what the first search would wait for, in a thread. What goes wrong is said by the page that needs it."""
+
+    def prepare() -> None:
+        for held in shelf.runs.values():
+            with contextlib.suppress(UserError):
+                held.prepare()
+
+    threading.Thread(target=prepare, daemon=True).start()

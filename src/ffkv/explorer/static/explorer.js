@@ -1,0 +1,96 @@
+// Keys, live search, and parts that load into the page. Every page works without it.
+"use strict";
+(() => {
+  const status = document.getElementById("status");
+  const tell = text => { if (status) status.textContent = text; };
+  const isTyping = target => target.closest("input, select, textarea, [contenteditable]") !== null;
+
+  // Long work says that it goes on. A page that comes back from the browser's memory is at rest.
+  addEventListener("pageshow", () => tell(""));
+  document.addEventListener("click", event => {
+    const link = event.target.closest("a[data-busy]");
+    if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) tell(link.dataset.busy);
+  });
+  document.addEventListener("submit", event => {
+    if (event.target.dataset.busy) tell(event.target.dataset.busy);
+  });
+
+  // A part of the page that another address has.
+  document.addEventListener("click", async event => {
+    const link = event.target.closest("a[data-fetch]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const section = document.getElementById(link.dataset.fetch);
+    try {
+      const page = await read(link.href);
+      const part = page.getElementById("part");
+      if (!part) throw new Error(page.querySelector("main")?.textContent.trim() || "The explorer does not answer.");
+      link.closest("p").replaceWith(...part.childNodes);
+      section.tabIndex = -1;
+      section.focus();
+      tell("");
+    } catch (error) {
+      tell(error.message);
+    }
+  });
+
+  const read = async (address, signal) => {
+    const answer = await fetch(address, { signal, credentials: "same-origin" });
+    return new DOMParser().parseFromString(await answer.text(), "text/html");
+  };
+
+  // The list follows what is typed.
+  const form = document.getElementById("search");
+  if (form && document.getElementById("results")) {
+    let timer = 0, running = null;
+    const search = async () => {
+      const asked = [...new FormData(form)].filter(([, value]) => value.trim());
+      const query = new URLSearchParams(asked).toString();
+      const address = form.getAttribute("action") + (query ? "?" + query : "");
+      running?.abort();
+      running = new AbortController();
+      try {
+        const found = (await read(address, running.signal)).getElementById("results");
+        if (found) document.getElementById("results").replaceChildren(...found.childNodes);
+        history.replaceState(null, "", address);
+      } catch (error) {
+        if (error.name !== "AbortError") tell("The explorer does not answer. Is it still running?");
+      }
+    };
+    form.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(search, 300);
+    });
+  }
+
+  // Keys.
+  const help = document.getElementById("keys-help");
+  const step = by => {
+    const rows = [...document.querySelectorAll(".list tbody th a")];
+    if (!rows.length) return false;
+    const at = rows.indexOf(document.activeElement);
+    rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + by))].focus();
+    return true;
+  };
+  document.addEventListener("keydown", event => {
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || help?.open) return;
+    if (event.key === "j" && step(1) || event.key === "k" && step(-1)) return event.preventDefault();
+    const named = [...document.querySelectorAll("[data-key]")].find(each => each.dataset.key === event.key);
+    if (!named) return;
+    event.preventDefault();
+    if (named.matches("input")) named.focus();
+    else named.click();
+  });
+  document.querySelector("a[href='#keys-help']")?.addEventListener("click", event => {
+    event.preventDefault();
+    help.showModal();
+  });
+
+  // Coloured tokens can be reached one by one.
+  document.addEventListener("keydown", event => {
+    if (!["ArrowRight", "ArrowLeft"].includes(event.key) || !event.target.matches(".t")) return;
+    const tokens = [...event.target.closest("td").querySelectorAll(".t")];
+    const next = tokens[tokens.indexOf(event.target) + (event.key === "ArrowRight" ? 1 : -1)];
+    if (next) { next.focus(); event.preventDefault(); }
+  });
+})();

@@ -1,0 +1,71 @@
+"""Memories that are like another one: by the direction of their values, and by trigger examples that they share."""
+
+import numpy as np
+import pandas as pd
+
+from ffkv.results.memory_name import memory_name
+from ffkv.results.run_files import RunFiles
+
+ROWS = 8192  # values that are read at a time
+
+
+def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+    """The memories whose values have the highest cosine with that of memory `row`.
+
+    All values are read once, a block at a time, so that memory does not grow with the model.
+
+    Returns:
+        One row per memory, the most similar first: layer, memory, name, cosine.
+    """
+    with files.open_values() as file:
+        values = file["value"]
+        value = values[row] / max(np.linalg.norm(values[row]), np.finfo(np.float32).tiny)
+        cosine = np.empty(len(values), np.float32)
+        for start in range(0, len(values), ROWS):
+            block = values[start : start + ROWS]
+            length = np.sqrt(np.einsum("ij,ij->i", block, block))
+            cosine[start : start + len(block)] = block @ value / np.maximum(length, np.finfo(np.float32).tiny)
+    cosine[row] = -np.inf
+    best = _largest(cosine, count)
+    return _named(files, best).assign(cosine=cosine[best].astype(float))
+
+
+def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+    """The memories that share the most trigger examples (the same prefix) with memory `row`.
+
+    Returns:
+        One row per memory that shares any, the most first: layer, memory, name, shared.
+    """
+    places = files.trigger_places
+    sentence, position = places.sentence[row], places.position[row]
+    exists = sentence >= 0
+    shared = np.zeros(len(places.sentence), np.int64)
+    own = _prefixes(sentence[exists], position[exists])
+    for start in range(0, len(shared), ROWS):
+        block = slice(start, start + ROWS)
+        candidates = np.isin(places.sentence[block], sentence[exists])  # few are; only these are looked at closely
+        memory, rank = np.nonzero(candidates)
+        prefixes = _prefixes(places.sentence[block][memory, rank], places.position[block][memory, rank])
+        np.add.at(shared, start + memory, np.isin(prefixes, own))
+    shared[row] = 0
+    best = _largest(shared, count)
+    best = best[shared[best] > 0]
+    return _named(files, best).assign(shared=shared[best])
+
+
+def _prefixes(sentence: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """Each prefix as one number."""
+    return sentence.astype(np.int64) << 32 | position.astype(np.int64)
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Where the largest values are, the largest first; of equal ones the first first."""
+    return np.argsort(-values, kind="stable")[: min(count, len(values) - 1)]
+
+
+def _named(files: RunFiles, rows: np.ndarray) -> pd.DataFrame:
+    offset = np.asarray(files.anatomy.layer_offset)
+    layers = np.searchsorted(offset, rows, side="right") - 1
+    memories = rows - offset[layers]
+    names = [memory_name(*place) for place in zip(layers.tolist(), memories.tolist())]
+    return pd.DataFrame({"layer": layers, "memory": memories, "name": names})

@@ -1,0 +1,251 @@
+"""The way of a person through the explorer, in a real browser."""
+
+import json
+import shutil
+import time
+
+import pytest
+
+from .server import running
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium or chromedriver (Debian's packages: chromium, chromium-driver)"),
+]  # fmt: skip
+PROMPT = "Return+the+name+of+the"
+# Every page that has a form of its own.
+PAGES = [
+    "/", "/r/tiny/", "/r/tiny/memories", "/r/tiny/memories?promotes=the&min_norm=0.1", "/r/tiny/memories?promotes=qqqq", "/r/tiny/m/1/12",
+    "/r/tiny/m/0/3?colours=1", "/r/tiny/m/1/12/similar", "/r/tiny/trace", f"/r/tiny/trace?prompt={PROMPT}",
+    f"/r/tiny/trace?prompt={PROMPT}&off=L1.3", "/compare", "/r/tiny/m/9/9", "/r/tiny/?data=other",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(tiny):
+    with running(tiny) as started:
+        yield started
+
+
+class Browser:
+    """A browser, and the page that it shows."""
+
+    def __init__(self, server):
+        from selenium.webdriver import Chrome, ChromeOptions
+        from selenium.webdriver.chrome.service import Service
+
+        options = ChromeOptions()
+        options.binary_location = CHROMIUM
+        for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=1200,1000",
+                         "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"):  # fmt: skip
+            options.add_argument(f"--{argument}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self.driver, self.base = Chrome(options, Service(DRIVER)), server.base
+        self.driver.set_page_load_timeout(120)
+        self.driver.get(server.address)
+
+    def open(self, path: str) -> None:
+        self.driver.get(self.base + path)
+
+    def find(self, selector: str):
+        return self.driver.find_element("css selector", selector)
+
+    def all(self, selector: str) -> list:
+        return self.driver.find_elements("css selector", selector)
+
+    def link(self, words: str):
+        return self.driver.find_element("link text", words)
+
+    @property
+    def text(self) -> str:
+        return self.find("main").text
+
+    @property
+    def path(self) -> str:
+        return self.driver.current_url.removeprefix(self.base)
+
+    def press(self, keys: str) -> None:
+        self.driver.switch_to.active_element.send_keys(keys)
+
+    def wait(self, condition, seconds: float = 60):
+        """Waits until something is true, and returns it."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                if found := condition():
+                    return found
+            except Exception:
+                if time.monotonic() > until - 1:
+                    raise
+            time.sleep(0.05)
+        raise AssertionError(f"never came: {self.path}: {self.text[:500]}")
+
+    def errors(self) -> list[str]:
+        """What the page complained about, but for answers that say what is wrong."""
+        entries = self.driver.get_log("browser")
+        return [
+            entry["message"] for entry in entries if "the server responded with a status of" not in entry["message"]
+        ]
+
+
+@pytest.fixture(scope="module")
+def browser(server):
+    made = Browser(server)
+    yield made
+    made.driver.quit()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_complained_about(browser):
+    yield
+    assert browser.errors() == []
+
+
+def test_the_token_opens_the_explorer_and_leaves_the_address(browser):
+    assert browser.path == "/"
+    assert "Runs" in browser.text
+    assert browser.driver.execute_script("return document.cookie") == ""  # no script can read it
+
+
+def test_a_search_leads_to_a_memory_and_the_back_button_returns(browser):
+    browser.open("/r/tiny/memories")
+    browser.find("#promotes").send_keys("the")
+    browser.wait(lambda: "promotes=the" in browser.path)  # the list follows what is typed
+    browser.wait(lambda: "promoted token" in browser.text)
+    name = browser.find(".list tbody th a").text
+    browser.find(".list tbody th a").click()
+    browser.wait(lambda: browser.find("h1").text == name)
+    browser.driver.back()
+    browser.wait(lambda: browser.find("#promotes").get_attribute("value") == "the" and name in browser.text)
+
+
+def test_colours_show_the_value_on_focus(browser):
+    browser.open("/r/tiny/m/1/12")
+    browser.link("Colour every token").click()
+    browser.wait(lambda: browser.all(".t.last"))
+    token = browser.find(".t.last")
+    assert token.get_attribute("title").startswith("coefficient ")
+    colour = token.value_of_css_property("background-color")
+    assert colour not in ("rgba(0, 0, 0, 0)", "rgba(255, 255, 255, 1)")
+    assert token.value_of_css_property("text-decoration-thickness") == "4px"  # the second channel
+    browser.driver.execute_script("arguments[0].focus()", token)
+    browser.press("\ue014")  # arrow right
+    assert browser.driver.switch_to.active_element.get_attribute("class").startswith("t ")
+    shown = "return getComputedStyle(document.activeElement, '::after').content"
+    assert "coefficient" in browser.driver.execute_script(shown)
+
+
+def test_similar_memories_load_into_the_page(browser):
+    browser.open("/r/tiny/m/1/12")
+    browser.link("Find similar memories").click()
+    browser.wait(lambda: "By value" in browser.find("#similar").text)
+    assert browser.path == "/r/tiny/m/1/12"
+
+
+def test_a_memory_is_switched_off_and_the_prediction_changes(browser):
+    browser.open("/r/tiny/")
+    browser.link("Trace a prompt").click()
+    browser.find("#prompt").send_keys("Return the name of the")
+    browser.find("main form button").click()
+    browser.wait(lambda: browser.all("#final"))
+    link = browser.wait(lambda: next(each for each in browser.all("#memories details[open] a") if each.text == "off"))
+    browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
+    link.click()
+    browser.wait(lambda: browser.all("#effect"))
+    rows = [row.text.split() for row in browser.all("#effect tbody tr")]
+    assert any(row[-1] not in ("0", "−0") for row in rows)
+    assert "switched off" in browser.text and "off=L" in browser.path
+    browser.driver.back()
+    browser.wait(lambda: browser.all("#final") and not browser.all("#effect"))
+
+
+def test_the_keyboard_alone_is_enough(browser):
+    browser.open("/r/tiny/memories?promotes=the")
+    browser.press("j")
+    browser.press("j")
+    rows = browser.all(".list tbody th a")
+    assert browser.driver.switch_to.active_element == rows[1]
+    name = rows[1].text
+    browser.press("\ue007")  # Enter
+    browser.wait(lambda: browser.find("h1").text == name)
+    layer, index = map(int, name[1:].split("."))
+    browser.press("j")
+    browser.wait(lambda: browser.find("h1").text == f"L{layer}.{index + 1}")
+    browser.press("k")
+    browser.wait(lambda: browser.find("h1").text == name)
+    browser.press("]" if layer == 0 else "[")
+    browser.wait(lambda: browser.find("h1").text == f"L{1 - layer}.{index}")
+    browser.press("?")
+    browser.wait(lambda: browser.find("#keys-help").is_displayed())
+    browser.press("\ue00c")  # Escape
+    browser.wait(lambda: not browser.find("#keys-help").is_displayed())
+    browser.press("/")
+    box = browser.driver.switch_to.active_element
+    assert box.get_attribute("id") == "jump"
+    box.send_keys("L0D3\ue007")
+    browser.wait(lambda: browser.find("h1").text == "L0.3")
+
+
+def test_tab_reaches_everything_and_the_focus_shows(browser):
+    browser.open("/r/tiny/m/1/12")
+    seen = []
+    for _ in range(12):
+        browser.press("\ue004")  # Tab
+        element = browser.driver.switch_to.active_element
+        seen.append(element.text or element.get_attribute("id"))
+        assert element.value_of_css_property("outline-style") == "solid", element.get_attribute("outerHTML")
+    assert seen[:4] == ["To the text", "Runs", "tiny", "Layer 1"]
+    assert {"jump", "Find", "Memories", "Trace"} <= {*seen}
+
+
+def test_nothing_leaves_this_machine(browser):
+    browser.driver.get_log("performance")
+    for path in PAGES[:6]:
+        browser.open(path)
+    events = [json.loads(entry["message"])["message"] for entry in browser.driver.get_log("performance")]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    assert asked and all(url.startswith((browser.base, "data:")) for url in asked)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_no_page_shuts_anybody_out(browser, path, scheme):
+    from axe_core_python.selenium import Axe
+
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.open(path)
+    browser.driver.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    found = Axe().run(browser.driver, options={"runOnly": {"type": "tag", "values": tags}})
+    told = [
+        (each["id"], each["help"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found["violations"]
+    ]
+    assert told == []
+    assert len(found["passes"]) > 10  # the check ran
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_narrow_screen_shows_everything(browser, path):
+    browser.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+    )
+    try:
+        browser.open(path)
+        wide = browser.driver.execute_script(
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        assert wide <= 0
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_without_the_cookie_the_browser_sees_only_how_to_get_in(browser):
+    cookies = browser.driver.get_cookies()
+    browser.driver.delete_all_cookies()
+    browser.open("/r/tiny/")
+    assert "The explorer answers only whoever started it" in browser.text
+    for cookie in cookies:
+        browser.driver.add_cookie(cookie)

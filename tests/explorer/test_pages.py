@@ -1,0 +1,284 @@
+"""What the pages show, by the small run whose every number is known."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from results.conftest import HOSTILE
+
+from .conftest import coefficients, text_of
+
+
+def test_the_first_page_lists_the_runs(visitor):
+    assert "small synthetic Toy 2 5" in text_of(visitor.get("/"))
+
+
+def test_a_run_is_shown_layer_by_layer(visitor):
+    text = text_of(visitor.get("/r/small/"))
+    assert "agreement" in text and "0 gated 3 50 % 1" in text and "1 gated 2 25 % 0" in text
+
+
+def test_the_foot_names_the_data(visitor):
+    hashes = visitor.shelf.runs["small"].hashes
+    assert hashes["model"] == "a" * 8
+    text = text_of(visitor.get("/r/small/m/0/0"))
+    assert f"model {'a' * 8} , corpus {hashes['corpus']} , settings {hashes['settings']}" in text
+
+
+def test_a_memory_shows_its_trigger_examples_and_its_value(visitor):
+    text = text_of(visitor.get("/r/small/m/0/0"))
+    assert "L0.0" in text
+    assert "4 + + é the church" in text
+    assert "Negative trigger examples" in text and "Top tokens" in text and "Bottom tokens" in text
+    assert "precision" in text and "Histogram" in text
+
+
+def test_a_dead_memory_has_a_page(visitor):
+    text = text_of(visitor.get("/r/small/m/0/2"))
+    assert "The key has no trigger example." in text
+    assert "0 of 4 sampled prefixes of the validation split have a coefficient other than 0" in text
+
+
+def test_texts_of_all_strengths_are_those_of_the_sample(visitor):
+    from ffkv.explorer.examples import strengths
+
+    held = visitor.shelf.runs["small"]
+    for layer, index in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        found = strengths(held, held.run.memory(layer, index))
+        m = coefficients()[:, 3 * layer + index]
+        assert found.quantiles["coefficient"].iloc[0] == m.max()
+        assert found.quantiles["coefficient"].iloc[-1] == m.min()
+        assert found.quantiles["coefficient"].is_monotonic_decreasing
+        assert set(found.random["coefficient"]) <= set(m.astype(float))
+        assert (found.prefixes, found.nonzero) == (4, 4)
+    again = strengths(held, held.run.memory(1, 1))
+    assert again.random.equals(found.random)
+
+
+@pytest.mark.parametrize("address", ["/r/small/m/2/0", "/r/small/m/0/3", "/r/small/m/-1/0", "/r/small/m/0/x", "/r/small/m/0/" + "9" * 40, "/r/other/", "/r/small/m/0", "/r/small/go?q=L9.9"])  # fmt: skip
+def test_what_does_not_exist_is_said(visitor, address):
+    text = text_of(visitor.get(address, 404))
+    assert "There is no" in text
+
+
+def test_an_unknown_memory_names_those_that_exist(visitor):
+    assert "The layer has memories 0 to 2." in text_of(visitor.get("/r/small/m/0/3", 404))
+
+
+@pytest.mark.parametrize("name", ["L1.1", "1.1", "1/1", "L1D1", " L1.1 "])
+def test_the_box_leads_to_a_memory_by_any_of_its_names(visitor, name):
+    answer = visitor.client.get("/r/small/go", params={"q": name})
+    assert answer.url.path == "/r/small/m/1/1"
+
+
+def test_the_box_leads_to_a_search_for_a_token(visitor):
+    answer = visitor.client.get("/r/small/go", params={"q": "church"})
+    assert answer.url.path == "/r/small/memories" and answer.url.params["promotes"] == "church"
+
+
+def test_a_link_to_other_data_warns(visitor):
+    held = visitor.shelf.runs["small"]
+    assert "L0.0" in visitor.get(f"/r/small/m/0/0?data={held.data}")
+    page = visitor.get("/r/small/m/0/0?data=1-2-3", 409)
+    assert "This link is about other data" in page and 'href="/r/small/m/0/0"' in page
+    assert "Trigger examples" not in page
+
+
+def test_neighbours_are_linked(visitor):
+    page = visitor.get("/r/small/m/0/1")
+    for address in ("/r/small/m/0/0", "/r/small/m/0/2", "/r/small/m/1/1"):
+        assert f'href="{address}"' in page
+    assert 'href="/r/small/m/1/2"' not in visitor.get("/r/small/m/0/2")
+
+
+# Search
+
+
+def names(visitor, **asked):
+    answer = visitor.client.get("/r/small/memories", params={**asked, "format": "json"})
+    assert answer.status_code == 200, answer.text
+    return [row["name"] for row in answer.json()["memories"]]
+
+
+def test_search_is_that_of_python(visitor):
+    run = visitor.shelf.runs["small"].run
+    assert names(visitor, promotes="Church") == run.memories(promotes="church")["name"].tolist()
+    assert names(visitor, promotes="#2") == run.memories(promotes=2)["name"].tolist()
+    assert names(visitor, demotes="church") == run.memories(demotes="church")["name"].tolist()
+    assert names(visitor, text="the") == run.memories(text="the")["name"].tolist()
+    assert names(visitor, text="/th.|é/") == run.memories(text="th.|é", expression=True)["name"].tolist()
+    assert names(visitor, layer="1", sort="maximum_coefficient") == ["L1.1", "L1.0"]
+    assert names(visitor, sort="maximum_coefficient", order="ascending")[0] == "L0.2"
+    assert names(visitor, min_maximum_coefficient="1", max_maximum_coefficient="4") == ["L0.0", "L0.1"]
+    assert names(visitor, pattern="ENDS WITH") == ["L0.0", "L1.0"]
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        ({"promotes": "nothing"}, "is not a token of synthetic"),
+        ({"sort": "beauty"}, "There is no column 'beauty'"),
+        ({"layer": "7"}, "There is no layer 7"),
+        ({"layer": "x"}, "Write a whole number"),
+        ({"min_norm": "much"}, "Write a number"),
+        ({"min_norm": "nan"}, "Write a number"),
+        ({"min_top_token": "1"}, "holds texts"),
+        ({"min_beauty": "1"}, "no column 'beauty'"),
+        ({"page": "99"}, "There is no page 99"),
+        ({"text": "/(/"}, "is not a regular expression"),
+        ({"text": "/" + "a" * 600 + "/"}, "longer than 500 characters"),
+    ],
+)
+def test_a_wrong_question_is_answered_on_the_page_with_the_form(visitor, asked, message):
+    answer = visitor.client.get("/r/small/memories", params=asked)
+    assert answer.status_code == 400
+    assert message in text_of(answer.text)
+    assert 'id="search"' in answer.text
+    if "page" not in asked:
+        listed = visitor.client.get("/r/small/memories", params={**asked, "format": "json"})
+        assert listed.status_code == 400 and message in listed.json()["error"]
+
+
+def test_the_page_keeps_what_was_asked(visitor):
+    page = visitor.get("/r/small/memories?promotes=church&min_norm=0.5&sort=norm")
+    assert (
+        'value="church"' in page and 'name="min_norm" value="0.5"' in page and '<option value="norm" selected' in page
+    )
+
+
+def test_a_list_for_a_spreadsheet_holds_no_formula(visitor):
+    from ffkv.explorer.page_search import _safe
+
+    answer = visitor.client.get("/r/small/memories?format=csv")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["name"] for row in rows] == ["L0.0", "L0.1", "L0.2", "L1.0", "L1.1"]
+    for text in ("=1+1", "+1", "-1", "@x", " =1", "\t=1"):
+        assert _safe(text) == f"'{text}"
+    assert _safe("the") == "the" and _safe(-1.5) == -1.5
+
+
+def test_a_list_of_several_blocks_is_whole(visitor, monkeypatch):
+    from ffkv.explorer import page_search
+
+    asked = [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")]
+    monkeypatch.setattr(page_search, "PER_BLOCK", 2)
+    assert [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")] == asked
+    assert json.loads(asked[0])["total"] == 4
+    assert json.loads(visitor.get("/r/small/memories?text=zzz&format=json"))["memories"] == []
+
+
+@pytest.mark.parametrize("address", ["go?q=L" + "9" * 5000 + ".1", "memories?promotes=%23" + "9" * 5000, "memories?layer=" + "9" * 5000, "memories?page=" + "9" * 5000, "memories?min_norm=" + "9" * 5000])  # fmt: skip
+def test_numbers_without_end_are_no_defect(visitor, address):
+    assert visitor.client.get(f"/r/small/{address}").status_code in (200, 400)
+
+
+def test_a_memory_as_json(visitor):
+    found = json.loads(visitor.get("/r/small/m/0/0?format=json"))
+    memory = visitor.shelf.runs["small"].run.memory(0, 0)
+    assert found["name"] == "L0.0" and found["data"] == visitor.shelf.runs["small"].data
+    assert [row["coefficient"] for row in found["triggers"]] == memory.triggers["coefficient"].tolist()
+    assert [row["id"] for row in found["promotes"]] == memory.promotes(3)["id"].tolist()
+    assert found["statistics"]["firing_rate"] == pytest.approx(memory.statistics["firing_rate"])
+
+
+# The corpus is hostile
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/r/small/", "/r/small/m/1/0", "/r/small/m/0/0", "/r/small/memories", "/r/small/memories?promotes=%23" + "5", "/compare",
+     "/r/small/m/1/0/similar"],
+)  # fmt: skip
+def test_texts_of_the_corpus_stay_texts(visitor, address):
+    page = visitor.get(address)
+    assert "<script>alert" not in page
+    assert "\u202e" not in page and "\x07" not in page
+
+
+def test_the_hostile_token_is_shown_spelled_out(visitor):
+    page = visitor.get("/r/small/memories?promotes=%235")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "\\u202e" in page
+
+
+@pytest.mark.parametrize("parameter", ["promotes", "text", "pattern", "sort", "layer", "min_norm", "page"])
+def test_what_the_address_says_stays_text(visitor, parameter):
+    answer = visitor.client.get(
+        "/r/small/memories", params={parameter: f'"></script><script>alert(1)</script>{HOSTILE}'}
+    )
+    assert "<script>alert" not in answer.text
+    page = visitor.client.get("/r/small/m/0/0", params={"data": "<script>alert(1)</script>"}).text
+    assert "<script>alert" not in page
+
+
+def test_a_run_of_a_hostile_name_has_its_page(small, tmp_path, visit):
+    folder = tmp_path / "results" / 'a b<script>"&'
+    shutil.copytree(small, folder)
+    visitor = visit(folder)
+    page = visitor.get("/")
+    address = page.split('<th scope="row"><a href="')[1].split('"')[0]
+    assert "L0.0" in visitor.get(address + "m/0/0")
+    assert "<script>&" not in page
+
+
+# Damaged runs
+
+
+@pytest.mark.parametrize(
+    "name, address",
+    [("triggers.h5", "m/0/0"), ("values/by_memory/0.parquet", "memories"), ("sampled_prefixes.h5", "m/0/0"),
+     ("values.h5", "m/0/0/similar"), ("values/figure_4_agreement.csv", "")],
+)  # fmt: skip
+@pytest.mark.parametrize("damage", ["deleted", "changed"])
+def test_a_damaged_run_says_what_is_damaged(small, tmp_path, visit, capsys, name, address, damage):
+    folder = tmp_path / "results" / "small"
+    shutil.copytree(small, folder)
+    visitor = visit(folder)
+    if damage == "deleted":
+        (folder / name).unlink()
+    else:
+        with (folder / name).open("r+b") as file:
+            file.seek(8)
+            file.write(b"\0" * 64)
+    text = text_of(visitor.get(f"/r/small/{address}", 500))
+    assert Path(name).name.removesuffix(".csv") in text and "Traceback" not in text
+    assert visitor.guard.token not in "".join(capsys.readouterr())
+    visitor.get("/")
+
+
+def test_a_defect_is_a_page_and_says_nothing_of_the_question(visitor, monkeypatch, capsys):
+    from ffkv.explorer import page_run
+
+    monkeypatch.setattr(page_run, "runs", lambda shelf: 1 / 0)
+    text = text_of(visitor.get("/?secret=question", 500))
+    assert "This is a defect of ffkv" in text
+    assert "question" not in "".join(capsys.readouterr())
+
+
+# Two runs
+
+
+def test_two_runs_stand_side_by_side(small, tmp_path, visit):
+    other = tmp_path / "other" / "small"
+    shutil.copytree(small, other)
+    visitor = visit(small, other)
+    assert list(visitor.shelf.runs) == ["small", "small-2"]
+    text = text_of(visitor.get("/compare?a=small&b=small-2&memory=L1.1"))
+    assert text.count("firing rate") == 2
+    assert "There is no memory 7" in text_of(visitor.get("/compare?a=small&b=small-2&memory=L1.7", 400))
+    assert "No run 'nobody' is open. Open are: small, small-2." in text_of(visitor.get("/compare?a=nobody", 404))
+
+
+def test_the_scale_has_white_at_zero_and_grows_with_the_value():
+    from ffkv.explorer.drawing import STEPS, level, step
+
+    values = np.linspace(-1, 1, 17)
+    assert [step(value, 1) for value in values] == [
+        *[f"n{number}" for number in range(STEPS, 0, -1)], "zero", *[f"p{number}" for number in range(1, STEPS + 1)]
+    ]  # fmt: skip
+    assert step(5, 1) == "p8" and step(0.0, 0.0) == "zero" and step(np.nan, 1) == "zero" and step(1e-9, 1) == "p1"
+    assert [level(share) for share in (0, 0.5, 1, np.nan)] == ["q0", "q4", "q8", "q0"]

@@ -1,0 +1,149 @@
+"""Traces and coloured tokens on a finished tiny run, whose model is loaded."""
+
+import json
+import re
+import threading
+
+import numpy as np
+import pytest
+
+from ffkv.explorer.page_trace import LONGEST
+
+from .conftest import text_of
+
+pytestmark = pytest.mark.workflow
+PROMPT = "Return the name of the"
+
+
+@pytest.fixture(scope="module")
+def visitor(tiny, visit):
+    """An explorer of the tiny run, in whose folder the paths of its checkpoint start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tiny)
+        yield visit(tiny / "results/tiny")
+
+
+def ask(visitor, status=200, **asked):
+    answer = visitor.client.get("/r/tiny/trace", params=asked)
+    assert answer.status_code == status, text_of(answer.text)[:3000]
+    return answer.text
+
+
+def test_the_form_needs_no_model(visitor):
+    page = ask(visitor)
+    assert 'id="prompt"' in page and 'id="final"' not in page
+
+
+def test_the_page_shows_the_numbers_of_python(visitor):
+    run = visitor.shelf.runs["tiny"].run
+    found = run.trace(PROMPT)
+    asked = json.loads(ask(visitor, prompt=PROMPT, format="json"))
+    assert asked == json.loads(found.to_json())
+    text = text_of(ask(visitor, prompt=PROMPT))
+    assert "The parts add up" in text and "all parts 1.0000" in text.replace("0.9999", "1.0000")
+    for name in found.contributions["name"]:
+        assert name in text
+
+
+def test_the_prediction_changes_when_a_memory_is_off(visitor):
+    name = visitor.shelf.runs["tiny"].run.trace(PROMPT).contributions["name"].iloc[0]
+    page = ask(visitor, prompt=PROMPT, off=name)
+    text = text_of(page)
+    assert "Prediction before and after" in text and f"{name} switched off" in text
+    found = visitor.shelf.runs["tiny"].run.trace(PROMPT, off=[name])
+    assert found.effect["change"].abs().max() > 0
+    assert f'href="/r/tiny/trace?prompt={PROMPT.replace(" ", "+")}#prediction"' in page  # the way back
+
+
+def test_off_and_scale_can_be_added_and_taken_back(visitor):
+    page = ask(visitor, prompt=PROMPT, off="L0.1", scale="L1.2:0.5")
+    links = re.findall(r'href="([^"]*)#prediction"', page)
+    assert any("off=L0.1%2CL" in link and "scale=L1.2%3A0.5" in link for link in links)
+    assert any(link.endswith("scale=L1.2%3A0.5") for link in links)  # L0.1 back
+    assert any("scale=L1.2%3A0.5%2CL" in link for link in links)  # another one doubled
+    assert "L1.2 times 0.5000" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        ({"prompt": "x" * (LONGEST + 1)}, "The prompt has 20,001 characters. At most 20,000 are read"),
+        ({"prompt": "word " * 400}, "reads at most 64"),
+        ({"prompt": PROMPT, "position": "first"}, "Write a whole number"),
+        ({"prompt": PROMPT, "position": "99"}, "There is no position 99"),
+        ({"prompt": PROMPT, "off": "L9.1"}, "There is no layer 9"),
+        ({"prompt": PROMPT, "scale": "L0.1"}, "L0.1"),
+        ({"prompt": PROMPT, "scale": "L0.1:nan"}, "nan"),
+        ({"prompt": PROMPT, "word": "no such token"}, "no such token"),
+        ({"prompt": PROMPT, "word": "#99999"}, "There is no token 99999"),
+        ({"prompt": PROMPT, "point": "heart"}, "There is no point 'heart'"),
+    ],
+)
+def test_a_wrong_question_is_answered_beside_the_form(visitor, asked, message):
+    page = ask(visitor, 400, **asked)
+    assert message in text_of(page) and 'id="prompt"' in page
+    assert message in json.loads(ask(visitor, 400, **asked, format="json"))["error"]
+
+
+def test_an_empty_prompt_has_a_clear_answer(visitor):
+    assert "The prompt is empty" in text_of(ask(visitor, prompt=""))
+
+
+def test_a_hostile_prompt_stays_text(visitor):
+    page = ask(visitor, prompt="</textarea></title><script>alert(1)</script>\u202e")
+    assert "<script>alert" not in page
+
+
+def test_line_ends_of_a_form_are_those_of_text(visitor):
+    assert json.loads(ask(visitor, prompt="a\r\nb", format="json"))["text"] == "a\nb"
+
+
+def test_while_one_trace_is_computed_the_next_is_told_so(visitor):
+    with visitor.shelf.model:
+        answer = visitor.client.get("/r/tiny/trace", params={"prompt": PROMPT})
+    assert answer.status_code == 429 and answer.headers["retry-after"] == "5"
+    assert "computes one at a time" in text_of(answer.text)
+    ask(visitor, prompt=PROMPT)
+
+
+def test_colours_are_the_coefficients_of_the_stored_trigger_examples(visitor):
+    held = visitor.shelf.runs["tiny"]
+    memory = held.run.memory("L1.12")
+    page = visitor.get("/r/tiny/m/1/12?colours=1")
+    from ffkv.explorer.page_memory import colours_of
+
+    for m, row in zip(colours_of(held, visitor.shelf, memory, "positive", False), memory.triggers.itertuples()):
+        assert len(m) == held.run.corpus("train").lengths[row.sentence]
+        assert m[row.position - 1] == pytest.approx(row.coefficient, rel=1e-4)  # float32, another batch
+    assert len(re.findall(r'class="t p\d last"', page)) == min(10, len(memory.triggers))
+    assert visitor.get("/r/tiny/m/1/12?colours=1&all=1").count(' last"') == len(memory.triggers)
+
+
+def test_coloured_pages_wait_for_the_model_and_those_that_are_kept_do_not(visitor):
+    visitor.get("/r/tiny/m/1/12?colours=1")
+    with visitor.shelf.model:
+        visitor.get("/r/tiny/m/1/12?colours=1")
+        done = threading.Event()
+        thread = threading.Thread(target=lambda: (visitor.get("/r/tiny/m/1/13?colours=1"), done.set()))
+        thread.start()
+        assert not done.wait(0.5)
+    assert done.wait(60)
+    thread.join()
+
+
+def test_similar_memories_are_those_of_python(visitor):
+    text = text_of(visitor.get("/r/tiny/m/1/12/similar"))
+    for name in visitor.shelf.runs["tiny"].run.memory("L1.12").similar()["name"]:
+        assert name in text
+
+
+def test_the_sample_is_spread_over_the_file(visitor):
+    from ffkv.explorer.examples import MOST, read_sample
+
+    held = visitor.shelf.runs["tiny"]
+    sample = read_sample(held, 1)
+    with held.run.open_sampled_prefixes() as file:
+        step = -(-len(file["sentence"]) // MOST)
+        assert np.array_equal(sample.sentence, file["sentence"][::step])
+        assert np.array_equal(sample.m, file["m"][::step, 128:256])
+    assert len(sample.m) <= MOST

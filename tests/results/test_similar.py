@@ -1,0 +1,59 @@
+"""Similar memories: by brute force over all pairs."""
+
+import numpy as np
+import pytest
+from results.conftest import EXAMPLES, IDENTITY
+
+from ffkv.errors import UserError
+from ffkv.files import hdf5
+from ffkv.results import similar
+
+NAMES = ["L0.0", "L0.1", "L0.2", "L1.0", "L1.1"]
+
+
+@pytest.fixture
+def values(folder) -> np.ndarray:
+    """The values of the small run; that of L0.2 is zero."""
+    made = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    made[2] = 0
+    with hdf5.create(folder / "values.h5", "values", IDENTITY) as file:
+        hdf5.put(file, "value", made, ["memory", "width"], "1", "values")
+    return made
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8192])
+def test_by_value_is_the_cosine(run, values, monkeypatch, rows):
+    monkeypatch.setattr(similar, "ROWS", rows)
+    for row, name in enumerate(NAMES):
+        found = run.memory(name).similar("value", 10)
+        length = np.linalg.norm(values, axis=1)
+        cosine = values @ values[row] / np.where(length * length[row] > 0, length * length[row], 1)
+        assert sorted(found["name"]) == sorted({*NAMES} - {name})
+        assert found["cosine"].is_monotonic_decreasing
+        expected = [cosine[NAMES.index(other)] for other in found["name"]]
+        assert found["cosine"].to_numpy() == pytest.approx(expected, abs=1e-6)  # float32 sums of four terms
+
+
+@pytest.mark.parametrize("rows", [1, 8192])
+def test_by_triggers_counts_prefixes_of_both(folder, monkeypatch, rows):
+    from ffkv.results.run import open
+
+    # L0.1 gets both prefixes of L1.1, L1.0 one of them and one of another length.
+    with hdf5.h5py.File(folder / "triggers.h5", "r+") as file:
+        for row, places in ((1, [(2, 1), (1, 2)]), (3, [(2, 1), (1, 3)])):
+            file["sentence"][row], file["position"][row] = np.array(places).T
+            file["count"][row] = 2
+    (folder / ".triggers.h5.sha256").unlink()
+    monkeypatch.setattr(similar, "ROWS", rows)
+    run = open(folder)
+    found = run.memory("L1.1").similar("triggers")
+    assert found[["name", "shared"]].to_numpy().tolist() == [["L0.1", 2], ["L1.0", 1]]
+    assert run.memory("L0.2").similar("triggers").empty
+    assert found[["layer", "memory"]].to_numpy().tolist() == [[0, 1], [1, 0]]
+    assert EXAMPLES[2][0][0] == 0  # L0.2 has no trigger example
+
+
+@pytest.mark.parametrize("options", [{"by": "key"}, {"count": 0}])
+def test_what_cannot_be_compared_is_refused(run, options):
+    with pytest.raises(UserError, match="by is 'value' or 'triggers', and count is 1 or more"):
+        run.memory("L0.0").similar(**options)
