@@ -57,7 +57,7 @@ def _read_text(scratch: Path, shape: list[int], text: str, documents: int) -> Co
         settings = TEXTS[text].model_copy(update={"limit": documents})
         read = [document for document in read_documents(settings, "train") if document.text.strip()]
         tokenizer = train_tokenizer([document.text for document in read], shape[3], 128)
-        encoded = encode(read, tokenizer, 127, "sentence", settings.pretokenized, "windows", True)
+        encoded = encode(read, tokenizer, 127, settings)
         tokenizer_hash = read_anatomy(make_model(scratch, shape)).tokenizer_hash
         write_corpus(path, encoded, [0], settings.pretokenized, {"tokenizer_hash": tokenizer_hash})
     return read_corpus(path)
