@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ class Split(NamedTuple):
 
 
 def measure_text(
-    settings: Settings, model: Any, written: dict[str, Path], tokens: dict[str, int], commits: dict[str, Commit]
+    settings: Settings, model: Any, written: dict[str, Path], tokens: Mapping[str, int], commits: dict[str, Commit]
 ) -> tuple[dict[str, Split], list[str]]:
     """Counts or estimates both splits of a run; returns them by name, and some of the sentences.
 
