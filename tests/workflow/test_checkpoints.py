@@ -1,7 +1,5 @@
 """Whole runs of checkpoints from disk through Snakemake."""
 
-import re
-
 import h5py
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from support import (
     random_sentences,
     settings_file,
     snakemake,
-    word_tokenizer,
 )
 
 import ffkv
@@ -22,21 +19,6 @@ from ffkv.files import tables
 
 pytestmark = pytest.mark.workflow
 WIKITEXT = ROOT.parent / "shared" / "wikitext2" / "valid.txt"
-
-
-@pytest.mark.skipif(not WIKITEXT.exists(), reason="WikiText's validation split is not beside the project")
-def test_a_local_mixture_of_experts_on_wikitext(tmp_path):
-    """A random model: nothing to learn from it, but every step has to work."""
-    checkpoint = random_checkpoint(tmp_path / "a checkpoint's folder", "mixtral")
-    words = re.findall(r"\S+", WIKITEXT.read_text()[:20_000])
-    word_tokenizer(["<bos>", *sorted(set(words), key=words.index)[:58], "<unk>"]).save_pretrained(checkpoint)
-    corpus = {"dataset": "files", "train": str(WIKITEXT), "pretokenized": True, "txt_document": "line", "limit": 150}
-    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}, "shards": 1, "layer_groups": 1}
-    config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"mixture": {}}, **less)
-    done = snakemake(tmp_path, config)
-    assert done.returncode == 0, done.stderr[-8000:]
-    assert "type on trigger examples, per layer" not in (tmp_path / "reports/mixture/index.html").read_text()
-    assert not (tmp_path / "results/mixture/keys/precision.csv").exists()
 
 
 STORIES = ROOT.parent / "shared" / "tinystories"
