@@ -1,4 +1,4 @@
-"""Whole runs of checkpoints from disk through Snakemake."""
+"""Whole runs of checkpoints from disk, by the commands of the workflow."""
 
 import h5py
 import numpy as np
@@ -10,8 +10,8 @@ from support import (
     documented_columns,
     random_checkpoint,
     random_sentences,
+    run_jobs,
     settings_file,
-    snakemake,
 )
 
 import ffkv
@@ -29,12 +29,9 @@ def test_a_trained_model_in_low_precision(tmp_path):
     """A small Llama with SentencePiece blanks in bfloat16. The report says what that does to the triggers; the last layers
     predict, and tokens are shown with their blanks."""
     corpus = {"dataset": "files", "train": str(STORIES / "train.txt"), "validation": str(STORIES / "validation.txt")}
-    less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}, "shards": 1, "layer_groups": 1}
+    less = {"keys": {"per_layer": 3}, "prefixes": {"count": 150}, "shards": 1, "layer_groups": 1}
     model = {"checkpoint": str(STORIES / "model"), "dtype": "bfloat16"}
-    done = snakemake(
-        tmp_path, settings_file(tmp_path, model=model, corpus={**corpus, "limit": 200}, runs={"low": {}}, **less)
-    )
-    assert done.returncode == 0, done.stderr[-8000:]
+    run_jobs(tmp_path, settings_file(tmp_path, model=model, corpus={**corpus, "limit": 50}, runs={"low": {}}, **less))
     assert "type on trigger examples, per layer" in (tmp_path / "reports/low/index.html").read_text()
     check_both_sides(tmp_path / "results/low", tmp_path / "reports/low/index.html")
     run = ffkv.open(tmp_path / "results/low")
@@ -63,8 +60,7 @@ def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
     corpus = {"dataset": "files", "train": "train.txt", "validation": "validation.txt", "splitter": "line"}
     less = {"keys": {"per_layer": 10}, "prefixes": {"count": 300}, "shards": 1, "layer_groups": 1}
     config = settings_file(tmp_path, model={"checkpoint": str(checkpoint)}, corpus=corpus, runs={"both": {}}, **less)
-    done = snakemake(tmp_path, config)
-    assert done.returncode == 0, done.stderr[-8000:]
+    run_jobs(tmp_path, config)
     results = tmp_path / "results/both"
     check_both_sides(results, tmp_path / "reports/both/index.html")
 
@@ -103,8 +99,7 @@ def test_the_authors_small_checkpoint_on_wikitext(tmp_path):
     config |= {"model": {"checkpoint": str(ORACLE)}, "shards": 1, "layer_groups": 1, "runs": {"authors": {}}}
     config["prefixes"]["count"], config["keys"]["per_layer"] = 300, 10
     (tmp_path / "authors.yaml").write_text(yaml.safe_dump(config))
-    done = snakemake(tmp_path, tmp_path / "authors.yaml")
-    assert done.returncode == 0, done.stderr[-8000:]
+    run_jobs(tmp_path, tmp_path / "authors.yaml")
     assert (tmp_path / "reports/authors/index.html").exists()
     matching = tables.read(tmp_path / "results/authors/refinement/figure_9_residual_agreement.csv")["share"]
     assert matching.iloc[-1] > 0.5 > matching.iloc[0]  # a trained model's residual comes to hold its prediction

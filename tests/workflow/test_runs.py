@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
-from support import ROOT, described, documented_columns, settings_file, snakemake
+from support import ROOT, described, documented_columns, run_jobs, settings_file, snakemake
 from workflow.dry_run import planned
 
 from ffkv.files import tables
@@ -130,8 +130,7 @@ def same_datasets(one, other):
 def test_shards_and_groups_change_no_number(tiny, tmp_path):
     """The tiny run has two shards and two groups of layers; here three and one, from the same checkpoint."""
     checkpoint = {"checkpoint": str(tiny / "results/tiny/checkpoint")}
-    done = snakemake(tmp_path, settings_file(tmp_path, shards=3, layer_groups=1, model=checkpoint))
-    assert done.returncode == 0, done.stderr[-8000:]
+    run_jobs(tmp_path, settings_file(tmp_path, shards=3, layer_groups=1, model=checkpoint))
     assert not (tmp_path / "results/tiny/checkpoint").exists()
     for name in ("triggers.h5", "sampled_prefixes.h5", "values.h5", "corpus/train.h5", "corpus/validation.h5"):
         same_datasets(tiny / "results/tiny" / name, tmp_path / "results/tiny" / name)

@@ -1,0 +1,46 @@
+"""Makes a run by the commands that Snakemake lists, in forks of one process: `python one_process.py DIRECTORY CONFIGFILE`.
+
+The libraries are imported once, which takes most of the time of a small run. Whole runs through Snakemake have tests of their own.
+"""
+
+import multiprocessing
+import os
+import shlex
+import sys
+from itertools import takewhile
+from pathlib import Path
+
+from ffkv.process.runtime import configure
+
+
+def run_command(command: str) -> None:
+    """In a fork: runs a command of ffkv, without its redirections."""
+    from ffkv.cli import ffkv
+
+    name, *words = shlex.split(command)
+    assert name == "ffkv", command
+    ffkv.main([*takewhile(lambda word: not word.startswith(">"), words)])
+
+
+def main(directory: str, configfile: str) -> None:
+    """Runs all jobs, in an order in which their inputs are there."""
+    configure(1)  # no thread pool starts before the forks
+    from ffkv.plan.jobs import ask_snakemake, import_libraries, read_jobs
+
+    configfile = str(Path(configfile).absolute())
+    os.chdir(directory)
+    listed = ask_snakemake(Path(configfile), 2)
+    import_libraries()
+    jobs = read_jobs(listed)
+    while ready := [job for job in jobs if all(Path(path).exists() for path in job.inputs)]:
+        for job in ready:
+            process = multiprocessing.get_context("fork").Process(target=run_command, args=[job.command])
+            process.start()
+            process.join()
+            assert process.exitcode == 0, f"{job.rule} ended with {process.exitcode}: {job.command}"
+        jobs = [job for job in jobs if job not in ready]
+    assert not jobs, f"inputs are missing: {jobs}"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
