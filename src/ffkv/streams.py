@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     PERMUTED_KEYS = 8
     REMOVAL_BOOTSTRAP = 9
     PASSAGES = 10
+    SHOWN_PREFIXES = 11
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

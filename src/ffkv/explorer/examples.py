@@ -11,6 +11,7 @@ import pandas as pd
 
 from ffkv.explorer.shelf import Held
 from ffkv.results.memory import Memory
+from ffkv.streams import Purpose, random_stream
 
 MOST = 256  # prefixes
 QUANTILES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.25, 0.0)
@@ -74,7 +75,7 @@ def strengths(held: Held, memory: Memory) -> Strengths:
     order = np.argsort(m, kind="stable")
     order = order[m[order] != 0]
     places = {quantile: order[round(quantile * (len(order) - 1))] for quantile in QUANTILES} if len(order) else {}
-    generator = np.random.default_rng([held.run.settings.seed, memory.layer, memory.memory])
+    generator = random_stream(held.run.settings.seed, Purpose.SHOWN_PREFIXES, memory.layer, memory.memory)
     drawn = generator.choice(len(m), min(RANDOM, len(m)), replace=False)
     quantiles = _texts(held, sample, list(places.values()), m).assign(quantile=list(places))
     # Of a small sample several quantiles are one prefix.
