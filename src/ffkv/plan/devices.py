@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ffkv.model.placement.spread import CPU, DISK, WEIGHTS_SHARE, Device, parts_of, spread
+from ffkv.model.placement.spread import CPU, DISK, WEIGHTS_SHARE, Device, arrange, parts_of
 from ffkv.plan.shape import Shape
 from ffkv.process.memory import free_memory
 from ffkv.settings import Settings
@@ -62,9 +62,7 @@ def plan_devices(form: nn.Module, settings: Settings, shape: Shape, gpus: Sequen
     if room and settings.model.device != CPU:
         room[CPU] = memory_bytes(named[CPU]) if CPU in named else WEIGHTS_SHARE * free_memory()
         parts = parts_of(form)
-        first = next(iter(room))
-        fits = not named and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]
-        places = dict.fromkeys(parts.blocks, first) if fits else spread(parts, {**room, DISK: float("inf")})
+        places = arrange(parts, {**room, DISK: float("inf")}, bool(named))
         for name in parts.blocks:
             device = places[name]
             blocks[f"GPU {device}" if isinstance(device, int) else f"the {NAMES[device]}"] += 1

@@ -75,12 +75,9 @@ def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_me
         return one
     room = room_on(device, spreads, max_memory)
     first = next(iter(room))
-    parts = parts_of(make_form())
-    if not max_memory and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]:
-        return one
-    device_map = spread(parts, room)
+    device_map = arrange(parts_of(make_form()), room, bool(max_memory))
     if set(device_map.values()) == {first} and first != DISK:
-        return Placement(_name(first), {"": _name(first)})
+        return one if not max_memory else Placement(_name(first), {"": _name(first)})
     folder = ""
     logging.getLogger("accelerate").setLevel(logging.ERROR)  # it warns of weights that are elsewhere
     if DISK in device_map.values():
@@ -141,6 +138,20 @@ def _bytes(tensors: list[torch.Tensor], seen: set[int]) -> int:
     new = {id(tensor): tensor for tensor in tensors if id(tensor) not in seen}
     seen.update(new)
     return sum(tensor.numel() * tensor.element_size() for tensor in new.values())
+
+
+def arrange(parts: Parts, room: Mapping[Device, float], limited: bool) -> dict[str, Device]:
+    """The device of each part: the first device, if it takes the whole model and no limits were set; else see `spread`.
+
+    Args:
+        parts: of the model.
+        room: bytes of each device, the first one first; the last one takes everything.
+        limited: whether `model.max_memory` sets limits.
+    """
+    first = next(iter(room))
+    if not limited and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]:
+        return dict.fromkeys([*parts.outside, *parts.blocks], first)
+    return spread(parts, room)
 
 
 def spread(parts: Parts, room: Mapping[Device, float]) -> dict[str, Device]:
