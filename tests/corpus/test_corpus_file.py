@@ -77,6 +77,8 @@ def test_many_prefixes_end_where_each_of_them_ends(corpus):
     places = np.array(
         [(sentence, position) for sentence in range(3) for position in range(corpus.lengths[sentence] + 1)]
     )
-    expected = [corpus.character(*place) for place in places.tolist()]
-    assert corpus.characters(*places.T).tolist() == expected
-    assert corpus.characters(*np.zeros((2, 0), int)).tolist() == []
+    texts, last_tokens = corpus.prefix_texts(*places.T)
+    assert texts == [corpus.prefix_text(*place) for place in places.tolist()]
+    before = [corpus.prefix_text(sentence, max(position - 1, 0)) for sentence, position in places.tolist()]
+    assert [first + last for first, last in zip(before, last_tokens)] == texts
+    assert corpus.prefix_texts(*np.zeros((2, 0), int)) == ([], [])

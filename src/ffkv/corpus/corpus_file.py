@@ -83,12 +83,18 @@ class Corpus:
         """Where the text of the first `position` tokens ends."""
         return int(self.token_end[self.offsets[sentence] + position - 1]) if position else 0
 
-    def characters(self, sentence: np.ndarray, position: np.ndarray) -> np.ndarray:
+    def prefix_texts(self, sentence: np.ndarray, position: np.ndarray) -> tuple[list[str], list[str]]:
+        """The texts of prefixes, and of their last tokens, both [prefix]."""
+        texts = [self.texts[number][:end] for number, end in zip(sentence, self._characters(sentence, position))]
+        starts = self._characters(sentence, np.maximum(position - 1, 0))
+        return texts, [text[start:] for text, start in zip(texts, starts)]
+
+    def _characters(self, sentence: np.ndarray, position: np.ndarray) -> list[int]:
         """As `character`, for many prefixes [prefix]."""
         ends = np.zeros(len(sentence), np.int64)
         some = position > 0
         ends[some] = self.token_end[self.offsets[sentence[some]] + position[some] - 1]
-        return ends
+        return ends.tolist()
 
     def next_token(self, sentence: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Id of the token that follows each prefix, from the stored sentence. The prefixes must be proper."""

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ffkv.explorer.shelf import Held
 from ffkv.results.memory import Memory
+from ffkv.results.memory_statistics import token_texts
 from ffkv.streams import Purpose, random_stream
 
 MOST = 256  # prefixes
@@ -77,19 +78,22 @@ def strengths(held: Held, memory: Memory) -> Strengths:
     places = {quantile: order[round(quantile * (len(order) - 1))] for quantile in QUANTILES} if len(order) else {}
     generator = random_stream(held.run.settings.seed, Purpose.SHOWN_PREFIXES, memory.layer, memory.memory)
     drawn = generator.choice(len(m), min(RANDOM, len(m)), replace=False)
-    quantiles = _texts(held, sample, list(places.values()), m).assign(quantile=list(places))
+    quantiles = _texts(held, sample, np.array([*places.values()], int), m).assign(quantile=list(places))
     # Of a small sample several quantiles are one prefix.
     quantiles = quantiles.drop_duplicates(["sentence", "position"], ignore_index=True)
-    return Strengths(quantiles, _texts(held, sample, drawn.tolist(), m), len(m), len(order))
+    return Strengths(quantiles, _texts(held, sample, drawn, m), len(m), len(order))
 
 
-def _texts(held: Held, sample: Sample, rows: list[int], m: np.ndarray) -> pd.DataFrame:
-    corpus, vocabulary = held.run.corpus("validation"), held.run.vocabulary
-    columns = ["sentence", "position", "coefficient", "text", "last_token", "next_token"]
-    texts = []
-    for row in rows:
-        sentence, position = int(sample.sentence[row]), int(sample.position[row])
-        text = corpus.prefix_text(sentence, position)
-        last = text[corpus.character(sentence, max(position - 1, 0)) :]
-        texts.append((sentence, position, float(m[row]), text, last, vocabulary[int(sample.next_token[row])]))
-    return pd.DataFrame(texts, columns=columns)
+def _texts(held: Held, sample: Sample, rows: np.ndarray, m: np.ndarray) -> pd.DataFrame:
+    sentence, position = sample.sentence[rows].astype(int), sample.position[rows].astype(int)
+    texts, last_tokens = held.run.corpus("validation").prefix_texts(sentence, position)
+    return pd.DataFrame(
+        {
+            "sentence": sentence,
+            "position": position,
+            "coefficient": m[rows].astype(float),
+            "text": texts,
+            "last_token": last_tokens,
+            "next_token": token_texts(sample.next_token[rows], held.run.vocabulary),
+        }
+    )

@@ -94,12 +94,7 @@ class Memory:
         columns = {name: np.asarray(values) for name, values in stored.items()}
         corpus, gate = self._files.corpus("train"), columns["gate"]
         sentence, position = columns["sentence"].astype(int), columns["position"].astype(int)
-        ends, last_starts = (
-            corpus.characters(sentence, position),
-            corpus.characters(sentence, np.maximum(position - 1, 0)),
-        )
-        texts = [corpus.texts[number][:end] for number, end in zip(sentence.tolist(), ends.tolist())]
-        last_tokens = [text[start:] for text, start in zip(texts, last_starts.tolist())]
+        texts, last_tokens = corpus.prefix_texts(sentence, position)
         documents = [corpus.document_names[number] for number in np.asarray(corpus.document[sentence]).tolist()]
         examples = pd.DataFrame(
             {
