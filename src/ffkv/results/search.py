@@ -14,10 +14,10 @@ from ffkv.files import hdf5
 from ffkv.results.memory_statistics import token_texts
 from ffkv.results.run_files import RunFiles
 from ffkv.results.run_tables import unknown
+from ffkv.results.tokens import find_spellings
 
 BLOCK = 16_384  # sentences that are searched at a time
 NOWHERE = np.iinfo(np.int32).max  # no prefix of the sentence holds the text
-SUGGESTED = 10  # tokens that a message suggests
 LONGEST_EXPRESSION = 500  # characters
 SECONDS = 2.0  # that a regular expression may take; some take for ever
 ENDS = {"promoted": "top", "demoted": "bottom"}
@@ -133,7 +133,7 @@ def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: 
     Raises:
         UserError: the model has no such token; suggests others.
     """
-    ids = _tokens(files, wanted, any_case)
+    ids = find_spellings(files, wanted, any_case)
     tokens, log_probability = files.kept_tokens(ENDS[what])
     kept = np.isin(tokens, ids)
     row = np.flatnonzero(kept.any(1))
@@ -144,25 +144,6 @@ def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: 
         "probability": np.exp(log_probability[row, rank].astype(float)),
     }
     return pd.DataFrame({"row": row, **{f"{what}_{name}": values for name, values in found.items()}})
-
-
-def _tokens(files: RunFiles, wanted: str | int, any_case: bool) -> list[int]:
-    """The ids of all tokens that are `wanted`."""
-    if not isinstance(wanted, str):
-        if not 0 <= wanted < len(files.vocabulary):
-            raise UserError(f"There is no token {wanted}. The model has tokens 0 to {len(files.vocabulary) - 1}.")
-        return [int(wanted)]
-    word, spellings = wanted.strip(), files.spellings
-    ids = files.spellings_in_any_case.get(word.casefold()) if any_case else spellings.get(word)
-    if ids:
-        return ids
-    texts = files.vocabulary
-    near = (ids for text, ids in spellings.items() if word and (word in text or word.startswith(text or "\0")))
-    similar = [repr(texts[number]) for number in sorted(number for each in near for number in each)[:SUGGESTED]]
-    advice = f" Similar tokens: {', '.join(similar)}." if similar else ""
-    raise UserError(
-        f"{wanted!r} is not a token of {files.anatomy.checkpoint}: longer words are several tokens.{advice}"
-    )
 
 
 def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFrame:

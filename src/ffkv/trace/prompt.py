@@ -14,8 +14,6 @@ from ffkv.results.run import Run
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SUGGESTED = 10  # tokens that a message suggests
-
 
 class Prompt(NamedTuple):
     """A prompt as the model reads it.
@@ -89,29 +87,3 @@ def place(position: int | None, count: int) -> int:
             " from the end."
         )
     return wanted % count
-
-
-def find_token(run: Run, token: str | int) -> int:
-    """The id of a token, by its text to the letter or by its id.
-
-    Raises:
-        UserError: there is none; or several have this text.
-    """
-    texts = run.vocabulary
-    if not isinstance(token, str):
-        if not 0 <= token < len(texts):
-            raise UserError(f"There is no token {token}. The model has tokens 0 to {len(texts) - 1}.")
-        return int(token)
-    ids = [number for number, text in enumerate(texts) if text == token]
-    if len(ids) == 1:
-        return ids[0]
-    if ids:
-        raise UserError(f"{token!r} is the text of the tokens {', '.join(map(str, ids))}. Name one of them by its id.")
-    wanted = token.strip()
-    similar = [text for text in texts if wanted and (text.strip() == wanted or wanted.startswith(text.strip() or "\0"))]
-    similar.sort(key=lambda text: -len(text.strip()))  # the same word first, then the longest piece of it
-    advice = f" Similar tokens: {', '.join(map(repr, similar[:SUGGESTED]))}." if similar else ""
-    raise UserError(
-        f"{token!r} is not a token of {run.anatomy.checkpoint}. Blanks count: ' a' and 'a' are two tokens, and longer words"
-        f" are several.{advice}"
-    )

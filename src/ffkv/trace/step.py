@@ -17,6 +17,7 @@ from ffkv.refinement.cases import classify
 from ffkv.results.memory_name import check_memory, memory_name
 from ffkv.results.memory_statistics import token_texts
 from ffkv.results.run import Run
+from ffkv.results.tokens import find_token
 from ffkv.trace.changes import read_changes
 from ffkv.trace.contributions import (
     LayerParts,
@@ -27,7 +28,7 @@ from ffkv.trace.contributions import (
 )
 from ffkv.trace.model import RunModel, model_of
 from ffkv.trace.predictions import ByLayer, effect_table, final_table, predict_layers
-from ffkv.trace.prompt import find_token, place, read_prompt
+from ffkv.trace.prompt import place, read_prompt
 from ffkv.trace.result import Trace
 from ffkv.trace.states import States, end_with_changes, residual_deviations, run_prompt
 
