@@ -71,12 +71,14 @@ class Browser:
 
     def wait(self, condition, seconds: float = 60):
         """Waits until something is true, and returns it."""
+        from selenium.common import WebDriverException
+
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:
                 if found := condition():
                     return found
-            except Exception:
+            except WebDriverException:  # the page is being replaced, or the element is not there yet
                 if time.monotonic() > until - 1:
                     raise
             time.sleep(0.05)

@@ -167,6 +167,7 @@ def _resolve_repository(kind: Kind, repository: str, revision: str) -> Commit:
 def _resolve(kind: Kind, repository: str, revision: str) -> str:
     import huggingface_hub
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import RevisionResolutionError
 
     if COMMIT.fullmatch(revision):
         return revision
@@ -182,7 +183,7 @@ def _resolve(kind: Kind, repository: str, revision: str) -> str:
             cached = huggingface_hub.resolve_revision(
                 repository, repo_type=kind, revision=revision, local_files_only=True
             )
-        except Exception:
+        except (RevisionResolutionError, OSError, ValueError):  # not in the cache, or no id of a repository
             raise UserError(_refusal(kind, repository, revision, error)) from error
     if not is_offline():
         say(
