@@ -14,7 +14,7 @@ from ffkv.explorer import drawing
 from ffkv.explorer.examples import strengths
 from ffkv.explorer.pages import LIVE, Live, python_of, render, write
 from ffkv.explorer.shelf import Held, Shelf
-from ffkv.report.cards import PATTERNS_PER_CARD, Card, make_card
+from ffkv.report.cards import PATTERNS_PER_CARD, Card, make_card, pattern_numbers
 from ffkv.results.memory import Memory
 from ffkv.results.memory_name import memory_name
 from ffkv.results.text import visible
@@ -47,8 +47,8 @@ def side_of(held: Held, memory: Memory, name: str, all_of_them: bool, colours: l
     """The trigger examples of one sign. `colours`: the coefficients of the tokens of each shown sentence, or None."""
     every = getattr(memory, SIDES[name])
     rows = every if all_of_them else every.head(EXAMPLES)
-    patterns = [set(ranks) for ranks in memory.patterns["ranks"].head(PATTERNS_PER_CARD)] if name == "positive" else []
-    numbers = [[place for place, ranks in enumerate(patterns, 1) if rank in ranks] for rank in rows["rank"]]
+    patterns = memory.patterns.head(PATTERNS_PER_CARD if name == "positive" else 0)  # none are sought in the others
+    numbers = pattern_numbers(patterns, rows["rank"])
     coloured: list[Any] = [None] * len(rows)
     if colours is not None:
         largest = max((float(np.abs(each).max(initial=0)) for each in colours), default=0.0)

@@ -11,9 +11,9 @@ from starlette.responses import HTMLResponse
 
 from ffkv.explorer import drawing
 from ffkv.explorer.shelf import Held
-from ffkv.report.text import MINUS, signed
+from ffkv.report.templates import make_environment
 from ffkv.results.memory import Memory
-from ffkv.results.text import ending, number, percent, shortened, token, visible
+from ffkv.results.text import shortened
 from ffkv.terminal import plain
 
 
@@ -68,17 +68,10 @@ def report_file(held: Held) -> Any:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """The templates. What they write is escaped unless it is `Markup`."""
-    made = jinja2.Environment(
-        loader=jinja2.PackageLoader("ffkv.explorer", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    made.filters |= {"visible": visible, "token": token, "ending": ending, "percent": percent, "signed": signed}
-    made.filters |= {"plain": plain, "shortened": shortened, "number": number, "plain_token": plain_token}
-    made.globals |= {"draw": drawing, "signs": {1: "+", -1: MINUS, 0: ""}, "with_query": with_query}
+    """The templates of the explorer, and those that it shares with the report."""
+    made = make_environment(("ffkv.explorer", "templates"), ("ffkv.report", "."))
+    made.filters |= {"plain_token": plain_token}
+    made.globals |= {"draw": drawing, "with_query": with_query}
     return made
 
 

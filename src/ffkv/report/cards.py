@@ -1,5 +1,6 @@
 """Cards of single memories: the trigger examples of the key, their patterns, and the prediction of the value."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,21 +119,28 @@ def make_card(run: Run, memory: Memory) -> Card:
     patterns = memory.patterns.head(PATTERNS_PER_CARD)
     patterns = patterns.assign(number=np.arange(1, len(patterns) + 1), by_chance=patterns["chance"] * examined)
     triggers = memory.triggers.head(run.settings.report.card_triggers)
-    ranks = [set(pattern) for pattern in patterns["ranks"]]
-    numbers = [
-        [number for number, of_pattern in enumerate(ranks, 1) if rank in of_pattern] for rank in triggers["rank"]
-    ]
     negative = memory.negative_triggers.head(run.settings.report.card_triggers)
     predictions = min(PREDICTIONS_PER_CARD, run.settings.values.top_tokens)
     return Card(
         memory=memory,
         examined=examined,
         patterns=patterns,
-        triggers=triggers.assign(patterns=numbers),
+        triggers=triggers.assign(patterns=pattern_numbers(patterns, triggers["rank"])),
         negative=negative if "negative_rate" in memory.statistics else None,
         top=memory.promotes(predictions),
         bottom=memory.demotes(predictions),
     )
+
+
+def pattern_numbers(patterns: pd.DataFrame, ranks: Iterable[int]) -> list[list[int]]:
+    """The numbers, from 1, of the patterns that each trigger example has.
+
+    Args:
+        patterns: one row per pattern; `ranks` are those of the trigger examples that have it.
+        ranks: ranks of the trigger examples [example].
+    """
+    having = [set(pattern) for pattern in patterns["ranks"]]
+    return [[number for number, of_pattern in enumerate(having, 1) if rank in of_pattern] for rank in ranks]
 
 
 def choose(patterns: pd.DataFrame, memories: pd.DataFrame, count: int) -> list[tuple[int, int]]:
