@@ -1,6 +1,8 @@
 """`ffkv plan` from the command line. One real trial run serves all."""
 
 import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from ffkv.errors import UserError
 from ffkv.plan import step
 from ffkv.plan.commands import plan
 from ffkv.plan.trial import try_out
+from ffkv.process.runtime import configure
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,9 @@ def planned(checkpoints, tmp_path, monkeypatch, trials):
 
     def once(settings, shape, *arguments):
         if shape not in trials:
-            trials[shape] = try_out(settings, shape, *arguments)
+            # Not in this process: its pool of threads, which other tests have started, would not survive a fork.
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), configure, (1,)) as fresh:
+                trials[shape] = fresh.submit(try_out, settings, shape, *arguments).result()
         return trials[shape]
 
     monkeypatch.setattr(step, "try_out", once)
