@@ -34,6 +34,27 @@ def test_by_value_is_the_cosine(run, values, monkeypatch, rows):
         assert found["cosine"].to_numpy() == pytest.approx(expected, abs=1e-6)  # float32 sums of four terms
 
 
+@pytest.mark.parametrize("size", [1, 2**25])
+def test_by_coefficients_is_the_correlation(folder, run, monkeypatch, size):
+    monkeypatch.setattr(similar, "COEFFICIENT_BYTES", size)
+    m = np.random.default_rng(0).normal(3, 1, size=(40, 5)).astype(np.float32)
+    m[:, 2] = 0.1  # this coefficient never changes
+    m[:, 4] = 2 - m[:, 0]
+    with hdf5.create(
+        folder / "sampled_prefixes.h5",
+        "sampled prefixes",
+        {**IDENTITY, "corpus_hash": run.corpora["validation"]["corpus_hash"]},
+    ) as file:
+        hdf5.put(file, "m", m, ["prefix", "memory"], "1", "coefficients")
+    found = run.memory("L0.0").similar("coefficients")
+    expected = np.corrcoef(m[:, [0, 1, 3, 4]], rowvar=False)[0]
+    assert sorted(found["name"]) == ["L0.1", "L1.0", "L1.1"]
+    assert found["name"].iloc[-1] == "L1.1"
+    by_name = dict(zip(["L0.0", "L0.1", "L1.0", "L1.1"], expected))
+    assert found["correlation"].to_numpy() == pytest.approx([by_name[name] for name in found["name"]], abs=1e-6)
+    assert run.memory("L0.2").similar("coefficients").empty
+
+
 @pytest.mark.parametrize("rows", [1, 8192])
 def test_by_triggers_counts_prefixes_of_both(folder, monkeypatch, rows):
     from ffkv.results.run import open
@@ -55,5 +76,5 @@ def test_by_triggers_counts_prefixes_of_both(folder, monkeypatch, rows):
 
 @pytest.mark.parametrize("options", [{"by": "key"}, {"count": 0}])
 def test_what_cannot_be_compared_is_refused(run, options):
-    with pytest.raises(UserError, match="by is 'value' or 'triggers', and count is 1 or more"):
+    with pytest.raises(UserError, match="by is 'value', 'coefficients' or 'triggers', and count"):
         run.memory("L0.0").similar(**options)

@@ -188,9 +188,11 @@ def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tup
 
 
 def similar_to(held: Held, layer: int, index: int) -> dict[str, pd.DataFrame]:
-    """The most similar memories, by value and by triggers. All values are read, so they are kept."""
+    """The most similar memories, in each way. All values and coefficients are read, so the answers are kept."""
     memory = held.run.memory(layer, index)
-    return held.similar.get(memory.name, lambda: {by: memory.similar(by, SIMILAR) for by in ("value", "triggers")})
+    return held.similar.get(
+        memory.name, lambda: {by: memory.similar(by, SIMILAR) for by in ("coefficients", "value", "triggers")}
+    )
 
 
 def similar(held: Held, layer: int, index: int) -> HTMLResponse:

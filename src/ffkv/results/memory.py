@@ -13,7 +13,7 @@ from ffkv.results.html import examples_table, summary, table, tokens_table
 from ffkv.results.memory_name import memory_name
 from ffkv.results.memory_statistics import key_statistics, token_texts, value_statistics
 from ffkv.results.run_files import RunFiles
-from ffkv.results.similar import by_triggers, by_value
+from ffkv.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.results.text import number, percent, visible
 
 SHOWN = 5  # rows of each table in a notebook's summary
@@ -181,23 +181,29 @@ class Memory:
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
         """The memories of the run that are most similar to this one, the most similar first, one row per memory.
 
-        A run does not store keys, so memories cannot be compared by them.
+        Keys are compared by what they detect, not by their vectors: a gated layer has two vectors per key, and the norm in
+        front of the layer stretches them. Keys that detect the same have coefficients that rise and fall together.
 
         Args:
-            by: "value": by the cosine of the values; "triggers": by trigger examples that both have.
+            by: "value": by the cosine of the values; "coefficients": by the correlation of the coefficients over the sampled
+                validation prefixes; "triggers": by trigger examples that both have.
             count: the most rows.
         Columns:
             layer: the layer, from 0.
             memory: the memory in its layer, from 0.
             name: both in one word: "L3.17".
             cosine: by value: the cosine of both values.
+            correlation: by coefficients: their correlation. Memories whose coefficient never changes are left out.
             shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left out.
         Raises:
             UserError: `by` is something else, or `count` is not positive.
         """
-        if by not in ("value", "triggers") or count < 1:
-            raise UserError(f"similar(by={by!r}, count={count}): by is 'value' or 'triggers', and count is 1 or more.")
-        return (by_value if by == "value" else by_triggers)(self._files, self._row, count)
+        ways = {"value": by_value, "coefficients": by_coefficients, "triggers": by_triggers}
+        if by not in ways or count < 1:
+            raise UserError(
+                f"similar(by={by!r}, count={count}): by is 'value', 'coefficients' or 'triggers', and count is 1 or more."
+            )
+        return ways[by](self._files, self._row, count)
 
     @functools.cached_property
     def patterns(self) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Memories that are like another one: by the direction of their values, and by trigger examples that they share."""
+"""Memories that are like another one: by their values, by their coefficients, and by trigger examples that they share."""
 
 import numpy as np
 import pandas as pd
@@ -7,6 +7,8 @@ from ffkv.results.memory_name import memory_name
 from ffkv.results.run_files import RunFiles
 
 ROWS = 8192  # values that are read at a time
+COEFFICIENT_BYTES = 2**25  # of coefficients that are read at a time
+ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the squares, is rounding of equal coefficients
 
 
 def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
@@ -28,6 +30,39 @@ def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     cosine[row] = -np.inf
     best = _largest(cosine, count)
     return _named(files, best).assign(cosine=cosine[best].astype(float))
+
+
+def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+    """The memories whose coefficients have the highest correlation with those of memory `row`: their keys detect the same.
+
+    The coefficients are those of the sampled validation prefixes. All are read once, a block of prefixes at a time.
+
+    Returns:
+        One row per memory, the most similar first: layer, memory, name, correlation. Memories whose coefficient never
+        changes are left out; there are none if that of memory `row` never does.
+    """
+    with files.open_sampled_prefixes() as file:
+        m = file["m"]
+        own = m[:, row].astype(float)
+        own -= own.mean()
+        own_square = float(own @ own)
+        product, total, square = np.zeros((3, m.shape[1]))
+        block = max(1, COEFFICIENT_BYTES // (8 * m.shape[1]))
+        for start in range(0, len(m), block):
+            part = m[start : start + block].astype(float)
+            product += own[start : start + block] @ part
+            total += part.sum(0)
+            square += np.einsum("ij,ij->j", part, part)
+        spread = square - total**2 / len(m)
+    changes = spread > ROUNDING * square
+    if not changes[row]:
+        return _named(files, np.zeros(0, int)).assign(correlation=np.zeros(0))
+    correlation = np.full(len(product), -np.inf)
+    correlation[changes] = product[changes] / np.sqrt(own_square * spread[changes])
+    correlation[row] = -np.inf
+    best = _largest(correlation, count)
+    best = best[np.isfinite(correlation[best])]
+    return _named(files, best).assign(correlation=correlation[best])
 
 
 def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
