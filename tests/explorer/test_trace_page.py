@@ -138,12 +138,12 @@ def test_similar_memories_are_those_of_python(visitor):
 
 
 def test_the_sample_is_spread_over_the_file(visitor):
-    from ffkv.explorer.examples import MOST, read_sample
+    from ffkv.explorer.shelf import SAMPLED
 
     held = visitor.shelf.runs["tiny"]
-    sample = read_sample(held, 1)
+    sample = held.sample(1)
     with held.run.open_sampled_prefixes() as file:
-        step = -(-len(file["sentence"]) // MOST)
+        step = -(-len(file["sentence"]) // SAMPLED)
         assert np.array_equal(sample.sentence, file["sentence"][::step])
         assert np.array_equal(sample.m, file["m"][::step, 128:256])
-    assert len(sample.m) <= MOST
+    assert len(sample.m) <= SAMPLED

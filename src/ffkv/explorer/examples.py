@@ -1,7 +1,6 @@
 """Texts of all strengths: coefficients of a memory on a sample of prefixes that all memories share.
 
-The sample is the run's own: up to 256 validation prefixes of `sampled_prefixes.h5`, spread evenly, with the coefficients of
-every memory at their last token. So the same run always shows the same texts, and no model is needed.
+The sample is the run's own, see `Held.sample`. So the same run always shows the same texts, and no model is needed.
 """
 
 from dataclasses import dataclass
@@ -9,46 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ffkv.explorer.shelf import Held
+from ffkv.explorer.shelf import Held, Sample
 from ffkv.results.memory import Memory
 from ffkv.results.memory_statistics import token_texts
 from ffkv.streams import Purpose, random_stream
 
-MOST = 256  # prefixes
 QUANTILES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.25, 0.0)
 RANDOM = 5
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Coefficients of one layer on sampled prefixes.
-
-    Attributes:
-        m: coefficients [prefix, memory].
-        sentence: sentence in the validation split [prefix].
-        position: length of the prefix in tokens [prefix].
-        next_token: id of the token that follows [prefix].
-    """
-
-    m: np.ndarray
-    sentence: np.ndarray
-    position: np.ndarray
-    next_token: np.ndarray
-
-
-def read_sample(held: Held, layer: int) -> Sample:
-    """The sample of a layer; kept for the next memory of the layer."""
-
-    def read() -> Sample:
-        start, stop = held.run.anatomy.layer_offset[layer : layer + 2]
-        with held.run.open_sampled_prefixes() as file:
-            # The file has them in the order of the corpus, so every so many-th is a sample of the whole.
-            chosen = slice(0, None, max(1, -(-len(file["sentence"]) // MOST)))
-            return Sample(
-                file["m"][chosen, start:stop], *(file[name][chosen] for name in ("sentence", "position", "next_token"))
-            )
-
-    return held.samples.get(layer, read)
 
 
 @dataclass(frozen=True)
@@ -71,7 +37,7 @@ class Strengths:
 
 def strengths(held: Held, memory: Memory) -> Strengths:
     """Texts at quantiles of the memory's coefficients, and random ones."""
-    sample = read_sample(held, memory.layer)
+    sample = held.sample(memory.layer)
     m = sample.m[:, memory.memory]
     order = np.argsort(m, kind="stable")
     order = order[m[order] != 0]

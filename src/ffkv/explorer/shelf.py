@@ -1,5 +1,6 @@
 """The open runs, and what the explorer keeps in memory of each."""
 
+import bisect
 import contextlib
 import functools
 import hashlib
@@ -7,14 +8,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ffkv.errors import UserError
 from ffkv.results.run import Run, open
 from ffkv.terminal import plain
 
 DIGITS = 8  # of each hash that a page names
+SAMPLED = 256  # prefixes whose coefficients are kept in memory, at most
+SAMPLE_BYTES = 2**26  # of these coefficients
 
 
 class Recent:
@@ -47,6 +53,23 @@ class Recent:
             return self._kept.get(question)
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Coefficients of one layer on sampled prefixes.
+
+    Attributes:
+        m: coefficients [prefix, memory].
+        sentence: sentence in the validation split [prefix].
+        position: length of the prefix in tokens [prefix].
+        next_token: id of the token that follows [prefix].
+    """
+
+    m: np.ndarray
+    sentence: np.ndarray
+    position: np.ndarray
+    next_token: np.ndarray
+
+
 @dataclass
 class Held:
     """An open run.
@@ -65,7 +88,7 @@ class Held:
     name: str
     lock: threading.Lock = field(default_factory=threading.Lock)
     prepared: bool = False
-    samples: Recent = field(default_factory=lambda: Recent(2**26, lambda sample: sample.m.nbytes))
+    samples: Recent = field(default_factory=lambda: Recent(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: Recent = field(default_factory=lambda: Recent(64))
     similar: Recent = field(default_factory=lambda: Recent(256))
 
@@ -81,6 +104,27 @@ class Held:
     def data(self) -> str:
         """The hashes in one word, for `data=` in addresses."""
         return "-".join(self.hashes.values())
+
+    def sample(self, layer: int) -> Sample:
+        """Up to 256 prefixes of `sampled_prefixes.h5`, spread evenly; kept for the next memory of the layer."""
+
+        def read() -> Sample:
+            start, stop = self.run.anatomy.layer_offset[layer : layer + 2]
+            with self.run.open_sampled_prefixes() as file:
+                # The file has them in the order of the corpus, so every so many-th is a sample of the whole.
+                chosen = slice(0, None, max(1, -(-len(file["sentence"]) // SAMPLED)))
+                return Sample(
+                    file["m"][chosen, start:stop],
+                    *(file[name][chosen] for name in ("sentence", "position", "next_token")),
+                )
+
+        return self.samples.get(layer, read)
+
+    def read_samples(self) -> None:
+        """Reads the samples of the first layers, as many as are kept."""
+        sizes = [4 * SAMPLED * layer.memories for layer in self.run.anatomy.layers]
+        for layer in range(bisect.bisect(list(accumulate(sizes)), SAMPLE_BYTES)):
+            self.sample(layer)
 
     def prepare(self) -> None:
         """Makes what search needs. Whoever asks meanwhile waits."""
@@ -132,11 +176,15 @@ def open_shelf(folders: Sequence[Path]) -> Shelf:
 
 
 def prepare_in_background(shelf: Shelf) -> None:
-    """Makes what the first search would wait for, in a thread. What goes wrong is said by the page that needs it."""
+    """Makes and reads what the first searches and pages would wait for, in a thread.
+
+    What goes wrong is said by the page that needs it.
+    """
 
     def prepare() -> None:
         for held in shelf.runs.values():
             with contextlib.suppress(UserError):
                 held.prepare()
+                held.read_samples()
 
     threading.Thread(target=prepare, daemon=True).start()
