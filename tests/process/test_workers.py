@@ -36,6 +36,18 @@ def test_no_item_gives_no_result(processes):
     assert list(in_order(str, [], processes, "wait")) == []
 
 
+def test_processes_that_hardly_started_end_too():
+    """In a command of ffkv, whose handler of SIGTERM the processes inherit. Without a result they are told to end at once."""
+    code = """
+from ffkv.process.signals import end_in_good_order
+from ffkv.process.workers import in_order
+end_in_good_order()
+for _ in range(100):
+    assert list(in_order(str, [], 4, "wait")) == []
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_large_items_and_results_block_nobody():
     found = in_order(lambda data: data * 2, (bytes([n]) * 3_000_000 for n in range(6)), 2, "copy")
     assert [(data[0], len(data)) for data in found] == [(n, 6_000_000) for n in range(6)]

@@ -41,7 +41,7 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], processe
         yield from _deal(workers, iter(items), work)
     finally:
         for worker in workers:
-            worker.process.terminate()
+            worker.process.kill()  # a fork that just starts has this process's handlers, which would note SIGTERM only
         for worker in workers:
             worker.process.join()
             worker.connection.close()
