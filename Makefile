@@ -3,9 +3,11 @@
 PYTHON ?= python3
 VENV := .venv
 SHELL := /bin/bash
+# Files of tests side by side. Those of one file share what they prepare.
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help report explore test check test-failures lint types settings docs models bench install slurm peers clean distclean
+.PHONY: help report explore test coverage check test-failures lint types settings docs models bench install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -17,13 +19,16 @@ explore: ## Open the run of `make report` in a browser.
 	$(VENV)/bin/ffkv explore results/demo
 
 test: install lint types ## Set up, check everything except what `make test-failures` checks.
+	pytest $(SIDE_BY_SIDE) --durations=30
+
+coverage: install ## The lines that no test runs. Takes twice as long as the tests alone.
 	coverage erase
-	coverage run -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=30
+	coverage run -m pytest $(SIDE_BY_SIDE)
 	coverage combine --quiet
 	coverage report --fail-under=90
 
 check: install lint types ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.
-	pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not workflow and not slow and not cluster and not kills"
+	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills"
 
 test-failures: slurm ## Tests that kill runs, and tests on a SLURM cluster of their own (needs root and SLURM's packages).
 	pytest -m "cluster or kills"

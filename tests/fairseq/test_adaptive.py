@@ -89,6 +89,7 @@ def test_embeddings_of_every_band_are_projected_to_one_width():
             )
 
 
+@torch.enable_grad()  # a command that another test called in this process switches gradients off
 def test_a_gradient_is_that_of_the_definition():
     """log p(word) = log p(band) + log p(word | band), by plain operations of torch."""
     head, states = softmax((3, 8, 20)), torch.randn(2, 4, requires_grad=True)
