@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from ffkv.embedded.training import make_model
 from ffkv.errors import UserError
 from ffkv.hub.commit import Commit
-from ffkv.model.checkpoint.read import check_checkpoint, load_form
+from ffkv.model.checkpoint.read import load_form
 from ffkv.model.discover.find import block_of, candidates_of
 from ffkv.model.experts.record import layout_of, shape_of
 from ffkv.settings import EMBEDDED, Settings
@@ -49,7 +49,6 @@ def load_model_form(settings: Settings, commit: Commit | None = None) -> PreTrai
     if settings.model.checkpoint == EMBEDDED:
         with torch.device("meta"):
             return make_model(settings.embedded, settings.embedded.vocabulary, settings.seed)
-    check_checkpoint(settings.model.checkpoint)
     return load_form(settings.model, commit)
 
 

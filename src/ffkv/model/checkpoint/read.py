@@ -144,6 +144,7 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
     Raises:
         UserError: there is no such checkpoint, it cannot be reached, or it is no causal language model.
     """
+    check_checkpoint(settings.checkpoint)
     if fairseq.is_fairseq(settings.checkpoint):
         return fairseq.load_model(settings, with_weights=False)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
@@ -238,7 +239,8 @@ def check_checkpoint(checkpoint: str) -> None:
             )
     elif not may_be_on_hub(checkpoint):
         raise UserError(
-            f"There is no checkpoint folder {checkpoint}. Check model.checkpoint: its path starts in the working directory."
+            f"There is no checkpoint folder {checkpoint}. Check model.checkpoint: its path starts in the working"
+            " directory. For a finished run, start ffkv in the directory in which the run was made."
         )
 
 
