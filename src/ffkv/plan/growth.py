@@ -14,6 +14,7 @@ from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.model.values_file import ValuesFile
 from ffkv.plan.shape import Shape
+from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import Split
 from ffkv.settings import Settings
 from ffkv.values.projections import Projections
@@ -22,11 +23,6 @@ from ffkv.values.projections import Projections
 SHARED, CONTINUATIONS = 0.04, 0.09
 # What compression leaves of a state, by the type of the weights; of m in a mixture of experts also of those that are not 0.
 COMPRESSED = {"bfloat16": 0.4, "float16": 0.55}
-
-
-# A pass in float32 takes so many times as long as one in bfloat16, in which the rest of such a run works (640 and 162 GFLOP/s
-# were measured on two cores).
-FLOAT32_TIME = 4.0
 
 
 class Amounts(NamedTuple):
@@ -86,6 +82,8 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     chosen = sum(min(keys.per_layer, size) for size in shape.memories)
     key_pass = chosen * shape.body * (layers + 1) / layers
     proof = 40 * shape.body  # values are columns of the weights
+    # Time of a pass in float32, beside one in the type of the weights.
+    in_float32 = measure_speed(shape.dtype) / measure_speed("float32")
     through_head = shape.vocabulary * shape.width
     passages = min(train.sentences, PASSAGES * PASSAGE_SENTENCES)
 
@@ -120,7 +118,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         "merge_sampled_prefixes": Amounts(),
         "keys_patterns": Amounts(chosen, passages, triggers, rows=chosen),
         "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing + triggers, rows=chosen),
-        "keys_precision": Amounts(FLOAT32_TIME * key_pass * per_key, memory=passing + triggers + single),
+        "keys_precision": Amounts(in_float32 * key_pass * per_key, memory=passing + triggers + single),
         "keys_summarize": Amounts(memory=triggers),
         "values_project": Amounts(memories * through_head, memory=reading, stored=projections, rows=memories),
         "values_summarize": Amounts(memory=triggers),

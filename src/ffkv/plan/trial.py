@@ -31,12 +31,13 @@ from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.plan.growth import Amounts, measure_amounts
 from ffkv.plan.jobs import Job, ask_snakemake, read_jobs
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
+from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import Split, read_size
 from ffkv.process import progress
 from ffkv.settings import EMBEDDED, Settings
 
-OPERATIONS = 2e10  # floating-point operations that a pass or a projection of the trial may take, about
-LARGEST_LAYER = 2e7  # weights of a block of the trial
+OPERATIONS, SECONDS = 2e10, 1.0  # that a pass or a projection of the trial may take, about
+LEAST_TOKENS = 1000  # of the trial
 TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 48, 4, 30, 2  # at most, in the trial
 
 
@@ -107,12 +108,13 @@ def _small_settings(
     settings: Settings, shape: Shape, splits: dict[str, Split], sentences: list[str], folder: Path, trained: bool
 ) -> Settings:
     """Settings of the trial; writes a model and a text, unless the trial trains the embedded model."""
-    keys, layer = settings.keys, min(shape.body / len(shape.memories), LARGEST_LAYER)
-    tokens = max(1000, min(TOKENS, OPERATIONS / (2 * layer)))
+    operations = min(OPERATIONS, SECONDS * measure_speed(shape.dtype))
+    keys, layer = settings.keys, min(shape.body / len(shape.memories), operations / LEAST_TOKENS)
+    tokens = max(LEAST_TOKENS, min(TOKENS, operations / (2 * layer)))
     words = accumulate(len(sentence.split()) + 1 for sentence in sentences)
     lines = [" ".join(sentence.split()) for sentence in sentences[: 2 + sum(total < 2 * tokens for total in words)]]
     share = min(1.0, len(lines) / 2 / min(splits["train"].sentences, PASSAGES * PASSAGE_SENTENCES))
-    triggers, most = min(TRIGGERS, settings.triggers.per_key), OPERATIONS / (120 * layer)  # prefixes without a token
+    triggers, most = min(TRIGGERS, settings.triggers.per_key), operations / (120 * layer)  # prefixes without a token
     per_layer = int(min(keys.per_layer, KEYS, max(8, most / 2)))
     changes: dict[str, dict[str, Any]] = {
         "triggers": {"per_key": triggers},
@@ -127,7 +129,7 @@ def _small_settings(
         "embedded": {"layers": 1, "steps": min(STEPS, settings.embedded.steps)},
     }
     if settings.model.checkpoint != EMBEDDED or trained:
-        _write_small_model(shape, layer, lines, folder / "checkpoint")
+        _write_small_model(shape, layer, operations, lines, folder / "checkpoint")
         paths = {split: [str(folder / f"{split}.txt")] for split in splits}
         for start, path in enumerate(paths.values()):
             Path(path[0]).write_text("\n".join(lines[start::2]), errors="replace")
@@ -138,19 +140,20 @@ def _small_settings(
     return settings.model_copy(update={**sections, "shards": 1, "corpus_shards": 1, "layer_groups": 2})
 
 
-def _write_small_model(shape: Shape, layer: float, sentences: list[str], folder: Path) -> None:
+def _write_small_model(shape: Shape, layer: float, operations: float, sentences: list[str], folder: Path) -> None:
     """Writes a random GPT-2 of one layer and its tokenizer.
 
     Args:
         shape: the shape of the run's model.
         layer: number of weights of its block, which has those of attention, 4 d^2, and 2 d d_m.
+        operations: that a projection may take.
         sentences: the text that the tokenizer learns from.
         folder: where to write.
     """
     heads = max(1, round(shape.width * min(1.0, (layer * len(shape.memories) / shape.body) ** 0.5) / 64))
     width = 64 * heads
     memories = int(max(layer / (2 * width) - 2 * width, width))
-    vocabulary = int(max(512, min(shape.vocabulary, OPERATIONS / (2 * width * memories))))
+    vocabulary = int(max(512, min(shape.vocabulary, operations / (2 * width * memories))))
     config = GPT2Config(
         vocab_size=vocabulary,
         n_positions=512,
