@@ -13,10 +13,19 @@ import pytest
 from ffkv.errors import UserError
 from ffkv.process.workers import in_order
 
+EARLIER: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def note_earlier_processes():
+    """Those that Python keeps, such as the tracker of multiprocessing."""
+    EARLIER.update(psutil.Process().children(recursive=True))
+
 
 def children() -> list[psutil.Process]:
-    """The processes that this one started and that have not ended."""
-    return [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+    """The processes that this one started and that have not ended, but for what other tests started before."""
+    found = set(psutil.Process().children(recursive=True)) - EARLIER
+    return [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.parametrize("processes", [1, 2, 5])
@@ -102,7 +111,9 @@ def test_a_process_that_is_killed_is_told_in_one_message(end, how):
 def test_no_process_outlives_the_first_one(number):
     """However it ends: idle processes notice that nobody sends them items, busy ones that nobody takes their results."""
     script = (
-        "import time; from ffkv.process.signals import end_in_good_order; end_in_good_order()\n"
+        "import signal, time; from ffkv.process.signals import end_in_good_order\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background of a script\n"
+        "end_in_good_order()\n"
         "from ffkv.process.workers import in_order\n"
         "for one in in_order(lambda n: time.sleep(0.01 if n % 2 else 0.3), iter(int, 1), 3, 'wait'):\n"
         "    print('.', flush=True)"
