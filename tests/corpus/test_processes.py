@@ -66,9 +66,10 @@ def test_progress_tells_documents_sentences_and_the_time_left(byte_model, tmp_pa
 
 def test_a_killed_process_leaves_no_file(byte_model, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "The cat sat. " * 20_000}) + "\n")
+    earlier = set(psutil.Process().children())  # such as the tracker of multiprocessing, which another test started
 
     def kill():
-        while len(processes := psutil.Process().children()) < 2:
+        while len(processes := set(psutil.Process().children()) - earlier) < 2:
             time.sleep(0.01)
         for process in processes:
             os.kill(process.pid, signal.SIGKILL)

@@ -1,5 +1,7 @@
 """Memories that are like another one: by their values, by their coefficients, and by trigger examples that they share."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 
@@ -35,7 +37,8 @@ def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
 def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     """The memories whose coefficients have the highest correlation with those of memory `row`: their keys detect the same.
 
-    The coefficients are those of the sampled validation prefixes. All are read once, a block of prefixes at a time.
+    The coefficients are those of the sampled validation prefixes. All are read once, layer by layer as they are stored, a
+    block of prefixes at a time.
 
     Returns:
         One row per memory, the most similar first: layer, memory, name, correlation. Memories whose coefficient never
@@ -47,12 +50,13 @@ def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
         own -= own.mean()
         own_square = float(own @ own)
         product, total, square = np.zeros((3, m.shape[1]))
-        block = max(1, COEFFICIENT_BYTES // (8 * m.shape[1]))
-        for start in range(0, len(m), block):
-            part = m[start : start + block].astype(float)
-            product += own[start : start + block] @ part
-            total += part.sum(0)
-            square += np.einsum("ij,ij->j", part, part)
+        for layer in itertools.starmap(slice, itertools.pairwise(files.anatomy.layer_offset)):
+            block = max(1, COEFFICIENT_BYTES // (8 * max(1, layer.stop - layer.start)))
+            for start in range(0, len(m), block):
+                part = m[start : start + block, layer].astype(float)
+                product[layer] += own[start : start + block] @ part
+                total[layer] += part.sum(0)
+                square[layer] += np.einsum("ij,ij->j", part, part)
         spread = square - total**2 / len(m)
     changes = spread > ROUNDING * square
     if not changes[row]:
