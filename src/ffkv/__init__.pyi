@@ -28,6 +28,8 @@ from ffkv.composition.step import measure_composition as measure_composition
 from ffkv.composition.step import summarize_composition as summarize_composition
 from ffkv.refinement.step import measure_refinement as measure_refinement
 from ffkv.refinement.step import summarize_refinement as summarize_refinement
+from ffkv.intervention.step import measure_interventions as measure_interventions
+from ffkv.intervention.step import summarize_interventions as summarize_interventions
 from ffkv.report.step import write_report as write_report
 
 # Files

@@ -35,6 +35,10 @@ COMMANDS = {
     "values": ("ffkv.values.commands:values", "Values: projections, agreement, rank, top probability."),
     "composition": ("ffkv.composition.commands:composition", "Composition: how the memories of a layer act together."),
     "refinement": ("ffkv.refinement.commands:refinement", "Refinement: how predictions change from layer to layer."),
+    "intervention": (
+        "ffkv.intervention.commands:intervention",
+        "Interventions: what changes when memory coefficients are changed.",
+    ),
     "write-settings": ("ffkv.settings.commands:write_settings", "Write the complete settings of a run."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "explore": ("ffkv.explorer.commands:explore", "Open finished runs in a browser."),

@@ -93,7 +93,8 @@ def _option(model: type[Section], name: str) -> Callable:
     if field.annotation is bool:
         flag += "/" + flag_of(f"no_{name}")
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    kind: Any = click.Choice(choices) if choices else str if many else field.annotation
+    item = str if mapping else _item_type(field.annotation) if many else field.annotation
+    kind: Any = click.Choice(choices) if choices else item
     limits: Any = Annotated[field.annotation, field]
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -115,6 +116,14 @@ def _option(model: type[Section], name: str) -> Callable:
         show_default=True,
         help=field.description,
     )
+
+
+def _item_type(annotation: Any) -> Any:
+    """The type of the items of a list: numbers are read as numbers, everything else as text."""
+    item = get_args(annotation)[0]
+    while get_origin(item) is Annotated:
+        item = get_args(item)[0]
+    return item if item in (int, float) else str
 
 
 def _pair(item: str) -> tuple[str, str]:

@@ -20,6 +20,14 @@ class Purpose(IntEnum):
     REMOVAL_BOOTSTRAP = 9
     PASSAGES = 10
     SHOWN_PREFIXES = 11
+    CHANGED_MEMORIES = 12
+    CHANGED_PREFIXES = 13
+    CONTROL_MEMORIES = 14
+    CONTROL_DIRECTIONS = 15
+    SIMILAR_MEMORIES = 16
+    KEPT_PREFIXES = 17
+    KEPT_MEMORIES = 18
+    INTERVENTION_BOOTSTRAP = 19
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
 
-from ffkv.keys.chance import count_background, length_class, p_value, q_values
+from ffkv.intervals import q_values
+from ffkv.keys.chance import count_background, length_class, p_value
 from ffkv.keys.features import Evidence, shallow_evidence
 
 

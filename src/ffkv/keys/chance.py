@@ -72,12 +72,3 @@ def p_value(occurrences: np.ndarray, prefixes: np.ndarray, chance: np.ndarray) -
     true tail is smaller for every count that exceeds the expected count by 1 or more (Hoeffding 1956, theorem 4).
     """
     return binom.sf(np.asarray(occurrences) - 1, prefixes, chance)
-
-
-def q_values(p_values: np.ndarray, hypotheses: int) -> np.ndarray:
-    """Benjamini-Hochberg adjusted p-values [tested]. Each of the hypotheses without a p-value here has the p-value 1."""
-    order = np.argsort(p_values, kind="stable")
-    adjusted = np.asarray(p_values, float)[order] * hypotheses / np.arange(1, len(order) + 1)
-    result = np.empty(len(order))
-    result[order] = np.minimum(np.minimum.accumulate(adjusted[::-1])[::-1], 1)
-    return result

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ffkv.corpus.competing import CompetingPrefixes
-from ffkv.keys.chance import Background, count_background, p_value, q_values
+from ffkv.intervals import q_values
+from ffkv.keys.chance import Background, count_background, p_value
 from ffkv.keys.draws import Pool
 from ffkv.keys.features import KINDS, Evidence, Feature, shallow_evidence
 from ffkv.keys.key_sample import background_prefixes

@@ -14,6 +14,7 @@ from ffkv.results.text import ending, number, percent, shortened, token, visible
 
 MAX_TEXT_CHARACTERS = 160  # of a longer prefix a table shows the end
 MAX_CELL_CHARACTERS = 1000  # of a longer text a cell shows the beginning
+MOST_SPECIFIC = 50  # memories with the largest specific effects
 MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
 
 
@@ -88,6 +89,27 @@ def prediction_changes(run: Run) -> PageTable:
     ]
     headers = ["prefix and its next token", "residual → block output", "cosine", "closer than"]
     return PageTable("prediction changes", headers, [False, False, True, True], rows)
+
+
+def specific_effects(run: Run) -> PageTable:
+    """The memories with the largest specific total effects."""
+    table = run.table("interventions_by_memory")
+    rows = [
+        [
+            memory_name(row.layer, row.memory),
+            row.side,
+            chip(row.token),
+            *(
+                f"{value:.3g}".replace("-", MINUS)
+                for value in (row.coefficient, row.own, row.random_memories, row.specific)
+            ),
+            number(row.q_value),
+            percent(row.changed),
+        ]
+        for row in table[table["reach"] == "total"].head(MOST_SPECIFIC).itertuples()
+    ]
+    headers = ["memory", "coefficients", "prediction", "mean m", "own", "others", "specific", "q", "changed"]
+    return PageTable("specific effects", headers, [False, False, False, *6 * [True]], rows)
 
 
 def chip(text: str) -> Markup:

@@ -36,6 +36,9 @@ FIGURES = {
     "figure_9": Entry("refinement", "The residual's prediction and the model's prediction"),
     "figure_10": Entry("refinement", "Probability of the model's prediction"),
     "figure_11": Entry("refinement", "Where a block's prediction comes from"),
+    "interventions": Entry("intervention", "Removed memories beside their controls", every_run=False),
+    "intervention_doses": Entry("intervention", "Scaled memories", every_run=False),
+    "kept_memories": Entry("intervention", "How many memories make a prediction", every_run=False),
 }
 
 

@@ -6,11 +6,12 @@ from markupsafe import Markup
 
 from ffkv.report import drawing
 from ffkv.report.figure import Caption, paper_numbers
-from ffkv.report.page_tables import PageTable, data_table, prediction_changes, predictive_values
+from ffkv.report.page_tables import PageTable, data_table, prediction_changes, predictive_values, specific_effects
 from ffkv.report.registry import FIGURES, load_figure
 from ffkv.report.wording import course
 from ffkv.results.run import Run
 from ffkv.results.text import percent, visible
+from ffkv.settings import intervenes
 
 # Section: its heading and its introduction. The section "run" also has the facts of the run, and is written apart.
 SECTIONS = {
@@ -34,6 +35,12 @@ SECTIONS = {
         "Each block adds to the residual stream. These figures ask at which layer the stream holds the model's "
         "prediction, and how the feed-forward layer changes it.",
     ),
+    "intervention": (
+        "Interventions",
+        "All figures above show what happens together. Here coefficients are changed while the model runs, so that the "
+        "figures show what memories cause. A memory that is removed takes some probability from the tokens that its value "
+        "promotes. The question is whether it takes more than any other change of the same size.",
+    ),
 }
 NO_PRECISION = "The model runs in {dtype}. What that does to trigger examples was not measured: keys.precision is off."
 PRECISION = (
@@ -54,6 +61,13 @@ CHANGES = (
     "A random sample of the validation prefixes in which the last feed-forward layer changes the residual's prediction. "
     "The cosine compares the output embeddings of both tokens. “Closer than” is the share of random pairs of tokens that "
     "have a lower cosine. In the paper, 66 of 100 such changes were judged to be changes to an unrelated word."
+)
+
+SPECIFIC = (
+    "The memories with the largest specific effects. “Own” is the total effect of the removal on the top tokens of the value. "
+    "“Others” is the mean effect of vectors of the same length along other memories of the layer. The specific effect is the "
+    "difference. “q” is the p-value of the removal among these controls, adjusted for all memories of the layer. “Changed” is "
+    "the share of prefixes in which the model then predicts another token."
 )
 
 
@@ -136,9 +150,12 @@ def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[Section]:
     """The sections of the page, but for the run's own."""
     before = {"keys": _key_tables(run)}
     after = {"values": [_predictive(run)], "refinement": [_changes(run)]}
+    if intervenes(run.settings):
+        after["intervention"] = [_specific(run)]
     return [
         Section(name, *words, of_section(name, exhibits), before.get(name, []), after.get(name, []))
         for name, words in SECTIONS.items()
+        if name != "intervention" or intervenes(run.settings)
     ]
 
 
@@ -181,6 +198,11 @@ def _predictive(run: Run) -> TableBlock:
     ]
     text = PREDICTIVE.format(count=len(table.rows))
     return TableBlock("predictive", "Table 2. Predictive values", text, table, folded)
+
+
+def _specific(run: Run) -> TableBlock:
+    folded = [("All columns", data_table(run, "interventions_by_memory"))]
+    return TableBlock("specific", "Memories with effects of their own", SPECIFIC, specific_effects(run), folded)
 
 
 def _changes(run: Run) -> TableBlock:

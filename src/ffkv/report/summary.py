@@ -4,11 +4,13 @@ from ffkv.report.text import change
 from ffkv.report.wording import course, rows, weighted_mean
 from ffkv.results.run import Run
 from ffkv.results.text import number, percent
+from ffkv.settings import intervenes
 
 
 def summary(run: Run) -> list[str]:
-    """One paragraph per question of the paper: keys, tokens of the trigger examples, values, composition, refinement."""
-    return [_keys(run), _removal(run), _values(run), _composition(run), _refinement(run)]
+    """One paragraph per question: keys, tokens of the trigger examples, values, composition, refinement, interventions."""
+    paragraphs = [_keys(run), _removal(run), _values(run), _composition(run), _refinement(run)]
+    return [*paragraphs, _intervention(run)] if intervenes(run.settings) else paragraphs
 
 
 def _keys(run: Run) -> str:
@@ -68,4 +70,15 @@ def _refinement(run: Run) -> str:
         f"{course(run.table('figure_9_residual_agreement'), 'share')}. The last feed-forward layer changes the "
         f"prediction in {percent(1 - unchanged)} of prefixes: to its own prediction in {percent(breakdown['ffn'])}, to a "
         f"third token in {percent(breakdown['composition'] + breakdown['other'])}."
+    )
+
+
+def _intervention(run: Run) -> str:
+    total = rows(run.table("interventions_by_layer"), reach="total", side="positive")
+    own, others = (rows(total, source=source) for source in ("own", "random_memories"))
+    effect, control = (weighted_mean(table, "mean", "memories") for table in (own, others))
+    return (
+        "When a memory is removed from its trigger examples, the log-probabilities of its value's top tokens change by "
+        f"{number(effect)} nats on average (vectors of equal length along other memories: {number(control)}). The effect is "
+        f"the memory's own in {number(own['significant'].sum())} of {number(own['memories'].sum())} memories."
     )

@@ -1,6 +1,6 @@
 """The files that a finished run has, by its settings."""
 
-from ffkv.settings import EMBEDDED, Settings, measures_precision
+from ffkv.settings import EMBEDDED, Settings, intervenes, measures_precision
 
 # Folder: the tables that it holds as CSV files.
 TABLES = {
@@ -25,6 +25,9 @@ TABLES = {
         "prediction_changes",
     ),
 }
+INTERVENTION = tuple(
+    f"intervention/interventions_{name}.csv" for name in ("by_layer", "by_dose", "kept_memories", "by_memory")
+)
 WHOLE = (
     "settings.json",
     "model",
@@ -44,6 +47,7 @@ BY_LAYER_GROUP = (
     "composition/by_prefix/{}.parquet",
     "refinement/by_prefix/{}.parquet",
 )
+INTERVENTION_BY_LAYER_GROUP = tuple(f"intervention/{name}/{{}}.parquet" for name in ("by_prefix", "by_memory", "kept"))
 
 
 def expected_files(settings: Settings) -> list[str]:
@@ -52,4 +56,6 @@ def expected_files(settings: Settings) -> list[str]:
     names += ["checkpoint"] if settings.model.checkpoint == EMBEDDED else []
     names += ["keys/precision.csv"] if measures_precision(settings) else []
     names += [name.format(shard) for name in BY_SHARD for shard in range(settings.shards)]
-    return names + [name.format(group) for name in BY_LAYER_GROUP for group in range(settings.layer_groups)]
+    names += INTERVENTION if intervenes(settings) else ()
+    by_group = BY_LAYER_GROUP + (INTERVENTION_BY_LAYER_GROUP if intervenes(settings) else ())
+    return names + [name.format(group) for name in by_group for group in range(settings.layer_groups)]

@@ -33,6 +33,7 @@ SPLIT_OF = {
     "sampled_prefixes": "validation",
     "composition": "validation",
     "refinement": "validation",
+    "intervention": "train",
 }
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from ffkv.errors import UserError
 from ffkv.files import tables
-from ffkv.settings import EMBEDDED, Settings, measures_precision
+from ffkv.settings import EMBEDDED, Settings, intervenes, measures_precision
 
 TEXTS = ("prefix", "text", "token", "next_token", "residual_token", "output_token", "related")
 
@@ -19,7 +19,10 @@ def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
     """
     unused = {"training"} if settings.model.checkpoint != EMBEDDED else set()
     unused |= {"precision"} if not measures_precision(settings) else set()
-    return {path.stem: path for path in sorted(folder.glob("*/*.csv")) if path.stem not in unused}
+    paths = [path for path in sorted(folder.glob("*/*.csv")) if path.stem not in unused]
+    if not intervenes(settings):
+        paths = [path for path in paths if path.parent.name != "intervention"]
+    return {path.stem: path for path in paths}
 
 
 def read_table(path: Path) -> pd.DataFrame:

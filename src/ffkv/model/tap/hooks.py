@@ -93,14 +93,16 @@ def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[t
     }
 
 
-def forward(model: nn.Module, ids: Tensor) -> Any:
+def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
     """One forward pass over `ids` [sentence, token], without gradients and without a cache.
 
+    Args:
+        arguments: further arguments of the model, such as `position_ids`.
     Raises:
         UserError: the memory does not suffice.
     """
     with torch.no_grad(), enough_memory(lambda: weight_bytes(model)):
-        return model(input_ids=ids, use_cache=False)
+        return model(input_ids=ids, use_cache=False, **arguments)
 
 
 @contextlib.contextmanager

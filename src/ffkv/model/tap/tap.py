@@ -54,7 +54,7 @@ class _Pass:
 @contextlib.contextmanager
 def tap(
     model: nn.Module, layers: Sequence[Layer], quantities: Collection[str], on_tensor: OnTensor, whole: bool = False
-) -> Iterator[Callable[[Tensor], Any]]:
+) -> Iterator[Callable[..., Any]]:
     """Inside the `with` statement, passes each wanted quantity of each layer to `on_tensor` as soon as it exists.
 
     Args:
@@ -66,7 +66,7 @@ def tap(
         whole: do not stop after the last wanted quantity.
     Yields:
         A function run(ids): one forward pass over ids [sentence, token] that stops after the last wanted quantity and
-        returns None; if it is to be `whole`, it returns what the model returns.
+        returns None; if it is to be `whole`, it returns what the model returns. Named arguments go to the model.
     """
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
     current = _Pass()
@@ -78,10 +78,10 @@ def tap(
         if layer is layers[-1] and quantity == wanted[-1] and not whole:
             raise _AllSeen
 
-    def run(ids: Tensor) -> Any:
+    def run(ids: Tensor, **arguments: Any) -> Any:
         current.begin(ids)
         with contextlib.suppress(_AllSeen):
-            return forward(model, ids)
+            return forward(model, ids, **arguments)
 
     blocks = {layer.block for layer in layers}
     ahead = [(model.get_submodule(block), _count(block, current)) for block in blocks]

@@ -1,6 +1,6 @@
 """Report: the tables of all branches as one HTML file, and each figure as a file of its own.
 
-Needs: what the four branches made, and the benchmark files beside it.
+Needs: what the branches made, and the benchmark files beside it.
 Makes: reports/<run>/index.html, reports/<run>/figures/.
 """
 
@@ -55,6 +55,10 @@ rule report:
         projections=every_layer_group("results/{run}/values/projections/{group}.h5"),
         composition_tables=rules.composition_summarize.output,
         refinement_tables=rules.refinement_summarize.output,
+        intervention_tables=branch(
+            lambda wildcards: SETTINGS[wildcards.run]["intervention"]["memories"] == 0,
+            otherwise=rules.intervention_summarize.output,
+        ),
     output:
         page=report(
             "reports/{run}/index.html",

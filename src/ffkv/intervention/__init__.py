@@ -1,0 +1,1 @@
+"""What memories cause: interventions on their coefficients, with controls."""

@@ -1,0 +1,278 @@
+"""Measures what interventions on the memories of one layer do, beside their controls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ffkv.intervention.changes import (
+    as_long_as_removed,
+    choose_kept,
+    keep_few,
+    of_other_memories,
+    scaled,
+    set_to,
+    similar_memories,
+)
+from ffkv.intervention.effects import Effects, measure_effects, predict
+from ffkv.intervention.rerun import Rerun, Unchanged, run_unchanged
+from ffkv.intervention.sample import SIDES, Place, Unit
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.head.head import Head
+from ffkv.settings import Intervention
+from ffkv.streams import Purpose, random_stream
+
+REACHES = ("direct", "total")
+OWN, PLACEBO, MEMORIES, DIRECTIONS, SIMILAR = "own", "placebo", "random memories", "random directions", "similar size"
+
+
+@dataclass(frozen=True)
+class LayerModel:
+    """One layer of a model that runs.
+
+    Attributes:
+        loaded: the proven model, which computes in float32.
+        head: its head.
+        layer: the layer.
+        values: v [memory, d].
+        norms: their lengths, float64 [memory].
+        mean: mean coefficients over the train split [memory].
+        rerun: see `ffkv.intervention.rerun.rerunning`.
+        settings: the settings of the room.
+        seed: the setting `seed`.
+    """
+
+    loaded: LoadedModel
+    head: Head
+    layer: Layer
+    values: Tensor
+    norms: np.ndarray
+    mean: np.ndarray
+    rerun: Rerun
+    settings: Intervention
+    seed: int
+
+    @property
+    def read_as(self) -> int | None:
+        """The layer that the head reads out; None: the output of a later block."""
+        last = self.loaded.anatomy.layers[-1]
+        return None if last.readout_block else last.index
+
+    def effects(self, base: Unchanged, changes: Tensor, tokens: Tensor) -> dict[str, Effects]:
+        """The direct and the total effect of changes of o at the last token [change, d].
+
+        Direct: the change is added to what the head reads. Total: the blocks after the layer run again. After the last
+        layer there are none, so that both are the same.
+        """
+        prediction = predict(self.head, base.end, self.read_as)
+        changes = changes.to(base.end.device)
+        direct = measure_effects(self.head, base.end + changes, prediction, tokens, self.read_as)
+        if self.layer.index == self.read_as:
+            return {"direct": direct, "total": direct}
+        ends = self.rerun(base, changes)
+        return {"direct": direct, "total": measure_effects(self.head, ends, prediction, tokens, self.read_as)}
+
+
+class Changes(NamedTuple):
+    """Some changes of o on one prefix, all of one unit and of one kind.
+
+    Attributes:
+        unit: number of the unit.
+        source: one of the kinds above.
+        labels: of each change: ("scale", c) or ("mean", NaN) [change].
+        vectors: the changes [change, d].
+    """
+
+    unit: int
+    source: str
+    labels: list[tuple[str, float]]
+    vectors: Tensor
+
+
+@dataclass
+class OfUnit:
+    """What was measured of one unit. Lists have an entry per prefix.
+
+    Attributes:
+        rows: rows of the table by prefix.
+        controls: mean change of the log-probabilities of the unit's tokens, by reach and source: [prefix][control].
+        other: the same for the removal and the tokens of another memory, by reach [prefix].
+    """
+
+    rows: list[dict] = field(default_factory=list)
+    controls: dict[tuple[str, str], list[np.ndarray]] = field(default_factory=dict)
+    other: dict[str, list[float]] = field(default_factory=dict)
+
+
+def measure_units(
+    model: LayerModel,
+    units: Sequence[Unit],
+    tokens: Sequence[np.ndarray],
+    other_tokens: Sequence[np.ndarray],
+    silent: Sequence[Sequence[Place]],
+    ids: dict[Place, np.ndarray],
+    next_token: dict[Place, int],
+) -> list[OfUnit]:
+    """Changes the coefficients of some memories of a layer on their trigger examples.
+
+    Args:
+        model: the layer.
+        units: the memories.
+        tokens: ids of the top tokens of each unit's value [unit][token].
+        other_tokens: ids of the top tokens of its other memory [unit][token].
+        silent: prefixes on which each unit is silent [unit][prefix].
+        ids: token ids of each prefix, with what precedes every sentence.
+        next_token: the token that follows each prefix.
+    """
+    found = [OfUnit() for _ in units]
+    for place, row in ids.items():
+        base = run_unchanged(model.loaded, model.layer, torch.from_numpy(row)[None].to(model.loaded.device))
+        changes = [
+            *(
+                each
+                for n, unit in enumerate(units)
+                if place in unit.places
+                for each in _of_unit(model, n, unit, base, place)
+            ),
+            *(_removal(model, n, unit, base) for n, unit in enumerate(units) if place in silent[n]),
+        ]
+        own = {each.unit for each in changes}
+        wanted = np.unique(
+            np.concatenate([[next_token[place]], *([*tokens[n], *other_tokens[n]] for n in own)])
+        ).astype(np.int64)
+        vectors = torch.cat([each.vectors for each in changes])
+        effects = model.effects(base, vectors, torch.from_numpy(wanted).to(vectors.device))
+        for reach, effect in effects.items():
+            start = 0
+            for each in changes:
+                rows = slice(start, start + len(each.vectors))
+                start = rows.stop
+                part = Effects(*(tensor[rows] for tensor in effect))
+                log_p = {
+                    name: part.log_p[:, np.searchsorted(wanted, chosen)].mean(1).numpy()
+                    for name, chosen in {
+                        "top": tokens[each.unit],
+                        "other": other_tokens[each.unit],
+                        "next": [next_token[place]],
+                    }.items()
+                }
+                _note(found[each.unit], model, units[each.unit], base, place, reach, each, log_p, part)
+    return found
+
+
+def _of_unit(model: LayerModel, number: int, unit: Unit, base: Unchanged, place: Place) -> list[Changes]:
+    """The interventions on a unit on one of its own prefixes, and their controls."""
+    settings, seed, layer = model.settings, model.seed, model.layer.index
+    m, value, side = float(base.m[unit.memory]), model.values[unit.memory], SIDES.index(unit.side)
+    size = abs(base.factor * m) * float(model.norms[unit.memory])
+    by_unit = random_stream(seed, Purpose.CONTROL_DIRECTIONS, layer, unit.memory, side)
+    directions = by_unit.standard_normal((settings.directions, len(value)), np.float32)
+    by_prefix = random_stream(seed, Purpose.SIMILAR_MEMORIES, layer, unit.memory, side, *place)
+    like_it = similar_memories(
+        unit.memory, base.m.cpu().numpy(), model.norms, settings.similar_size, settings.similar, by_prefix
+    )
+    controls = torch.from_numpy(unit.controls).to(value.device)
+    near, coefficients = torch.from_numpy(like_it).to(value.device), base.m.to(value.device)
+    own = torch.cat(
+        [
+            scaled(m, value, base.factor, settings.scales),
+            set_to(m, value, base.factor, float(model.mean[unit.memory])),
+        ]
+    )
+    kinds = [
+        (OWN, [*(("scale", scale) for scale in settings.scales), ("mean", np.nan)], own),
+        (
+            MEMORIES,
+            [("scale", 0.0)] * len(controls),
+            of_other_memories(size, coefficients[controls], model.values[controls], base.factor),
+        ),
+        (
+            DIRECTIONS,
+            [("scale", 0.0)] * len(directions),
+            as_long_as_removed(size, torch.from_numpy(directions).to(value.device)),
+        ),
+        (SIMILAR, [("scale", 0.0)] * len(near), -base.factor * coefficients[near][:, None] * model.values[near]),
+    ]
+    return [Changes(number, source, labels, vectors) for source, labels, vectors in kinds if len(vectors)]
+
+
+def _removal(model: LayerModel, number: int, unit: Unit, base: Unchanged) -> Changes:
+    """The removal of a unit from a prefix on which it is silent."""
+    vector = scaled(float(base.m[unit.memory]), model.values[unit.memory], base.factor, [0.0])
+    return Changes(number, PLACEBO, [("scale", 0.0)], vector)
+
+
+def _note(
+    found: OfUnit,
+    model: LayerModel,
+    unit: Unit,
+    base: Unchanged,
+    place: Place,
+    reach: str,
+    changes: Changes,
+    log_p: dict[str, np.ndarray],
+    effects: Effects,
+) -> None:
+    """Notes what changes of one unit and one kind did on one prefix."""
+    if changes.source not in (OWN, PLACEBO):
+        found.controls.setdefault((reach, changes.source), []).append(log_p["top"])
+        return
+    m = float(base.m[unit.memory])
+    size = abs(base.factor * m) * float(model.norms[unit.memory])
+    for row, (change, scale) in enumerate(changes.labels):
+        found.rows.append(
+            {
+                "layer": model.layer.index,
+                "memory": unit.memory,
+                "side": unit.side,
+                "source": changes.source,
+                "sentence": place[0],
+                "position": place[1],
+                "coefficient": m,
+                "size": size,
+                "change": change,
+                "scale": scale,
+                "reach": reach,
+                "top": log_p["top"][row],
+                "next": log_p["next"][row],
+                "divergence": float(effects.divergence[row]),
+                "changed": bool(effects.changed[row]),
+            }
+        )
+        if changes.source == OWN and scale == 0:
+            found.other.setdefault(reach, []).append(log_p["other"][row])
+
+
+def measure_kept(model: LayerModel, prefixes: Sequence[tuple[int, np.ndarray]]) -> list[dict]:
+    """Keeps a few memories of a layer, and sets the coefficients of all others to their means.
+
+    Args:
+        model: the layer.
+        prefixes: number, and token ids with what precedes every sentence, of each sampled prefix.
+    Returns:
+        Rows with layer, prefix, choice, kept, unchanged (whether the prediction stays), divergence.
+    """
+    rows, mean = [], torch.from_numpy(model.mean.astype(np.float32)).to(model.values.device)
+    for number, ids in prefixes:
+        base = run_unchanged(model.loaded, model.layer, torch.from_numpy(ids)[None].to(model.loaded.device))
+        generator = random_stream(model.seed, Purpose.KEPT_MEMORIES, model.layer.index, number)
+        sets = choose_kept(base.m.cpu().numpy(), model.norms, model.settings.kept, generator)
+        kept = [torch.from_numpy(memories.copy()).to(mean.device) for _, _, memories in sets]
+        changes = keep_few(base.m.to(mean.device), mean, model.values, base.factor, kept)
+        effects = model.effects(base, changes, torch.zeros(0, dtype=torch.long, device=base.end.device))["total"]
+        rows += [
+            {
+                "layer": model.layer.index,
+                "prefix": number,
+                "choice": choice,
+                "kept": count,
+                "unchanged": not bool(effects.changed[row]),
+                "divergence": float(effects.divergence[row]),
+            }
+            for row, (choice, count, _) in enumerate(sets)
+        ]
+    return rows

@@ -1,0 +1,125 @@
+"""Runs the model again from the output of one of its layers: the blocks before it do not run."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ffkv.model.anatomy import Layer
+from ffkv.model.tap.hooks import (
+    AfterHook,
+    BeforeHook,
+    after,
+    before,
+    hidden_input,
+    known_state,
+    replace_hidden_argument,
+    replace_hidden_state,
+)
+
+
+@contextlib.contextmanager
+def noting_returns(model: nn.Module, layers: Sequence[Layer]) -> Iterator[dict[str, Any]]:
+    """Inside the `with` statement, a forward pass notes what the blocks of some layers return, by name and without its hidden state."""
+    returns: dict[str, Any] = {}
+
+    def note(name: str) -> AfterHook:
+        def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            returns[name] = replace_hidden_state(output, torch.empty(0))
+
+        return on_output
+
+    with after(*[(model.get_submodule(name), note(name)) for name in dict.fromkeys(layer.block for layer in layers)]):
+        yield returns
+
+
+@contextlib.contextmanager
+def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Inside the `with` statement, o of a layer becomes `change(o)`. All that comes after works on it.
+
+    Args:
+        model: a proven model.
+        layer: the layer. If its block runs several times, o changes in the layer's own repeat only.
+        change: gets o as the model has it [..., d], and returns a tensor of its shape.
+    """
+    repeats: Counter[str] = Counter()
+
+    def of_input(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        if repeats[layer.block] != layer.repeat + 1:
+            return None
+        return replace_hidden_argument(args, kwargs, change(hidden_input(args, kwargs)))
+
+    def of_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        if repeats[layer.block] != layer.repeat + 1:
+            return output
+        return replace_hidden_state(output, change(known_state(output)))
+
+    block = model.get_submodule(layer.block)
+    ahead: list[tuple[nn.Module, BeforeHook]] = [
+        (model, lambda *_: repeats.clear()),
+        (block, lambda *_: repeats.update([layer.block])),
+    ]
+    if layer.sum_module:
+        ahead.append((model.get_submodule(layer.sum_module), of_input))
+    with before(*ahead), after(*([] if layer.sum_module else [(block, of_output)])):
+        yield
+
+
+@contextlib.contextmanager
+def resumed(
+    model: nn.Module, layers: Sequence[Layer], layer: Layer, states: Tensor, returns: Mapping[str, Any]
+) -> Iterator[None]:
+    """Inside the `with` statement, forward passes begin with o of a layer. The blocks up to the layer do not run.
+
+    Only the block of a layer that continues after o runs, too: a norm at its end reads o.
+
+    Args:
+        model: a proven model whose later blocks read nothing but o of the layer. Whoever calls must try whether this is so.
+        layers: all layers of the model.
+        layer: where the pass begins.
+        states: o of the layer [sentence, token, d].
+        returns: what the blocks return, from `noting_returns`.
+    """
+    skipped = {(each.block, each.repeat) for each in layers[: layer.index + (not layer.sum_module)]}
+    with contextlib.ExitStack() as stack:
+        repeats: Counter[str] = Counter()
+        stack.enter_context(before((model, lambda *_: repeats.clear())))
+        for name in {block for block, _ in skipped}:
+            block = model.get_submodule(name)
+            stack.enter_context(_instead_of(block, _passing_on(block, name, skipped, repeats, returns[name])))
+        given = with_output(model, layer, lambda o: states.to(o.device, o.dtype).reshape(o.shape))
+        stack.enter_context(given)
+        yield
+
+
+def _passing_on(
+    block: nn.Module, name: str, skipped: set[tuple[str, int]], repeats: Counter[str], returned: Any
+) -> Callable[..., Any]:
+    """A forward function that returns its input, in the form in which the block returns its output, where it is to be skipped."""
+    own = block.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        repeat = repeats[name]
+        repeats[name] += 1
+        if (name, repeat) not in skipped:
+            return own(*args, **kwargs)
+        return replace_hidden_state(returned, hidden_input(args, kwargs))
+
+    return forward
+
+
+@contextlib.contextmanager
+def _instead_of(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Inside the `with` statement, a module has another forward function. Its hooks still run."""
+    own = module.__dict__.get("forward")  # a function of accelerate, which fetches the weights that lie elsewhere
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = own

@@ -1,0 +1,74 @@
+"""What the removal of a memory does to the tokens that its value promotes, beside controls of equal length."""
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend
+from ffkv.report.figure import Caption, Figure
+from ffkv.report.wording import INTERVALS, course, rows
+from ffkv.results.run import Run
+from ffkv.results.text import number
+from ffkv.settings import intervenes
+
+BY_LAYER = "interventions_by_layer"
+SOURCES = {
+    "own": "the memory is removed",
+    "random_memories": "random memories, equal length",
+    "random_directions": "random directions, equal length",
+    "similar_size": "others of about this size removed",
+    "placebo": "removed where it is silent",
+}
+REACHES = {"direct": "direct effect", "total": "total effect"}
+
+
+def draw(run: Run, paper: Any) -> Drawing:
+    """Two panels, direct and total effect: a line per layer for the memory's own removal and for each control."""
+    table = run.table(BY_LAYER)
+    figure, panels = canvas(2, sharey=True)
+    for panel, (reach, title) in zip(panels, REACHES.items(), strict=True):
+        for style, (source, label) in enumerate(SOURCES.items()):
+            found = rows(table, side="positive", reach=reach, source=source).dropna(subset=["mean"])
+            if len(found):
+                curve(panel, found, "mean", label, style, len(SOURCES))
+        panel.set_title(title)
+        finish_effects(panel)
+        layer_axis(panel, depth(table))
+    panels[0].set_ylabel("change of log p (nats)")
+    legend(figure, panels[0], columns=3)
+    return figure
+
+
+def finish_effects(axes: Axes) -> None:
+    """Draws the line of no effect."""
+    axes.axhline(0, color="0.6", linewidth=0.8, zorder=0)
+
+
+def caption(run: Run) -> Caption:
+    """Says what is removed, what is measured, and how many memories have an effect of their own."""
+    table, settings = run.table(BY_LAYER), run.settings.intervention
+    own = rows(table, source="own", reach="total")
+    positive = rows(own, side="positive")
+    text = (
+        f"The coefficient of a memory is set to 0 at the last token of {number(settings.examples)} of its trigger examples. "
+        f"The mean change of the log-probabilities of the {number(settings.tokens)} top tokens of its value is shown, over "
+        f"{number(positive['memories'].sum())} random memories. Direct effect: the contribution is taken out of what the head "
+        "reads. Total effect: the blocks after the layer run again. Controls, on the same prefixes and tokens: a vector as long "
+        f"as the contribution is taken out along {number(settings.controls)} other memories of the layer, or along random "
+        "directions; or other memories whose contributions are about as long are removed. Placebo: the memory is removed "
+        f"from prefixes on which it is silent. {INTERVALS} {number(own['significant'].sum())} of "
+        f"{number(own['memories'].sum())} memories{' (each sign counts)' if len(own) > len(positive) else ''} have a total "
+        "effect that random memories do not have (false discovery rate 0.05 per layer)."
+    )
+    if len(own) > len(positive):
+        text += " The figure shows positive coefficients. The data has negative ones too: their effects have the other sign."
+    return Caption(text, f"Lines by layer. Total effect of the removal: {course(positive, 'mean', nats)}.")
+
+
+def nats(effect: float) -> str:
+    """A change of a log-probability, in words."""
+    return f"{number(effect)} nats"
+
+
+FIGURE = Figure((BY_LAYER,), draw, caption, lambda run: intervenes(run.settings))
