@@ -28,6 +28,8 @@ STEPS = {
     "composition_summarize": "composition.step:summarize_composition",
     "refinement_measure": "refinement.step:measure_refinement",
     "refinement_summarize": "refinement.step:summarize_refinement",
+    "intervention_measure": "intervention.step:measure_interventions",
+    "intervention_summarize": "intervention.step:summarize_interventions",
     "report": "report.step:write_report",
 }
 
@@ -154,4 +156,5 @@ def test_an_edit_of_a_summary_repeats_no_measurement(tmp_path, monkeypatch):
         "values_summarize",
         "refinement_summarize",
         "composition_summarize",
+        "intervention_summarize",
     }

@@ -48,8 +48,8 @@ TRIGGERS_READ_AGAIN = (
     "activations/trigger_file.py",
     "batching.py",
     "corpus",
-    "intervals.py",
     "keys",
+    "multiple_tests.py",
     "streams.py",
     *MODEL,
 )
@@ -71,7 +71,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         *PASS,
     ),
     "merge_sampled_prefixes": MERGE,
-    "keys_patterns": ("activations/trigger_file.py", "corpus", "intervals.py", "keys", "streams.py"),
+    "keys_patterns": ("activations/trigger_file.py", "corpus", "keys", "multiple_tests.py", "streams.py"),
     "keys_removal": TRIGGERS_READ_AGAIN,
     "keys_precision": TRIGGERS_READ_AGAIN,
     "keys_summarize": (
@@ -80,6 +80,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "files/tables.py",
         "intervals.py",
         "keys",
+        "multiple_tests.py",
         "streams.py",
     ),
     "values_project": (
@@ -129,11 +130,10 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
     "intervention_measure": (
         "activations/batches.py",
         "activations/last_token.py",
-        "activations/prefix_file.py",
         "activations/trigger_file.py",
         "batching.py",
         "corpus",
-        "intervals.py",
+        "intervention/by_layer.py",
         "intervention/changes.py",
         "intervention/effects.py",
         "intervention/measure.py",
@@ -142,6 +142,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "intervention/significance.py",
         "intervention/step.py",
         "intervention/tables.py",
+        "multiple_tests.py",
         "streams.py",
         "values/projections.py",
         *MODEL,
@@ -149,12 +150,12 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
     "intervention_summarize": (
         "files/tables.py",
         "intervals.py",
-        "intervention/measure.py",
         "intervention/step.py",
         "intervention/summaries.py",
+        "intervention/tables.py",
+        "model",
         "streams.py",
         "values/projections.py",
-        *MODEL,
     ),
     "report": ("activations/trigger_file.py", "corpus", "report", "results", *MODEL),
 }

@@ -89,12 +89,3 @@ def shares(frame: pd.DataFrame, column: str, count: str, total: str) -> pd.DataF
     table["share"] = table[count] / table[total]
     table["low"], table["high"] = wilson(table[count], table[total])
     return table
-
-
-def q_values(p_values: np.ndarray, hypotheses: int) -> np.ndarray:
-    """Benjamini-Hochberg adjusted p-values [tested]. Each of the hypotheses without a p-value here has the p-value 1."""
-    order = np.argsort(p_values, kind="stable")
-    adjusted = np.asarray(p_values, float)[order] * hypotheses / np.arange(1, len(order) + 1)
-    result = np.empty(len(order))
-    result[order] = np.minimum(np.minimum.accumulate(adjusted[::-1])[::-1], 1)
-    return result

@@ -115,11 +115,11 @@ def test_padding_on_the_right_changes_nothing(write_checkpoint, tmp_path):
 
 
 def test_positions_are_sines_then_cosines_counted_from_two():
-    found = positions(3, 6, torch.zeros(1))
+    found = positions(torch.arange(3), 6, torch.zeros(1))
     assert found.shape == (3, 6)
     assert found[1, 0].item() == pytest.approx(math.sin(3), abs=1e-6)
     assert found[2, 4].item() == pytest.approx(math.cos(4 * 1e-2), abs=1e-6)
-    assert positions(2, 7, torch.zeros(1))[:, 6].tolist() == [0, 0]
+    assert positions(torch.arange(2), 7, torch.zeros(1))[:, 6].tolist() == [0, 0]
 
 
 def test_there_is_no_output_embedding_and_no_table_of_input_embeddings(write_checkpoint, tmp_path):

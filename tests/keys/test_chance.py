@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
 
-from ffkv.intervals import q_values
 from ffkv.keys.chance import count_background, length_class, p_value
 from ffkv.keys.features import Evidence, shallow_evidence
+from ffkv.multiple_tests import q_values
 
 
 @given(st.integers(1, 25), st.integers(0, 25), st.floats(0.001, 0.999))

@@ -37,13 +37,13 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Attention output [sentence, token, d]."""
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attention output [sentence, token, d]. Without a mask, each token sees those up to itself."""
         q, k, v = (
             project(states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -60,18 +60,18 @@ class Block(nn.Module):
         self.final_layer_norm = nn.LayerNorm(config.hidden_size)
         self.activation = ACT2FN[config.activation_function]
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         """The block output o = r + y [sentence, token, d]."""
-        r = hidden_states + self.self_attn(self.self_attn_layer_norm(hidden_states))
+        r = hidden_states + self.self_attn(self.self_attn_layer_norm(hidden_states), mask)
         x = self.final_layer_norm(r)
         return r + self.fc2(self.activation(self.fc1(x)))
 
 
-def positions(length: int, width: int, like: Tensor) -> Tensor:
-    """Sinusoidal positions [token, d]: all sines, then all cosines, counted from 2."""
+def positions(numbers: Tensor, width: int, like: Tensor) -> Tensor:
+    """Sinusoidal vectors [token, d] of positions [token] from 0: all sines, then all cosines, counted from 2."""
     half = width // 2
     rates = torch.exp(torch.arange(half, device=like.device) * -(math.log(10_000) / (half - 1)))
-    angles = torch.arange(FIRST_POSITION, FIRST_POSITION + length, device=like.device)[:, None] * rates
+    angles = (FIRST_POSITION + numbers)[:, None] * rates
     return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, width % 2)).to(like.dtype)
 
 
@@ -87,12 +87,19 @@ class Decoder(nn.Module):
         self.layer_norm = nn.LayerNorm(config.hidden_size) if config.final_norm else None
         self.adaptive_softmax = AdaptiveSoftmax(config, self.embed_tokens)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Log-probabilities [sentence, token, vocabulary] of what follows each token of ids [sentence, token]."""
+    def forward(self, ids: Tensor, mask: Tensor | None = None, numbers: Tensor | None = None) -> Tensor:
+        """Log-probabilities [sentence, token, vocabulary] of what follows each token of ids [sentence, token].
+
+        Args:
+            ids: the tokens.
+            mask: what is added to attention scores [sentence, 1, token, token]; None: each token sees those up to itself.
+            numbers: the position of each token, from 0 [token]; None: one after the other.
+        """
         states = self.scale * self.embed_tokens(ids)
-        states = states + positions(ids.shape[1], states.shape[-1], states)
+        numbers = torch.arange(ids.shape[1], device=ids.device) if numbers is None else numbers
+        states = states + positions(numbers, states.shape[-1], states)
         for layer in self.layers:
-            states = layer(states)
+            states = layer(states) if mask is None else layer(states, mask)
         if self.layer_norm is not None:
             states = self.layer_norm(states)
         return self.adaptive_softmax(states.flatten(0, 1)).unflatten(0, ids.shape)
@@ -117,9 +124,21 @@ class FairseqForCausalLM(PreTrainedModel):
     def get_output_embeddings(self) -> None:
         """None: no single matrix maps the residual stream to the vocabulary."""
 
-    def forward(self, input_ids: Tensor, use_cache: bool = False, **kwargs: Any) -> CausalLMOutput:
-        """Log-probabilities as logits [sentence, token, vocabulary] of ids [sentence, token]; there is no cache."""
-        return CausalLMOutput(logits=self.decoder(input_ids))
+    def forward(
+        self,
+        input_ids: Tensor,
+        use_cache: bool = False,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutput:
+        """Log-probabilities as logits [sentence, token, vocabulary] of ids [sentence, token]; there is no cache.
+
+        A mask [sentence, 1, token, token] and positions [1, token] are heeded. A mask of padding [sentence, token] is not,
+        because no token sees later tokens.
+        """
+        mask = attention_mask if attention_mask is not None and attention_mask.ndim == 4 else None
+        return CausalLMOutput(logits=self.decoder(input_ids, mask, None if position_ids is None else position_ids[0]))
 
 
 AutoConfig.register(FairseqConfig.model_type, FairseqConfig, exist_ok=True)

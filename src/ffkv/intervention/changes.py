@@ -4,6 +4,8 @@ A memory contributes s m_i v_i to the residual stream, with the factor s of a no
 changes of one token are rows of one array [change, d].
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,27 +28,17 @@ def set_to(m: float, value: Tensor, factor: float, new: float) -> Tensor:
     return (factor * (new - m) * value)[None]
 
 
-def as_long_as_removed(size: float, directions: Tensor) -> Tensor:
-    """Takes away a vector of a given length in each direction [direction, d].
+def as_long_as_removed(m: float, size: float, directions: Tensor) -> Tensor:
+    """Removes, in the place of a contribution s m_i v_i, a contribution of equal length along other vectors [direction, d].
+
+    It has the sign of m_i, so that another memory's value is treated as the memory's own value would be.
 
     Args:
-        size: the length of the removed contribution, |s m_i| ‖v_i‖.
+        m: s m_i.
+        size: |s m_i| ‖v_i‖.
         directions: vectors of any length, but not 0 [direction, d].
     """
-    return -size * directions / directions.norm(dim=1, keepdim=True)
-
-
-def of_other_memories(size: float, m: Tensor, values: Tensor, factor: float) -> Tensor:
-    """Takes away a vector of a given length along the contributions of other memories [memory, d].
-
-    Args:
-        size: see `as_long_as_removed`.
-        m: their coefficients. A memory that is silent, m = 0, counts as if its coefficient were positive [memory].
-        values: their values, none of which is 0 [memory, d].
-        factor: s.
-    """
-    sign = torch.where(factor * m < 0, -1.0, 1.0)
-    return as_long_as_removed(size, sign[:, None] * values)
+    return -math.copysign(size, m) * directions / directions.norm(dim=1, keepdim=True)
 
 
 def similar_memories(

@@ -12,7 +12,6 @@ from ffkv.intervention.changes import (
     as_long_as_removed,
     choose_kept,
     keep_few,
-    of_other_memories,
     scaled,
     set_to,
     similar_memories,
@@ -20,14 +19,12 @@ from ffkv.intervention.changes import (
 from ffkv.intervention.effects import Effects, measure_effects, predict
 from ffkv.intervention.rerun import Rerun, Unchanged, run_unchanged
 from ffkv.intervention.sample import SIDES, Place, Unit
+from ffkv.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, SIMILAR
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.head.head import Head
 from ffkv.settings import Intervention
 from ffkv.streams import Purpose, random_stream
-
-REACHES = ("direct", "total")
-OWN, PLACEBO, MEMORIES, DIRECTIONS, SIMILAR = "own", "placebo", "random memories", "random directions", "similar size"
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,8 @@ class Changes(NamedTuple):
 
     Attributes:
         unit: number of the unit.
-        source: one of the kinds above.
-        labels: of each change: ("scale", c) or ("mean", NaN) [change].
+        source: see `ffkv.intervention.tables`.
+        labels: of each change: ("scale", c) or ("mean", NaN) [change]; none of controls.
         vectors: the changes [change, d].
     """
 
@@ -131,73 +128,64 @@ def measure_units(
     found = [OfUnit() for _ in units]
     for place, row in ids.items():
         base = run_unchanged(model.loaded, model.layer, torch.from_numpy(row)[None].to(model.loaded.device))
-        changes = [
-            *(
-                each
-                for n, unit in enumerate(units)
-                if place in unit.places
-                for each in _of_unit(model, n, unit, base, place)
-            ),
-            *(_removal(model, n, unit, base) for n, unit in enumerate(units) if place in silent[n]),
+        changes = _changes_at(model, units, silent, base, place)
+        of_units = [
+            {"top": tokens[each.unit], "other": other_tokens[each.unit], "next": [next_token[place]]}
+            for each in changes
         ]
-        own = {each.unit for each in changes}
-        wanted = np.unique(
-            np.concatenate([[next_token[place]], *([*tokens[n], *other_tokens[n]] for n in own)])
-        ).astype(np.int64)
+        wanted = np.unique(np.concatenate([chosen for of_unit in of_units for chosen in of_unit.values()]))
         vectors = torch.cat([each.vectors for each in changes])
-        effects = model.effects(base, vectors, torch.from_numpy(wanted).to(vectors.device))
-        for reach, effect in effects.items():
+        for reach, effects in model.effects(base, vectors, torch.from_numpy(wanted).to(vectors.device)).items():
             start = 0
-            for each in changes:
-                rows = slice(start, start + len(each.vectors))
-                start = rows.stop
-                part = Effects(*(tensor[rows] for tensor in effect))
+            for each, of_unit in zip(changes, of_units, strict=True):
+                part = Effects(*(tensor[start : start + len(each.vectors)] for tensor in effects))
+                start += len(each.vectors)
                 log_p = {
-                    name: part.log_p[:, np.searchsorted(wanted, chosen)].mean(1).numpy()
-                    for name, chosen in {
-                        "top": tokens[each.unit],
-                        "other": other_tokens[each.unit],
-                        "next": [next_token[place]],
-                    }.items()
+                    name: part.log_p[:, np.searchsorted(wanted, np.asarray(chosen))].mean(1).numpy()
+                    for name, chosen in of_unit.items()
                 }
-                _note(found[each.unit], model, units[each.unit], base, place, reach, each, log_p, part)
+                about = describe(model, units[each.unit], base, place) | {"source": each.source, "reach": reach}
+                _note(found[each.unit], about, each.labels, log_p, part)
     return found
+
+
+def _changes_at(
+    model: LayerModel, units: Sequence[Unit], silent: Sequence[Sequence[Place]], base: Unchanged, place: Place
+) -> list[Changes]:
+    """All changes on one prefix."""
+    own = (_of_unit(model, n, unit, base, place) for n, unit in enumerate(units) if place in unit.places)
+    placebo = [_removal(model, n, unit, base) for n, unit in enumerate(units) if place in silent[n]]
+    return [each for of_unit in own for each in of_unit] + placebo
+
+
+def describe(model: LayerModel, unit: Unit, base: Unchanged, place: Place) -> dict:
+    """What identifies the rows of one unit on one prefix, with the coefficient and |s m_i| ‖v_i‖."""
+    m = float(base.m[unit.memory])
+    names = {"layer": model.layer.index, "memory": unit.memory, "side": unit.side}
+    size = abs(base.factor * m) * float(model.norms[unit.memory])
+    return names | {"sentence": place[0], "position": place[1], "coefficient": m, "size": size}
 
 
 def _of_unit(model: LayerModel, number: int, unit: Unit, base: Unchanged, place: Place) -> list[Changes]:
     """The interventions on a unit on one of its own prefixes, and their controls."""
-    settings, seed, layer = model.settings, model.seed, model.layer.index
-    m, value, side = float(base.m[unit.memory]), model.values[unit.memory], SIDES.index(unit.side)
-    size = abs(base.factor * m) * float(model.norms[unit.memory])
-    by_unit = random_stream(seed, Purpose.CONTROL_DIRECTIONS, layer, unit.memory, side)
-    directions = by_unit.standard_normal((settings.directions, len(value)), np.float32)
-    by_prefix = random_stream(seed, Purpose.SIMILAR_MEMORIES, layer, unit.memory, side, *place)
-    like_it = similar_memories(
-        unit.memory, base.m.cpu().numpy(), model.norms, settings.similar_size, settings.similar, by_prefix
-    )
+    settings, parts = model.settings, (model.layer.index, unit.memory, SIDES.index(unit.side))
+    m, value, factor = float(base.m[unit.memory]), model.values[unit.memory], base.factor
+    size = abs(factor * m) * float(model.norms[unit.memory])
     controls = torch.from_numpy(unit.controls).to(value.device)
-    near, coefficients = torch.from_numpy(like_it).to(value.device), base.m.to(value.device)
-    own = torch.cat(
-        [
-            scaled(m, value, base.factor, settings.scales),
-            set_to(m, value, base.factor, float(model.mean[unit.memory])),
-        ]
-    )
+    drawn = random_stream(model.seed, Purpose.CONTROL_DIRECTIONS, *parts)
+    directions = torch.from_numpy(drawn.standard_normal((settings.directions, len(value)), np.float32)).to(value.device)
+    drawn = random_stream(model.seed, Purpose.SIMILAR_MEMORIES, *parts, *place)
+    m_all, likeness = base.m.cpu().numpy(), (settings.similar_size, settings.similar)
+    near = torch.from_numpy(similar_memories(unit.memory, m_all, model.norms, *likeness, drawn)).to(value.device)
+    to_mean = set_to(m, value, factor, float(model.mean[unit.memory]))
+    own = torch.cat([scaled(m, value, factor, settings.scales), to_mean])
     kinds = [
-        (OWN, [*(("scale", scale) for scale in settings.scales), ("mean", np.nan)], own),
-        (
-            MEMORIES,
-            [("scale", 0.0)] * len(controls),
-            of_other_memories(size, coefficients[controls], model.values[controls], base.factor),
-        ),
-        (
-            DIRECTIONS,
-            [("scale", 0.0)] * len(directions),
-            as_long_as_removed(size, torch.from_numpy(directions).to(value.device)),
-        ),
-        (SIMILAR, [("scale", 0.0)] * len(near), -base.factor * coefficients[near][:, None] * model.values[near]),
+        Changes(number, OWN, [*(("scale", scale) for scale in settings.scales), ("mean", np.nan)], own),
+        Changes(number, MEMORIES, [], as_long_as_removed(factor * m, size, model.values[controls])),
+        Changes(number, DIRECTIONS, [], as_long_as_removed(factor * m, size, directions)),
+        Changes(number, SIMILAR, [], -factor * base.m.to(value.device)[near][:, None] * model.values[near]),
     ]
-    return [Changes(number, source, labels, vectors) for source, labels, vectors in kinds if len(vectors)]
+    return [changes for changes in kinds if len(changes.vectors)]
 
 
 def _removal(model: LayerModel, number: int, unit: Unit, base: Unchanged) -> Changes:
@@ -207,44 +195,17 @@ def _removal(model: LayerModel, number: int, unit: Unit, base: Unchanged) -> Cha
 
 
 def _note(
-    found: OfUnit,
-    model: LayerModel,
-    unit: Unit,
-    base: Unchanged,
-    place: Place,
-    reach: str,
-    changes: Changes,
-    log_p: dict[str, np.ndarray],
-    effects: Effects,
+    found: OfUnit, about: dict, labels: list[tuple[str, float]], log_p: dict[str, np.ndarray], effects: Effects
 ) -> None:
     """Notes what changes of one unit and one kind did on one prefix."""
-    if changes.source not in (OWN, PLACEBO):
-        found.controls.setdefault((reach, changes.source), []).append(log_p["top"])
+    if about["source"] not in (OWN, PLACEBO):
+        found.controls.setdefault((about["reach"], about["source"]), []).append(log_p["top"])
         return
-    m = float(base.m[unit.memory])
-    size = abs(base.factor * m) * float(model.norms[unit.memory])
-    for row, (change, scale) in enumerate(changes.labels):
-        found.rows.append(
-            {
-                "layer": model.layer.index,
-                "memory": unit.memory,
-                "side": unit.side,
-                "source": changes.source,
-                "sentence": place[0],
-                "position": place[1],
-                "coefficient": m,
-                "size": size,
-                "change": change,
-                "scale": scale,
-                "reach": reach,
-                "top": log_p["top"][row],
-                "next": log_p["next"][row],
-                "divergence": float(effects.divergence[row]),
-                "changed": bool(effects.changed[row]),
-            }
-        )
-        if changes.source == OWN and scale == 0:
-            found.other.setdefault(reach, []).append(log_p["other"][row])
+    for row, (change, scale) in enumerate(labels):
+        measured = {"top": log_p["top"][row], "next": log_p["next"][row], "divergence": float(effects.divergence[row])}
+        found.rows.append(about | {"change": change, "scale": scale, **measured, "changed": bool(effects.changed[row])})
+        if about["source"] == OWN and scale == 0:
+            found.other.setdefault(about["reach"], []).append(log_p["other"][row])
 
 
 def measure_kept(model: LayerModel, prefixes: Sequence[tuple[int, np.ndarray]]) -> list[dict]:

@@ -21,7 +21,6 @@ class Unit(NamedTuple):
         places: sentence and position of each trigger example [prefix].
         next_tokens: the token that follows most often [prefix].
         controls: the random memories that it is compared with, by their numbers in the layer [control].
-        directions: seeds of the random directions [direction].
         other: another changed memory of the layer, whose top tokens are measured as well; itself if there is no other.
     """
 

@@ -1,10 +1,15 @@
 """What is specific to a memory: its effect beside those of its controls."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
 
-from ffkv.intervals import q_values
-from ffkv.intervention.measure import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR, OfUnit
+from ffkv.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR
+from ffkv.multiple_tests import q_values
+
+if TYPE_CHECKING:
+    from ffkv.intervention.measure import OfUnit
 
 
 def permutation_p(own: float, controls: np.ndarray) -> float:
@@ -12,7 +17,7 @@ def permutation_p(own: float, controls: np.ndarray) -> float:
     return float((1 + (np.abs(controls) >= abs(own)).sum()) / (len(controls) + 1))
 
 
-def compare_with_controls(unit: OfUnit) -> list[dict]:
+def compare_with_controls(unit: "OfUnit") -> list[dict]:
     """The effects of one unit over its prefixes, one row per reach.
 
     Returns:
@@ -28,7 +33,9 @@ def compare_with_controls(unit: OfUnit) -> list[dict]:
         placebo = [row["top"] for row in of_reach if row["source"] == PLACEBO]
         first = removed.iloc[0]
         own = float(removed["top"].mean())
-        by_control = np.mean(unit.controls[reach, MEMORIES], axis=0)  # each control on the same prefixes
+        # Each control on the same prefixes. A layer whose other values are all 0 has none.
+        by_control = np.mean(unit.controls.get((reach, MEMORIES), [[]]), axis=0)
+        others = float(by_control.mean()) if len(by_control) else np.nan
         similar = [each.mean() for each in unit.controls.get((reach, SIMILAR), [])]
         directions = unit.controls.get((reach, DIRECTIONS), [])
         rows.append(
@@ -37,12 +44,12 @@ def compare_with_controls(unit: OfUnit) -> list[dict]:
             | {name: float(removed[name].mean()) for name in ("coefficient", "size")}
             | {
                 "own": own,
-                "random_memories": float(by_control.mean()),
+                "random_memories": others,
                 "random_directions": float(np.mean(directions)) if directions else np.nan,
                 "similar_size": float(np.mean(similar)) if similar else np.nan,
                 "placebo": float(np.mean(placebo)) if placebo else np.nan,
                 "other_tokens": float(np.mean(unit.other[reach])),
-                "specific": own - float(by_control.mean()),
+                "specific": own - others,
                 "p_value": permutation_p(own, by_control),
             }
             | {name: float(removed[name].mean()) for name in ("next", "divergence", "changed")}

@@ -1,36 +1,27 @@
 """Changes memory coefficients while the model runs, and summarizes what follows."""
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
-from ffkv.activations.last_token import for_each_last_token
-from ffkv.activations.trigger_file import Triggers, read_triggers
+from ffkv.activations.trigger_file import read_triggers
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.intervention import summaries
-from ffkv.intervention.measure import LayerModel, measure_kept, measure_units
-from ffkv.intervention.rerun import rerunning
-from ffkv.intervention.sample import Place, Unit, choose_silent, sample_units
-from ffkv.intervention.significance import add_q_values, compare_with_controls
+from ffkv.intervention.significance import add_q_values
 from ffkv.intervention.tables import BY_MEMORY, BY_PREFIX, KEPT, make_table
-from ffkv.model.anatomy import Layer, read_anatomy
-from ffkv.model.checkpoint.load import NO_LIMITS, LoadedModel, load
+from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
-from ffkv.model.head.head_file import load_head
-from ffkv.model.placement.precision import running_in_float32
-from ffkv.model.value_vectors import values_in_place
 from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.settings import Activations, Intervention
 from ffkv.streams import Purpose, random_stream
-from ffkv.values.projections import Projections, read_projections
+from ffkv.values.projections import read_projections
 
 DEFAULTS = Intervention()
 BATCH_TOKENS = Activations().batch_tokens
@@ -62,7 +53,7 @@ def measure_interventions(
     device: str = "auto",
     seed: int = 0,
     layer_group: Part = WHOLE,
-    max_memory: Mapping[str, str] = NO_LIMITS,
+    max_memory: Mapping[str, str] | None = None,
 ) -> Measured:
     """Changes the coefficients of random memories of a group of layers, with controls (docs/interventions.md).
 
@@ -85,86 +76,50 @@ def measure_interventions(
         UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
             changed; there is no such layer group or device; the model cannot be changed while it runs.
     """
+    from ffkv.intervention.by_layer import Inputs, intervene
+    from ffkv.model.checkpoint.load import load
+    from ffkv.model.head.head_file import load_head
+    from ffkv.model.placement.precision import running_in_float32
+
     anatomy = read_anatomy(model)
     layers = layer_group.of(len(anatomy.layers))
     examples = read_triggers(triggers, anatomy.identity)
-    values = read_projections(projections, anatomy.identity)
-    if {*values.layer.tolist()} != {*layers}:
-        raise UserError(f"{projections} has layers {sorted({*values.layer.tolist()})}, not layers {[*layers]}.")
+    top = read_projections(projections, anatomy.identity)
+    if {*top.layer.tolist()} != {*layers}:
+        raise UserError(
+            f"{projections} has layers {sorted({*top.layer.tolist()})}, not layers {[*layers]}: give the file of the same"
+            " layer group."
+        )
     sentences = read_corpus(Path(train), examples.attributes)
     with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
         sampled, of_sample = (file["sentence"][...], file["position"][...]), dict(file.attrs)
-    shown = read_corpus(Path(validation), of_sample)
-    units, by_prefix, kept = [], [], []
-    loaded = load(model, device, max_memory)
-    head = load_head(Path(model), device)
+    kept = _drawn_prefixes(read_corpus(Path(validation), of_sample), *sampled, settings.kept_prefixes, seed)
+    loaded = load(model, device, max_memory or {})
+    inputs = Inputs(
+        loaded, load_head(Path(model), device), examples, top, sentences, kept, settings, batch_tokens, seed
+    )
     precise = contextlib.nullcontext() if anatomy.dtype == "float32" else running_in_float32(loaded.model)
+    found = []
     with precise, progress(len(layers), "layers", "interventions") as bar:
         for number in layers:
-            layer = anatomy.layers[number]
-            of_layer = _layer_model(loaded, head, layer, examples, settings, batch_tokens, seed)
-            found = _measure_layer(of_layer, examples, values, sentences, batch_tokens)
-            by_prefix += [row for unit in found for row in unit.rows]
-            units += [row for unit in found for row in compare_with_controls(unit)]
-            kept += measure_kept(of_layer, _drawn_prefixes(shown, sampled, settings.kept_prefixes, seed))
+            found.append(intervene(inputs, number))
             bar.update()
+    by_prefix, by_memory, of_kept = ([row for rows in found for row in rows[kind]] for kind in range(3))
     return Measured(
         tables.identify(make_table(by_prefix, BY_PREFIX), examples.attributes),
-        tables.identify(add_q_values(make_table(units, BY_MEMORY)), examples.attributes),
-        tables.identify(make_table(kept, KEPT), of_sample),
+        tables.identify(add_q_values(make_table(by_memory, BY_MEMORY)), examples.attributes),
+        tables.identify(make_table(of_kept, KEPT), of_sample),
     )
 
 
-def _layer_model(
-    loaded: LoadedModel, head, layer: Layer, examples: Triggers, settings: Intervention, batch_tokens: int, seed: int
-) -> LayerModel:
-    v, _ = values_in_place(loaded.model, layer)
-    norms = v.double().norm(dim=1).cpu().numpy()
-    mean = examples.mean[examples.rows(layer.index)]
-    return LayerModel(loaded, head, layer, v, norms, mean, rerunning(loaded, layer, batch_tokens), settings, seed)
-
-
-def _measure_layer(model: LayerModel, examples: Triggers, values: Projections, corpus: Corpus, batch_tokens: int):
-    layer = model.layer.index
-    units = sample_units(examples, layer, model.norms, model.settings, model.seed)
-    top = values.top_token[values.layer == layer][:, : model.settings.tokens].astype(np.int64)
-    places = [*dict.fromkeys(place for unit in units for place in unit.places)]
-    next_token = {place: int(token) for unit in units for place, token in zip(unit.places, unit.next_tokens)}
-    bos = np.asarray(corpus.bos, np.int64)
-    ids = {place: np.concatenate([bos, corpus.ids(place[0])[: place[1]]]) for place in places}
-    silent = _silent_places(model, units, places, [*ids.values()], batch_tokens)
-    tokens = [top[unit.memory] for unit in units]
-    return measure_units(model, units, tokens, [top[unit.other] for unit in units], silent, ids, next_token)
-
-
-def _silent_places(
-    model: LayerModel, units: Sequence[Unit], places: Sequence[Place], rows: Sequence[np.ndarray], batch_tokens: int
-) -> list[list[Place]]:
-    """For each unit, prefixes among those of all units on which it is silent."""
-    m = np.zeros((len(units), len(places)), np.float32)
-    memories = [unit.memory for unit in units]
-
-    def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, tensor: Tensor) -> None:
-        m[:, numbers] = tensor[:, memories].float().cpu().numpy().T
-
-    for_each_last_token(model.loaded, [model.layer], "m", rows, batch_tokens, on_tensor)
-    silent = []
-    for unit, of_unit in zip(units, m, strict=True):
-        own = np.array([place in unit.places for place in places])
-        others = np.flatnonzero(~own)
-        chosen = choose_silent(of_unit[own], of_unit[others], model.settings.silent, model.settings.examples)
-        silent.append([places[number] for number in others[chosen]])
-    return silent
-
-
 def _drawn_prefixes(
-    corpus: Corpus, sampled: tuple[np.ndarray, np.ndarray], count: int, seed: int
+    corpus: Corpus, sentence: np.ndarray, position: np.ndarray, count: int, seed: int
 ) -> list[tuple[int, np.ndarray]]:
-    """Some of the sampled prefixes, the same ones for every layer."""
-    sentence, position = sampled
+    """Number and token ids of some of the sampled prefixes, the same ones for every layer."""
+    from ffkv.intervention.by_layer import with_beginning
+
     drawn = random_stream(seed, Purpose.KEPT_PREFIXES).choice(len(sentence), min(count, len(sentence)), replace=False)
-    bos = np.asarray(corpus.bos, np.int64)
-    return [(n, np.concatenate([bos, corpus.ids(sentence[n])[: position[n]]])) for n in np.sort(drawn).tolist()]
+    return [(n, with_beginning(corpus, sentence[n], position[n])) for n in np.sort(drawn).tolist()]
 
 
 def summarize_interventions(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.intervals import bootstrap_mean, wilson
-from ffkv.intervention.measure import OWN
+from ffkv.intervention.tables import OWN
 from ffkv.streams import Purpose, random_stream
 
 SOURCES = ("own", "random_memories", "random_directions", "similar_size", "placebo", "other_tokens")

@@ -1,6 +1,10 @@
-"""Columns of the tables of the room, with their types. docs/architecture.md says what they mean."""
+"""Columns of the tables of the room with their types, and the words in them. docs/architecture.md says what they mean."""
 
 import pandas as pd
+
+REACHES = ("direct", "total")
+# What is changed: a memory's own coefficient, on its trigger examples or where it is silent; or a control.
+OWN, PLACEBO, MEMORIES, DIRECTIONS, SIMILAR = "own", "placebo", "random_memories", "random_directions", "similar_size"
 
 BY_PREFIX = {
     "layer": "int64",

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ffkv.corpus.competing import CompetingPrefixes
-from ffkv.intervals import q_values
 from ffkv.keys.chance import Background, count_background, p_value
 from ffkv.keys.draws import Pool
 from ffkv.keys.features import KINDS, Evidence, Feature, shallow_evidence
 from ffkv.keys.key_sample import background_prefixes
 from ffkv.keys.similarity import CHANCE, fill_pool, find_members, place_prefixes, similarity_p_values
 from ffkv.keys.topics import fit_space
+from ffkv.multiple_tests import q_values
 from ffkv.settings import Keys
 
 CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")

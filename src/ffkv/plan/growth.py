@@ -84,7 +84,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     proof = 40 * shape.body  # values are columns of the weights
     # Time of a pass in float32, beside one in the type of the weights.
     in_float32 = measure_speed(shape.dtype) / measure_speed("float32")
-    through_head = shape.vocabulary * shape.width
+    through_head, chosen_memories = shape.vocabulary * shape.width, settings.intervention.memories
     passages = min(train.sentences, PASSAGES * PASSAGE_SENTENCES)
 
     # Bytes of memory. Sentences that are encoded are lists and arrays, beside the text.
@@ -126,8 +126,33 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         "composition_summarize": Amounts(memory=states),
         "refinement_measure": measuring,
         "refinement_summarize": Amounts(memory=reading),
+        "intervention_measure": Amounts(
+            in_float32 * _intervene(settings, shape, train),
+            memory=passing + triggers + logits + head + single + 8 * largest * shape.width,
+            rows=chosen_memories * layers,
+        ),
+        "intervention_summarize": Amounts(memory=projections, rows=chosen_memories * layers),
         "report": Amounts(memory=triggers, rows=settings.report.cards),
     }
+
+
+def _intervene(settings: Settings, shape: Shape, train: Split) -> float:
+    """Operations of the interventions: of the passes over prefixes, of the blocks after each layer, and of the head.
+
+    After the last layer no block runs, and the direct effect is the total one.
+    """
+    its, layers = settings.intervention, len(shape.memories)
+    tokens = train.tokens / max(train.sentences, 1) / 2  # of a prefix
+    blocks, head = shape.body * (layers - 1) / 2, shape.vocabulary * shape.width  # after all layers; once
+    prefixes = its.memories * its.examples * (1 + (shape.signed and settings.triggers.negative))
+    changes = len(its.scales) + 1 + its.controls + its.directions + its.similar
+
+    def on(prefixes: float, changes: int) -> float:
+        passes = tokens * (layers * shape.body + blocks) + changes * blocks
+        return prefixes * (passes + changes * head * (2 * layers - 1))
+
+    kept = on(its.kept_prefixes, 2 * len(its.kept) + 1)
+    return on(prefixes, changes) + kept + its.kept_prefixes * sum(shape.memories) * shape.width
 
 
 def _measure_sample(shape: Shape, prefixes: int, block: int, keep: Sequence[str]) -> tuple[float, float]:

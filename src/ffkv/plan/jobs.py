@@ -33,6 +33,7 @@ LIGHT = {
         "keys_summarize",
         "values_summarize",
         "composition_summarize",
+        "intervention_summarize",
         "report",
     },
     "head": {"values_project", "composition_measure", "refinement_measure", "refinement_summarize"},

@@ -39,6 +39,7 @@ from ffkv.settings import EMBEDDED, Settings
 OPERATIONS, SECONDS = 2e10, 1.0  # that a pass or a projection of the trial may take, about
 LEAST_TOKENS = 1000  # of the trial
 TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 48, 4, 30, 2  # at most, in the trial
+MEMORIES, CONTROLS = 2, 20  # of interventions, likewise
 
 
 class Measured(NamedTuple):
@@ -123,6 +124,15 @@ def _small_settings(
             "per_layer": per_layer,
             "removal_triggers": min(triggers, keys.removal_triggers, max(2, int(most / per_layer))),
             "background_prefixes": max(100, int(keys.background_prefixes * share)),
+        },
+        "intervention": {
+            "memories": min(MEMORIES, settings.intervention.memories),
+            "examples": 1,
+            "controls": min(CONTROLS, settings.intervention.controls),
+            "directions": 0,
+            "similar": 0,
+            "kept": settings.intervention.kept[:1],
+            "kept_prefixes": 2,
         },
         "report": {"cards": min(CARDS, settings.report.cards)},
         "corpus": {"dataset": EMBEDDED, "limit": DOCUMENTS, "validation": [], "validation_share": 0.5},

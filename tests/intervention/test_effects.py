@@ -1,0 +1,94 @@
+"""Direct effects, divergences and predictions, against formulas and torch's own distributions."""
+
+import pytest
+import torch
+from torch.distributions import Categorical, kl_divergence
+
+from ffkv.intervention.changes import scaled
+from ffkv.intervention.effects import measure_effects, predict
+from ffkv.model.checkpoint.load import load
+from ffkv.model.head.head_file import load_head
+
+
+class LinearHead:
+    """A head that is one matrix: what `Head` promises, for the two functions that read it."""
+
+    def __init__(self, embedding: torch.Tensor):
+        self.embedding = embedding
+
+    def logits(self, vectors, layer=None):
+        return vectors @ self.embedding.T
+
+    def chunks(self, vectors, layer):
+        for row in range(0, len(vectors), 2):
+            yield slice(row, row + 2), self.logits(vectors[row : row + 2])
+
+
+@pytest.fixture
+def numbers():
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(30, 8, generator=generator),
+        torch.randn(8, generator=generator),
+        torch.randn(8, generator=generator),
+    )
+
+
+def test_a_removed_memory_takes_m_e_v_from_each_logit(numbers):
+    embedding, end, value = numbers
+    m, head = 1.7, LinearHead(embedding)
+    change = scaled(m, value, 1.0, [0.0])
+    before, after = head.logits(end[None])[0], head.logits(end + change)[0]
+    torch.testing.assert_close(after - before, -m * (embedding @ value), rtol=1e-5, atol=1e-5)
+    tokens = torch.arange(30)
+    effects = measure_effects(head, end + change, predict(head, end, None), tokens, None)
+    expected = after.double().log_softmax(0) - before.double().log_softmax(0)
+    torch.testing.assert_close(effects.log_p[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_divergence_is_that_of_torch_and_the_prediction_its_argmax(numbers):
+    embedding, end, _ = numbers
+    head, base = LinearHead(embedding), None
+    ends = end + 2 * torch.randn(7, 8, generator=torch.Generator().manual_seed(5))
+    base = predict(head, end, None)
+    effects = measure_effects(head, ends, base, torch.tensor([3]), None)
+    p = Categorical(logits=head.logits(end[None]).double())
+    expected = kl_divergence(p, Categorical(logits=head.logits(ends).double()))
+    torch.testing.assert_close(effects.divergence, expected, rtol=1e-4, atol=1e-5)
+    assert effects.changed.tolist() == (head.logits(ends).argmax(1) != head.logits(end[None]).argmax()).tolist()
+    assert effects.changed.any()
+
+
+def test_a_change_of_nothing_does_nothing(numbers):
+    embedding, end, _ = numbers
+    head = LinearHead(embedding)
+    effects = measure_effects(head, end[None], predict(head, end, None), torch.tensor([0, 29]), None)
+    assert effects.log_p.abs().max() < 1e-6 and effects.divergence.item() < 1e-6 and not effects.changed.item()
+
+
+def test_a_token_that_the_model_never_predicts_adds_nothing(numbers):
+    embedding, end, value = numbers
+
+    class Never(LinearHead):
+        def logits(self, vectors, layer=None):
+            logits = super().logits(vectors)
+            logits[:, 4] = -torch.inf
+            return logits
+
+    head = Never(embedding)
+    effects = measure_effects(head, (end + value)[None], predict(head, end, None), torch.tensor([1]), None)
+    others = torch.arange(30) != 4
+    p, q = ((embedding @ vector)[others].double().log_softmax(0) for vector in (end, end + value))
+    assert effects.divergence.item() == pytest.approx((p.exp() * (p - q)).sum().item(), rel=1e-4)
+
+
+def test_a_real_head(inputs):
+    """The final norm is part of it."""
+    loaded, head = load(inputs("gpt2")[0], "cpu"), load_head(inputs("gpt2")[0], "cpu")
+    end, change = torch.randn(2, 16, generator=torch.Generator().manual_seed(2))
+    model = loaded.model
+    before, after = (
+        model.lm_head(model.transformer.ln_f(vector)).double().log_softmax(0) for vector in (end, end + change)
+    )
+    effects = measure_effects(head, (end + change)[None], predict(head, end, 2), torch.arange(60), 2)
+    torch.testing.assert_close(effects.log_p[0], (after - before).detach(), rtol=1e-4, atol=1e-5)

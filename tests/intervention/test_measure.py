@@ -1,0 +1,234 @@
+"""Interventions as a whole: against hooks, on planted models whose causes are known, and on random weights."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from intervention.conftest import write_inputs
+from scipy.stats import kstest
+from support import WORDS, word_tokenizer
+from transformers import AutoModelForCausalLM, GPT2Config
+
+import ffkv
+from ffkv.activations.trigger_file import read_triggers
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.errors import UserError
+from ffkv.intervention.by_layer import with_beginning
+from ffkv.intervention.step import measure_interventions
+from ffkv.model.checkpoint.load import load
+from ffkv.model.tap.change import scaled
+from ffkv.model.tap.hooks import forward
+from ffkv.parts import Part
+from ffkv.settings import Intervention
+from ffkv.values.projections import read_projections
+
+FEW = Intervention(memories=3, examples=2, controls=5, directions=2, similar=2, tokens=3, kept=[0, 2], kept_prefixes=4)
+
+
+@pytest.fixture(scope="module")
+def measured(inputs):
+    made = {}
+
+    def get(kind: str):
+        if kind not in made:
+            made[kind] = measure_interventions(*inputs(kind), FEW, 256, "cpu")
+        return made[kind]
+
+    return get
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mixtral", "gpt-neox", "opt-post-norm", "fairseq"])
+def test_total_effects_are_those_of_a_model_whose_coefficient_a_hook_changes(inputs, measured, kind):
+    """Without a norm after the layer, the scaled contribution is what the second matrix gives for a scaled coefficient."""
+    files, found = inputs(kind), measured(kind).by_prefix
+    loaded, corpus = load(files[0], "cpu"), read_corpus(files[4])
+    top = read_projections(files[2])
+    rows = found.query("reach == 'total' and change == 'scale'")
+    assert len(rows) >= 2 * 3 * 2 * 4 and {*rows["source"]} == {"own", "placebo"}
+    for row in rows.itertuples():
+        ids = torch.from_numpy(with_beginning(corpus, row.sentence, row.position))[None]
+        before = forward(loaded.model, ids).logits[0, -1].double().log_softmax(-1)
+        with scaled(loaded.model, loaded.anatomy.layers, {(row.layer, row.memory): row.scale}, ids.shape[1] - 1):
+            after = forward(loaded.model, ids).logits[0, -1].double().log_softmax(-1)
+        place = np.flatnonzero((top.layer == row.layer) & (top.memory == row.memory))[0]
+        chosen = torch.from_numpy(top.top_token[place, :3].astype(np.int64))
+        # Changes are differences of logits in float32, whose size is some 10.
+        assert row.top == pytest.approx((after - before)[chosen].mean().item(), rel=1e-3, abs=2e-5)
+        assert row.divergence == pytest.approx((before.exp() * (before - after)).sum().item(), rel=1e-3, abs=2e-5)
+        assert row.changed == bool(before.argmax() != after.argmax())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral", "fairseq"])
+def test_the_tables_hold_together(inputs, measured, kind):
+    files, found = inputs(kind), measured(kind)
+    triggers, layers = read_triggers(files[1]), load(files[0], "cpu").anatomy.layers
+    own = found.by_prefix.query("source == 'own'")
+    assert {*own["side"]} == ({"positive", "negative"} if triggers.negative else {"positive"})
+    assert (np.sign(own["coefficient"]) == np.where(own["side"] == "positive", 1, -1)).all()
+    removed = own.query("scale == 0").groupby(["layer", "memory", "side", "reach"])
+    of_memory = found.by_memory.set_index(["layer", "memory", "side", "reach"])
+    np.testing.assert_allclose(removed["top"].mean(), of_memory["own"].loc[removed["top"].mean().index], rtol=1e-9)
+    assert (removed.size() == of_memory["prefixes"].loc[removed.size().index]).all()
+    np.testing.assert_allclose(found.by_memory["specific"], found.by_memory["own"] - found.by_memory["random_memories"])
+    assert (
+        found.by_memory["p_value"].between(1 / 6, 1).all()
+        and (found.by_memory["q_value"] >= found.by_memory["p_value"] - 1e-12).all()
+    )
+    last = of_memory.xs(layers[-1].index, level="layer")
+    if kind != "gemma2":  # after the last layer no block runs
+        np.testing.assert_array_equal(last.xs("direct", level="reach")["own"], last.xs("total", level="reach")["own"])
+    placebo = found.by_prefix.query("source == 'placebo'")
+    assert (placebo["coefficient"].abs() <= 0.05 * own["coefficient"].abs().max()).all()
+    whole = found.kept.query("choice == 'all'")
+    assert whole["unchanged"].all() and (whole["divergence"] < 1e-5).all()
+    assert len(found.kept) == 4 * len(layers) * 5
+
+
+def test_layers_in_groups_give_the_same_numbers(inputs, measured):
+    whole, files = measured("gpt2"), list(inputs("gpt2"))
+    projections = read_projections(files[2])
+    from dataclasses import fields, replace
+
+    from ffkv.values.projections import write_projections
+
+    for group in range(3):
+        rows = projections.layer == group
+        cut = {
+            field.name: getattr(projections, field.name)[rows]
+            for field in fields(projections)
+            if field.name != "attributes"
+        }
+        files[2] = files[2].parent / f"{group}.h5"
+        write_projections(files[2], replace(projections, **cut))
+        part = measure_interventions(*files, FEW, 256, "cpu", layer_group=Part(group, 3))
+        for table, expected in zip(part, whole, strict=True):
+            expected = expected[expected["layer"] == group].reset_index(drop=True)
+            pd.testing.assert_frame_equal(table, expected, check_exact=True)
+    with pytest.raises(
+        UserError, match=r"2.h5 has layers \[2\], not layers \[0\]: give the file of the same layer group"
+    ):
+        measure_interventions(*files, FEW, 256, "cpu", layer_group=Part(0, 3))
+
+
+def test_a_model_of_low_precision_is_measured_in_float32(inputs):
+    """A contribution is small beside the residual, so that bfloat16 would round it away."""
+    found = measure_interventions(*inputs("gpt2", "bfloat16"), FEW, 256, "cpu")
+    whole = found.kept.query("choice == 'all'")
+    assert (whole["divergence"] < 1e-5).all()
+    half = found.by_prefix.query("source == 'own' and change == 'scale' and reach == 'direct'")
+    wide = half.pivot_table(index=["layer", "memory", "side", "sentence", "position"], columns="scale", values="top")
+    # Scaling by 0.5 takes away half of what scaling by 0 takes away, but for the norm of the head; rounding would not.
+    assert np.corrcoef(wide[0.5], wide[0.0])[0, 1] > 0.9
+
+
+def planted_checkpoint(folder):
+    """A GPT-2 with ReLU whose causes are known, like the detector of tests/support.py.
+
+    Layer 0: a -> b, which layer 1 undoes; d -> all words alike, which the final norm takes away; e -> f, which alone causes f.
+    Layer 1: b -> minus b.
+    """
+    config = GPT2Config(
+        n_layer=2, n_embd=17, n_head=1, n_inner=4, vocab_size=17, n_positions=16, activation_function="relu",
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        parameter.data = (
+            torch.ones_like(parameter) if "ln_" in name and name.endswith("weight") else torch.zeros_like(parameter)
+        )
+    model.transformer.wte.weight.data = torch.eye(17)
+    first, second = (block.mlp for block in model.transformer.h)
+    for memory, (detects, writes) in enumerate([("a", ["b"]), ("d", WORDS), ("e", ["f"])]):
+        first.c_fc.weight.data[WORDS.index(detects), memory] = 1
+        for word in writes:
+            first.c_proj.weight.data[memory, WORDS.index(word)] = 1
+    first.c_fc.bias.data[3] = second.c_fc.bias.data[1:] = -100
+    e_a, e_b = torch.eye(17)[WORDS.index("a")], torch.eye(17)[WORDS.index("b")]
+    m = torch.nn.functional.layer_norm(e_a, (17,))[WORDS.index("a")]
+    x = torch.nn.functional.layer_norm(e_a + m * e_b, (17,))
+    second.c_fc.weight.data[WORDS.index("b"), 0] = 1
+    second.c_proj.weight.data[0, WORDS.index("b")] = -m / x[WORDS.index("b")]
+    model.save_pretrained(folder)
+    word_tokenizer(WORDS).save_pretrained(folder)
+    return folder
+
+
+def test_causes_that_were_planted_are_found(tmp_path):
+    sentences = [f"{first} {last} p" for last in "ade" for first in "ghijklmno"]
+    files = write_inputs(tmp_path / "run", planted_checkpoint(tmp_path / "checkpoint"), sentences)
+    settings = Intervention(memories=4, examples=4, tokens=1, controls=9, kept=[0, 1], kept_prefixes=5)
+    found = measure_interventions(*files, settings, 256, "cpu").by_memory.set_index(["layer", "memory", "reach"])
+    undone, alike, cause = (found.loc[0, memory] for memory in range(3))
+    assert cause.loc["total", "own"] < -1 and cause.loc["direct", "own"] == pytest.approx(
+        cause.loc["total", "own"], abs=1e-4
+    )
+    assert cause.loc["total", "changed"] == 1 and cause.loc["total", "placebo"] == 0
+    assert cause.loc["total", "p_value"] == 1 / 3  # of two other living values
+    assert undone.loc["direct", "own"] < -0.5 and abs(undone.loc["total", "own"]) < 1e-4
+    assert undone.loc["total", "changed"] == 0
+    assert np.abs(alike["own"]).max() < 1e-4 and (alike["coefficient"] > 3).all()
+
+
+def test_p_values_are_uniform_where_a_memory_is_like_its_controls(tmp_path, monkeypatch):
+    """On random weights, a memory has no more to do with the tokens of another memory's value than its controls have."""
+    from support import random_checkpoint, random_sentences
+
+    from ffkv.intervention import by_layer
+
+    measure = by_layer.measure_units
+    monkeypatch.setattr(
+        by_layer,
+        "measure_units",
+        lambda model, units, tokens, others, *rest: measure(model, units, others, tokens, *rest),
+    )
+    files = write_inputs(tmp_path / "run", random_checkpoint(tmp_path / "checkpoint", "gpt2"), random_sentences(0, 150))
+    settings = Intervention(
+        memories=30, examples=2, controls=19, directions=0, similar=0, tokens=3, kept=[0], kept_prefixes=1
+    )
+    found = measure_interventions(*files, settings, 1024, "cpu").by_memory
+    for reach in ("direct", "total"):
+        p = found[found["reach"] == reach]["p_value"]
+        assert len(p) > 150
+        # Units of a layer share prefixes and controls, so that the test is wider than for independent ones.
+        assert kstest(p - 1 / 40, "uniform").statistic < 0.15
+        assert (p <= 0.05).mean() < 0.12
+
+
+def test_summaries(inputs, measured, tmp_path):
+    from ffkv.files import tables
+
+    files, found = inputs("gpt2"), measured("gpt2")
+    paths = [tmp_path / f"{name}.parquet" for name in ("by_prefix", "by_memory", "kept")]
+    for table, path in zip(found, paths, strict=True):
+        tables.write(table, path)
+    made = ffkv.summarize_interventions(*([path] for path in paths), files[0], [files[2]])
+    by_layer = made["interventions_by_layer"].set_index(["layer", "side", "reach", "source"])
+    of_layer = found.by_memory.query("layer == 1 and side == 'positive' and reach == 'total'")
+    row = by_layer.loc[1, "positive", "total", "random_memories"]
+    assert row["mean"] == pytest.approx(of_layer["random_memories"].mean()) and row["memories"] == 3
+    assert row["low"] <= row["mean"] <= row["high"]
+    doses = made["interventions_by_dose"].set_index(["layer", "side", "reach", "change", "scale"])
+    own = found.by_prefix.query("source == 'own' and layer == 2 and side == 'negative' and reach == 'direct'")
+    expected = own.query("scale == 2").groupby("memory")["top"].mean().mean()
+    assert doses.loc[2, "negative", "direct", "scale", 2.0]["top"] == pytest.approx(expected)
+    kept = made["interventions_kept_memories"].set_index(["layer", "choice", "kept"])
+    assert kept.loc[0, "all", 64]["share"] == 1
+    listed = made["interventions_by_memory"]
+    assert len(listed) == len(found.by_memory) and listed["reach"].iloc[0] == "total"
+    assert listed.query("reach == 'total'")["specific"].abs().is_monotonic_decreasing
+    with pytest.raises(UserError, match=r"--kept: layers .* are there more than once"):
+        ffkv.summarize_interventions([paths[0]], [paths[1]], [paths[2], paths[2]], files[0], [files[2]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scales": [0.5, 2.0]}, "intervention.scales is .* must contain 0"),
+        ({"scales": [0.0, float("nan")]}, "must be different finite numbers"),
+        ({"scales": [0.0, 1.0, 1.0]}, "must be different finite numbers"),
+        ({"kept": [1, 1]}, "intervention.kept is .* must be different"),
+    ],
+)
+def test_contradictions(changes, message):
+    with pytest.raises(UserError, match=message):
+        ffkv.settings.section(Intervention, **changes)

@@ -1,0 +1,134 @@
+"""Total effects: the blocks after a layer run again, and give what the whole model gives."""
+
+import contextlib
+
+import pytest
+import torch
+
+from ffkv.errors import UserError
+from ffkv.intervention import rerun
+from ffkv.intervention.rerun import from_the_start, packed, rerunning, row_by_row, run_unchanged
+from ffkv.model.checkpoint.load import load
+from ffkv.model.tap.hooks import forward, relative_error
+
+# Plain, gated, experts, parallel, norm after the layer, post-norm, several banks, fairseq.
+KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "opt-post-norm", "qwen2-moe", "gpt-oss", "fairseq")
+# Models that take no mask or no positions, that mix tokens in another way than by attention, or whose last block continues.
+OTHERS = ("bloom", "mpt", "falcon_h1", "recurrent_gemma", "openai-gpt", "zamba2")
+ROUNDING = 2e-5  # relative; passes of other shapes add up in another order
+IDS = torch.tensor([[0, 5, 7, 9, 3, 8, 2]])
+
+
+@pytest.fixture
+def model(inputs):
+    return lambda kind: load(inputs(kind)[0], "cpu")
+
+
+def changes_of(loaded, count: int = 5) -> torch.Tensor:
+    return torch.randn(count, loaded.anatomy.width, generator=torch.Generator().manual_seed(1))
+
+
+@contextlib.contextmanager
+def added_by_hand(loaded, layer, change):
+    """A change of y at the last token: added to what the block reads or returns where o is, by a hook written by hand."""
+
+    def to_output(module, args, output):
+        state = output[0] if isinstance(output, tuple) else output
+        state = state.clone()
+        state[:, -1] += change
+        return (state, *output[1:]) if isinstance(output, tuple) else state
+
+    def to_input(module, args):
+        state = args[0].clone()
+        state.view(1, -1, state.shape[-1])[:, -1] += change
+        return (state, *args[1:])
+
+    if layer.sum_module:
+        handle = loaded.model.get_submodule(layer.sum_module).register_forward_pre_hook(to_input)
+    else:
+        handle = loaded.model.get_submodule(layer.block).register_forward_hook(to_output)
+    yield
+    handle.remove()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_way_gives_what_a_hook_written_by_hand_gives(model, kind):
+    loaded = model(kind)
+    changes = changes_of(loaded)
+    for layer in loaded.anatomy.layers:
+        base = run_unchanged(loaded, layer, IDS)
+        expected = []
+        for change in changes:
+            with added_by_hand(loaded, layer, change):
+                expected.append(run_unchanged(loaded, loaded.anatomy.layers[-1], IDS).end)
+        for way in (packed, row_by_row, from_the_start):
+            found = way(loaded, layer, base, changes)
+            assert relative_error(found, torch.stack([*expected, base.end])) < ROUNDING, way
+        assert relative_error(torch.stack(expected), base.end.expand(len(changes), -1)) > 0.01  # the changes are some
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_way_that_is_wrong_for_a_model_is_noticed_and_another_one_taken(model, kind, capsys):
+    loaded = model(kind)
+    changes = changes_of(loaded)
+    layer = loaded.anatomy.layers[0]
+    base = run_unchanged(loaded, layer, IDS)
+    found = rerunning(loaded, layer, 1024)(base, changes)
+    assert relative_error(found, from_the_start(loaded, layer, base, changes)[:-1]) < ROUNDING
+    assert "Layer 0: not packed" in capsys.readouterr().out
+
+
+def test_the_size_of_passes_changes_nothing_but_rounding(model):
+    loaded = model("gpt2")
+    layer, changes = loaded.anatomy.layers[0], changes_of(loaded, 30)
+    base = run_unchanged(loaded, layer, IDS)
+    whole = rerunning(loaded, layer, 1024)(base, changes)
+    assert whole.shape == (30, 16)
+    for tokens in (1, 9, 20):
+        assert relative_error(rerunning(loaded, layer, tokens)(base, changes), whole) < ROUNDING
+    assert rerunning(loaded, layer, 1024)(base, changes[:0]).shape == (0, 16)
+
+
+def test_a_prefix_of_one_token(model):
+    loaded = model("llama")
+    layer, changes = loaded.anatomy.layers[0], changes_of(loaded)
+    base = run_unchanged(loaded, layer, IDS[:, :1])
+    whole = from_the_start(loaded, layer, base, changes)
+    assert relative_error(packed(loaded, layer, base, changes), whole) < ROUNDING
+
+
+def test_the_blocks_before_the_layer_do_not_run(model):
+    loaded = model("gpt2")
+    layer = loaded.anatomy.layers[1]
+    base = run_unchanged(loaded, layer, IDS)
+    ran = []
+    for number, each in enumerate(loaded.anatomy.layers):
+        attention = loaded.model.get_submodule(f"{each.block}.attn")
+        attention.register_forward_hook(lambda *_, number=number: ran.append(number))
+    packed(loaded, layer, base, changes_of(loaded))
+    assert ran == [2]
+
+
+def test_the_model_is_as_before_afterwards(model):
+    loaded = model("gpt2")
+    before = forward(loaded.model, IDS).logits
+    layer = loaded.anatomy.layers[1]
+    base = run_unchanged(loaded, layer, IDS)
+    for way in (packed, row_by_row, from_the_start):
+        way(loaded, layer, base, changes_of(loaded))
+    with pytest.raises(RuntimeError):
+        packed(loaded, layer, base, torch.zeros(2, 3))
+    assert torch.equal(forward(loaded.model, IDS).logits, before)
+
+
+def test_a_model_that_cannot_be_changed_is_refused(model, monkeypatch, capsys):
+    """Every way gives another prediction for a change of nothing."""
+    loaded = model("gpt2")
+    layer = loaded.anatomy.layers[0]
+    base = run_unchanged(loaded, layer, IDS)
+    monkeypatch.setattr(rerun, "TOLERANCE", 0.0)
+    with pytest.raises(
+        UserError, match=r"Layer 0 of .* cannot be changed while the model runs.*intervention.memories to 0"
+    ):
+        rerunning(loaded, layer, 1024)(base, changes_of(loaded))
+    assert capsys.readouterr().out.count("Layer 0: not") == 2
