@@ -207,13 +207,13 @@ def test_summaries(inputs, measured, tmp_path):
     row = by_layer.loc[1, "positive", "total", "random_memories"]
     assert row["mean"] == pytest.approx(of_layer["random_memories"].mean()) and row["memories"] == 3
     assert row["low"] <= row["mean"] <= row["high"]
-    doses = made["interventions_by_dose"].set_index(["layer", "side", "reach", "change", "scale"])
+    doses = made["intervention_doses"].set_index(["layer", "side", "reach", "change", "scale"])
     own = found.by_prefix.query("source == 'own' and layer == 2 and side == 'negative' and reach == 'direct'")
     expected = own.query("scale == 2").groupby("memory")["top"].mean().mean()
     assert doses.loc[2, "negative", "direct", "scale", 2.0]["top"] == pytest.approx(expected)
-    kept = made["interventions_kept_memories"].set_index(["layer", "choice", "kept"])
+    kept = made["kept_memories"].set_index(["layer", "choice", "kept"])
     assert kept.loc[0, "all", 64]["share"] == 1
-    listed = made["interventions_by_memory"]
+    listed = made["intervention_memories"]
     assert len(listed) == len(found.by_memory) and listed["reach"].iloc[0] == "total"
     assert listed.query("reach == 'total'")["specific"].abs().is_monotonic_decreasing
     with pytest.raises(UserError, match=r"--kept: layers .* are there more than once"):

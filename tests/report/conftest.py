@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from report.made_up import HOSTILE, KEPT, write_corpora, write_model, write_some_triggers
-from report.made_up_tables import write_composition, write_costs, write_keys, write_refinement, write_values
+from report.made_up_tables import (
+    write_composition,
+    write_costs,
+    write_interventions,
+    write_keys,
+    write_refinement,
+    write_values,
+)
 
 from ffkv.results.run import Run, open
 from ffkv.settings import Settings
@@ -30,6 +37,7 @@ def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: boo
     write_values(folder, layers, signed, generator)
     write_composition(folder, layers, generator)
     write_refinement(folder, layers, generator)
+    write_interventions(folder, layers)
     write_costs(folder)
     return folder
 

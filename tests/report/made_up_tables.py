@@ -182,6 +182,48 @@ def write_refinement(folder: Path, layers: int, generator: np.random.Generator) 
     tables.write(pd.DataFrame(changes), folder / "refinement/prediction_changes.csv")
 
 
+def write_interventions(folder: Path, layers: int) -> None:
+    rows = [
+        {"layer": layer, "side": side, "reach": reach, "source": source, "memories": 20, "mean": sign * effect * layer,
+         "low": sign * effect * layer - 0.01, "high": sign * effect * layer + 0.01,
+         "significant": layer if source == "own" else np.nan}
+        for layer in range(layers)
+        for side, sign in (("positive", -1), ("negative", 1))
+        for reach in ("direct", "total")
+        for source, effect in (("own", 0.5), ("random_memories", 0.1), ("random_directions", 0.05), ("similar_size", 0.2),
+                               ("placebo", 0.0), ("other_tokens", 0.02))
+    ]  # fmt: skip
+    tables.write(pd.DataFrame(rows), folder / "intervention/interventions_by_layer.csv")
+    doses = [
+        {"layer": layer, "side": side, "reach": reach, "change": change, "scale": scale, "memories": 20 * layers,
+         "top": effect, "low": effect - 0.1, "high": effect + 0.1, "next": effect / 2, "divergence": abs(effect), "changed": 0.1}
+        for layer in range(-1, layers)
+        for side in ("positive", "negative")
+        for reach in ("direct", "total")
+        for change, scale, effect in (("scale", 0.0, -0.5), ("scale", 0.5, -0.2), ("scale", 2.0, 0.6), ("scale", -1.0, -0.9),
+                                      ("mean", np.nan, -0.4))
+    ]  # fmt: skip
+    tables.write(pd.DataFrame(doses), folder / "intervention/intervention_doses.csv")
+    kept = [
+        {"layer": layer, "choice": choice, "kept": count, "prefixes": 100, "unchanged": stays, "share": stays / 100,
+         "low": stays / 100 - 0.05, "high": stays / 100 + 0.04, "divergence": 0.1}
+        for layer in range(layers)
+        for choice, count, stays in (("largest", 0, 60), ("largest", 10, 90), ("random", 0, 60), ("random", 10, 65),
+                                     ("all", MEMORIES, 100))
+    ]  # fmt: skip
+    tables.write(pd.DataFrame(kept), folder / "intervention/kept_memories.csv")
+    memories = [
+        {"layer": number % layers, "memory": number % MEMORIES, "side": "positive", "reach": reach, "prefixes": 10,
+         "silent_prefixes": 10, "similar_prefixes": 8, "coefficient": 1.5, "size": 2.0, "own": -1.0 / (number + 1),
+         "random_memories": 0.01, "random_directions": 0.0, "similar_size": -0.1, "placebo": 0.0, "other_tokens": 0.0,
+         "specific": -1.0 / (number + 1) - 0.01, "p_value": 0.01, "next": -0.1, "divergence": 0.2, "changed": 0.3,
+         "q_value": 0.02, "token": VOCABULARY[number % len(VOCABULARY)]}
+        for reach in ("total", "direct")
+        for number in range(60)
+    ]  # fmt: skip
+    tables.write(pd.DataFrame(memories), folder / "intervention/intervention_memories.csv")
+
+
 def write_costs(folder: Path) -> None:
     for name, seconds, memory in (
         ("triggers/0", 61.5, 812.3),

@@ -190,3 +190,42 @@ def test_tables_have_the_number_of_their_figure(run):
 def test_the_list_of_figures_can_be_read_without_drawing_anything():
     code = "import sys, ffkv.report.registry; sys.exit(bool({'matplotlib', 'pandas', 'torch'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_interventions_draw_each_source_and_both_reaches(run, change):
+    table = run.table("interventions_by_layer").query("side == 'positive'")
+    figure = draw("interventions", run)
+    for axes, reach in zip(figure.axes, ("direct", "total")):
+        found = lines(axes)
+        assert len(found) == 5
+        for (_, y), source in zip(
+            found.values(), ("own", "random_memories", "random_directions", "similar_size", "placebo")
+        ):
+            np.testing.assert_allclose(y, table[(table["reach"] == reach) & (table["source"] == source)]["mean"])
+    without = change(
+        tables={"interventions_by_layer": run.table("interventions_by_layer").query("source != 'similar_size'")}
+    )
+    assert len(lines(draw("interventions", without).axes[0])) == 4
+
+
+def test_doses_are_drawn_in_order_with_a_factor_of_one_that_changes_nothing(run, change):
+    figure = draw("intervention_doses", run)
+    assert [axes.get_title() for axes in figure.axes] == ["positive coefficients", "negative coefficients"]
+    x, y = lines(figure.axes[0])["total effect"]
+    assert x.tolist() == [-1, 0, 0.5, 1, 2] and y.tolist() == [-0.9, -0.5, -0.2, 0, 0.6]
+    one_side = change(tables={"intervention_doses": run.table("intervention_doses").query("side == 'positive'")})
+    assert len(draw("intervention_doses", one_side).axes) == 1
+
+
+def test_kept_memories_are_drawn_for_some_layers(run):
+    left, right = draw("kept_memories", run).axes
+    assert list(lines(left)) == [f"layer {number}" for number in (0, 2, 3, 5)]
+    assert lines(left)["layer 3"][1].tolist() == [0.6, 0.9] and lines(right)["layer 3"][1].tolist() == [0.6, 0.65]
+
+
+def test_a_run_without_interventions_has_no_figure_of_them(run, change):
+    settings = run.settings.model_copy(
+        update={"intervention": run.settings.intervention.model_copy(update={"memories": 0})}
+    )
+    exhibits = draw_exhibits(change(settings=settings))
+    assert not {"interventions", "intervention_doses", "kept_memories"} & exhibits.keys() and "figure_11" in exhibits

@@ -160,7 +160,7 @@ def summarize_interventions(
     vocabulary = read_vocabulary(Path(model))
     return {
         "interventions_by_layer": summaries.summarize_sources(memory_table, seed),
-        "interventions_by_dose": summaries.summarize_doses(prefix_table, seed),
-        "interventions_kept_memories": summaries.summarize_kept(kept_table),
-        "interventions_by_memory": summaries.describe_memories(memory_table, top_token, vocabulary),
+        "intervention_doses": summaries.summarize_doses(prefix_table, seed),
+        "kept_memories": summaries.summarize_kept(kept_table),
+        "intervention_memories": summaries.describe_memories(memory_table, top_token, vocabulary),
     }

@@ -13,7 +13,7 @@ from ffkv.results.run import Run
 from ffkv.results.text import number
 from ffkv.settings import intervenes
 
-BY_DOSE = "interventions_by_dose"
+BY_DOSE = "intervention_doses"
 
 
 def draw(run: Run, paper: Any) -> Drawing:

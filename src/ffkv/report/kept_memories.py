@@ -12,7 +12,7 @@ from ffkv.results.run import Run
 from ffkv.results.text import number
 from ffkv.settings import intervenes
 
-KEPT = "interventions_kept_memories"
+KEPT = "kept_memories"
 LINES_SHOWN = 4  # layers, spread from the first to the last
 
 

@@ -93,7 +93,7 @@ def prediction_changes(run: Run) -> PageTable:
 
 def specific_effects(run: Run) -> PageTable:
     """The memories with the largest specific total effects."""
-    table = run.table("interventions_by_memory")
+    table = run.table("intervention_memories")
     rows = [
         [
             memory_name(row.layer, row.memory),

@@ -201,7 +201,7 @@ def _predictive(run: Run) -> TableBlock:
 
 
 def _specific(run: Run) -> TableBlock:
-    folded = [("All columns", data_table(run, "interventions_by_memory"))]
+    folded = [("All columns", data_table(run, "intervention_memories"))]
     return TableBlock("specific", "Memories with effects of their own", SPECIFIC, specific_effects(run), folded)
 
 

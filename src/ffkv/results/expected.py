@@ -25,9 +25,7 @@ TABLES = {
         "prediction_changes",
     ),
 }
-INTERVENTION = tuple(
-    f"intervention/interventions_{name}.csv" for name in ("by_layer", "by_dose", "kept_memories", "by_memory")
-)
+INTERVENTION = ("interventions_by_layer", "intervention_doses", "kept_memories", "intervention_memories")
 WHOLE = (
     "settings.json",
     "model",
@@ -56,6 +54,6 @@ def expected_files(settings: Settings) -> list[str]:
     names += ["checkpoint"] if settings.model.checkpoint == EMBEDDED else []
     names += ["keys/precision.csv"] if measures_precision(settings) else []
     names += [name.format(shard) for name in BY_SHARD for shard in range(settings.shards)]
-    names += INTERVENTION if intervenes(settings) else ()
+    names += [f"intervention/{table}.csv" for table in INTERVENTION if intervenes(settings)]
     by_group = BY_LAYER_GROUP + (INTERVENTION_BY_LAYER_GROUP if intervenes(settings) else ())
     return names + [name.format(group) for name in by_group for group in range(settings.layer_groups)]

@@ -70,9 +70,9 @@ rule intervention_summarize:
         projections=every_layer_group("results/{run}/values/projections/{group}.h5"),
     output:
         by_layer="results/{run}/intervention/interventions_by_layer.csv",
-        by_dose="results/{run}/intervention/interventions_by_dose.csv",
-        kept_memories="results/{run}/intervention/interventions_kept_memories.csv",
-        by_memory="results/{run}/intervention/interventions_by_memory.csv",
+        by_dose="results/{run}/intervention/intervention_doses.csv",
+        kept_memories="results/{run}/intervention/kept_memories.csv",
+        by_memory="results/{run}/intervention/intervention_memories.csv",
     log:
         "results/{run}/logs/intervention_summarize.log",
     benchmark:
