@@ -1,0 +1,106 @@
+"""Direct and total effects of changes of one layer, beside the products and the forward passes that they need."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.inputs import GPT2, Shape, prepare_model
+from benchmarks.measure import Comparison, Measurement, Work, same_work
+from ffkv.intervention.effects import measure_effects, predict
+from ffkv.intervention.rerun import rerunning, run_unchanged
+from ffkv.model.checkpoint.load import load
+from ffkv.model.head.head_file import load_head
+from ffkv.settings import Activations
+
+LAYER, TOKENS, CHANGES = 5, 20, 125  # a layer in the middle; of a prefix; of a prefix by the default settings
+FOLLOWING = (GPT2.layers - LAYER - 1) / GPT2.layers  # share of the blocks that come after the layer
+
+
+def direct(scratch: Path, shape: list[int], prefixes: int) -> Work:
+    """Reads out the direct effects of changes on ten tokens."""
+    head, ends = load_head(prepare_model(scratch, shape), "cpu"), random_vectors(shape, prefixes)
+
+    def work(count: int = prefixes) -> None:
+        for vectors in ends[:count]:
+            base = predict(head, vectors[0], Shape(*shape).layers - 1)
+            measure_effects(head, vectors[1:], base, torch.arange(10), Shape(*shape).layers - 1)
+
+    work(1)
+    return work
+
+
+def product(scratch: Path, shape: list[int], prefixes: int) -> Work:
+    """The products with the output embedding alone."""
+    ends = random_vectors(shape, prefixes)
+    embedding = load(prepare_model(scratch, shape), "cpu").model.get_output_embeddings().weight.detach()
+
+    def work(count: int = prefixes) -> None:
+        for vectors in ends[:count]:
+            vectors @ embedding.T
+
+    work(1)
+    return work
+
+
+def total(scratch: Path, shape: list[int], prefixes: int) -> Work:
+    """Runs the blocks after a layer again for changes of it."""
+    loaded, changes = load(prepare_model(scratch, shape), "cpu"), random_vectors(shape, prefixes)
+    layer = loaded.anatomy.layers[LAYER]
+    ids = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, 1, TOKENS))
+    bases = [run_unchanged(loaded, layer, torch.from_numpy(row)) for row in ids]
+    rerun = rerunning(loaded, layer, Activations().batch_tokens)
+
+    def work(count: int = prefixes) -> None:
+        for base, vectors in zip(bases[:count], changes, strict=False):
+            rerun(base, vectors[1:])
+
+    work(1)
+    return work
+
+
+def forward(scratch: Path, shape: list[int], prefixes: int) -> Work:
+    """The bare body over as many tokens: those of each prefix, and one per change."""
+    body = load(prepare_model(scratch, shape), "cpu").model.base_model
+    rows = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, 1, TOKENS + CHANGES))
+
+    def work(count: int = prefixes) -> None:
+        for row in rows[:count]:
+            with torch.inference_mode():
+                body(input_ids=torch.from_numpy(row), use_cache=False)
+
+    work(1)
+    return work
+
+
+def random_vectors(shape: list[int], prefixes: int) -> torch.Tensor:
+    """For each prefix a vector, and one per change [prefix, change + 1, d]."""
+    generator = np.random.default_rng(1)
+    return torch.from_numpy(generator.standard_normal((prefixes, CHANGES + 1, Shape(*shape).width), np.float32))
+
+
+def _ratio(contender: str, reference: str, share: float) -> Callable[[dict[str, Measurement]], float]:
+    return lambda measurements: measurements[contender].cpu / (share * measurements[reference].cpu)
+
+
+COMPARISONS = [
+    Comparison(
+        "direct effects",
+        f"{GPT2}, 8 prefixes, {CHANGES} changes each",
+        same_work(__name__, ("product", "direct"), shape=GPT2, prefixes=8),
+        _ratio("direct", "product", 1),
+        1.5,
+        "times the CPU time of the plain matrix products",
+        rounds=3,
+    ),
+    Comparison(
+        "total effects",
+        f"{GPT2}, 16 prefixes of {TOKENS} tokens, {CHANGES} changes each, layer {LAYER}",
+        same_work(__name__, ("forward", "total"), shape=GPT2, prefixes=16),
+        _ratio("total", "forward", FOLLOWING),
+        1.3,
+        "times the CPU time of bare forward passes over the same tokens, times the share of the blocks after the layer",
+        rounds=3,
+    ),
+]
