@@ -134,6 +134,19 @@ def random_settings(random, folder) -> Settings:
         },
         "composition": {"mass": pick(1e-6, 0.9, 1.0), "short_prefix": pick(1, 5, 10**9)},
         "refinement": {"changes": pick(1, 10_000)},
+        "intervention": {
+            "memories": pick(0, 0, 1, 2),
+            "examples": pick(1, 2, 10_000),
+            "scales": pick([0.0], [0.0, -100.0, 100.0]),
+            "tokens": pick(1, 100_000),
+            "controls": pick(1, 3),
+            "directions": pick(0, 1),
+            "similar": pick(0, 2, 10_000),
+            "similar_size": pick(0.1, 1.0),
+            "silent": pick(0.0, 0.05, 1.0),
+            "kept": pick([0], [10**9, 1]),
+            "kept_prefixes": pick(1, 3),
+        },
         "report": {"cards": pick(0, 1, 24), "card_triggers": pick(1, 10_000), "paper_curves": pick(True, False)},
     }
     parts = {name: section(type(getattr(Settings(), name)), **part) for name, part in values.items()}
@@ -192,6 +205,12 @@ def run_all(folder, settings: Settings) -> None:
         refined = ffkv.measure_refinement(model, prefixes, "cpu", part)
         found = {"keys/patterns": patterns, "keys/by_prefix": by_prefix, "keys/removal": removal}
         found |= {"values/by_memory": by_memory, "composition/by_prefix": composed, "refinement/by_prefix": refined}
+        if settings.intervention.memories:
+            changed = ffkv.measure_interventions(
+                model, triggers, folder / f"values/projections/{part.index}.h5", prefixes, train, validation,
+                settings.intervention, settings.activations.batch_tokens, "cpu", seed, part,
+            )  # fmt: skip
+            found |= {f"intervention/{name}": table for name, table in changed._asdict().items()}
         for name, table in found.items():
             written.setdefault(name, []).append(write(name, part, table))
     summaries = {
@@ -204,6 +223,10 @@ def run_all(folder, settings: Settings) -> None:
             written["refinement/by_prefix"], model, prefixes, validation, settings.refinement, seed
         ),
     }
+    if settings.intervention.memories:
+        names = [written[f"intervention/{name}"] for name in ("by_prefix", "by_memory", "kept")]
+        projections = [folder / f"values/projections/{part.index}.h5" for part in groups]
+        summaries["intervention"] = ffkv.summarize_interventions(*names, model, projections, seed)
     for name, frames in summaries.items():
         tables.write_all(frames, folder / name)
 

@@ -4,7 +4,6 @@ No other code knows defaults. `ffkv settings` writes the default settings file, 
 these models. The command line takes its options from them.
 """
 
-import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -271,21 +270,21 @@ class Intervention(Section):
     memories: Whole = Field(20, ge=0)
     """Number of random memories per layer whose coefficients are changed. 0 means that no coefficient is changed and the
     report has no section of interventions."""
-    examples: Whole = Field(10, ge=1)
+    examples: int = Field(10, ge=1, le=10_000)
     """Number of trigger examples per memory on which its coefficient is changed: so many with positive coefficients, and
     so many with negative ones if these are stored. They are drawn from the stored trigger examples."""
-    scales: list[float] = Field([0.0, 0.5, 2.0, -1.0], min_length=1)
+    scales: list[Annotated[float, Field(ge=-100, le=100)]] = Field([0.0, 0.5, 2.0, -1.0], min_length=1, max_length=100)
     """Factors that the coefficient is multiplied by. 0 removes the memory. It must be among them, because the controls
     are compared with the removal."""
     tokens: int = Field(10, ge=1, le=100_000)
     """Number of top tokens of a value whose log-probabilities are measured. At most `values.top_tokens` of them are
     stored."""
-    controls: Whole = Field(99, ge=1)
+    controls: int = Field(99, ge=1, le=10_000)
     """Number of random memories of the same layer per memory. Each is changed by a vector as long as the removed
     contribution. The smallest possible p-value is 1 / (controls + 1)."""
-    directions: Whole = Field(10, ge=0)
+    directions: int = Field(10, ge=0, le=10_000)
     """Number of random directions per memory, as a second control of the same length."""
-    similar: Whole = Field(10, ge=0)
+    similar: int = Field(10, ge=0, le=10_000)
     """Number of other memories per prefix that are really removed, as a third control. Their contributions are about as
     long as that of the memory."""
     similar_size: float = Field(0.1, gt=0, le=1)
@@ -293,20 +292,20 @@ class Intervention(Section):
     silent: float = Field(0.05, ge=0, le=1)
     """A memory counts as silent on a prefix if the size of its coefficient is at most this share of the mean size on its
     own trigger examples. Its removal from prefixes on which it is silent is the placebo."""
-    kept: list[Annotated[Whole, Field(ge=0)]] = Field([0, 1, 3, 10, 30, 100], min_length=1)
+    kept: list[Annotated[Whole, Field(ge=0)]] = Field([0, 1, 3, 10, 30, 100], min_length=1, max_length=100)
     """Numbers of memories of a layer that are kept. The coefficients of all others become their means over the corpus."""
     kept_prefixes: Whole = Field(200, ge=1)
     """Number of sampled validation prefixes on which so few memories are kept."""
 
     def contradictions(self) -> list[str]:
-        """The removal is what controls are compared with. Scales are numbers, and each is there once."""
+        """The removal is what controls are compared with. Each scale and each number is there once."""
         problems = []
         if 0 not in self.scales:
             problems.append(
                 f"intervention.scales is {shown(self.scales)}: must contain 0, the removal, with which controls are compared"
             )
-        if not all(math.isfinite(scale) for scale in self.scales) or len({*self.scales}) < len(self.scales):
-            problems.append(f"intervention.scales is {shown(self.scales)}: must be different finite numbers")
+        if len({*self.scales}) < len(self.scales):
+            problems.append(f"intervention.scales is {shown(self.scales)}: must be different numbers")
         if len({*self.kept}) < len(self.kept):
             problems.append(f"intervention.kept is {shown(self.kept)}: must be different numbers")
         return problems
