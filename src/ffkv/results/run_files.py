@@ -191,18 +191,24 @@ class RunFiles:
             self._kept_tokens[end] = tokens, log_probability
         return self._kept_tokens[end]
 
-    def kept_tokens_of(self, row: int) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
-        """Those of one memory at both ends, if both were read for all memories; else None."""
-        kept = dict(self._kept_tokens)
-        if not {"top", "bottom"} <= {*kept}:
-            return None
-        return {end: (tokens[row], log_probability[row]) for end, (tokens, log_probability) in kept.items()}
+    def kept_tokens_of(self, row: int, end: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Those of one memory, if those of all memories are in memory; else None."""
+        kept = self._kept_tokens.get(end)
+        return None if kept is None else (kept[0][row], kept[1][row])
 
     @functools.cached_property
     def trigger_places(self) -> TriggerPlaces:
         """Where the trigger examples of all memories are."""
         with self.open_triggers() as file:
             return TriggerPlaces(*(file[name][...] for name in TriggerPlaces._fields))
+
+    def trigger_places_of(self, row: int) -> TriggerPlaces | None:
+        """Those of one memory [rank], if those of all memories are in memory; else None."""
+        places: TriggerPlaces | None = vars(self).get("trigger_places")
+        if places is None:
+            return None
+        count = int(np.count_nonzero(places.sentence[row] >= 0))
+        return TriggerPlaces(*(each[row, :count] for each in places))
 
     @functools.cached_property
     def trigger_patterns(self) -> pd.DataFrame:
