@@ -40,13 +40,16 @@ class Card:
 
     @functools.cached_property
     def patterns(self) -> list[Any]:
-        """The most frequent patterns: rows of `Memory.patterns`.
+        """The most frequent patterns, as in `Memory.patterns`, a row each: family, label, prefixes, ranks.
 
         Also number (from 1) and by_chance (number of the examined trigger examples that would have the pattern by chance).
         """
         found = self.memory.patterns.head(PATTERNS_PER_CARD)
-        added = {"number": np.arange(1, len(found) + 1), "by_chance": found["chance"].to_numpy() * self.examined}
-        return rows_of({name: found[name].tolist() for name in found} | added)
+        if found.empty:
+            return []
+        columns = {name: found[name].tolist() for name in ("family", "label", "prefixes", "ranks")}
+        by_chance = found["chance"].to_numpy() * self.examined
+        return rows_of({**columns, "number": np.arange(1, len(found) + 1), "by_chance": by_chance})
 
     @functools.cached_property
     def triggers(self) -> list[Any]:

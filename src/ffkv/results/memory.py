@@ -158,9 +158,8 @@ class Memory:
             q_value: share of false patterns among those of the layer that are at least as significant.
             ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
         """
-        rows = self._files.memory_rows("keys/patterns", self.layer, self.memory)
-        rows = rows[rows["sample"] == "trigger"].drop(columns=["sample", "layer", "memory"])
-        return rows.sort_values(["prefixes", "q_value", "pattern"], ascending=[False, True, True], ignore_index=True)
+        patterns = self._files.trigger_patterns_of(self.layer, self.memory)
+        return patterns.drop(columns=["layer", "memory", "row"])
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
