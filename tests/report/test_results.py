@@ -96,7 +96,7 @@ def test_a_missing_file_of_the_cards_is_named(folder, tmp_path, name):
     for path in (copy / name).iterdir() if (copy / name).is_dir() else [copy / name]:
         path.unlink()
     with pytest.raises(UserError, match=name):
-        make_cards(open(copy))
+        _ = [(card.triggers, card.top) for card in make_cards(open(copy))]
 
 
 def test_where_something_is_missing_nothing_is_written(folder, tmp_path):

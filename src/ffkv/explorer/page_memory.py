@@ -55,14 +55,23 @@ def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf |
 
 
 def colour(held: Held, shelf: Shelf, memory: Memory, name: str, columns: Columns) -> list[Markup]:
-    """The sentences of trigger examples, with a colour per token. The first of them loads the model.
+    """The sentences of trigger examples, with a colour per token.
 
     Args:
         columns: the trigger examples.
+    """
+    sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
+    m = colours_of(held, shelf, memory, name, sentences)
+    largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
+    return [colour_sentence(held, *place, each, largest) for *place, each in zip(sentences, positions, m)]
+
+
+def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: list[int]) -> list[np.ndarray]:
+    """Coefficients of all tokens of the sentences of the first trigger examples. The first call loads the model.
+
     Raises:
         UserError: the checkpoint is gone, or its weights have changed.
     """
-    sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
 
     def compute() -> list[np.ndarray]:
         from ffkv.trace.step import coefficients  # torch
@@ -70,9 +79,7 @@ def colour(held: Held, shelf: Shelf, memory: Memory, name: str, columns: Columns
         with shelf.model:
             return coefficients(held.run, memory.layer, memory.memory, sentences)
 
-    m = held.colours.get((memory.name, name, len(sentences)), compute) if sentences else []
-    largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
-    return [colour_sentence(held, *place, each, largest) for *place, each in zip(sentences, positions, m)]
+    return held.colours.get((memory.name, name, len(sentences)), compute) if sentences else []
 
 
 def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, largest: float) -> Markup:
