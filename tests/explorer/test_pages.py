@@ -69,6 +69,13 @@ def test_an_unknown_memory_names_those_that_exist(visitor):
     assert "The layer has memories 0 to 2." in text_of(visitor.get("/r/small/m/0/3", 404))
 
 
+def test_links_of_the_report_to_exported_pages_lead_to_live_ones(visitor):
+    answer = visitor.client.get("/r/small/memories/L1.1.html")
+    assert answer.status_code == 200 and answer.url.path == "/r/small/m/1/1"
+    for address in ("L9.9.html", "x.html", "%2e%2e"):
+        assert "There is no" in text_of(visitor.get(f"/r/small/memories/{address}", 404))
+
+
 @pytest.mark.parametrize("name", ["L1.1", "1.1", "1/1", "L1D1", " L1.1 "])
 def test_the_box_leads_to_a_memory_by_any_of_its_names(visitor, name):
     answer = visitor.client.get("/r/small/go", params={"q": name})

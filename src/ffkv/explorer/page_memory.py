@@ -174,7 +174,7 @@ def facts(card: Card) -> list[tuple[str, float, str]]:
 
 def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tuple[str, str]]:
     """The memories before and after, and of the same number in the layers around: name and address, where they exist."""
-    sizes = [each.memories for each in held.run.anatomy.layers]
+    sizes = held.sizes
     places = {"previous": (layer, index - 1), "next": (layer, index + 1)}
     places |= {"layer_before": (layer - 1, index), "layer_after": (layer + 1, index)}
     return {
