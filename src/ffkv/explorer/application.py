@@ -87,12 +87,12 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         return page_trace.trace(_held(shelf, request), shelf, request.query_params)
 
     def compare(request: Request) -> Response:
-        a, b, name = (request.query_params.get(each, "") for each in ("a", "b", "memory"))
+        a, b, *memories = (request.query_params.get(each, "") for each in ("a", "b", "memory", "memory_b"))
         try:
             runs = [shelf.run(a or next(iter(shelf.runs))), shelf.run(b or [*shelf.runs][-1])]
         except UserError as error:
             raise NoSuch(str(error)) from error
-        return page_compare.compare(list(shelf.runs), runs, name)
+        return page_compare.compare(list(shelf.runs), runs, memories)
 
     def static_file(request: Request) -> Response:
         name = request.path_params["name"]

@@ -2,7 +2,6 @@
 
 import functools
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
