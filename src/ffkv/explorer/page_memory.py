@@ -63,7 +63,10 @@ def colour(held: Held, shelf: Shelf, memory: Memory, name: str, columns: Columns
     sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
     m = colours_of(held, shelf, memory, name, sentences)
     largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
-    return [colour_sentence(held, *place, each, largest) for *place, each in zip(sentences, positions, m)]
+    return [
+        colour_sentence(held, sentence, position, each, largest)
+        for sentence, position, each in zip(sentences, positions, m)
+    ]
 
 
 def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: list[int]) -> list[np.ndarray]:
