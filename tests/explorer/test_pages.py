@@ -3,12 +3,16 @@
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from results.conftest import HOSTILE
+
+from ffkv.files import tables
 
 from .conftest import coefficients, text_of
 
@@ -50,13 +54,13 @@ def test_texts_of_all_strengths_are_those_of_the_sample(visitor):
     for layer, index in ((0, 0), (0, 1), (1, 0), (1, 1)):
         found = strengths(held, held.run.memory(layer, index))
         m = coefficients()[:, 3 * layer + index]
-        assert found.quantiles["coefficient"].iloc[0] == m.max()
-        assert found.quantiles["coefficient"].iloc[-1] == m.min()
-        assert found.quantiles["coefficient"].is_monotonic_decreasing
-        assert set(found.random["coefficient"]) <= set(m.astype(float))
+        shown = [row.coefficient for row in found.quantiles]
+        assert shown[0] == m.max() and shown[-1] == m.min()
+        assert shown == sorted(shown, reverse=True)
+        assert {row.coefficient for row in found.random} <= {*m.tolist()}
         assert (found.prefixes, found.nonzero) == (4, 4)
     again = strengths(held, held.run.memory(1, 1))
-    assert again.random.equals(found.random)
+    assert again.random == found.random
 
 
 @pytest.mark.parametrize("address", ["/r/small/m/2/0", "/r/small/m/0/3", "/r/small/m/-1/0", "/r/small/m/0/x", "/r/small/m/0/" + "9" * 40, "/r/other/", "/r/small/m/0", "/r/small/go?q=L9.9"])  # fmt: skip
@@ -67,6 +71,13 @@ def test_what_does_not_exist_is_said(visitor, address):
 
 def test_an_unknown_memory_names_those_that_exist(visitor):
     assert "The layer has memories 0 to 2." in text_of(visitor.get("/r/small/m/0/3", 404))
+
+
+def test_links_of_the_report_to_exported_pages_lead_to_live_ones(visitor):
+    answer = visitor.client.get("/r/small/memories/L1.1.html")
+    assert answer.status_code == 200 and answer.url.path == "/r/small/m/1/1"
+    for address in ("L9.9.html", "x.html", "%2e%2e"):
+        assert "There is no" in text_of(visitor.get(f"/r/small/memories/{address}", 404))
 
 
 @pytest.mark.parametrize("name", ["L1.1", "1.1", "1/1", "L1D1", " L1.1 "])
@@ -271,6 +282,75 @@ def test_two_runs_stand_side_by_side(small, tmp_path, visit):
     assert text.count("firing rate") == 2
     assert "There is no memory 7" in text_of(visitor.get("/compare?a=small&b=small-2&memory=L1.7", 400))
     assert "No run 'nobody' is open. Open are: small, small-2." in text_of(visitor.get("/compare?a=nobody", 404))
+
+
+def rows_by_depth(page: str) -> list[list[str]]:
+    """The table of layers by relative depth: depth, layers of a and b, memories of a and b, ..."""
+    table = page.split('aria-label="Layers by relative depth"')[1].split("<tbody>")[1].split("</tbody>")[0]
+    return [
+        [text_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in table.split("</tr>")[:-1]
+    ]
+
+
+def test_two_runs_of_one_shape_stand_side_by_side_layer_by_layer(small, tmp_path, visit):
+    other = tmp_path / "other" / "small"
+    shutil.copytree(small, other)
+    page = visit(small, other).get("/compare?a=small&b=small-2")
+    assert "not the same unit" not in text_of(page)
+    # memories, agreement, dead keys
+    assert rows_by_depth(page) == [
+        ["25 %", "0", "0", "3", "3", "50 %", "50 %", "1", "1"],
+        ["75 %", "1", "1", "2", "2", "25 %", "25 %", "0", "0"],
+    ]
+
+
+def test_two_runs_of_different_shapes_stand_side_by_side_by_relative_depth(small, tmp_path, visit):
+    other = tmp_path / "other" / "deep"
+    shutil.copytree(small, other)
+    deep = json.loads((other / "model/anatomy.json").read_text())
+    deep["layers"] = [{**deep["layers"][0], "index": index} for index in range(5)]
+    (other / "model/anatomy.json").write_text(json.dumps(deep))
+    rates = pd.DataFrame({"layer": range(5), "source": "trigger", "rate": [0.1, 0.2, 0.3, 0.4, 0.5]})
+    tables.write(rates, other / "values/figure_4_agreement.csv")
+    activity = pd.DataFrame({"layer": range(5), "dead": range(5), "firing_median": 0.125})
+    tables.write(activity, other / "keys/activity.csv")
+    visitor = visit(small, other)
+    page = visitor.get("/compare?a=small&b=deep&memory=L0.0&memory_b=L9.0", 400)
+    assert "Run deep: There is no layer 9." in text_of(page)
+    assert "is not the same unit as a memory of the other" in text_of(page)
+    assert "The memories of two such layers are not the same units" in text_of(page)
+    rows = [[row[place] for place in (0, 1, 2, 5, 6)] for row in rows_by_depth(page)]
+    assert rows == [
+        ["10 %", "0", "0", "50 %", "10 %"],
+        ["30 %", "0", "1", "50 %", "20 %"],
+        ["50 %", "1", "2", "25 %", "30 %"],
+        ["70 %", "1", "3", "25 %", "40 %"],
+        ["90 %", "1", "4", "25 %", "50 %"],
+    ]
+    assert rows_by_depth(page)[0][7:] == ["–", "12.5 %", "1", "0"]  # the firing rate of one run alone, dead keys
+    swapped = rows_by_depth(visitor.get("/compare?a=deep&b=small&memory=L0.9", 400))
+    assert [[row[2], row[1]] for row in swapped] == [row[1:3] for row in rows]
+
+
+def test_two_different_memories_stand_side_by_side(visitor):
+    page = visitor.get("/compare?memory=L0.0&memory_b=L1.1")
+    assert 'href="/r/small/m/0/0"' in page and 'href="/r/small/m/1/1"' in page
+
+
+@pytest.mark.parametrize("first, second", [(1, 1), (1, 7), (12, 12), (12, 8), (5, 2), (32, 80)])
+def test_layers_are_paired_by_the_share_of_the_depth_that_they_take(first, second):
+    from fractions import Fraction
+
+    from ffkv.explorer.page_compare import pair_layers
+
+    pairs = pair_layers(first, second)
+    assert len(pairs) == max(first, second)
+    for number, (depth, *layers) in enumerate(pairs):
+        exact = Fraction(2 * number + 1, 2 * len(pairs))
+        assert depth == float(exact)
+        for layer, count in zip(layers, (first, second)):
+            assert Fraction(layer, count) <= exact < Fraction(layer + 1, count)
+    assert {pair[1] for pair in pairs} == {*range(first)} and {pair[2] for pair in pairs} == {*range(second)}
 
 
 def test_the_scale_has_white_at_zero_and_grows_with_the_value():

@@ -49,7 +49,7 @@ def test_a_card_shows_the_strongest_trigger_examples(run, made, triggers):
     card = made[0]
     row = triggers.layer_offset[card.memory.layer] + card.memory.memory
     assert len(card.triggers) == run.settings.report.card_triggers
-    for rank, line in enumerate(card.triggers.itertuples()):
+    for rank, line in enumerate(card.triggers):
         sentence, position = triggers.sentence[row, rank], triggers.position[row, rank]
         start, end = corpus.character(sentence, position - 1), corpus.character(sentence, position)
         assert (line.text, line.last_token) == (corpus.texts[sentence][:end], corpus.texts[sentence][start:end])
@@ -58,21 +58,22 @@ def test_a_card_shows_the_strongest_trigger_examples(run, made, triggers):
 
 def test_triggers_name_the_patterns_that_they_have(made):
     for card in made:
-        assert card.patterns["number"].tolist() == list(range(1, len(card.patterns) + 1))
-        for line in card.triggers.itertuples():
-            assert line.patterns == [each.number for each in card.patterns.itertuples() if line.rank in each.ranks]
-        assert any(card.triggers["patterns"])
-        assert card.patterns["prefixes"].is_monotonic_decreasing
+        assert [each.number for each in card.patterns] == list(range(1, len(card.patterns) + 1))
+        for line in card.triggers:
+            assert line.patterns == [each.number for each in card.patterns if line.rank in each.ranks]
+        assert any(line.patterns for line in card.triggers)
+        prefixes = [each.prefixes for each in card.patterns]
+        assert prefixes == sorted(prefixes, reverse=True)
 
 
 def test_a_card_has_predictions_and_what_they_are_worth(made):
     assert all(len(card.top) == cards.PREDICTIONS_PER_CARD for card in made)
-    assert made[0].top["probability"].head(2).tolist() == pytest.approx([0.3, 0.15])
+    assert [row.probability for row in made[0].top[:2]] == pytest.approx([0.3, 0.15])
     assert "follows 3 of 12" in made[0].verdict
 
 
 def card_of(**memory) -> cards.Card:
-    return cards.Card(SimpleNamespace(**memory), 0, *[pd.DataFrame()] * 5)
+    return cards.Card(None, SimpleNamespace(**memory))
 
 
 def test_the_small_histogram_says_its_counts():
@@ -90,16 +91,16 @@ def test_negative_triggers_stand_apart_with_the_bottom_of_the_value(run, made, t
     for card in made:
         row = triggers.layer_offset[card.memory.layer] + card.memory.memory
         assert len(card.negative) == min(triggers.negative.count[row], run.settings.report.card_triggers)
-        for rank, line in enumerate(card.negative.itertuples()):
+        for rank, line in enumerate(card.negative):
             sentence, position = triggers.negative.sentence[row, rank], triggers.negative.position[row, rank]
             assert line.coefficient == triggers.negative.coefficient[row, rank] < 0
             start, end = corpus.character(sentence, position - 1), corpus.character(sentence, position)
             assert line.last_token == corpus.texts[sentence][start:end]
             assert line.next_token == vocabulary[corpus.ids(sentence)[position]]
-        assert "patterns" not in card.negative
+        assert not any(hasattr(line, "patterns") for line in card.negative)
         assert not card.gated
         assert len(card.bottom) == cards.PREDICTIONS_PER_CARD
-        assert card.bottom["token"][0] != card.top["token"][0]
+        assert card.bottom[0].token != card.top[0].token
     told = "The bottom token does not follow the most negative trigger example."
     verdicts = {card.memory.memory: card.bottom_verdict for card in made}
     assert (verdicts[4], verdicts[6]) == (told, told.replace("does not follow", "follows"))
@@ -120,7 +121,7 @@ def test_a_gated_memory_tells_the_signs_of_its_gate_and_of_the_other_factor(writ
     for card in made:
         assert card.gated
         for sign, lines in ((1, card.triggers), (-1, card.negative)):
-            for line in lines.itertuples():
+            for line in lines:
                 assert line.gate * line.up == sign
                 seen.add((line.gate, line.up))
     assert len(seen) == 4
@@ -128,5 +129,5 @@ def test_a_gated_memory_tells_the_signs_of_its_gate_and_of_the_other_factor(writ
 
 def test_without_negative_coefficients_a_card_has_no_negative_side(write):
     made = cards.make_cards(open(write(layers=1, signed=False)))
-    assert all(card.negative is None for card in made)
+    assert not any(card.signed or card.negative for card in made)
     assert not any("negative" in said or "minimum" in said for card in made for said in card.statistics)

@@ -173,13 +173,13 @@ def test_cards_show_both_signs_apart(page):
 
 def test_a_trigger_example_shows_its_last_token_apart_and_the_next_token(output, run):
     card, text = make_cards(run)[0], output.read_text()
-    for line in card.triggers.itertuples():
+    for line in card.triggers:
         before, next_token = line.text.removesuffix(line.last_token), line.next_token
         assert (
             f'{ending(before, 240)}<mark>{visible(line.last_token)}</mark> → <span class="token">{token(next_token)}</span>'
             in text
         )
-    for line in card.negative.itertuples():
+    for line in card.negative:
         assert f'<td class="number">{signed(line.coefficient)}</td>' in text
         assert signed(line.coefficient).startswith(MINUS)
 

@@ -96,7 +96,7 @@ def test_a_missing_file_of_the_cards_is_named(folder, tmp_path, name):
     for path in (copy / name).iterdir() if (copy / name).is_dir() else [copy / name]:
         path.unlink()
     with pytest.raises(UserError, match=name):
-        make_cards(open(copy))
+        _ = [(card.triggers, card.top) for card in make_cards(open(copy))]
 
 
 def test_where_something_is_missing_nothing_is_written(folder, tmp_path):
@@ -122,5 +122,27 @@ def test_cards_link_to_pages_of_memories_that_were_exported(write, tmp_path):
     (output.parent / "memories" / f"{names[0]}.html").touch()
     write_report(run, output)
     page = output.read_text()
-    assert page.count('href="memories/') == 1 and f'href="memories/{names[0]}.html"' in page
-    assert all(f'id="{name}"' in page for name in names)
+    assert page.count(">the page of") == 1
+    assert f'<a href="memories/{names[0]}.html">the page of {names[0]}</a>' in page
+
+
+def test_tables_link_a_memory_to_its_page_else_to_its_card(write, tmp_path):
+    run, output = open(write(layers=2, report={"cards": 4})), tmp_path / "report" / "index.html"
+    table, exported = run.table("table_2_predictive_values"), "L0.0"
+    (output.parent / "memories").mkdir(parents=True)
+    (output.parent / "memories" / f"{exported}.html").touch()
+    write_report(run, output)
+    page, carded = output.read_text(), {card.memory.name for card in make_cards(run)}
+    found = {"page": 0, "card": 0, "nowhere": 0}
+    for layer, memory in table[["layer", "memory"]].itertuples(index=False):
+        name = f"L{layer}.{memory}"
+        where = "page" if name == exported else "card" if name in carded else "nowhere"
+        address = {"page": f"memories/{name}.html", "card": f"#{name}", "nowhere": ""}[where]
+        for kind, text in (
+            ("", name),
+            (' class="number"', memory),
+        ):  # the table of the section, and the one with all columns
+            cell = f'<a href="{address}">{text}</a>' if address else text
+            assert f"<td{kind}>{cell}</td>" in page
+        found[where] += 1
+    assert found["page"] == 1 and found["card"] and found["nowhere"]

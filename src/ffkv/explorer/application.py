@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ffkv.errors import UserError
@@ -15,7 +15,7 @@ from ffkv.explorer import page_compare, page_memory, page_run, page_search, page
 from ffkv.explorer.pages import LIVE, error_page, render, report_file, static, with_query
 from ffkv.explorer.security import Guard, Guarded
 from ffkv.explorer.shelf import Held, Shelf
-from ffkv.results.memory_name import check_memory
+from ffkv.results.memory_name import check_memory, parse_memory_name
 from ffkv.terminal import say
 
 STATIC = {"explorer.css": "text/css; charset=utf-8", "explorer.js": "text/javascript; charset=utf-8"}
@@ -54,6 +54,15 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
     def memories(request: Request) -> Response:
         return page_search.memories(_held(shelf, request), request.query_params)
 
+    def exported(request: Request) -> Response:  # the report links to exported pages; here are live ones
+        held = _held(shelf, request)
+        try:
+            layer, index = parse_memory_name(request.path_params["page"].removesuffix(".html"))
+            check_memory(layer, index, held.sizes)
+        except UserError as error:
+            raise NoSuch(str(error)) from error
+        return RedirectResponse(LIVE.memory(held, layer, index), 303)
+
     def go(request: Request) -> Response:
         held = _held(shelf, request)
         try:
@@ -78,12 +87,12 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         return page_trace.trace(_held(shelf, request), shelf, request.query_params)
 
     def compare(request: Request) -> Response:
-        a, b, name = (request.query_params.get(each, "") for each in ("a", "b", "memory"))
+        a, b, *memories = (request.query_params.get(each, "") for each in ("a", "b", "memory", "memory_b"))
         try:
             runs = [shelf.run(a or next(iter(shelf.runs))), shelf.run(b or [*shelf.runs][-1])]
         except UserError as error:
             raise NoSuch(str(error)) from error
-        return page_compare.compare(list(shelf.runs), runs, name)
+        return page_compare.compare(list(shelf.runs), runs, memories)
 
     def static_file(request: Request) -> Response:
         name = request.path_params["name"]
@@ -96,6 +105,7 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         page("/r/{run}/", run),
         page("/r/{run}/report", report),
         page("/r/{run}/memories", memories),
+        page("/r/{run}/memories/{page}", exported),
         page("/r/{run}/go", go),
         page("/r/{run}/m/{layer}/{index}", memory),
         page("/r/{run}/m/{layer}/{index}/similar", similar),
@@ -174,7 +184,7 @@ def _place(held: Held, request: Request) -> tuple[int, int]:
     if not (layer.isdecimal() and index.isdecimal() and len(layer + index) < 20):
         raise NoSuch("A memory's address ends with its layer and its number, such as m/3/17.")
     try:
-        check_memory(int(layer), int(index), [each.memories for each in held.run.anatomy.layers])
+        check_memory(int(layer), int(index), held.sizes)
     except UserError as error:
         raise NoSuch(str(error)) from error
     return int(layer), int(index)

@@ -4,12 +4,13 @@ The sample is the run's own, see `Held.sample`. So the same run always shows the
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ffkv.explorer.shelf import Held, Sample
 from ffkv.results.memory import Memory
+from ffkv.results.memory_columns import Columns, rows_of
 from ffkv.results.memory_statistics import token_texts
 from ffkv.streams import Purpose, random_stream
 
@@ -22,15 +23,15 @@ class Strengths:
     """Texts of all strengths of one memory.
 
     Attributes:
-        quantiles: one row per quantile of the coefficients that are not 0, the highest first. Columns: quantile,
-            coefficient, text, last_token, next_token.
-        random: some prefixes, with the same columns but `quantile`.
+        quantiles: a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient, text,
+            last_token, next_token.
+        random: some prefixes: rows of the same without `quantile`.
         prefixes: number of prefixes in the sample.
         nonzero: number of those whose coefficient is not 0.
     """
 
-    quantiles: pd.DataFrame
-    random: pd.DataFrame
+    quantiles: list[Any]
+    random: list[Any]
     prefixes: int
     nonzero: int
 
@@ -41,25 +42,24 @@ def strengths(held: Held, memory: Memory) -> Strengths:
     m = sample.m[:, memory.memory]
     order = np.argsort(m, kind="stable")
     order = order[m[order] != 0]
-    places = {quantile: order[round(quantile * (len(order) - 1))] for quantile in QUANTILES} if len(order) else {}
+    shown: dict[tuple[int, int], tuple[float, int]] = {}  # of a small sample several quantiles are one prefix
+    for quantile in QUANTILES if len(order) else ():
+        row = int(order[round(quantile * (len(order) - 1))])
+        shown.setdefault((sample.sentence[row], sample.position[row]), (quantile, row))
     generator = random_stream(held.run.settings.seed, Purpose.SHOWN_PREFIXES, memory.layer, memory.memory)
     drawn = generator.choice(len(m), min(RANDOM, len(m)), replace=False)
-    quantiles = _texts(held, sample, np.array([*places.values()], int), m).assign(quantile=list(places))
-    # Of a small sample several quantiles are one prefix.
-    quantiles = quantiles.drop_duplicates(["sentence", "position"], ignore_index=True)
-    return Strengths(quantiles, _texts(held, sample, drawn, m), len(m), len(order))
+    quantiles = {"quantile": [quantile for quantile, _ in shown.values()]}
+    at_quantiles = _texts(held, sample, np.array([row for _, row in shown.values()], int), m)
+    random = _texts(held, sample, drawn, m)
+    return Strengths(rows_of(quantiles | at_quantiles), rows_of(random), len(m), len(order))
 
 
-def _texts(held: Held, sample: Sample, rows: np.ndarray, m: np.ndarray) -> pd.DataFrame:
+def _texts(held: Held, sample: Sample, rows: np.ndarray, m: np.ndarray) -> Columns:
     sentence, position = sample.sentence[rows].astype(int), sample.position[rows].astype(int)
     texts, last_tokens = held.run.corpus("validation").prefix_texts(sentence, position)
-    return pd.DataFrame(
-        {
-            "sentence": sentence,
-            "position": position,
-            "coefficient": m[rows].astype(float),
-            "text": texts,
-            "last_token": last_tokens,
-            "next_token": token_texts(sample.next_token[rows], held.run.vocabulary),
-        }
-    )
+    return {
+        "coefficient": m[rows],
+        "text": texts,
+        "last_token": last_tokens,
+        "next_token": token_texts(sample.next_token[rows], held.run.vocabulary),
+    }

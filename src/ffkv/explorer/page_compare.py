@@ -1,15 +1,18 @@
-"""One memory in two runs, side by side."""
+"""Two runs side by side: their layers by relative depth, and a memory of each."""
+
+from typing import Any
 
 from starlette.responses import HTMLResponse
 
 from ffkv.errors import UserError
 from ffkv.explorer.page_memory import values
+from ffkv.explorer.page_run import COLUMNS, layers
 from ffkv.explorer.pages import LIVE, render
 from ffkv.explorer.shelf import Held
 from ffkv.results.memory_name import check_memory, parse_memory_name
 
 
-def compare(names: list[str], runs: list[Held], name: str) -> HTMLResponse:
+def compare(names: list[str], runs: list[Held], memories: list[str]) -> HTMLResponse:
     """The page of two runs.
 
     Memory L3.17 is the same unit in two runs of one model: at another training step or on another corpus. In models of
@@ -18,25 +21,53 @@ def compare(names: list[str], runs: list[Held], name: str) -> HTMLResponse:
     Args:
         names: the names of all open runs.
         runs: the two.
-        name: of a memory.
+        memories: the name of a memory of each. An empty one is the first run's memory, or L0.0.
     """
-    columns, problem = [], ""
-    try:
-        layer, index = parse_memory_name(name or "L0.0")
-        for held in runs:
-            check_memory(layer, index, [each.memories for each in held.run.anatomy.layers])
-    except UserError as error:
-        problem = str(error)
-    if not problem:
-        columns = [{"held": held} | values(held, layer, index, LIVE, None, False) for held in runs]
-    sizes = [[each.memories for each in held.run.anatomy.layers] for held in runs]
+    asked = [memories[0] or "L0.0", memories[1] or memories[0] or "L0.0"]
+    columns, problems = [], []
+    for held, name in zip(runs, asked):
+        try:
+            layer, index = parse_memory_name(name)
+            check_memory(layer, index, held.sizes)
+        except UserError as error:
+            problems.append(f"Run {held.name}: {error}")
+        else:
+            columns.append({"held": held} | values(held, layer, index, LIVE, None, False))
+    depths = by_depth(*runs)
     return render(
         "compare.html",
-        status=400 if problem else 200,
+        status=400 if problems else 200,
         names=names,
         runs=runs,
-        name=columns[0]["memory"].name if columns else name,
-        problem=problem,
-        columns=columns,
-        alike=runs[0].run.anatomy.architecture == runs[1].run.anatomy.architecture and sizes[0] == sizes[1],
+        asked=asked,
+        problems=problems,
+        columns=[] if problems else columns,
+        alike=runs[0].run.anatomy.architecture == runs[1].run.anatomy.architecture and runs[0].sizes == runs[1].sizes,
+        depths=depths,
+        statistics=[each for each in COLUMNS if any(each.name in row for row in depths[0]["layers"])],
     )
+
+
+def pair_layers(first: int, second: int) -> list[tuple[float, int, int]]:
+    """Pairs the layers of two models by relative depth.
+
+    Layer l of L layers takes the share l/L to (l + 1)/L of the depth. Its relative depth is the middle of it. Each layer of the
+    deeper model is paired with the layer of the other one whose share holds this depth.
+
+    Args:
+        first, second: the numbers of layers.
+    Returns:
+        For each layer of the deeper model: its relative depth, and the layers of both.
+    """
+    most = max(first, second)
+    places = [
+        2 * layer + 1 for layer in range(most)
+    ]  # twice the depth, in layers: whole numbers, so that nothing is rounded
+    return [(place / (2 * most), place * first // (2 * most), place * second // (2 * most)) for place in places]
+
+
+def by_depth(a: Held, b: Held) -> list[dict[str, Any]]:
+    """The layers of two runs at the same relative depth, a row per pair: depth, and a row of `page_run.layers` of each."""
+    tables = [layers(held).set_index("layer", drop=False).to_dict("index") for held in (a, b)]
+    pairs = pair_layers(len(a.sizes), len(b.sizes))
+    return [{"depth": depth, "layers": [table[layer] for table, layer in zip(tables, pair)]} for depth, *pair in pairs]

@@ -14,8 +14,9 @@ from ffkv.explorer import drawing
 from ffkv.explorer.examples import strengths
 from ffkv.explorer.pages import LIVE, Live, python_of, render, write
 from ffkv.explorer.shelf import Held, Shelf
-from ffkv.report.cards import PATTERNS_PER_CARD, Card, make_card, pattern_numbers
+from ffkv.report.cards import Card, pattern_numbers
 from ffkv.results.memory import Memory
+from ffkv.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
 from ffkv.results.memory_name import memory_name
 from ffkv.results.text import visible
 
@@ -24,7 +25,7 @@ PREDICTIONS = 20
 SIMILAR = 10
 NO_RANK = -1  # of a key without trigger examples
 BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
-SIDES = {"positive": "triggers", "negative": "negative_triggers"}
+TOTAL = {"positive": "trigger_examples", "negative": "negative_trigger_examples"}
 
 
 @dataclass(frozen=True)
@@ -33,34 +34,55 @@ class Side:
 
     Attributes:
         name: "positive" or "negative".
-        rows: the shown trigger examples, as `Memory.triggers`; also `numbers`, of the patterns that each has, and
+        rows: the shown trigger examples, rows of `Memory.triggers`; also `numbers`, of the patterns that each has, and
             `coloured`, the sentence with a colour per token, or None.
         total: how many there are.
     """
 
     name: str
-    rows: pd.DataFrame
+    rows: list[Any]
     total: int
 
 
-def side_of(held: Held, memory: Memory, name: str, all_of_them: bool, colours: list[np.ndarray] | None) -> Side:
-    """The trigger examples of one sign. `colours`: the coefficients of the tokens of each shown sentence, or None."""
-    every = getattr(memory, SIDES[name])
-    rows = every if all_of_them else every.head(EXAMPLES)
-    patterns = memory.patterns.head(PATTERNS_PER_CARD if name == "positive" else 0)  # none are sought in the others
-    numbers = pattern_numbers(patterns, rows["rank"])
-    coloured: list[Any] = [None] * len(rows)
-    if colours is not None:
-        largest = max((float(np.abs(each).max(initial=0)) for each in colours), default=0.0)
-        coloured = [
-            colour_sentence(held, int(sentence), int(position), m, largest)
-            for sentence, position, m in zip(rows["sentence"], rows["position"], colours)
-        ]
-    shown = {
-        "numbers": numbers,
-        "coloured": pd.Series(coloured, rows.index, object),
-    }  # pandas would make texts of markup
-    return Side(name, rows.assign(**shown), len(every))
+def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> Side:
+    """The trigger examples of one sign; all of them, or the first ones."""
+    memory = card.memory
+    columns = example_columns(held.run, memory.layer, memory.memory, name, None if every else EXAMPLES)
+    patterns = card.patterns if name == "positive" else []  # none are sought in the others
+    coloured = colour(held, coloured_by, memory, name, columns) if coloured_by else [None] * len(columns["rank"])
+    added = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
+    return Side(name, rows_of(columns | added), int(memory.statistics[TOTAL[name]]))
+
+
+def colour(held: Held, shelf: Shelf, memory: Memory, name: str, columns: Columns) -> list[Markup]:
+    """The sentences of trigger examples, with a colour per token.
+
+    Args:
+        columns: the trigger examples.
+    """
+    sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
+    m = colours_of(held, shelf, memory, name, sentences)
+    largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
+    return [
+        colour_sentence(held, sentence, position, each, largest)
+        for sentence, position, each in zip(sentences, positions, m)
+    ]
+
+
+def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: list[int]) -> list[np.ndarray]:
+    """Coefficients of all tokens of the sentences of the first trigger examples. The first call loads the model.
+
+    Raises:
+        UserError: the checkpoint is gone, or its weights have changed.
+    """
+
+    def compute() -> list[np.ndarray]:
+        from ffkv.trace.step import coefficients  # torch
+
+        with shelf.model:
+            return coefficients(held.run, memory.layer, memory.memory, sentences)
+
+    return held.colours.get((memory.name, name, len(sentences)), compute) if sentences else []
 
 
 def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, largest: float) -> Markup:
@@ -92,23 +114,6 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
     return Markup("").join([*pieces, "…"] if until < len(m) else pieces)
 
 
-def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, all_of_them: bool) -> list[np.ndarray]:
-    """Coefficients of all tokens of the shown trigger examples. The first of them loads the model.
-
-    Raises:
-        UserError: the checkpoint is gone, or its weights have changed.
-    """
-    sentences = getattr(memory, SIDES[name])["sentence"].head(None if all_of_them else EXAMPLES).tolist()
-
-    def compute() -> list[np.ndarray]:
-        from ffkv.trace.step import coefficients  # torch
-
-        with shelf.model:
-            return coefficients(held.run, memory.layer, memory.memory, sentences)
-
-    return held.colours.get((memory.name, name, len(sentences)), compute) if sentences else []
-
-
 def memory(
     held: Held, shelf: Shelf, layer: int, index: int, colours: bool = False, every: bool = False
 ) -> HTMLResponse:
@@ -135,23 +140,18 @@ def write_memory(held: Held, links: Live, layer: int, index: int, shelf: Shelf |
 def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf | None, every: bool) -> dict[str, Any]:
     """What the template of a memory shows."""
     memory = held.run.memory(layer, index)
-    card = make_card(held.run, memory)
-    signed_too = card.negative is not None
-    sides = []
-    for name in SIDES if signed_too else ("positive",):
-        colours = None if coloured_by is None else colours_of(held, coloured_by, memory, name, every)
-        sides.append(side_of(held, memory, name, every, colours))
+    card = Card(held.run, memory)
     shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
+    top, bottom = (rows_of(prediction_columns(held.run, layer, index, end, shown)) for end in ("top", "bottom"))
     return {
         "memory": memory,
         "card": card,
         "numbers": facts(card),
-        "sides": sides,
-        "gated": "gate" in memory.triggers,
+        "sides": [side_of(held, card, name, every, coloured_by) for name in list(TOTAL)[: 1 + card.signed]],
         "coloured": coloured_by is not None,
         "every": every,
-        "top": memory.promotes(shown),
-        "bottom": memory.demotes(shown),
+        "top": top,
+        "bottom": bottom,
         "strengths": strengths(held, memory),
         "neighbours": neighbours(held, layer, index, links),
         "python": python_of(memory, held),
@@ -177,7 +177,7 @@ def facts(card: Card) -> list[tuple[str, float, str]]:
 
 def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tuple[str, str]]:
     """The memories before and after, and of the same number in the layers around: name and address, where they exist."""
-    sizes = [each.memories for each in held.run.anatomy.layers]
+    sizes = held.sizes
     places = {"previous": (layer, index - 1), "next": (layer, index + 1)}
     places |= {"layer_before": (layer - 1, index), "layer_after": (layer + 1, index)}
     return {

@@ -218,5 +218,5 @@ def go(held: Held, text: str) -> Response:
     if not NAME.fullmatch(text.strip()):
         return RedirectResponse(LIVE.memories(held, promotes=text), 303)
     layer, index = parse_memory_name(text)
-    check_memory(layer, index, [each.memories for each in held.run.anatomy.layers])
+    check_memory(layer, index, held.sizes)
     return RedirectResponse(LIVE.memory(held, layer, index), 303)

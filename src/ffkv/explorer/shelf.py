@@ -100,6 +100,11 @@ class Held:
         named = {"model": self.run.anatomy.model_hash, "corpus": corpus, "settings": settings}
         return {name: value[:DIGITS] for name, value in named.items()}
 
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """Number of memories of each layer [layer]."""
+        return [layer.memories for layer in self.run.anatomy.layers]
+
     @property
     def data(self) -> str:
         """The hashes in one word, for `data=` in addresses."""
@@ -122,8 +127,8 @@ class Held:
 
     def read_samples(self) -> None:
         """Reads the samples of the first layers, as many as are kept."""
-        sizes = [4 * SAMPLED * layer.memories for layer in self.run.anatomy.layers]
-        for layer in range(bisect.bisect(list(accumulate(sizes)), SAMPLE_BYTES)):
+        sizes = accumulate(4 * SAMPLED * memories for memories in self.sizes)
+        for layer in range(bisect.bisect(list(sizes), SAMPLE_BYTES)):
             self.sample(layer)
 
     def prepare(self) -> None:

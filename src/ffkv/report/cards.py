@@ -1,7 +1,9 @@
 """Cards of single memories: the trigger examples of the key, their patterns, and the prediction of the value."""
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,6 +11,7 @@ from markupsafe import Markup
 
 from ffkv.report.text import signed
 from ffkv.results.memory import Memory
+from ffkv.results.memory_columns import Columns, example_columns, prediction_columns, rows_of, stored_examples
 from ffkv.results.run import Run
 from ffkv.results.text import number, percent
 
@@ -18,31 +21,74 @@ PREDICTIONS_PER_CARD = 10
 
 @dataclass(frozen=True)
 class Card:
-    """What the page shows of a memory.
+    """What a page shows of a memory. Each part is read when it is shown.
 
     Attributes:
+        run: the run.
         memory: the memory.
-        examined: number of trigger examples in which patterns were sought.
-        patterns: the most frequent patterns, as in `Memory.patterns`; also number (from 1) and by_chance (number of the
-            examined trigger examples that would have the pattern by chance).
-        triggers: the strongest trigger examples, as in `Memory.triggers`; also patterns (numbers of those that it has).
-        negative: the same for the most negative coefficients, without patterns; None where the run does not keep them.
-        top: tokens with the highest logits of the value, as in `Memory.promotes`.
-        bottom: tokens with the lowest logits of the value, as in `Memory.demotes`.
     """
 
+    run: Run
     memory: Memory
-    examined: int
-    patterns: pd.DataFrame
-    triggers: pd.DataFrame
-    negative: pd.DataFrame | None
-    top: pd.DataFrame
-    bottom: pd.DataFrame
+
+    @functools.cached_property
+    def examined(self) -> int:
+        """Number of trigger examples in which patterns were sought: one per sentence."""
+        row = self.run.anatomy.layer_offset[self.memory.layer] + self.memory.memory
+        sentences = stored_examples(self.run, row, "positive", ["sentence"])["sentence"]
+        return min(self.run.settings.keys.pattern_triggers, len(np.unique(sentences)))
+
+    @functools.cached_property
+    def patterns(self) -> list[Any]:
+        """The most frequent patterns, as in `Memory.patterns`, a row each: family, label, prefixes, ranks.
+
+        Also number (from 1) and by_chance (number of the examined trigger examples that would have the pattern by chance).
+        """
+        found = self.memory.patterns.head(PATTERNS_PER_CARD)
+        if found.empty:
+            return []
+        columns = {name: found[name].tolist() for name in ("family", "label", "prefixes", "ranks")}
+        by_chance = found["chance"].to_numpy() * self.examined
+        return rows_of({**columns, "number": np.arange(1, len(found) + 1), "by_chance": by_chance})
+
+    @functools.cached_property
+    def triggers(self) -> list[Any]:
+        """The strongest trigger examples: rows of `Memory.triggers`; also patterns (numbers of those that each has)."""
+        columns = self._examples("positive")
+        return rows_of({**columns, "patterns": pattern_numbers(self.patterns, columns["rank"])})
+
+    @functools.cached_property
+    def negative(self) -> list[Any]:
+        """Those with the most negative coefficients: rows of `Memory.negative_triggers`."""
+        return rows_of(self._examples("negative"))
+
+    def _examples(self, side: str) -> Columns:
+        most = self.run.settings.report.card_triggers
+        return example_columns(self.run, self.memory.layer, self.memory.memory, side, most)
+
+    @functools.cached_property
+    def top(self) -> list[Any]:
+        """Tokens with the highest logits of the value: rows of `Memory.promotes`."""
+        return self._predictions("top")
+
+    @functools.cached_property
+    def bottom(self) -> list[Any]:
+        """Tokens with the lowest logits of the value: rows of `Memory.demotes`."""
+        return self._predictions("bottom")
+
+    def _predictions(self, end: str) -> list[Any]:
+        count = min(PREDICTIONS_PER_CARD, self.run.settings.values.top_tokens)
+        return rows_of(prediction_columns(self.run, self.memory.layer, self.memory.memory, end, count))
+
+    @property
+    def signed(self) -> bool:
+        """Whether the run keeps negative coefficients of the memory."""
+        return "negative_rate" in self.memory.statistics
 
     @property
     def gated(self) -> bool:
         """Whether the memory has a gate, so that the signs of its two factors are known."""
-        return "gate" in self.triggers
+        return self.run.anatomy.layers[self.memory.layer].gated
 
     @property
     def statistics(self) -> list[str]:
@@ -54,7 +100,7 @@ class Card:
             f"maximum {number(key['maximum_coefficient'])}",
             f"{number(key['trigger_examples'])} trigger examples kept",
         ]
-        if "negative_rate" in key:
+        if self.signed:
             sentences += [
                 f"negative on {percent(key['negative_rate'])} of prefixes",
                 f"minimum {signed(key['minimum_coefficient'])}",
@@ -109,37 +155,17 @@ def make_cards(run: Run) -> list[Card]:
         return []
     patterns = run.details("keys/patterns")
     chosen = choose(patterns[patterns["sample"] == "trigger"], run.memories(), run.settings.report.cards)
-    return [make_card(run, run.memory(layer, memory)) for layer, memory in chosen]
+    return [Card(run, run.memory(layer, memory)) for layer, memory in chosen]
 
 
-def make_card(run: Run, memory: Memory) -> Card:
-    """The card of one memory."""
-    # Patterns are sought in one trigger example per sentence.
-    examined = min(run.settings.keys.pattern_triggers, memory.triggers["sentence"].nunique())
-    patterns = memory.patterns.head(PATTERNS_PER_CARD)
-    patterns = patterns.assign(number=np.arange(1, len(patterns) + 1), by_chance=patterns["chance"] * examined)
-    triggers = memory.triggers.head(run.settings.report.card_triggers)
-    negative = memory.negative_triggers.head(run.settings.report.card_triggers)
-    predictions = min(PREDICTIONS_PER_CARD, run.settings.values.top_tokens)
-    return Card(
-        memory=memory,
-        examined=examined,
-        patterns=patterns,
-        triggers=triggers.assign(patterns=pattern_numbers(patterns, triggers["rank"])),
-        negative=negative if "negative_rate" in memory.statistics else None,
-        top=memory.promotes(predictions),
-        bottom=memory.demotes(predictions),
-    )
-
-
-def pattern_numbers(patterns: pd.DataFrame, ranks: Iterable[int]) -> list[list[int]]:
+def pattern_numbers(patterns: Iterable[Any], ranks: Iterable[int]) -> list[list[int]]:
     """The numbers, from 1, of the patterns that each trigger example has.
 
     Args:
         patterns: one row per pattern; `ranks` are those of the trigger examples that have it.
         ranks: ranks of the trigger examples [example].
     """
-    having = [set(pattern) for pattern in patterns["ranks"]]
+    having = [set(pattern.ranks) for pattern in patterns]
     return [[number for number, of_pattern in enumerate(having, 1) if rank in of_pattern] for rank in ranks]
 
 

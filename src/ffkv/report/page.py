@@ -1,5 +1,6 @@
 """The report as one HTML file that opens from disk, without scripts and without network."""
 
+import functools
 from collections.abc import Collection
 from importlib.resources import files
 
@@ -7,6 +8,7 @@ from markupsafe import Markup
 
 from ffkv.report.cards import make_cards
 from ffkv.report.facts import facts
+from ffkv.report.page_tables import linked
 from ffkv.report.sections import Exhibit, arrange, of_section
 from ffkv.report.summary import summary
 from ffkv.report.templates import make_environment
@@ -18,14 +20,15 @@ def render(run: Run, exhibits: dict[str, Exhibit], pages: Collection[str] = ()) 
 
     pages: names of the memories that have a page of their own in the folder `memories` beside this one.
     """
-    environment = make_environment(("ffkv.report", "."))
+    environment, cards = make_environment(("ffkv.report", ".")), make_cards(run)
+    environment.filters["linked"] = functools.partial(linked, pages=pages, cards={card.memory.name for card in cards})
     return environment.get_template("page.html").render(
         run=run,
         sections=arrange(run, exhibits),
         run_exhibits=of_section("run", exhibits),
         facts=facts(run),
         summary=summary(run),
-        cards=make_cards(run),
+        cards=cards,
         pages=pages,
         style=Markup(files("ffkv.report").joinpath("style.css").read_text()),
         settings=run.settings.model_dump_json(indent=2).splitlines(),

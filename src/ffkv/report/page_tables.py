@@ -1,8 +1,10 @@
 """The tables of the page: the run's tables as they are, and two tables for reading."""
 
 import base64
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -19,6 +21,19 @@ MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
 
 
 @dataclass(frozen=True)
+class Named:
+    """A cell that names a memory.
+
+    Attributes:
+        text: what the cell shows.
+        memory: the memory's name, such as "L3.17".
+    """
+
+    text: str
+    memory: str
+
+
+@dataclass(frozen=True)
 class PageTable:
     """A table as the page shows it.
 
@@ -26,7 +41,7 @@ class PageTable:
         name: the table's name, such as "figure_4_agreement".
         headers: heading of each column [column].
         numeric: whether a column holds numbers [column].
-        rows: text of each cell [row, column].
+        rows: text of each cell, or the memory that it names [row, column].
         file: name under which the reader saves the table; "" where the page offers no file.
         href: the file's content as a data link; "" where the page offers no file, or the file is too large for the page.
     """
@@ -34,7 +49,7 @@ class PageTable:
     name: str
     headers: list[str]
     numeric: list[bool]
-    rows: list[list[Markup | str]]
+    rows: list[list[Markup | str | Named]]
     file: str = ""
     href: str = ""
 
@@ -46,7 +61,7 @@ def data_table(run: Run, name: str) -> PageTable:
         name=name,
         headers=[column.replace("_", " ") for column in frame],
         numeric=[pd.api.types.is_numeric_dtype(frame[column]) for column in frame],
-        rows=[[_cell(column, value) for column, value in zip(frame, row)] for row in frame.itertuples(index=False)],
+        rows=[_row(dict(zip(frame, row))) for row in frame.itertuples(index=False, name=None)],
         file=file.name,
         href=_data_link(file) if file.stat().st_size <= MAX_FILE_BYTES else "",
     )
@@ -58,9 +73,9 @@ def _data_link(file: Path) -> str:
 
 def predictive_values(run: Run) -> PageTable:
     """The values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
-    rows = [
+    rows: list[list[Markup | str | Named]] = [
         [
-            memory_name(row.layer, row.memory),
+            Named(memory_name(row.layer, row.memory), memory_name(row.layer, row.memory)),
             chip(row.token),
             percent(row.top_probability),
             number(row.contribution),
@@ -78,7 +93,7 @@ def predictive_values(run: Run) -> PageTable:
 
 def prediction_changes(run: Run) -> PageTable:
     """The sampled changes of prediction in the last layer."""
-    rows = [
+    rows: list[list[Markup | str | Named]] = [
         [
             Markup("{} {}").format(ending(row.text, MAX_TEXT_CHARACTERS), chip(row.next_token)),
             Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
@@ -115,6 +130,29 @@ def specific_effects(run: Run) -> PageTable:
 def chip(text: str) -> Markup:
     """A token, set off from the text around it."""
     return Markup('<span class="token">{}</span>').format(token(text))
+
+
+def linked(cell: Markup | str | Named, pages: Collection[str], cards: Collection[str]) -> Markup | str:
+    """A cell as the page writes it. A memory leads to its page, or else to its card.
+
+    Args:
+        cell: the cell.
+        pages: names of the memories that have a page of their own in the folder `memories` beside the report.
+        cards: names of those that have a card.
+    """
+    if not isinstance(cell, Named):
+        return cell
+    if cell.memory in pages:
+        return Markup('<a href="memories/{}.html">{}</a>').format(cell.memory, cell.text)
+    return Markup('<a href="#{}">{}</a>').format(cell.memory, cell.text) if cell.memory in cards else cell.text
+
+
+def _row(row: dict[str, Any]) -> list[Markup | str | Named]:
+    """The cells of a row. Where layer and memory are known, the memory is named."""
+    cells: dict[str, Markup | str | Named] = {column: _cell(column, value) for column, value in row.items()}
+    if {"layer", "memory"} <= {*row}:
+        cells["memory"] = Named(number(row["memory"]), memory_name(int(row["layer"]), int(row["memory"])))
+    return [*cells.values()]
 
 
 def _cell(column: str, value: str | float) -> Markup | str:

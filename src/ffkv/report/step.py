@@ -11,7 +11,8 @@ from ffkv.results.run import Run
 def write_report(run: Run, output: Path | str) -> None:
     """Writes the page of a run, and each figure as an SVG file in the folder `figures` beside the page.
 
-    Cards link to the pages of their memories, if `ffkv explore --export` wrote some into the folder `memories` beside the page.
+    Cards and tables link to the pages of memories, if `ffkv explore --export` wrote some into the folder `memories` beside the
+    page. A memory in a table that has no page leads to its card.
 
     Args:
         run: the run, from `ffkv.open`.

@@ -2,16 +2,15 @@
 
 import functools
 
-import h5py
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.errors import UserError
 from ffkv.results.html import examples_table, summary, table, tokens_table
+from ffkv.results.memory_columns import example_columns, prediction_columns
 from ffkv.results.memory_name import memory_name
-from ffkv.results.memory_statistics import key_statistics, token_texts, value_statistics
+from ffkv.results.memory_statistics import key_statistics, value_statistics
 from ffkv.results.run_files import RunFiles
 from ffkv.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.results.text import number, percent, visible
@@ -22,8 +21,8 @@ SHOWN = 5  # rows of each table in a notebook's summary
 class Memory:
     """A memory: a key with its trigger examples, and a value with the tokens that it promotes.
 
-    Only the rows of this memory are read, when they are asked for, and they are kept as long as this object lives. Every
-    reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or corpus.
+    Only the rows of this memory are read, when they are asked for. Tables that are attributes are kept as long as this
+    object lives. Every reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or corpus.
 
     Attributes:
         layer: the layer, from 0.
@@ -76,7 +75,7 @@ class Memory:
             document: name of the sentence's document.
             gate, up: only in a gated layer: the signs of the coefficient's two factors, 1 or -1; 0 if they are unknown.
         """
-        return self._examples("")
+        return self._examples("positive")
 
     @functools.cached_property
     def negative_triggers(self) -> pd.DataFrame:
@@ -84,35 +83,10 @@ class Memory:
 
         There are no rows if coefficients are never negative, or if the run does not keep negative coefficients.
         """
-        return self._examples("negative/")
+        return self._examples("negative")
 
     def _examples(self, side: str) -> pd.DataFrame:
-        names = ["coefficient", "position", "sentence", "next_token", "next_count", "multiplicity", "gate"]
-        with self._files.open_triggers() as file:
-            count = int(file[f"{side}count"][self._row]) if f"{side}count" in file else 0
-            stored = {name: file[f"{side}{name}"][self._row, :count] if count else [] for name in names}
-        columns = {name: np.asarray(values) for name, values in stored.items()}
-        corpus, gate = self._files.corpus("train"), columns["gate"]
-        sentence, position = columns["sentence"].astype(int), columns["position"].astype(int)
-        texts, last_tokens = corpus.prefix_texts(sentence, position)
-        documents = [corpus.document_names[number] for number in np.asarray(corpus.document[sentence]).tolist()]
-        examples = pd.DataFrame(
-            {
-                "rank": np.arange(count),
-                "coefficient": columns["coefficient"],
-                "text": texts,
-                "last_token": last_tokens,
-                "next_token": token_texts(columns["next_token"], self._files.vocabulary),
-                "next_count": columns["next_count"],
-                "multiplicity": columns["multiplicity"],
-                "position": columns["position"],
-                "sentence": columns["sentence"],
-                "document": documents,
-            }
-        )
-        if not self._files.anatomy.layers[self.layer].gated:
-            return examples
-        return examples.assign(gate=gate, up=np.sign(columns["coefficient"]).astype(np.int8) * gate)
+        return pd.DataFrame(example_columns(self._files, self.layer, self.memory, side))
 
     def promotes(self, count: int = 10) -> pd.DataFrame:
         """The tokens with the highest logits of the value alone. A positive coefficient promotes them.
@@ -137,46 +111,7 @@ class Memory:
         return self._predictions("bottom", count)
 
     def _predictions(self, end: str, count: int) -> pd.DataFrame:
-        kept = self._kept_predictions[end]
-        if not 0 < count <= len(kept):
-            raise UserError(
-                f"The run stores {len(kept)} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to"
-                f" {len(kept)}, or set values.top_tokens and run the workflow again."
-            )
-        return kept.head(count).copy()
-
-    @functools.cached_property
-    def _kept_predictions(self) -> dict[str, pd.DataFrame]:
-        """The tokens that the run stores at each end of the value."""
-        stored = self._files.kept_tokens_of(self._row)
-        if stored is None:
-            with self._files.open_projections(self._files.layer_group(self.layer)) as file:
-                row = self._projection_row(file["layer"], file["memory"])
-                stored = {
-                    end: (file[f"{end}_token"][row], file[f"{end}_log_probability"][row]) for end in ("top", "bottom")
-                }
-        return {
-            end: pd.DataFrame(
-                {
-                    "token": token_texts(ids, self._files.vocabulary),
-                    "id": ids,
-                    "log_probability": log_probability.astype(float),
-                    "probability": np.exp(log_probability.astype(float)),
-                }
-            )
-            for end, (ids, log_probability) in stored.items()
-        }
-
-    def _projection_row(self, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
-        """The memory's row in the file of its layer group: files hold the group's memories in order."""
-        group = self._files.layer_groups[self._files.layer_group(self.layer)]
-        row = self._row - self._files.anatomy.layer_offset[group.start]
-        if not (row < len(layers) and (layers[row], memories[row]) == (self.layer, self.memory)):
-            raise UserError(
-                f"values/projections does not hold {self.name} where it must be: it was made with another"
-                " layer_groups. Run the workflow again."
-            )
-        return row
+        return pd.DataFrame(prediction_columns(self._files, self.layer, self.memory, end, count))
 
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
         """The memories of the run that are most similar to this one, the most similar first, one row per memory.
@@ -222,9 +157,8 @@ class Memory:
             q_value: share of false patterns among those of the layer that are at least as significant.
             ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
         """
-        rows = self._files.memory_rows("keys/patterns", self.layer, self.memory)
-        rows = rows[rows["sample"] == "trigger"].drop(columns=["sample", "layer", "memory"])
-        return rows.sort_values(["prefixes", "q_value", "pattern"], ascending=[False, True, True], ignore_index=True)
+        patterns = self._files.trigger_patterns_of(self.layer, self.memory)
+        return patterns.drop(columns=["layer", "memory", "row"])
 
     @functools.cached_property
     def statistics(self) -> pd.Series:

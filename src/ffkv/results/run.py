@@ -164,8 +164,7 @@ class Run(RunFiles):
         check_memory(*place, [each.memories for each in self.anatomy.layers])
         found = Memory(self, *place)
         if self._kept_files is not None:  # else only the memory's own rows are read, when they are asked for
-            row = self._statistics.iloc[self.anatomy.layer_offset[place[0]] + place[1]]
-            found.statistics = row.drop(["layer", "memory", "name"]).rename(found.name)
+            found.statistics = self._numbers.iloc[self.anatomy.layer_offset[place[0]] + place[1]].rename(found.name)
         return found
 
     def memories(
@@ -258,6 +257,11 @@ class Run(RunFiles):
         with self.open_triggers() as file:
             key = key_statistics(file)
         return pd.concat([place, key, value_statistics(by_memory, self.vocabulary)], axis=1)
+
+    @functools.cached_property
+    def _numbers(self) -> pd.DataFrame:
+        """The same statistics without the memories' names."""
+        return self._statistics.drop(columns=["layer", "memory", "name"])
 
     def _repr_html_(self) -> Markup:
         """A summary for a notebook."""

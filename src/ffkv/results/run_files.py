@@ -60,7 +60,6 @@ class RunFiles:
         self._corpora_read: dict[str, Corpus] = {}
         self._kept_tokens: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._kept_files: dict[Path, h5py.File] | None = None
-        self._tables_kept: dict[str, tuple[pd.DataFrame, dict[tuple[int, int], np.ndarray]]] = {}
         self._opening, self._stack = threading.Lock(), ExitStack()
 
     @property
@@ -117,7 +116,7 @@ class RunFiles:
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
     def keep_open(self) -> None:
-        """Keeps from now on the files of memories open and the tables of memories in memory, for whoever asks all day.
+        """Keeps from now on the files of memories open and their statistics in memory, for whoever asks all day.
 
         Files are then checked once, when they are opened.
         """
@@ -192,12 +191,10 @@ class RunFiles:
             self._kept_tokens[end] = tokens, log_probability
         return self._kept_tokens[end]
 
-    def kept_tokens_of(self, row: int) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
-        """Those of one memory at both ends, if both were read for all memories; else None."""
-        kept = dict(self._kept_tokens)
-        if not {"top", "bottom"} <= {*kept}:
-            return None
-        return {end: (tokens[row], log_probability[row]) for end, (tokens, log_probability) in kept.items()}
+    def kept_tokens_of(self, row: int, end: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Those of one memory, if those of all memories are in memory; else None."""
+        kept = self._kept_tokens.get(end)
+        return None if kept is None else (kept[0][row], kept[1][row])
 
     @functools.cached_property
     def trigger_places(self) -> TriggerPlaces:
@@ -205,12 +202,35 @@ class RunFiles:
         with self.open_triggers() as file:
             return TriggerPlaces(*(file[name][...] for name in TriggerPlaces._fields))
 
+    def trigger_places_of(self, row: int) -> TriggerPlaces | None:
+        """Those of one memory [rank], if those of all memories are in memory; else None."""
+        places: TriggerPlaces | None = vars(self).get("trigger_places")
+        if places is None:
+            return None
+        count = int(np.count_nonzero(places.sentence[row] >= 0))
+        return TriggerPlaces(*(each[row, :count] for each in places))
+
     @functools.cached_property
     def trigger_patterns(self) -> pd.DataFrame:
-        """The patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat arrays."""
-        patterns = self.details("keys/patterns").query("sample == 'trigger'")
+        """The patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat arrays.
+
+        They are in the order of the memories; of one memory, those in the most trigger examples come first.
+        """
+        return self._in_order(self.details("keys/patterns"))
+
+    def trigger_patterns_of(self, layer: int, memory: int) -> pd.DataFrame:
+        """Those of one memory. Only these are read, unless `keep_open` was called."""
+        if self._kept_files is None:
+            return self._in_order(self.memory_rows("keys/patterns", layer, memory))
+        row, rows = self.anatomy.layer_offset[layer] + memory, self.trigger_patterns["row"].to_numpy()
+        return self.trigger_patterns.iloc[slice(*np.searchsorted(rows, [row, row + 1]).tolist())].reset_index(drop=True)
+
+    def _in_order(self, patterns: pd.DataFrame) -> pd.DataFrame:
+        patterns = patterns[patterns["sample"] == "trigger"].drop(columns="sample")
         first = np.asarray(self.anatomy.layer_offset)[patterns["layer"].to_numpy()]
-        return patterns.assign(row=first + patterns["memory"].to_numpy()).reset_index(drop=True)
+        patterns = patterns.assign(row=first + patterns["memory"].to_numpy())
+        order = {"row": True, "prefixes": False, "q_value": True, "pattern": True}
+        return patterns.sort_values([*order], ascending=[*order.values()], ignore_index=True)
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:
@@ -226,14 +246,6 @@ class RunFiles:
         """
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
         return tables.read_all(paths, self.identity(SPLIT_OF[Path(name).parts[0]]))
-
-    def _kept_details(self, name: str) -> tuple[pd.DataFrame, dict[tuple[int, int], np.ndarray]]:
-        """A large table in memory, and where the rows of each memory are in it."""
-        with self._opening:
-            if name not in self._tables_kept:
-                table = self.details(name)
-                self._tables_kept[name] = table, table.groupby(["layer", "memory"]).indices
-            return self._tables_kept[name]
 
     @functools.cached_property
     def values_by_memory(self) -> pd.DataFrame:
@@ -252,10 +264,7 @@ class RunFiles:
         return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)
 
     def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
-        """The rows of one memory in a large table, `name` as in `details`. Only these are read, unless `keep_open` was called."""
-        if self._kept_files is not None:
-            table, places = self._kept_details(name)
-            return table.iloc[places.get((layer, memory), slice(0))].reset_index(drop=True)
+        """The rows of one memory in a large table, `name` as in `details`. Only these are read."""
         path = self.folder / name / f"{self.layer_group(layer)}.parquet"
         verify_sum(path)
         try:

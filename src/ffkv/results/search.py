@@ -179,7 +179,7 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
     """
     patterns = files.trigger_patterns
     hits = patterns[patterns["label"].str.casefold().str.contains(label.casefold(), regex=False)]
-    best = hits.sort_values("prefixes", ascending=False, kind="stable").drop_duplicates("row")
+    best = hits.sort_values(["prefixes", "pattern"], ascending=[False, True]).drop_duplicates("row")
     return best[["row", "label", "prefixes"]].set_axis(["row", "pattern_found", "examples_with_pattern"], axis=1)
 
 

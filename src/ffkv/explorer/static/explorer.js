@@ -15,22 +15,27 @@
     if (event.target.dataset.busy) tell(event.target.dataset.busy);
   });
 
-  // A part of the page that another address has.
+  // Sections of the page, as another address shows them. Where this is a state of the same page, it becomes the page's address.
   document.addEventListener("click", async event => {
-    const link = event.target.closest("a[data-fetch]");
+    const link = event.target.closest("a[data-swap]");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    const section = document.getElementById(link.dataset.fetch);
+    const sections = link.dataset.swap.split(" ").map(id => document.getElementById(id)).filter(Boolean);
+    const first = link.closest("section");
+    if (first.ariaBusy) return;
+    first.ariaBusy = "true";
     try {
       const page = await read(link.href);
-      const part = page.getElementById("part");
-      if (!part) throw new Error(page.querySelector("main")?.textContent.trim() || "The explorer does not answer.");
-      link.closest("p").replaceWith(...part.childNodes);
-      section.tabIndex = -1;
-      section.focus();
+      if (!page.getElementById(first.id)) throw new Error(page.querySelector("main")?.textContent.trim() || "The explorer does not answer.");
+      for (const each of sections) each.replaceChildren(...page.getElementById(each.id).childNodes);
+      if (link.pathname === location.pathname) history.replaceState(null, "", link.href);
+      first.tabIndex = -1;
+      first.focus({ preventScroll: true });
       tell("");
     } catch (error) {
       tell(error.message);
+    } finally {
+      first.ariaBusy = null;
     }
   });
 

@@ -1,0 +1,57 @@
+"""What pages show of a memory is what its tables hold, whether it is read from files or is in memory."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from results.conftest import MEMORIES
+
+from ffkv.results.memory_columns import example_columns, prediction_columns, rows_of, stored_examples
+from ffkv.results.run import open
+
+PLACES = [(layer, memory) for layer, count in enumerate(MEMORIES) for memory in range(count)]
+SIDES = {"positive": "triggers", "negative": "negative_triggers"}
+ENDS = {"top": "promotes", "bottom": "demotes"}
+
+
+@pytest.fixture(params=["files", "memory"])
+def read(request, folder):
+    """The small run as a reader has it: read from its files, or with everything in memory that searches ask for."""
+    run = open(folder)
+    if request.param == "memory":
+        run.keep_open()
+        for end in ENDS:
+            run.kept_tokens(end)
+        assert run.trigger_places.sentence.shape == (sum(MEMORIES), 2)
+    return run
+
+
+@pytest.mark.parametrize("most", [None, 1, 2, 9])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("place", PLACES)
+def test_trigger_examples_are_the_first_rows_of_the_table(run, read, place, side, most):
+    table = getattr(run.memory(*place), SIDES[side])
+    pd.testing.assert_frame_equal(pd.DataFrame(example_columns(read, *place, side, most)), table.head(most))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_predictions_and_patterns_are_those_of_the_tables(run, read, place):
+    memory = run.memory(*place)
+    for end, name in ENDS.items():
+        found = pd.DataFrame(prediction_columns(read, *place, end, 2))
+        pd.testing.assert_frame_equal(found, getattr(memory, name)(2))
+    patterns = read.memory(*place).patterns
+    assert patterns.astype(str).equals(memory.patterns.astype(str))
+    assert len(patterns) == (2 if place[1] == 0 else 0)
+
+
+def test_only_what_is_asked_for_is_given(read):
+    found = stored_examples(read, 0, "positive", ["sentence", "next_token"], 1)
+    assert {name: values.tolist() for name, values in found.items()} == {"sentence": [1], "next_token": [0]}
+
+
+def test_rows_hold_plain_numbers():
+    rows = rows_of({"text": ["a", "b"], "coefficient": np.array([1.5, 2], np.float32), "rank": np.arange(2)})
+    assert [tuple(row) for row in rows] == [("a", 1.5, 0), ("b", 2.0, 1)]
+    assert [type(value) for value in rows[0]] == [str, float, int]
+    assert rows[1].coefficient == 2
+    assert rows_of({"text": []}) == []
