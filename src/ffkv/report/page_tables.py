@@ -109,9 +109,9 @@ def prediction_changes(run: Run) -> PageTable:
 def specific_effects(run: Run) -> PageTable:
     """The memories with the largest specific total effects."""
     table = run.table("intervention_memories")
-    rows = [
+    rows: list[list[Markup | str | Named]] = [
         [
-            memory_name(row.layer, row.memory),
+            Named(memory_name(row.layer, row.memory), memory_name(row.layer, row.memory)),
             row.side,
             chip(row.token),
             *(

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.errors import UserError
+from ffkv.intervention.tables import BY_MEMORY
 from ffkv.results.html import examples_table, summary, table, tokens_table
 from ffkv.results.memory_columns import example_columns, prediction_columns
 from ffkv.results.memory_name import memory_name
@@ -14,6 +15,7 @@ from ffkv.results.memory_statistics import key_statistics, value_statistics
 from ffkv.results.run_files import RunFiles
 from ffkv.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.results.text import number, percent, visible
+from ffkv.settings import intervenes
 
 SHOWN = 5  # rows of each table in a notebook's summary
 
@@ -159,6 +161,30 @@ class Memory:
         """
         patterns = self._files.trigger_patterns_of(self.layer, self.memory)
         return patterns.drop(columns=["layer", "memory", "row"])
+
+    @functools.cached_property
+    def effects(self) -> pd.DataFrame:
+        """What the removal of the memory does, beside controls, one row per side and reach (docs/interventions.md).
+
+        There are no rows if the memory is not among those that the run changed.
+
+        Columns:
+            side: "positive" or "negative": the sign of the coefficients that were removed.
+            reach: "direct" or "total".
+            own: mean change of the log-probabilities of the value's top tokens, nats.
+            random_memories: the same for vectors of equal length along other memories; random_directions: along random
+                directions; similar_size: other memories of about this size; placebo: where the memory is silent;
+                other_tokens: the top tokens of another value.
+            specific: own minus random_memories.
+            p_value, q_value: of own among random_memories.
+            prefixes, silent_prefixes, similar_prefixes: numbers of prefixes.
+            coefficient, size: means over the prefixes.
+            next, divergence, changed: of the removal; the next token, KL, share of prefixes with another prediction.
+        """
+        if not intervenes(self._files.settings):
+            return pd.DataFrame(columns=[*BY_MEMORY, "q_value"]).drop(columns=["layer", "memory"])
+        rows = self._files.memory_rows("intervention/by_memory", self.layer, self.memory)
+        return rows.drop(columns=["layer", "memory"]).reset_index(drop=True)
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
