@@ -19,6 +19,15 @@ FILES = 10
 SMALL, LARGE, LIMIT = 2_000, 20_000, 1_000
 SENTENCES = 5  # of a document
 HUB = "someone/words"
+# A process starts with the peak of the one that starts it. This process is large; one that starts the command is not.
+SMALL_PROCESS = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+process.returncode = os.waitstatus_to_exitcode(status)
+print(usage.ru_maxrss)
+sys.exit(process.returncode)
+"""
 
 
 def corpus(scratch: Path, shape: list[int], rows: int, ending: str, limit: int) -> Work:
@@ -46,15 +55,11 @@ def corpus(scratch: Path, shape: list[int], rows: int, ending: str, limit: int) 
 
 def peak_of(options: list[str], environment: dict[str, str]) -> int:
     """The largest resident memory of `ffkv corpus`, in bytes."""
-    command = [Path(sys.executable).parent / "ffkv", "corpus", *options]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr
-    told = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"ffkv corpus ended with {process.returncode}: {told.decode()[-2000:]}")
-    return usage.ru_maxrss * 1024
+    command = [sys.executable, "-c", SMALL_PROCESS, Path(sys.executable).parent / "ffkv", "corpus", *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"ffkv corpus ended with {done.returncode}: {done.stderr[-2000:]}")
+    return int(done.stdout) * 1024
 
 
 def make_files(scratch: Path, documents: int, ending: str, vocabulary: int) -> Path:

@@ -27,9 +27,10 @@ MAX_CHARACTERS = 1_000_000
 # A process gets about so many documents or characters at a time.
 DOCUMENTS_PER_CHUNK = 1024
 CHARACTERS_PER_CHUNK = 250_000
-# What is counted while documents are encoded, in the order of the output.
+# What is counted while documents are read (those that `corpus.where` leaves out) and encoded, in the order of the output.
 COUNTS = (
     "documents",
+    "left_out_documents",
     "empty_documents",
     "undecodable_documents",
     "sentences",

@@ -98,7 +98,9 @@ def measure_text(
         if name in tokens:
             splits[name] = split.times(tokens[name] / split.tokens, "given tokens")
         elif size:
-            splits[name] = split.times(size / split.text_bytes, "the size that the hub tells")
+            splits[name] = split.times(
+                size / split.text_bytes, "the size that the hub tells" + ", without corpus.where" * bool(corpus.where)
+            )
         elif hub:
             raise UserError(
                 f"The hub does not tell the size of {corpus.dataset}. Pass --train-tokens and --validation-tokens."
