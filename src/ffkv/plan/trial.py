@@ -135,7 +135,7 @@ def _small_settings(
             Path(path[0]).write_text("\n".join(lines[start::2]), errors="replace")
         changes["corpus"] = {"dataset": "files", "limit": 0, "splitter": "line", "txt_document": "line", **paths}
         changes["model"] = {"checkpoint": str(folder / "checkpoint"), "revision": "main", "dtype": shape.dtype}
-        changes["model"] |= {"adapter": "", "adapter_revision": "main", "max_memory": {}}
+        changes["model"] |= {"adapter": "", "adapter_revision": "main", "gguf": "", "max_memory": {}}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_shards": 1, "layer_groups": 2})
 

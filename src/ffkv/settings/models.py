@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from ffkv.settings.messages import shown
-from ffkv.settings.section import Globs, Memory, Pattern, Section, Where, Whole
+from ffkv.settings.section import GgufFile, Globs, Memory, Pattern, Section, Where, Whole
 
 EMBEDDED = "embedded"
 
@@ -26,6 +26,10 @@ class Model(Section):
     """A PEFT adapter, such as a LoRA, that is merged into the model: a local folder or a hub id. Empty means none."""
     adapter_revision: str = Field("main", min_length=1)
     """Branch, tag or commit of the adapter's hub repository."""
+    gguf: GgufFile = ""
+    """The file of the folder or repository `checkpoint` that holds the model in the GGUF form, such as
+    `tiny.Q8_0.gguf`. Its weights are unpacked. The tokenizer is read from it, too. Empty: the checkpoint is one of
+    transformers or fairseq."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     """Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, the report shows
     how it changes the trigger examples."""

@@ -50,6 +50,15 @@ def _memory(given: Any) -> Any:
 
 
 Memory = Annotated[dict[str, str], BeforeValidator(_memory, json_schema_input_type=dict[str, str | int])]
+
+
+def _gguf(name: str) -> str:
+    if name and (not name.lower().endswith(".gguf") or "/" in name):
+        raise ValueError("must be the name of a file in model.checkpoint, ending in .gguf, without its folder")
+    return name
+
+
+GgufFile = Annotated[str, AfterValidator(_gguf)]
 Scalar = str | bool | int | float
 
 
