@@ -108,8 +108,8 @@ def write_corpus(path: Path, encoded: Encoded, bos: list[int], pretokenized: boo
     offsets = np.zeros(len(encoded.ids) + 1, np.int64)
     np.cumsum([len(ids) for ids in encoded.ids], out=offsets[1:])
     first_new, shared = find_shared_prefixes(tokens, offsets)
-    digest = hashlib.sha256(tokens)
-    digest.update(offsets)
+    digest = hashlib.sha256(tokens.data)
+    digest.update(offsets.data)
     digest.update(str(bos).encode())
     attributes = {
         **attributes,
