@@ -22,7 +22,7 @@ from benchmarks.measure import Comparison, Contender, Measurement, Unmeasured, c
 
 FIELDS = {"case", "shape", "measured", "target", "unit", "met", "spread", "contenders", "note", "target_is"}
 TINY = {"shape": Shape(2, 16, 32, 500), "sentences": 60, "length": 12, "values": 100, "prefixes": 40, "documents": 3}
-TINY["requests"] = 8
+TINY |= {"requests": 8, "rows": 20}
 SLOW = ("workflow", "oracle")  # whole runs and commands; they have tests of their own
 
 

@@ -24,6 +24,7 @@ PASS = (
     "corpus/corpus_file.py",
     "corpus/document.py",
     "corpus/encode.py",
+    "corpus/rows.py",
     "corpus/sentences.py",
     "corpus/shared_prefixes.py",
     "fairseq",

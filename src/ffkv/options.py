@@ -66,7 +66,10 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
 def _words(name: str, value: Any) -> Iterator[str]:
     """One setting as words of a command line. A list or a mapping repeats its option for each of its items."""
     if isinstance(value, dict):
-        value = [f"{key}={item}" for key, item in value.items()]
+        pairs = (
+            (key, item) for key, items in value.items() for item in (items if isinstance(items, list) else [items])
+        )
+        value = [f"{key}={item}" for key, item in pairs]
     if isinstance(value, bool):
         yield flag_of(name) if value else flag_of(f"no_{name}")
         return
@@ -100,7 +103,7 @@ def _option(model: type[Section], name: str) -> Callable:
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         value = list(value) if many else value
         try:
-            value = dict(_pair(item) for item in value) if mapping else value
+            value = _mapping(value, lists=get_origin(get_args(field.annotation)[1]) is list) if mapping else value
             TypeAdapter(limits).validate_python(value)
         except ValidationError as error:
             raise click.BadParameter(refusal(error.errors()[0])) from error
@@ -126,9 +129,10 @@ def _item_type(annotation: Any) -> Any:
     return item if item in (int, float) else str
 
 
-def _pair(item: str) -> tuple[str, str]:
-    name, _, value = item.partition("=")
-    return name, value
+def _mapping(items: list[str], lists: bool) -> dict[str, Any]:
+    """The mapping that items `key=value` give. With lists, a key may have several values."""
+    pairs = [(key, value) for key, _, value in (item.partition("=") for item in items)]
+    return {key: [value for other, value in pairs if other == key] for key, _ in pairs} if lists else dict(pairs)
 
 
 seed_option = setting(Settings, "seed")

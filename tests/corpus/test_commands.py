@@ -39,7 +39,7 @@ def test_a_text_becomes_a_corpus_file(run, tmp_path, detector):
     ]
     assert (made.bos, made.multiplicity[:].tolist(), made.pretokenized) == ([0], [2, 1], False)
     assert json.loads(made.attributes["settings"])["splitter"] == "line"
-    assert "documents: 4; empty documents: 1;" in printed
+    assert "documents: 4; left out documents: 0; empty documents: 1;" in printed
     assert "duplicate sentences: 1" in printed
 
 

@@ -12,6 +12,7 @@ from support import word_tokenizer
 from ffkv.corpus import encode as encode_module
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import COUNTS, encode, flatten
+from ffkv.corpus.rows import Rows
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.settings import Corpus
 
@@ -200,7 +201,7 @@ def test_the_last_window_has_what_no_token_covers():
 
 def test_no_documents_give_nothing():
     result = encoded()
-    assert (result.ids, counts(result)) == ([], {})
+    assert (len(result.ids), counts(result)) == (0, {})
     assert flatten(result.ids).tolist() == []
 
 
@@ -221,3 +222,20 @@ def test_large_and_odd_documents_take_seconds(text, splitter):
     assert time.process_time() - started < 30
     assert result.counts["sentences"] >= 1
     assert all(len(ids) <= 64 for ids in result.ids)
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_rows_are_kept_as_they_came(block, monkeypatch):
+    monkeypatch.setattr("ffkv.corpus.rows.BLOCK", block)
+    rows, given = Rows(), [[1, 2], [], [2**31 - 1, -1, 0], [5]]
+    assert len(rows) == 0 and rows.joined().tolist() == []
+    for number, row in enumerate(given):
+        rows.append(np.array(row, np.int32))
+        if number == 2:
+            assert [row.tolist() for row in rows] == given[:3]
+    assert [row.tolist() for row in rows[1:]] == given[1:] and rows[-1].dtype == np.int32
+    assert rows.joined().tolist() == [1, 2, 2**31 - 1, -1, 0, 5]
+    with pytest.raises(TypeError, match="int64"):
+        rows.append(np.array([1]))
+    with pytest.raises(IndexError):
+        rows[4]

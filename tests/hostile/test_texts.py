@@ -56,7 +56,7 @@ def test_a_hundred_thousand_empty_lines(byte_model, tmp_path):
     made = read_corpus(output)
     assert list(made.texts) == ["the cat", "the mat"]
     assert [made.document_names[number] for number in made.document] == [f"{path}:50000", f"{path}:99999"]
-    assert "documents: 100,000; empty documents: 99,998" in result.output
+    assert "documents: 100,000; left out documents: 0; empty documents: 99,998" in result.output
 
 
 def long_line(byte_model, tmp_path, times: int, *options: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hub.attempts import BEGIN, reported
 from hub.contents import parquet, sentences
+from model.gguf_files import tiny_llama, write_gguf
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from support import random_checkpoint, random_model
@@ -150,7 +151,7 @@ print(json.dumps([[attempt(call, Model(checkpoint=name))["refusal"] for name in 
             assert f"someone/{method} is quantised ({method})" in refusal and "use the unquantised model" in refusal
         *_, of_adapter, of_packed, of_nothing = refusals
         assert "Set model.checkpoint to someone/plain and model.adapter to someone/adapter" in of_adapter
-        assert "GGUF form (tiny.Q4_K_M.gguf)" in of_packed
+        assert "GGUF form ('tiny.Q4_K_M.gguf'). Set model.gguf" in of_packed
         assert "someone/nothing is no checkpoint: its repository has no config.json. It has README.md." in of_nothing
     assert not hub.asked(r"gguf|adapter_model")
     assert not hub.asked("resolve.*safetensors"), "weights that cannot be read"
@@ -193,3 +194,40 @@ print(json.dumps(told))
     for name, refusal, named, mended, same in told:
         assert named and mended and same, (name, refusal)
         assert refusal.endswith("Delete this file, and the next start fetches it again."), refusal
+
+
+def test_one_file_in_the_gguf_form_is_fetched_at_its_commit(hub, child, tmp_path):
+    """`model.gguf`: no other file of the repository, a later push changes nothing, and a second start asks nothing."""
+    repository, pushed = hub.model("someone/packed"), []
+    for seed in (0, 1):
+        for kind in ("F32", "Q8_0"):
+            write_gguf(tmp_path / f"tiny.{kind}.gguf", *tiny_llama(seed), kind)
+        files = {f"tiny.{kind}.gguf": (tmp_path / f"tiny.{kind}.gguf").read_bytes() for kind in ("F32", "Q8_0")}
+        pushed.append(repository.push({"README.md": b"# A"} | files))
+    code = f"""{BEGIN}
+from ffkv.hub.commit import resolve_model
+from ffkv.hub.fetch import choose_files_of, measure_missing
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.read import load_checkpoint, load_form, load_tokenizer
+from ffkv.model.step import prove
+settings = Model(checkpoint="someone/packed", gguf="tiny.Q8_0.gguf", revision="{pushed[0]}")
+commit = resolve_model(settings)
+missing = [measure_missing(commit, choose_files_of(settings.gguf))]
+form, tokenizer = load_form(settings, commit), load_tokenizer("someone/packed", commit, gguf=settings.gguf)
+missing.append(measure_missing(commit, choose_files_of(settings.gguf)))
+Path("model").mkdir()
+anatomy = prove(settings, commit).write("model")
+over("gone")
+offline()
+again = load("model", "cpu").anatomy == anatomy
+refused = attempt(load_checkpoint, settings.model_copy(update=dict(gguf="tiny.Q4_0.gguf")), commit)["refusal"]
+print(json.dumps([missing, len(tokenizer), anatomy.commit, anatomy.gguf, again, refused]))
+"""
+    hub.when("/over/gone", hub.stop)
+    missing, size, commit, name, again, refused = reported(child(code))
+    assert missing == [{"tiny.Q8_0.gguf": (tmp_path / "tiny.Q8_0.gguf").stat().st_size}, {}]
+    assert (size, commit, name, again) == (len(tiny_llama()[1]), pushed[0], "tiny.Q8_0.gguf", True)
+    assert (
+        "someone/packed has no file tiny.Q4_0.gguf. Its files in the GGUF form: 'tiny.F32.gguf', 'tiny.Q8_0" in refused
+    )
+    assert {request.path.rpartition("/")[2] for request in hub.asked(r"resolve.*gguf")} == {"tiny.Q8_0.gguf"}

@@ -165,3 +165,30 @@ print(json.dumps(told))
             assert f"The hub does not answer. someone/words is read at commit {latest}" in cases[0]["said"]
             assert f"is read at commit {first}, which v1 was at" in cases[1]["said"]
             assert all("cannot be reached" in refusal for refusal in told), told
+
+
+def test_rows_are_chosen_by_their_columns_before_the_limit_counts(hub, child):
+    """`corpus.where`, streamed and fetched, from parquet and from JSON lines; a column inside another."""
+    rows = [
+        {**row, "language": "de" if number % 3 else "en", "meta": {"set": f"s{number % 2}", "year": 2000 + number}}
+        for number, row in enumerate(sentences(60))
+    ]
+    hub.dataset("someone/tables").push(parquet_dataset({"default": {"train": rows}}, count=3))
+    hub.dataset("someone/lines").push(json_dataset({"train": rows}, "gz", count=3))
+    code = f"""{BEGIN}{DOCUMENTS}
+def chosen(dataset, where, limit=0):
+    return texts(dataset, where=where, limit=limit, validation_share=1e-9)
+print(json.dumps([
+    [attempt(chosen, "someone/" + name, where, limit) for limit in (4, 0) for where in (
+        {{"language": ["en"]}}, {{"meta.set": ["s1"], "language": ["en"]}}, {{"meta.year": ["2001", "2059"]}},
+    )] + [attempt(chosen, "someone/" + name, where, 4) for where in ({{"lang": ["en"]}}, {{"meta.sets": ["s1"]}})]
+    for name in ("tables", "lines")
+]))
+"""
+    english = [row["text"] for row in rows if row["language"] == "en"]
+    both = [row["text"] for row in rows if row["language"] == "en" and row["meta"]["set"] == "s1"]
+    years = [rows[1]["text"], rows[59]["text"]]
+    for *cases, top, inside in reported(child(code)):
+        assert answers(cases) == [english[:4], both[:4], years, english, both, years]
+        assert "has no column 'lang'; it has 'text', 'language', 'meta.set', 'meta.year'" in top["refusal"]
+        assert "has no column 'meta.sets'; it has " in inside["refusal"]

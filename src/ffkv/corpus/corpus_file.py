@@ -105,9 +105,12 @@ def write_corpus(path: Path, encoded: Encoded, bos: list[int], pretokenized: boo
     """Writes `corpus/<split>.h5`."""
     tokens, ends = flatten(encoded.ids), flatten(encoded.ends)
     multiplicity = np.asarray(encoded.multiplicity, np.int32)
-    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded.ids])]).astype(np.int64)
+    offsets = np.zeros(len(encoded.ids) + 1, np.int64)
+    np.cumsum([len(ids) for ids in encoded.ids], out=offsets[1:])
     first_new, shared = find_shared_prefixes(tokens, offsets)
-    digest = hashlib.sha256(tokens.tobytes() + offsets.tobytes() + str(bos).encode())
+    digest = hashlib.sha256(tokens.data)
+    digest.update(offsets.data)
+    digest.update(str(bos).encode())
     attributes = {
         **attributes,
         "corpus_hash": digest.hexdigest()[:16],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ffkv.corpus.document import Document
+from ffkv.corpus.rows import Rows
 from ffkv.corpus.sentences import split_sentences
 from ffkv.process.workers import in_order
 from ffkv.settings import Corpus
@@ -26,9 +27,10 @@ MAX_CHARACTERS = 1_000_000
 # A process gets about so many documents or characters at a time.
 DOCUMENTS_PER_CHUNK = 1024
 CHARACTERS_PER_CHUNK = 250_000
-# What is counted while documents are encoded, in the order of the output.
+# What is counted while documents are read (those that `corpus.where` leaves out) and encoded, in the order of the output.
 COUNTS = (
     "documents",
+    "left_out_documents",
     "empty_documents",
     "undecodable_documents",
     "sentences",
@@ -53,8 +55,8 @@ class Encoded:
         counts: number of documents and sentences that were read or left out, by `COUNTS`.
     """
 
-    ids: list[np.ndarray] = field(default_factory=list)
-    ends: list[np.ndarray] = field(default_factory=list)
+    ids: Rows | list[np.ndarray] = field(default_factory=Rows)
+    ends: Rows | list[np.ndarray] = field(default_factory=Rows)
     text: list[str] = field(default_factory=list)
     document: list[int] = field(default_factory=list)
     multiplicity: list[int] = field(default_factory=list)
@@ -115,7 +117,7 @@ def encode(
         start = 0
         for length, text, document in zip(chunk.lengths, chunk.text, chunk.document, strict=True):
             token = slice(start, start := start + length)
-            _add(encoded, seen, first + document, chunk.ids[token].copy(), chunk.ends[token].copy(), text)
+            _add(encoded, seen, first + document, chunk.ids[token], chunk.ends[token], text)
         if bar is not None:
             bar.set_postfix_str(f"{encoded.counts['sentences']:,} sentences", refresh=False)
             bar.update(chunk.counts["documents"])
@@ -279,6 +281,8 @@ def _add(
     encoded.multiplicity.append(1)
 
 
-def flatten(arrays: list[np.ndarray]) -> np.ndarray:
+def flatten(arrays: Rows | list[np.ndarray]) -> np.ndarray:
     """Concatenates arrays of integers, int32; empty if there is no array."""
+    if isinstance(arrays, Rows):
+        return arrays.joined()
     return np.concatenate([np.empty(0, np.int32), *arrays], dtype=np.int32, casting="same_kind")

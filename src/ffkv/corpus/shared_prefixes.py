@@ -6,7 +6,6 @@ So the lengths of the common beginnings of neighbours tell every shared prefix.
 
 import functools
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -132,19 +131,24 @@ def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.nd
 
 
 def _sort(tokens: np.ndarray, offsets: np.ndarray) -> _Sorted:
-    big_endian = np.asarray(tokens).astype(">i4")  # its bytes sort as the numbers do
-    rows = [big_endian[start : end - 1].tobytes() for start, end in pairwise(offsets)]
+    """Sorts token by token, and only the sentences that are alike up to there: so that no copy of their ids is needed."""
+    start, length = offsets[:-1], np.diff(offsets) - 1
     # Of identical rows the first in the corpus is the last here: it is the one that is read.
-    order = np.array(sorted(range(len(rows) - 1, -1, -1), key=rows.__getitem__), np.int64)
-    start, length = offsets[:-1][order], np.diff(offsets)[order] - 1
+    order = np.arange(len(start))[::-1].copy()
     common = np.full(len(order), -1, np.int64)
-    pairs, position = np.arange(1, len(order)), 0
-    while len(pairs):
-        common[pairs] = position
-        inside = pairs[np.minimum(length[pairs - 1], length[pairs]) > position]
-        pairs = inside[tokens[start[inside - 1] + position] == tokens[start[inside] + position]]
-        position += 1
-    return _Sorted(order, start, length, common)
+    places, group, position = np.arange(len(order)), np.zeros(len(order), np.int64), 0
+    while len(places):
+        sentence = order[places]
+        token = np.where(length[sentence] > position, tokens[start[sentence] + position], -1)  # -1: it ends here
+        by = np.lexsort((token, group))
+        order[places], token = sentence[by], token[by]
+        neighbours = group[1:] == group[:-1]
+        alike = neighbours & (token[1:] == token[:-1]) & (token[1:] >= 0)
+        common[places[1:][neighbours & ~alike]] = position
+        group = np.cumsum(np.concatenate([[True], ~alike]))
+        tied = np.concatenate([alike, [False]]) | np.concatenate([[False], alike])
+        places, group, position = places[tied], group[tied], position + 1
+    return _Sorted(order, start[order], length[order], common)
 
 
 class _OneLength(NamedTuple):

@@ -7,6 +7,7 @@ import glob
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from ffkv.corpus.detokenize import detokenize
 from ffkv.corpus.document import Document
 from ffkv.corpus.hub_rows import read_rows
 from ffkv.corpus.text_files import texts
+from ffkv.corpus.where import LeftOut, is_wanted, missing_columns, no_column
 from ffkv.errors import UserError
 from ffkv.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources
@@ -27,7 +29,11 @@ FORMATS |= {"csv": "csv", "parquet": "parquet"}
 
 
 def read_documents(
-    corpus: Corpus, split: str, render: Render | None = None, commit: Commit | None = None
+    corpus: Corpus,
+    split: str,
+    render: Render | None = None,
+    commit: Commit | None = None,
+    counts: Counter[str] | None = None,
 ) -> Iterator[Document]:
     """Reads the documents of a split, "train" or "validation", in the order of their source.
 
@@ -36,11 +42,12 @@ def read_documents(
         split: "train" or "validation".
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
         commit: the commit of a data set of the hub to read; None for the one that the hub names now.
+        counts: gets the number of `left_out_documents`: rows that were read and that `corpus.where` leaves out.
     Raises:
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
     sources, _ = corpus_sources(corpus, split)
-    selected = select_split(_read_sources(corpus, sources, render, commit), corpus, split)
+    selected = select_split(_read_sources(corpus, sources, render, commit, counts), corpus, split)
     if not corpus.detokenize:
         return selected
     return (document._replace(text=detokenize(document.text)) for document in selected)
@@ -72,23 +79,27 @@ def is_held_out(text: str, share: float) -> bool:
 
 
 def _read_sources(
-    corpus: Corpus, sources: list[str], render: Render | None, commit: Commit | None
+    corpus: Corpus, sources: list[str], render: Render | None, commit: Commit | None, counts: Counter[str] | None
 ) -> Iterator[Document]:
+    counts = Counter() if counts is None else counts
     if corpus.dataset == EMBEDDED:
         from ffkv.corpus.python_docs import documents
 
         return documents()
     if corpus.dataset == "files":
-        return _read_files(corpus, sources, render)
-    return _read_hub(corpus, sources[0], render, commit)
+        return _read_files(corpus, sources, render, counts)
+    return _read_hub(corpus, sources[0], render, commit, counts)
 
 
-def _read_files(corpus: Corpus, patterns: list[str], render: Render | None) -> Iterator[Document]:
+def _read_files(corpus: Corpus, patterns: list[str], render: Render | None, counts: Counter[str]) -> Iterator[Document]:
+    keep = corpus.white_space == "keep"
     for path in find_files(patterns):
-        kind = _format(path)
-        keep = corpus.white_space == "keep"
-        for index, text in enumerate(texts(path, kind, corpus.text_field, corpus.txt_document, keep, render)):
-            yield Document(f"{path}:{index}", text or "")
+        found = texts(path, _format(path), corpus.text_field, corpus.txt_document, keep, render, corpus.where)
+        for index, text in enumerate(found):
+            if isinstance(text, LeftOut):
+                counts["left_out_documents"] += 1
+            else:
+                yield Document(f"{path}:{index}", text or "")
 
 
 def find_files(patterns: list[str]) -> list[str]:
@@ -173,7 +184,9 @@ def _format(path: str) -> str:
     return FORMATS[ending.removeprefix(".")]
 
 
-def _read_hub(corpus: Corpus, split: str, render: Render | None, commit: Commit | None) -> Iterator[Document]:
+def _read_hub(
+    corpus: Corpus, split: str, render: Render | None, commit: Commit | None, counts: Counter[str]
+) -> Iterator[Document]:
     commit = check_commit(commit, corpus) if commit else resolve_dataset(corpus)
     source, field = f"{corpus.dataset}:{split}", corpus.text_field
     for index, row in enumerate(read_rows(commit, corpus.config, split, corpus.limit)):
@@ -181,5 +194,10 @@ def _read_hub(corpus: Corpus, split: str, render: Render | None, commit: Commit 
             raise UserError(
                 f"{source} has no field {field!r}; it has {', '.join(map(repr, row))}. Set corpus.text_field."
             )
-        text = row_text(row.get(field), field, f"{source}, row {index}", render)
-        yield Document(f"{source}:{index}", text or "")
+        if lacking := missing_columns(row, corpus.where):
+            raise no_column(source, lacking, row)
+        if is_wanted(row, corpus.where, f"{source}, row {index}"):
+            text = row_text(row.get(field), field, f"{source}, row {index}", render)
+            yield Document(f"{source}:{index}", text or "")
+        else:
+            counts["left_out_documents"] += 1

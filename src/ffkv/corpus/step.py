@@ -1,5 +1,6 @@
 """The step of the room `corpus`: encode a split."""
 
+from collections import Counter
 from pathlib import Path
 
 from ffkv.corpus.beginning import configured_bos, longest_sentence
@@ -53,12 +54,13 @@ def encode_corpus(
         )
     if settings.dataset not in (EMBEDDED, "files"):
         commit = check_commit(commit, settings) if commit else resolve_dataset(settings)
+    left_out: Counter[str] = Counter()
     with (
         unchanged(source_files(settings, split)),
         progress(settings.limit or None, "documents", split) as bar,
     ):
         encoded = encode(
-            read_documents(settings, split, render, commit),
+            read_documents(settings, split, render, commit, left_out),
             tokenizer,
             longest_sentence(anatomy.context, settings.context, beginning),
             settings,
@@ -66,6 +68,7 @@ def encode_corpus(
             processes,
             bar,
         )
+    encoded.counts.update(left_out)
     if len(encoded.ids) < 2:
         raise UserError(
             f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "

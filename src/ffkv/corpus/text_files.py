@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from ffkv.corpus.chat import Render, row_text
+from ffkv.corpus.where import LEFT_OUT, NOWHERE, LeftOut, Where, is_wanted, missing_columns, no_column, unseen_columns
 from ffkv.errors import UserError
 from ffkv.settings.messages import shown
 
@@ -41,8 +42,14 @@ FOREIGN = {
 
 
 def texts(
-    path: str, kind: str, field: str, unit: str, keep: bool = False, render: Render | None = None
-) -> Iterator[str | None]:
+    path: str,
+    kind: str,
+    field: str,
+    unit: str,
+    keep: bool = False,
+    render: Render | None = None,
+    where: Where = NOWHERE,
+) -> Iterator[str | LeftOut | None]:
     """Reads the texts of a file, in their order; None for a row without a text.
 
     Args:
@@ -52,8 +59,9 @@ def texts(
         unit: the unit that is one text in a file of the kind "text": "line", "paragraph" or "file".
         keep: whether line breaks within such a unit stay as they are. Otherwise each one becomes a line feed.
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
+        where: which rows are wanted, see `ffkv.corpus.where`. Each other one is told as `LEFT_OUT`.
     Raises:
-        UserError: the file cannot be read, is damaged or is of another kind; or the field does not exist or does not
+        UserError: the file cannot be read, is damaged or is of another kind; or a field does not exist or does not
             contain text or, if asked for, chats that can be rendered.
     """
     if render is not None and kind not in ("json", "parquet"):
@@ -61,12 +69,14 @@ def texts(
             f"{path}: corpus.chat_template is true, and only rows of jsonl and parquet files and of hub data sets contain"
             " chats."
         )
+    if where and kind == "text":
+        raise UserError(f"{path}: corpus.where chooses rows by their columns, and a txt file has none.")
     try:
         with _open(path) as file:
             if kind == "parquet":
-                yield from _parquet(path, file, field, render)
+                yield from _parquet(path, file, field, render, where)
             elif kind == "json":
-                yield from _json(path, _checked(path, file), field, render)
+                yield from _json(path, _checked(path, file), field, render, where)
             else:
                 plain = _checked(path, file)
                 # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
@@ -74,7 +84,7 @@ def texts(
                     plain.read(len(BOM_UTF8))
                 newline = "" if kind == "csv" or keep else None
                 stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
-                yield from _csv(path, stream, field) if kind == "csv" else _plain(path, stream, unit)
+                yield from _csv(path, stream, field, where) if kind == "csv" else _plain(path, stream, unit)
     except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz or .zst
         raise _unreadable(path, getattr(error, "strerror", None) or error) from error
 
@@ -152,7 +162,7 @@ def _without_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def _csv(path: str, stream: TextIO, field: str) -> Iterator[str]:
+def _csv(path: str, stream: TextIO, field: str, where: Where) -> Iterator[str | LeftOut]:
     csv.field_size_limit(MAX_CHARACTERS)
     reader = csv.reader(_lines(path, stream), strict=True)
     header, start = None, 1
@@ -168,10 +178,16 @@ def _csv(path: str, stream: TextIO, field: str) -> Iterator[str]:
             continue
         if header is None:
             header, column = row, _column(path, field, row)
+            if lacking := missing_columns(columns := dict.fromkeys(row, ""), where):
+                raise no_column(path, lacking, columns)
+            for name in where:
+                _column(path, name, row)
         elif len(row) != len(header):
             raise _unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
-        else:
+        elif is_wanted(dict(zip(header, row, strict=True)), where, f"{path}, line {start:,}"):
             yield row[column]
+        else:
+            yield LEFT_OUT
 
 
 def _column(path: str, field: str, names: list[str]) -> int:
@@ -183,16 +199,22 @@ def _column(path: str, field: str, names: list[str]) -> int:
     return names.index(field)
 
 
-def _json(path: str, file: BinaryIO, field: str, render: Render | None) -> Iterator[str | None]:
-    names: list[str] | None = None
-    has_field = False
-    for place, row in _json_rows(path, file, numbers=render is not None):
+def _json(path: str, file: BinaryIO, field: str, render: Render | None, where: Where) -> Iterator[str | LeftOut | None]:
+    first: dict[str, Any] | None = None
+    has_field, lacking = False, set(where)
+    for place, row in _json_rows(path, file, numbers=render is not None or bool(where)):
         if not isinstance(row, dict):
             raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
-        names, has_field = names or list(row), has_field or field in row
-        yield row_text(row.get(field), field, f"{path}, {place}", render)
-    if names is not None and not has_field:
-        raise _no_field(path, field, names)
+        first, has_field = first or row, has_field or field in row
+        lacking = unseen_columns(row, lacking)
+        if is_wanted(row, where, f"{path}, {place}"):
+            yield row_text(row.get(field), field, f"{path}, {place}", render)
+        else:
+            yield LEFT_OUT
+    if first is not None and not has_field:
+        raise _no_field(path, field, list(first))
+    if first is not None and lacking:
+        raise no_column(path, lacking, first)
 
 
 def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
@@ -260,7 +282,7 @@ def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
         whole.write(piece)
 
 
-def _parquet(path: str, file: Any, field: str, render: Render | None) -> Iterator[str | None]:
+def _parquet(path: str, file: Any, field: str, render: Render | None, where: Where) -> Iterator[str | LeftOut | None]:
     import tempfile
 
     import pyarrow as pa
@@ -273,15 +295,30 @@ def _parquet(path: str, file: Any, field: str, render: Render | None) -> Iterato
         try:
             opened = parquet.ParquetFile(file, page_checksum_verification=True)
             _column(path, field, opened.schema_arrow.names)
+            columns = _parquet_columns(opened.schema_arrow)
+            if lacking := missing_columns(columns, where):
+                raise no_column(path, lacking, columns)
+            tested = [name if name in columns else name.partition(".")[0] for name in where]
+            for name in tested:
+                _column(path, name, opened.schema_arrow.names)
             number = 0
-            for batch in opened.iter_batches(256, columns=[field], use_threads=False):
+            for batch in opened.iter_batches(256, columns=[field, *where], use_threads=False):
                 # Of "a.b" pyarrow also reads the field b of a column a.
-                for value in batch.column(batch.schema.names.index(field)):
-                    yield row_text(value.as_py(), field, f"{path}, row {number:,}", render)
+                names = batch.schema.names
+                for index, value in enumerate(batch.column(names.index(field))):
+                    place = f"{path}, row {number:,}"
+                    row = {name: batch.column(names.index(name))[index].as_py() for name in tested}
+                    yield row_text(value.as_py(), field, place, render) if is_wanted(row, where, place) else LEFT_OUT
                     number += 1
         except UnicodeDecodeError as error:
-            raise _unreadable(
-                path, f"field {field!r} contains bytes that are not UTF-8 text, row {number:,}"
-            ) from error
+            fields = " or ".join(map(repr, dict.fromkeys([field, *where])))
+            raise _unreadable(path, f"field {fields} contains bytes that are not UTF-8 text, row {number:,}") from error
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # errors of damaged files
             raise _unreadable(path, error) from error
+
+
+def _parquet_columns(fields: Any) -> dict[str, Any]:
+    """The columns of a schema or of the type of a nested column: an empty text, or the columns inside."""
+    from pyarrow import types
+
+    return {field.name: _parquet_columns(field.type.fields) if types.is_struct(field.type) else "" for field in fields}

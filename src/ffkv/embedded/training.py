@@ -88,7 +88,7 @@ def _encode(documents: list[Document], tokenizer: PreTrainedTokenizerFast, max_t
         raise UserError(
             f"The {split} split of the embedded corpus has no sentences: raise corpus.limit or set it to 0."
         )
-    return encoded.ids
+    return list(encoded.ids)
 
 
 def make_model(settings: Embedded, vocabulary: int, seed: int) -> GPT2LMHeadModel:

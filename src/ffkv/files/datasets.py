@@ -252,9 +252,11 @@ def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any
         return [getattr(value, field) for field in described(value)]
     if isinstance(description, Dataset):
         return [value]
-    encoded = [text.encode("utf-8") for text in value]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    return [np.frombuffer(b"".join(encoded), np.uint8), offsets]
+    joined, offsets = bytearray(), np.zeros(len(value) + 1, np.int64)
+    for number, text in enumerate(value, 1):
+        joined += text.encode("utf-8")
+        offsets[number] = len(joined)
+    return [np.frombuffer(joined, np.uint8), offsets]
 
 
 def read(file: h5py.File, record: type, dimension: str = "", place: slice = slice(None), **others: Any) -> Any:

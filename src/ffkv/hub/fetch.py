@@ -212,6 +212,11 @@ def choose_tokenizer_files(names: list[str]) -> list[str]:
     return [name for name in names if SMALL.fullmatch(name)]
 
 
+def choose_files_of(gguf: str) -> Choose:
+    """Chooses what is read of a model's repository: a file in the GGUF form alone; if "", see `choose_model_files`."""
+    return (lambda names: [name for name in names if name == gguf]) if gguf else choose_model_files
+
+
 def choose_model_files(names: list[str]) -> list[str]:
     """What transformers reads of a model's repository: configs, tokenizer, code, and one form of the weights."""
     small = choose_tokenizer_files(names)

@@ -197,6 +197,7 @@ class Anatomy:
     adapter: str = ""
     adapter_revision: str = "main"
     adapter_commit: str = ""
+    gguf: str = ""
 
     @property
     def head_spec(self) -> HeadSpec:
@@ -221,6 +222,7 @@ class Anatomy:
             "model": self.checkpoint,
             **({"model_revision": self.revision, "model_commit": self.commit} if self.commit else {}),
             **({"adapter": self.adapter, "adapter_commit": self.adapter_commit} if self.adapter else {}),
+            **({"gguf": self.gguf} if self.gguf else {}),
             "model_hash": self.model_hash,
             "tokenizer_hash": self.tokenizer_hash,
             "dtype": self.dtype,

@@ -89,14 +89,14 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
     Raises:
         UserError: the checkpoint cannot be loaded, or the model cannot be read as memories; gives the reason.
     """
-    check_checkpoint(settings.checkpoint)
+    check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     state = state_of(settings, commit)
     with unchanged(files_in(settings.checkpoint)):
         placement = place(partial(load_form, settings, commit), "cpu", True, settings.max_memory)
         model = load_checkpoint(settings, commit, placement)
         check_finite(settings, model)
-        tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code)
+        tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code, settings.gguf)
     with _naming(settings.checkpoint, model):
         decomposition = prove_layers(model, *passages(model, tokenizer), settings.second_matrix)
     spec = decomposition.head_spec
@@ -108,6 +108,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         adapter=commit.adapter,
         adapter_revision=commit.adapter_revision,
         adapter_commit=commit.adapter_commit,
+        gguf=settings.gguf,
         dtype=str(model.dtype).removeprefix("torch."),
         trust_remote_code=settings.trust_remote_code,
         architecture=spec.architecture,
@@ -165,6 +166,7 @@ def describe(anatomy: Anatomy) -> str:
     lines = [
         f"{anatomy.checkpoint} ({anatomy.architecture}, {anatomy.parameters:,} parameters, {anatomy.dtype}, weights {anatomy.model_hash})",
         *([f"  {anatomy.source}"] if anatomy.commit else []),
+        *([f"  file {anatomy.gguf}"] if anatomy.gguf else []),
         f"  {len(anatomy.layers)} feed-forward layers, d = {anatomy.width}, {anatomy.layer_offset[-1]:,} memories, activation {anatomy.activation}",
         f"  vocabulary {anatomy.vocabulary:,}, context {anatomy.context:,}",
     ]

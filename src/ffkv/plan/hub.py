@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ffkv.corpus.hub_rows import describe_split
 from ffkv.hub.commit import Commit, read_commit, resolve_dataset, resolve_model
-from ffkv.hub.fetch import choose_model_files, measure_missing
+from ffkv.hub.fetch import choose_files_of, choose_model_files, measure_missing
 from ffkv.plan.jobs import Job
 from ffkv.settings import Settings, corpus_sources
 from ffkv.terminal import in_bytes
@@ -71,8 +71,9 @@ def find_downloads(settings: Settings, commits: dict[str, Commit], written: dict
     """
     found = []
     if model := commits.get("model"):
-        for commit in (model, model.of_adapter) if model.adapter_commit else (model,):
-            found.append(_measure(commit, measure_missing(commit, choose_model_files)))
+        found.append(_measure(model, measure_missing(model, choose_files_of(settings.model.gguf))))
+        if model.adapter_commit:
+            found.append(_measure(model.of_adapter, measure_missing(model.of_adapter, choose_model_files)))
     if (dataset := commits.get("dataset")) and len(written) < 2:
         corpus, streamed = settings.corpus, settings.corpus.limit > 0
         sources = {} if streamed else {corpus_sources(corpus, split)[0][0] for split in ("train", "validation")}

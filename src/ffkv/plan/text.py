@@ -73,7 +73,8 @@ def measure_text(
         texts = (one.text for one in islice(learnt, TOKENIZER_DOCUMENTS))
         tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
-        tokenizer = load_tokenizer(settings.model.checkpoint, commits.get("model"), settings.model.trust_remote_code)
+        named = settings.model
+        tokenizer = load_tokenizer(named.checkpoint, commits.get("model"), named.trust_remote_code, named.gguf)
     render = chat_renderer(tokenizer, corpus)
     beginning = find_chat_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict()), render)
     longest = longest_sentence(context_of(model, tokenizer), corpus.context, beginning)
@@ -98,7 +99,9 @@ def measure_text(
         if name in tokens:
             splits[name] = split.times(tokens[name] / split.tokens, "given tokens")
         elif size:
-            splits[name] = split.times(size / split.text_bytes, "the size that the hub tells")
+            splits[name] = split.times(
+                size / split.text_bytes, "the size that the hub tells" + ", without corpus.where" * bool(corpus.where)
+            )
         elif hub:
             raise UserError(
                 f"The hub does not tell the size of {corpus.dataset}. Pass --train-tokens and --validation-tokens."

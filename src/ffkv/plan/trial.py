@@ -135,7 +135,7 @@ def _small_settings(
             "kept_prefixes": 2,
         },
         "report": {"cards": min(CARDS, settings.report.cards)},
-        "corpus": {"dataset": EMBEDDED, "limit": DOCUMENTS, "validation": [], "validation_share": 0.5},
+        "corpus": {"dataset": EMBEDDED, "where": {}, "limit": DOCUMENTS, "validation": [], "validation_share": 0.5},
         "embedded": {"layers": 1, "steps": min(STEPS, settings.embedded.steps)},
     }
     if settings.model.checkpoint != EMBEDDED or trained:
@@ -143,9 +143,10 @@ def _small_settings(
         paths = {split: [str(folder / f"{split}.txt")] for split in splits}
         for start, path in enumerate(paths.values()):
             Path(path[0]).write_text("\n".join(lines[start::2]), errors="replace")
-        changes["corpus"] = {"dataset": "files", "limit": 0, "splitter": "line", "txt_document": "line", **paths}
+        plain = {"where": {}, "chat_template": False, "splitter": "line", "txt_document": "line"}  # of text files
+        changes["corpus"] = {"dataset": "files", "limit": 0, **plain, **paths}
         changes["model"] = {"checkpoint": str(folder / "checkpoint"), "revision": "main", "dtype": shape.dtype}
-        changes["model"] |= {"adapter": "", "adapter_revision": "main", "max_memory": {}}
+        changes["model"] |= {"adapter": "", "adapter_revision": "main", "gguf": "", "max_memory": {}}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_shards": 1, "layer_groups": 2})
 

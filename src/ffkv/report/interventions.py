@@ -7,6 +7,7 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend
 from ffkv.report.figure import Caption, Figure
+from ffkv.report.text import MINUS
 from ffkv.report.wording import INTERVALS, course, rows
 from ffkv.results.run import Run
 from ffkv.results.text import number
@@ -68,7 +69,7 @@ def caption(run: Run) -> Caption:
 
 def nats(effect: float) -> str:
     """A change of a log-probability, in words."""
-    return f"{number(effect)} nats"
+    return f"{number(effect)} nats".replace("-", MINUS)
 
 
 FIGURE = Figure((BY_LAYER,), draw, caption, lambda run: intervenes(run.settings))

@@ -4,6 +4,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import ScalarFormatter
 
 from ffkv.report.drawing import LINES, MARKERS, canvas, colours, legend, share_axis
 from ffkv.report.figure import Caption, Figure
@@ -36,6 +37,7 @@ def draw(run: Run, paper: Any) -> Drawing:
 def _finish(axes: Axes, title: str) -> None:
     axes.set_title(title)
     axes.set_xscale("symlog", linthresh=1)
+    axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.set_xlabel("memories kept")
 
 

@@ -1,5 +1,6 @@
 """The main numbers of a run in plain sentences."""
 
+from ffkv.report.interventions import nats
 from ffkv.report.text import change
 from ffkv.report.wording import course, rows, weighted_mean
 from ffkv.results.run import Run
@@ -79,6 +80,6 @@ def _intervention(run: Run) -> str:
     effect, control = (weighted_mean(table, "mean", "memories") for table in (own, others))
     return (
         "When a memory is removed from its trigger examples, the log-probabilities of its value's top tokens change by "
-        f"{number(effect)} nats on average (vectors of equal length along other memories: {number(control)}). The effect is "
+        f"{nats(effect)} on average (vectors of equal length along other memories: {nats(control)}). The effect is "
         f"the memory's own in {number(own['significant'].sum())} of {number(own['memories'].sum())} memories."
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ffkv.settings.messages import shown
-from ffkv.settings.section import Globs, Memory, Pattern, Section, Whole
+from ffkv.settings.section import GgufFile, Globs, Memory, Pattern, Section, Where, Whole
 
 EMBEDDED = "embedded"
 
@@ -26,6 +26,10 @@ class Model(Section):
     """A PEFT adapter, such as a LoRA, that is merged into the model: a local folder or a hub id. Empty means none."""
     adapter_revision: str = Field("main", min_length=1)
     """Branch, tag or commit of the adapter's hub repository."""
+    gguf: GgufFile = ""
+    """The file of the folder or repository `checkpoint` that holds the model in the GGUF form, such as
+    `tiny.Q8_0.gguf`. Its weights are unpacked. The tokenizer is read from it, too. Empty: the checkpoint is one of
+    transformers or fairseq."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     """Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, the report shows
     how it changes the trigger examples."""
@@ -96,6 +100,10 @@ class Corpus(Section):
     decides for each document."""
     text_field: str = Field("text", min_length=1)
     """Name of the field or column that contains the text."""
+    where: Where = Field({})
+    """Which rows of the source are documents: columns, each with its wanted value or a list of them, such as
+    `{language: en}` or `{meta.pile_set_name: [Github, ArXiv]}`. A dot leads to a column inside another. A row must have a
+    wanted value in each of these columns. `limit` counts the documents that are left. Empty: all rows."""
     chat_template: bool = False
     """The field `text_field` (often called `messages`) contains chats: lists of messages with `role` and `content`. The
     chat template of the tokenizer makes a text of each. It needs `white_space: keep`."""
@@ -150,6 +158,8 @@ class Corpus(Section):
             )
         if self.chat_template and self.dataset == EMBEDDED:
             problems.append("corpus.chat_template is true, but corpus.dataset is 'embedded', which contains no chats")
+        if self.where and self.dataset == EMBEDDED:
+            problems.append("corpus.where is set, but corpus.dataset is 'embedded', which has no columns")
         if self.dataset not in (EMBEDDED, "files"):
             problems += [
                 f"corpus.{name} is {shown(splits)}: a hub data set takes one split name"

@@ -83,7 +83,8 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 
 def _allowed(field: FieldInfo) -> str:
     if get_origin(field.annotation) is dict:
-        return "a mapping of devices to sizes"
+        inside = get_args(field.annotation)[1]
+        return "a mapping of devices to sizes" if inside is str else "a mapping of columns to values"
     if choices := get_args(field.annotation):
         if get_origin(field.annotation) is not list:
             return ", ".join(f"`{choice}`" for choice in choices)

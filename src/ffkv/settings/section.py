@@ -50,6 +50,50 @@ def _memory(given: Any) -> Any:
 
 
 Memory = Annotated[dict[str, str], BeforeValidator(_memory, json_schema_input_type=dict[str, str | int])]
+
+
+def _gguf(name: str) -> str:
+    if name and (not name.lower().endswith(".gguf") or "/" in name):
+        raise ValueError("must be the name of a file in model.checkpoint, ending in .gguf, without its folder")
+    return name
+
+
+GgufFile = Annotated[str, AfterValidator(_gguf)]
+Scalar = str | bool | int | float
+
+
+def _where(given: Any) -> Any:
+    """YAML makes numbers and truth values of some texts."""
+    if not isinstance(given, dict):
+        raise ValueError("must be a mapping of columns to values such as {language: en} or {language: [en, de]}")
+    return {
+        _column(name): _values(name, value if isinstance(value, list) else [value]) for name, value in given.items()
+    }
+
+
+def _column(name: Any) -> str:
+    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        raise ValueError(f"must name columns by text without '=' and NUL; {str(name)[:50]!r} is none")
+    return name
+
+
+def _values(name: str, given: list[Any]) -> list[str]:
+    if not given:
+        raise ValueError(f"must name one value or more of the column {name[:50]!r}")
+    if any(not isinstance(value, Scalar) or "\0" in str(value) for value in given):
+        raise ValueError(f"must give the column {name[:50]!r} a text, a number, true or false, or a list of them")
+    if len({isinstance(value, bool) for value in given}) > 1:
+        raise ValueError(
+            f"must give the column {name[:50]!r} values of one kind; YAML reads no, off, yes and on as truth values, unless they"
+            " are in quotes"
+        )
+    return [str(value).lower() if isinstance(value, bool) else str(value) for value in given]
+
+
+Where = Annotated[
+    dict[str, list[str]],
+    BeforeValidator(_where, json_schema_input_type=dict[str, Scalar | list[Scalar]]),
+]
 SectionType = TypeVar("SectionType", bound="Section")
 
 

@@ -1,16 +1,18 @@
 """The forms in which weights are published: plain, quantised, as an adapter, as GGUF. What can be read of them, and how."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.errors import UserError
 from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit
 from ffkv.hub.fetch import local_model
 from ffkv.hub.messages import words
+from ffkv.settings.messages import shown
 
 # Methods whose weights transformers turns back into plain ones by itself, and what tells it to.
 UNPACKED = {"mxfp4": "Mxfp4Config", "fp8": "FineGrainedFP8Config", "mxfp8": "FineGrainedFP8Config"}
@@ -62,16 +64,61 @@ def refuse_other_forms(checkpoint: str, folder: Path, names: list[str] | None = 
             f"{checkpoint} is a PEFT adapter{f' of {base}' if base else ''}, not a whole model. Set model.checkpoint to"
             f" {base or 'the model that it adapts'} and model.adapter to {checkpoint}."
         )
-    if packed := [name for name in names if name.lower().endswith(".gguf")]:
+    if packed := _gguf_files(names):
         raise UserError(
-            f"{checkpoint} holds a model in the GGUF form ({packed[0]}), whose weights are quantised. Use the model that it"
-            " was made from, as safetensors."
+            f"{checkpoint} holds a model in the GGUF form ({shown(packed)[1:-1]}). Set model.gguf to the file that is to be"
+            " read, or use the model that it was made from, as safetensors."
         )
     if on_hub:
         raise UserError(
             f"{checkpoint} is no checkpoint: its repository has no config.json. It has {', '.join(names[:10]) or 'no files'}"
             f"{f' and {len(names) - 10} more' if len(names) > 10 else ''}."
         )
+
+
+def check_gguf(checkpoint: str, name: str, names: list[str]) -> None:
+    """Refuses a file in the GGUF form that does not exist, or is only a part of a model.
+
+    Args:
+        checkpoint: as in the settings.
+        name: the setting `model.gguf`.
+        names: names of the files that the folder or repository has.
+    Raises:
+        UserError: see above; names the files that there are.
+    """
+    if name not in names:
+        there = shown(_gguf_files(names))[1:-1] or "none"
+        raise UserError(f"{checkpoint} has no file {name}. Its files in the GGUF form: {there}. Set model.gguf.")
+    if re.search(r"-\d{5}-of-\d{5}\.gguf$", name.lower()) and "-00001-of-00001." not in name:
+        raise UserError(
+            f"{checkpoint}: {name} is one of several parts of a model, which transformers does not read. Put them together"
+            " with `llama-gguf-split --merge`, or use the model that it was made from."
+        )
+
+
+def forget_packing(model: PreTrainedModel) -> None:
+    """Takes from a model the notes that its weights were packed in a file in the GGUF form. They are plain ones now."""
+    for holder, names in ((model.config, ("quantization_config",)), (model, ("hf_quantizer", "quantization_method"))):
+        for name in names:
+            if name in vars(holder):
+                delattr(holder, name)
+
+
+def keep_own_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Takes from a tokenizer of a file in the GGUF form the tokens that the file does not have.
+
+    transformers gives each byte-level one the token `<|endoftext|>` of GPT-2. Where the model has none, as in Llama-3, its
+    id is larger than all ids of the model.
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    own = len(state["model"]["vocab"])
+    if any(token["id"] >= own for token in state["added_tokens"]):
+        state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < own]
+        tokenizer._tokenizer = type(tokenizer.backend_tokenizer).from_str(json.dumps(state))
+
+
+def _gguf_files(names: list[str]) -> list[str]:
+    return sorted(name for name in names if name.lower().endswith(".gguf"))
 
 
 def merge_adapter(model: PreTrainedModel, commit: Commit) -> PreTrainedModel:

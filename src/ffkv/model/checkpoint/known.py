@@ -18,7 +18,7 @@ from ffkv.files.atomic import atomic
 from ffkv.files.provenance import versions
 from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit
-from ffkv.hub.fetch import local_model
+from ffkv.hub.fetch import choose_files_of, local_model
 from ffkv.model.checkpoint.fingerprint import weights_hash
 from ffkv.settings import Model
 
@@ -36,7 +36,8 @@ def state_of(settings: Model, commit: Commit) -> str:
         settings: of the checkpoint.
         commit: the commit of a checkpoint on the hub.
     """
-    folders = [Path(local_model(one)) for one in (commit, commit.of_adapter) if one.repository]
+    folders = [Path(local_model(commit, choose_files_of(settings.gguf)))]
+    folders += [Path(local_model(commit.of_adapter))] if commit.adapter else []
     try:
         entries = {str(path): path.stat() for folder in folders for path in files_in(folder)}
     except OSError:  # loading says why
@@ -47,7 +48,7 @@ def state_of(settings: Model, commit: Commit) -> str:
         name: (entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino, entry.st_dev)
         for name, entry in entries.items()
     }
-    chosen = settings.model_dump(include={"dtype", "trust_remote_code"})
+    chosen = settings.model_dump(include={"dtype", "gguf", "trust_remote_code"})
     what = [[str(folder.resolve()) for folder in folders], files, chosen, versions()]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 

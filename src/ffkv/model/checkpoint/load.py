@@ -55,7 +55,7 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
             device.
     """
     anatomy = read_anatomy(model_folder)
-    names = ("checkpoint", "revision", "adapter", "adapter_revision", "dtype", "trust_remote_code")
+    names = ("checkpoint", "revision", "adapter", "adapter_revision", "gguf", "dtype", "trust_remote_code")
     settings, commit = Model.model_validate({name: getattr(anatomy, name) for name in names}), anatomy.source
     placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
     state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize

@@ -12,11 +12,25 @@ from ffkv.fairseq import checkpoint as fairseq
 from ffkv.files.checksums import verify_sum
 from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit, check_commit, may_be_on_hub, resolve_model
-from ffkv.hub.fetch import cached_names, choose_config_files, choose_tokenizer_files, local_model, tell_damage
+from ffkv.hub.fetch import (
+    cached_names,
+    choose_config_files,
+    choose_files_of,
+    choose_tokenizer_files,
+    local_model,
+    tell_damage,
+)
 from ffkv.hub.messages import explain
 from ffkv.model.checkpoint.code import build_empty
 from ffkv.model.checkpoint.fingerprint import not_finite
-from ffkv.model.checkpoint.forms import merge_adapter, refuse_other_forms, unpacking
+from ffkv.model.checkpoint.forms import (
+    check_gguf,
+    forget_packing,
+    keep_own_tokens,
+    merge_adapter,
+    refuse_other_forms,
+    unpacking,
+)
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
 from ffkv.model.experts.record import layout_of
 from ffkv.model.placement.spread import ON_CPU, Placement, arguments_of, dispatch, keep_blocks_whole
@@ -37,10 +51,10 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     Raises:
         UserError: there is no such checkpoint, it is no causal language model, or weights are missing or packed.
     """
-    check_checkpoint(settings.checkpoint)
+    check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
-    if fairseq.is_fairseq(settings.checkpoint):
+    if not settings.gguf and fairseq.is_fairseq(settings.checkpoint):
         model = dispatch(fairseq.load_model(settings), placement)
     else:
         model = _from_transformers(settings, commit, placement)
@@ -71,7 +85,7 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     packed = _refuse_unreadable(settings, commit)
-    source = local_model(commit)
+    source = local_model(commit, choose_files_of(settings.gguf))
     loaded: Any  # a tuple, which the library's types do not say
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -90,6 +104,8 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
             f"The checkpoint {settings.checkpoint} cannot be loaded as a causal language model: {_reason(error, commit)}"
         ) from error
     model, info = loaded
+    if settings.gguf:
+        forget_packing(model)
     for config in (model.config, model.config.get_text_config(decoder=True)):
         config.output_attentions = False  # nobody reads them, and some attention codes refuse to be saved with them
     _check_weights(settings, model, info)
@@ -125,7 +141,8 @@ def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]
 
 def _where(settings: Model, commit: Commit) -> dict[str, Any]:
     """How `transformers` is told which commit of the checkpoint, and of its code, it reads."""
-    return {"revision": commit.read_at, **_trust(commit, settings.trust_remote_code)}
+    file = {"gguf_file": settings.gguf} if settings.gguf else {}
+    return {"revision": commit.read_at, **file, **_trust(commit, settings.trust_remote_code)}
 
 
 def _trust(commit: Commit, trust_remote_code: bool) -> dict[str, Any]:
@@ -144,15 +161,15 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
     Raises:
         UserError: there is no such checkpoint, it cannot be reached, or it is no causal language model.
     """
-    check_checkpoint(settings.checkpoint)
-    if fairseq.is_fairseq(settings.checkpoint):
+    check_checkpoint(settings.checkpoint, settings.gguf)
+    if not settings.gguf and fairseq.is_fairseq(settings.checkpoint):
         return fairseq.load_model(settings, with_weights=False)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     from transformers import AutoConfig, logging
 
     logging.set_verbosity_error()
     _refuse_unreadable(settings, commit)
-    source = local_model(commit, choose_config_files)
+    source = local_model(commit, choose_files_of(settings.gguf) if settings.gguf else choose_config_files)
     try:
         config = AutoConfig.from_pretrained(source, **_where(settings, commit))
         text = config.get_text_config(decoder=True)
@@ -181,8 +198,14 @@ def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
 
 def _refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:
     """Refuses what ffkv cannot read before any weight is fetched. Returns how quantised weights are unpacked."""
+    from transformers import GgufConfig
+
     folder = Path(local_model(commit, choose_config_files))
-    refuse_other_forms(settings.checkpoint, folder, cached_names(commit))
+    names = cached_names(commit)
+    if settings.gguf:
+        check_gguf(settings.checkpoint, settings.gguf, _names_in(folder) if names is None else names)
+        return {"quantization_config": GgufConfig(dequantize=True)}
+    refuse_other_forms(settings.checkpoint, folder, names)
     _refuse_absurd(settings, commit)
     return unpacking(_config_of(settings, commit), settings.checkpoint)
 
@@ -211,9 +234,16 @@ def _config_of(settings: Model, commit: Commit) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def check_checkpoint(checkpoint: str) -> None:
+def _names_in(folder: Path) -> list[str]:
+    return [file.name for file in files_in(folder)]
+
+
+def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
     """Refuses a name that is neither a local folder nor a possible hub id, before the hub is asked.
 
+    Args:
+        checkpoint: the name.
+        gguf: the setting `model.gguf`.
     Raises:
         UserError: it is neither; says which of the two the name looks like.
     """
@@ -231,7 +261,9 @@ def check_checkpoint(checkpoint: str) -> None:
         raise UserError(
             "The embedded model is not trained yet. Run snakemake or `ffkv train`, then name the checkpoint folder that it wrote."
         )
-    if path.is_dir():
+    if path.is_dir() and gguf:
+        check_gguf(checkpoint, gguf, _names_in(path))
+    elif path.is_dir():
         refuse_other_forms(checkpoint, path)
         if not (path / "config.json").is_file() and not fairseq.is_fairseq(path):
             raise UserError(
@@ -245,7 +277,7 @@ def check_checkpoint(checkpoint: str) -> None:
 
 
 def load_tokenizer(
-    source: Path | str, commit: Commit | None = None, trust_remote_code: bool = False
+    source: Path | str, commit: Commit | None = None, trust_remote_code: bool = False, gguf: str = ""
 ) -> PreTrainedTokenizerFast:
     """Loads the tokenizer of a checkpoint or of the model step's folder.
 
@@ -253,18 +285,19 @@ def load_tokenizer(
         source: checkpoint or folder.
         commit: the commit of a checkpoint on the hub that is read.
         trust_remote_code: run the Python code that the checkpoint brings.
+        gguf: the setting `model.gguf`: the file that the tokenizer is read from.
     Raises:
         UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
     """
-    if fairseq.is_fairseq(source):
+    if not gguf and fairseq.is_fairseq(source):
         return fairseq.load_tokenizer(source)
     verify_sum(Path(source))
     from transformers import AutoTokenizer, logging
 
     logging.set_verbosity_error()
     commit = commit or Commit("model", str(source), "main")
-    trusted = _trust(commit, trust_remote_code)
-    folder = local_model(commit, choose_tokenizer_files)
+    trusted = _trust(commit, trust_remote_code) | ({"gguf_file": gguf} if gguf else {})
+    folder = local_model(commit, choose_files_of(gguf) if gguf else choose_tokenizer_files)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, revision=commit.read_at, **trusted)
     except Exception as error:  # as above
@@ -273,6 +306,8 @@ def load_tokenizer(
         raise UserError(
             f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
         )
+    if gguf:
+        keep_own_tokens(tokenizer)
     _try_out(source, tokenizer)
     return tokenizer
 

@@ -30,6 +30,7 @@ rule model:
             "model/revision",
             "model/adapter",
             "model/adapter_revision",
+            "model/gguf",
             "model/dtype",
             "model/second_matrix",
             "model/trust_remote_code",

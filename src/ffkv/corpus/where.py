@@ -1,0 +1,110 @@
+"""Which rows of a source are documents, by the values of their columns: the setting `corpus.where`."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from ffkv.errors import UserError
+from ffkv.settings.messages import shown
+
+Where = Mapping[str, Sequence[str]]  # name of a column: the values that rows may have there
+NOWHERE: Where = {}
+PLAIN = (str, bool, int, float, decimal.Decimal, datetime.date, datetime.time)
+
+
+class LeftOut(Enum):
+    """Stands for the text of a row that `corpus.where` leaves out."""
+
+    LEFT_OUT = "left out"
+
+
+LEFT_OUT = LeftOut.LEFT_OUT
+
+
+class Absent(Enum):
+    """Stands for the value of a column that a row does not have."""
+
+    MISSING = "there is no such column"
+    UNKNOWN = "the column that it is inside has no value"
+
+
+def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
+    """Whether a row has one of the wanted values in each column. A row without a value there has none of them.
+
+    Args:
+        row: value of each column; those of a nested column are a mapping.
+        where: see `Where`. A dotted name is that of a column, or else of a column inside another.
+        place: file and row, for messages.
+    Raises:
+        UserError: a column contains something else than one text, number, date or truth value.
+    """
+    return all(_is_one_of(find_column(row, name), wanted, name, place) for name, wanted in where.items())
+
+
+def find_column(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a column, which may be inside another one; None if there is none, `Absent` if the row lacks the column."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if value is None:
+            return Absent.UNKNOWN
+        if not isinstance(value, Mapping) or part not in value:
+            return Absent.MISSING
+        value = value[part]
+    return value
+
+
+def missing_columns(row: Mapping[str, Any], where: Where) -> set[str]:
+    """The columns that there are not, as the row of a table tells, all of whose rows have the same columns."""
+    return {name for name in where if find_column(row, name) is Absent.MISSING}
+
+
+def unseen_columns(row: Mapping[str, Any], names: set[str]) -> set[str]:
+    """Those of some columns that a row does not have. Another row may have them."""
+    return {name for name in names if isinstance(find_column(row, name), Absent)}
+
+
+def no_column(source: str, names: set[str], row: Mapping[str, Any]) -> UserError:
+    """The error for columns that a source does not have. `row` tells those that it has."""
+    columns = shown([*_names(row)])[1:-1] or "none"
+    return UserError(f"{source} has no column {min(names)!r}; it has {columns}. Change corpus.where.")
+
+
+def _names(row: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in row.items():
+        if isinstance(value, Mapping) and value:
+            yield from _names(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}"
+
+
+def _is_one_of(value: Any, wanted: Sequence[str], name: str, place: str) -> bool:
+    if value is None or isinstance(value, Absent):
+        return False
+    if not isinstance(value, PLAIN):
+        inside = (
+            f" Name a column inside it: {shown([*_names({name: value})])[1:-1]}." if isinstance(value, dict) else ""
+        )
+        raise UserError(
+            f"{place}: column {name!r} contains {type(value).__name__}, and corpus.where compares one text, number, date or"
+            f" truth value.{inside}"
+        )
+    if isinstance(value, bool):
+        return str(value).lower() in (text.lower() for text in wanted)
+    if isinstance(value, int | float | decimal.Decimal):
+        return any(_is_number(text, value) for text in wanted)
+    return str(value) in wanted
+
+
+def _is_number(text: str, value: float | decimal.Decimal) -> bool:
+    """Whether a text says a number: exactly, or as its type rounds it."""
+    try:
+        exact = decimal.Decimal(text)
+        return bool(exact == value) or (isinstance(value, float) and float(text) == value)
+    except (decimal.InvalidOperation, ValueError):
+        return False

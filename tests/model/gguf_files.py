@@ -1,0 +1,93 @@
+"""Writes tiny Llamas as files in the GGUF form, as llama.cpp's converter does."""
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from ffkv.embedded.tokenizer import train_tokenizer
+
+LAYERS, WIDTH, MEMORIES, HEADS, KEY_HEADS, CONTEXT = 2, 64, 96, 4, 2, 64
+CONTROL, NORMAL = 3, 1  # kinds of tokens
+
+
+def tiny_llama(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """A random Llama with fewer heads of keys than of queries, and a byte-level tokenizer."""
+    tokenizer = train_tokenizer(["the cat and the hat. The cat sat on the mat"] * 3 + ["naïve café"], 300, CONTEXT)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=MEMORIES, num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5,
+        tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval(), tokenizer
+
+
+def write_gguf(
+    path: Path,
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    kind: str = "F32",
+    architecture: str = "llama",
+    tokenizer_kind: str = "gpt2",
+) -> None:
+    """Writes a model. kind: the type of its matrices, such as "Q8_0"; vectors are of float32."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(MEMORIES)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KEY_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(len(tokenizer))
+    stored = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    writer.add_tokenizer_model(tokenizer_kind)
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(stored["vocab"], key=stored["vocab"].get))
+    writer.add_token_types([CONTROL] + [NORMAL] * (len(tokenizer) - 1))
+    writer.add_token_merges([" ".join(merge) for merge in stored["merges"]])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, LAYERS)
+    for name, tensor in model.state_dict().items():
+        values, (stem, ending) = tensor.float().numpy(), name.rsplit(".", 1)
+        if "q_proj" in name or "k_proj" in name:
+            values = _rotate_pairs(values, HEADS if "q_proj" in name else KEY_HEADS)
+        _add(writer, f"{names.get_name(stem)}.{ending}", values, kind if values.ndim == 2 else "F32")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def unpacked(model: LlamaForCausalLM, kind: str) -> LlamaForCausalLM:
+    """The model whose matrices are what a file of this type stands for."""
+    quantisation = gguf.GGMLQuantizationType[kind]
+    found = LlamaForCausalLM(model.config).eval()
+    state = {}
+    for name, tensor in model.state_dict().items():
+        values = tensor.float().numpy()
+        packed = gguf.quants.quantize(values, quantisation) if values.ndim == 2 else None
+        state[name] = torch.from_numpy(values if packed is None else gguf.quants.dequantize(packed, quantisation))
+    found.load_state_dict(state)
+    return found
+
+
+def _rotate_pairs(weights: np.ndarray, heads: int) -> np.ndarray:
+    """llama.cpp has the two dimensions of a rotation side by side."""
+    return weights.reshape(heads, 2, len(weights) // heads // 2, -1).swapaxes(1, 2).reshape(weights.shape)
+
+
+def _add(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:
+    quantisation = gguf.GGMLQuantizationType[kind]
+    if kind == "Q8_1":  # nobody stores it: a type for sums inside llama.cpp, which no library unpacks
+        block, size = gguf.GGML_QUANT_SIZES[quantisation]
+        shape = (values.shape[0], values.shape[1] // block * size)
+        writer.add_tensor(name, np.zeros(shape, np.uint8), raw_dtype=quantisation)
+    else:
+        writer.add_tensor(name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation)

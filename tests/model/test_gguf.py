@@ -1,0 +1,134 @@
+"""Files in the GGUF form: the weights that they stand for, their tokenizer, and what is refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from model.gguf_files import tiny_llama, unpacked, write_gguf
+
+from ffkv.activations.step import find_triggers
+from ffkv.corpus.step import encode_corpus
+from ffkv.errors import UserError
+from ffkv.model.checkpoint.load import load
+from ffkv.model.checkpoint.read import load_checkpoint, load_form, load_tokenizer
+from ffkv.model.step import describe, prove
+from ffkv.settings import Corpus, Model, section
+
+IDS = torch.arange(1, 41)[None]
+TEXT = "The cat sat on naïve mats 12.\n  <|endoftext|>"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    """A folder with a Llama in several types, in the GGUF form; in `plain`, with safetensors."""
+    folder = tmp_path_factory.mktemp("gguf")
+    model, tokenizer = tiny_llama()
+    model.save_pretrained(folder / "plain")
+    tokenizer.save_pretrained(folder / "plain")
+    for kind in ("F32", "F16", "Q8_0", "Q4_0", "Q8_1"):
+        write_gguf(folder / f"tiny.{kind}.gguf", model, tokenizer, kind)
+    write_gguf(folder / "other.gguf", model, tokenizer, architecture="rwkv6")
+    write_gguf(folder / "words.gguf", model, tokenizer, tokenizer_kind="rwkv")
+    whole = (folder / "tiny.F32.gguf").read_bytes()
+    (folder / "cut.gguf").write_bytes(whole[: len(whole) // 2])
+    (folder / "page.gguf").write_bytes(b"<!DOCTYPE html>")
+    (folder / "part-00001-of-00002.gguf").write_bytes(whole)
+    return folder
+
+
+def settings(files, name: str, **more) -> Model:
+    return section(Model, checkpoint=str(files), gguf=name, **more)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0"])
+def test_the_weights_are_those_that_the_file_stands_for(files, kind):
+    plain = load_checkpoint(Model(checkpoint=str(files / "plain")))
+    found = load_checkpoint(settings(files, f"tiny.{kind}.gguf"))
+    wanted = unpacked(plain, kind)
+    state = wanted.state_dict()
+    assert found.state_dict().keys() == state.keys()
+    for name, tensor in found.state_dict().items():
+        torch.testing.assert_close(tensor, state[name], rtol=0, atol=0, msg=name)
+    logits = found(IDS).logits
+    torch.testing.assert_close(logits, wanted(IDS).logits, rtol=0, atol=0)
+    error = (logits - plain(IDS).logits).abs().max()
+    assert (error == 0) == (kind == "F32") and error < 0.3
+    form = load_form(settings(files, f"tiny.{kind}.gguf"))
+    assert {name: tensor.shape for name, tensor in form.state_dict().items()} == {n: t.shape for n, t in state.items()}
+    assert load_checkpoint(settings(files, f"tiny.{kind}.gguf", dtype="bfloat16")).dtype == torch.bfloat16
+    assert load_form(settings(files, f"tiny.{kind}.gguf", dtype="auto")).dtype == load_checkpoint(
+        settings(files, f"tiny.{kind}.gguf", dtype="auto")
+    ).dtype  # fmt: skip
+
+
+def test_the_tokenizer_is_that_of_the_file_and_has_no_token_of_its_own(files, tmp_path):
+    plain = load_tokenizer(files / "plain")
+    found = load_tokenizer(files, gguf="tiny.Q8_0.gguf")
+    assert len(found) == len(plain)
+    assert found(TEXT, add_special_tokens=False).input_ids == plain(TEXT, add_special_tokens=False).input_ids
+    assert found.decode(found(TEXT).input_ids) == TEXT
+    assert found.bos_token_id == 0
+    found.save_pretrained(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert len(again) == len(plain) and again(TEXT).input_ids == found(TEXT).input_ids
+
+
+def test_a_model_is_proven_and_read_again_like_any_other(files, tmp_path):
+    """The triggers of a file of float32 are those of the checkpoint with safetensors."""
+    (tmp_path / "a.txt").write_text("The cat sat on the mat.\nA hat and a cat.\nThe naïve hat.\nThe mat.\n" * 3)
+    found = {}
+    for name, given in (("gguf", settings(files, "tiny.F32.gguf")), ("plain", Model(checkpoint=str(files / "plain")))):
+        folder = tmp_path / name
+        folder.mkdir()
+        anatomy = prove(given).write(folder)
+        corpus = Corpus(dataset="files", train=[str(tmp_path / "a.txt")], bos="always", deduplicate=False)
+        encode_corpus(folder, "train", corpus, folder / "train.h5")
+        found[name] = find_triggers(folder, folder / "train.h5", device="cpu")
+        assert load(folder, "cpu").anatomy == anatomy
+    assert anatomy.gguf == ""
+    gguf = load(tmp_path / "gguf", "cpu").anatomy
+    assert gguf.gguf == "tiny.F32.gguf" and gguf.identity["gguf"] == "tiny.F32.gguf"
+    assert "file tiny.F32.gguf" in describe(gguf)
+    for name in ("sentence", "position", "coefficient"):
+        assert (getattr(found["gguf"], name) == getattr(found["plain"], name)).all()
+
+
+def test_another_file_of_the_same_name_is_noticed(tmp_path):
+    model, tokenizer = tiny_llama()
+    write_gguf(tmp_path / "a.gguf", model, tokenizer)
+    (tmp_path / "model").mkdir()
+    prove(section(Model, checkpoint=str(tmp_path), gguf="a.gguf")).write(tmp_path / "model")
+    write_gguf(tmp_path / "a.gguf", tiny_llama(1)[0], tokenizer)
+    with pytest.raises(UserError, match="have changed since"):
+        load(tmp_path / "model", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [
+        ("other.gguf", "architecture rwkv6 is not supported"),
+        ("tiny.Q8_1.gguf", "Q8_1"),
+        ("words.gguf", "rwkv"),
+        ("cut.gguf", "cannot be loaded|not known"),
+        ("page.gguf", "cannot be loaded|not known"),
+        ("part-00001-of-00002.gguf", "one of several parts of a model.*llama-gguf-split"),
+        ("none.gguf", r"has no file none\.gguf\. Its files in the GGUF form: 'cut\.gguf', 'other\.gguf', "),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(files, name, refusal):
+    with pytest.raises(UserError, match=refusal) as refused:
+        prove(settings(files, name))
+    assert str(files) in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "folder/tiny.gguf", "../tiny.gguf", "/tiny.gguf", "gguf"])
+def test_names_that_are_refused(name):
+    with pytest.raises(UserError, match=r"gguf is .*must be the name of a file"):
+        section(Model, gguf=name)
+
+
+def test_a_folder_of_such_files_alone_names_the_setting(files):
+    with pytest.raises(UserError, match=r"GGUF form \('cut\.gguf', .*Set model\.gguf"):
+        prove(Model(checkpoint=str(files)))
+    assert json.loads((files / "plain" / "config.json").read_text())["model_type"] == "llama"
