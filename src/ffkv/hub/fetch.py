@@ -212,9 +212,16 @@ def choose_tokenizer_files(names: list[str]) -> list[str]:
     return [name for name in names if SMALL.fullmatch(name)]
 
 
-def choose_files_of(gguf: str) -> Choose:
-    """Chooses what is read of a model's repository: a file in the GGUF form alone; if "", see `choose_model_files`."""
-    return (lambda names: [name for name in names if name == gguf]) if gguf else choose_model_files
+def choose_files_of(gguf: str, with_weights: bool = True) -> Choose:
+    """Chooses what is read of a model's repository: a file in the GGUF form alone; if "", see `choose_model_files`.
+
+    Args:
+        gguf: name of the file.
+        with_weights: False leaves out the weights.
+    """
+    if gguf:
+        return lambda names: [name for name in names if name == gguf]
+    return choose_model_files if with_weights else choose_tokenizer_files
 
 
 def choose_model_files(names: list[str]) -> list[str]:

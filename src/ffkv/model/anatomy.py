@@ -171,6 +171,7 @@ class Anatomy:
         adapter: folder or hub id of the adapter that is merged into the weights; "" for none.
         adapter_revision: its branch, tag or commit on the hub, as in the settings.
         adapter_commit: its commit on the hub; "" for a local folder.
+        weights: "checkpoint", or "random" if they were initialised freshly; weights_seed: the seed of random ones.
     """
 
     checkpoint: str
@@ -198,6 +199,8 @@ class Anatomy:
     adapter_revision: str = "main"
     adapter_commit: str = ""
     gguf: str = ""
+    weights: str = "checkpoint"
+    weights_seed: int = 0
 
     @property
     def head_spec(self) -> HeadSpec:

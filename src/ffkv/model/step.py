@@ -109,6 +109,8 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         adapter_revision=commit.adapter_revision,
         adapter_commit=commit.adapter_commit,
         gguf=settings.gguf,
+        weights=settings.weights,
+        weights_seed=settings.weights_seed,
         dtype=str(model.dtype).removeprefix("torch."),
         trust_remote_code=settings.trust_remote_code,
         architecture=spec.architecture,
@@ -167,6 +169,7 @@ def describe(anatomy: Anatomy) -> str:
         f"{anatomy.checkpoint} ({anatomy.architecture}, {anatomy.parameters:,} parameters, {anatomy.dtype}, weights {anatomy.model_hash})",
         *([f"  {anatomy.source}"] if anatomy.commit else []),
         *([f"  file {anatomy.gguf}"] if anatomy.gguf else []),
+        *([f"  random weights, seed {anatomy.weights_seed}"] if anatomy.weights == "random" else []),
         f"  {len(anatomy.layers)} feed-forward layers, d = {anatomy.width}, {anatomy.layer_offset[-1]:,} memories, activation {anatomy.activation}",
         f"  vocabulary {anatomy.vocabulary:,}, context {anatomy.context:,}",
     ]

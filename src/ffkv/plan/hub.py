@@ -71,7 +71,8 @@ def find_downloads(settings: Settings, commits: dict[str, Commit], written: dict
     """
     found = []
     if model := commits.get("model"):
-        found.append(_measure(model, measure_missing(model, choose_files_of(settings.model.gguf))))
+        chosen = choose_files_of(settings.model.gguf, settings.model.weights != "random")
+        found.append(_measure(model, measure_missing(model, chosen)))
         if model.adapter_commit:
             found.append(_measure(model.of_adapter, measure_missing(model.of_adapter, choose_model_files)))
     if (dataset := commits.get("dataset")) and len(written) < 2:

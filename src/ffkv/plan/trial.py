@@ -146,7 +146,8 @@ def _small_settings(
         plain = {"where": {}, "chat_template": False, "splitter": "line", "txt_document": "line"}  # of text files
         changes["corpus"] = {"dataset": "files", "limit": 0, **plain, **paths}
         changes["model"] = {"checkpoint": str(folder / "checkpoint"), "revision": "main", "dtype": shape.dtype}
-        changes["model"] |= {"adapter": "", "adapter_revision": "main", "gguf": "", "max_memory": {}}
+        changes["model"] |= {"adapter": "", "adapter_revision": "main", "gguf": "", "weights": "checkpoint"}
+        changes["model"] |= {"max_memory": {}}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_shards": 1, "layer_groups": 2})
 

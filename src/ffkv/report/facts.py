@@ -49,6 +49,7 @@ def model(run: Run) -> Terms:
         ("negative coefficients", f"in {signed} of {layers} layers" if signed else "none"),
         ("vocabulary", f"{number(anatomy.vocabulary)} tokens"),
         ("context", f"{number(anatomy.context)} tokens"),
+        ("weights", f"random, seed {anatomy.weights_seed}" if anatomy.weights == "random" else "of the checkpoint"),
         ("type of the weights", anatomy.dtype),
         ("hash of the weights", anatomy.model_hash),
         ("hash of the tokenizer", anatomy.tokenizer_hash),

@@ -30,6 +30,12 @@ class Model(Section):
     """The file of the folder or repository `checkpoint` that holds the model in the GGUF form, such as
     `tiny.Q8_0.gguf`. Its weights are unpacked. The tokenizer is read from it, too. Empty: the checkpoint is one of
     transformers or fairseq."""
+    weights: Literal["checkpoint", "random"] = "checkpoint"
+    """Weights of the model: those of the `checkpoint`, or `random` ones, freshly initialised as its config says. A run with
+    random weights is a control: it shows what the architecture and the text give without training. Config and tokenizer
+    are those of the checkpoint."""
+    weights_seed: int = Field(0, ge=0, lt=2**32)
+    """Seed of random weights."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     """Number type of the weights. `auto` keeps the type of the checkpoint. If the type is not float32, the report shows
     how it changes the trigger examples."""
@@ -50,6 +56,15 @@ class Model(Section):
     whose names ffkv does not know. Empty means the known names. ffkv finds mixtures of experts without it."""
     trust_remote_code: bool = False
     """Run the Python code that the hub repository contains. Leave it off unless you trust that code."""
+
+    def contradictions(self) -> list[str]:
+        """Random weights are those of no file."""
+        return [
+            f"model.weights is 'random' and model.{name} is {shown(value)}: random weights take nothing from a file, so"
+            f" model.{name} must be empty"
+            for name, value in (("adapter", self.adapter), ("gguf", self.gguf))
+            if value and self.weights == "random"
+        ]
 
 
 class Embedded(Section):

@@ -36,7 +36,7 @@ def state_of(settings: Model, commit: Commit) -> str:
         settings: of the checkpoint.
         commit: the commit of a checkpoint on the hub.
     """
-    folders = [Path(local_model(commit, choose_files_of(settings.gguf)))]
+    folders = [Path(local_model(commit, choose_files_of(settings.gguf, settings.weights != "random")))]
     folders += [Path(local_model(commit.of_adapter))] if commit.adapter else []
     try:
         entries = {str(path): path.stat() for folder in folders for path in files_in(folder)}
@@ -48,7 +48,7 @@ def state_of(settings: Model, commit: Commit) -> str:
         name: (entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino, entry.st_dev)
         for name, entry in entries.items()
     }
-    chosen = settings.model_dump(include={"dtype", "gguf", "trust_remote_code"})
+    chosen = settings.model_dump(include={"dtype", "gguf", "trust_remote_code", "weights", "weights_seed"})
     what = [[str(folder.resolve()) for folder in folders], files, chosen, versions()]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 

@@ -20,6 +20,7 @@ from ffkv.model.tap.hooks import enough_memory
 from ffkv.process.runtime import choose_device
 from ffkv.settings import Model
 
+RANDOM = ("weights", "weights_seed")
 NO_LIMITS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -55,7 +56,7 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
             device.
     """
     anatomy = read_anatomy(model_folder)
-    names = ("checkpoint", "revision", "adapter", "adapter_revision", "gguf", "dtype", "trust_remote_code")
+    names = ("checkpoint", "revision", "adapter", "adapter_revision", "gguf", "dtype", "trust_remote_code", *RANDOM)
     settings, commit = Model.model_validate({name: getattr(anatomy, name) for name in names}), anatomy.source
     placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
     state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize

@@ -54,7 +54,9 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
-    if not settings.gguf and fairseq.is_fairseq(settings.checkpoint):
+    if settings.weights == "random":
+        model = dispatch(_initialise(settings, commit), placement)
+    elif not settings.gguf and fairseq.is_fairseq(settings.checkpoint):
         model = dispatch(fairseq.load_model(settings), placement)
     else:
         model = _from_transformers(settings, commit, placement)
@@ -64,6 +66,24 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     if model.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise UserError(f"The checkpoint {settings.checkpoint} is of type {model.dtype}: set model.dtype to float32.")
     model.eval()
+    return model
+
+
+def _initialise(settings: Model, commit: Commit) -> PreTrainedModel:
+    """The model of a checkpoint's config with random weights, on the CPU. The same seed gives the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.weights_seed)
+        return _made_plain(load_form(settings, commit, "cpu"))
+
+
+def _made_plain(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, which returns nothing that nobody reads and runs its experts by the plainest code."""
+    for config in (model.config, model.config.get_text_config(decoder=True)):
+        config.output_attentions = False  # nobody reads them, and some attention codes refuse to be saved with them
+    if any(layout_of(module) is not None for module in model.modules()) and hasattr(
+        model, "set_experts_implementation"
+    ):
+        model.set_experts_implementation("eager")  # the plainest code is what ffkv's own is proven against
     return model
 
 
@@ -106,14 +126,8 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
     model, info = loaded
     if settings.gguf:
         forget_packing(model)
-    for config in (model.config, model.config.get_text_config(decoder=True)):
-        config.output_attentions = False  # nobody reads them, and some attention codes refuse to be saved with them
     _check_weights(settings, model, info)
-    if any(layout_of(module) is not None for module in model.modules()) and hasattr(
-        model, "set_experts_implementation"
-    ):
-        model.set_experts_implementation("eager")  # the plainest code is what ffkv's own is proven against
-    return model
+    return _made_plain(model)
 
 
 def _check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]) -> None:
@@ -152,18 +166,20 @@ def _trust(commit: Commit, trust_remote_code: bool) -> dict[str, Any]:
     )
 
 
-def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
-    """Builds the model of a checkpoint on torch's meta device, from its config alone. No weight is read.
+def load_form(settings: Model, commit: Commit | None = None, device: str = "meta") -> PreTrainedModel:
+    """Builds the model of a checkpoint from its config alone. No weight is read.
 
     Args:
         settings: name the checkpoint and the type of its weights.
         commit: see `load_checkpoint`.
+        device: "meta", which has no weights; or "cpu", with those that the model's class initialises.
     Raises:
         UserError: there is no such checkpoint, it cannot be reached, or it is no causal language model.
     """
     check_checkpoint(settings.checkpoint, settings.gguf)
     if not settings.gguf and fairseq.is_fairseq(settings.checkpoint):
-        return fairseq.load_model(settings, with_weights=False)
+        form = fairseq.load_model(settings, with_weights=False)
+        return form if device == "meta" else type(form)(form.config).to(form.dtype)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     from transformers import AutoConfig, logging
 
@@ -174,7 +190,7 @@ def load_form(settings: Model, commit: Commit | None = None) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(source, **_where(settings, commit))
         text = config.get_text_config(decoder=True)
         dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
-        with torch.device("meta"):
+        with torch.device(device):
             return build_empty(config, dtype, commit.code_read_at if settings.trust_remote_code else None).eval()
     except Exception as error:  # as in `_from_transformers`
         raise UserError(

@@ -31,6 +31,8 @@ rule model:
             "model/adapter",
             "model/adapter_revision",
             "model/gguf",
+            "model/weights",
+            "model/weights_seed",
             "model/dtype",
             "model/second_matrix",
             "model/trust_remote_code",
