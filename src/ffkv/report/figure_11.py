@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.report.control import stacked
 from ffkv.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import course, rows
@@ -40,4 +41,4 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Stacked bars per layer. {courses}.")
 
 
-FIGURE = Figure((BREAKDOWN,), draw, caption)
+FIGURE = Figure((BREAKDOWN,), draw, caption, control=(stacked(BREAKDOWN, "case", CASES),))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.report.control import stacked
 from ffkv.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import course, rows, weighted_mean
@@ -56,4 +57,4 @@ def _description(examples: pd.DataFrame) -> str:
     )
 
 
-FIGURE = Figure((SHARES, COUNTS), draw, caption)
+FIGURE = Figure((SHARES, COUNTS), draw, caption, control=(stacked(SHARES, "category", CATEGORIES, sample="trigger"),))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.report.control import by_layer
 from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.text import change
@@ -52,4 +53,9 @@ def _count(table: pd.DataFrame, removed: str) -> str:
     return f"{removed} token: {keys} keys with {triggers} trigger examples, {skipped} left out"
 
 
-FIGURE = Figure((REMOVAL,), draw, caption)
+FIGURE = Figure(
+    (REMOVAL,),
+    draw,
+    caption,
+    control=(*(by_layer(REMOVAL, "change", removed=removed) for removed in ("first", "random", "last")),),
+)

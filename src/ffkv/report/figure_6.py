@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.report.control import Control, Line
 from ffkv.report.drawing import canvas, colours, share_axis
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import INTERVALS, scale_free
@@ -63,4 +64,10 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Bars by top probability. In the highest bin, {edges}, {agreeing}.")
 
 
-FIGURE = Figure((BINS,), draw, caption)
+def control_lines(control: Run) -> list[Line]:
+    """The rate of a control run by bin."""
+    table = control.table(BINS)
+    return [((table["low"] + table["high"]) / 2, table["rate"])]
+
+
+FIGURE = Figure((BINS,), draw, caption, control=(Control(control_lines),))

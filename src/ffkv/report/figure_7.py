@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from ffkv.report.control import by_layer
 from ffkv.report.drawing import boxes, canvas, colours, depth, layer_axis, legend, paper_curve, share_axis
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import BOX, course, paper_line
@@ -77,4 +78,12 @@ def caption(run: Run) -> Caption:
     return Caption(text, description)
 
 
-FIGURE = Figure((ACTIVE, EFFECTIVE), draw, caption)
+FIGURE = Figure(
+    (ACTIVE, EFFECTIVE),
+    draw,
+    caption,
+    control=(
+        by_layer(ACTIVE, "median"),
+        by_layer(EFFECTIVE, "effective_median", 1),
+    ),
+)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.report.control import by_layer
 from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import INTERVALS, course, paper_line, projection, rows
@@ -46,4 +47,9 @@ def caption(run: Run) -> Caption:
     return Caption(text, description)
 
 
-FIGURE = Figure((NO_AGREEMENT, CASES), draw, caption)
+FIGURE = Figure(
+    (NO_AGREEMENT, CASES),
+    draw,
+    caption,
+    control=(*(by_layer(NO_AGREEMENT, "share", reading=reading) for reading in ("active", "all")),),
+)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.report.control import by_layer
 from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import INTERVALS, course, paper_line, ties
@@ -35,4 +36,4 @@ def caption(run: Run) -> Caption:
     )
 
 
-FIGURE = Figure((RESIDUAL,), draw, caption)
+FIGURE = Figure((RESIDUAL,), draw, caption, control=(by_layer(RESIDUAL, "share"),))

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.report.control import Control, Line
 from ffkv.report.drawing import LINES, MARKERS, canvas, colours, legend
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.interventions import REACHES, finish_effects, nats
@@ -58,4 +59,10 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Lines by factor. Total effect: {effects or 'nothing to show'}.")
 
 
-FIGURE = Figure((BY_DOSE,), draw, caption, lambda run: intervenes(run.settings))
+def control_lines(control: Run) -> list[Line]:
+    """The total effect of a control run by factor, of positive coefficients."""
+    table = rows(control.table(BY_DOSE), layer=-1, change="scale", side="positive", reach="total").sort_values("scale")
+    return [(table["scale"], table["top"])]
+
+
+FIGURE = Figure((BY_DOSE,), draw, caption, lambda run: intervenes(run.settings), control=(Control(control_lines),))

@@ -5,6 +5,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.report.control import by_layer
 from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.text import MINUS
@@ -72,4 +73,15 @@ def nats(effect: float) -> str:
     return f"{number(effect)} nats".replace("-", MINUS)
 
 
-FIGURE = Figure((BY_LAYER,), draw, caption, lambda run: intervenes(run.settings))
+FIGURE = Figure(
+    (BY_LAYER,),
+    draw,
+    caption,
+    lambda run: intervenes(run.settings),
+    control=(
+        *(
+            by_layer(BY_LAYER, "mean", panel, side="positive", reach=reach, source="own")
+            for panel, reach in enumerate(REACHES)
+        ),
+    ),
+)

@@ -15,9 +15,10 @@ from ffkv.report.templates import make_environment
 from ffkv.results.run import Run
 
 
-def render(run: Run, exhibits: dict[str, Exhibit], pages: Collection[str] = ()) -> str:
+def render(run: Run, exhibits: dict[str, Exhibit], control: Run | None = None, pages: Collection[str] = ()) -> str:
     """Writes the page of a run with its figures, from `draw_exhibits`, as HTML.
 
+    control: the control run, with which the summary compares the run.
     pages: names of the memories that have a page of their own in the folder `memories` beside this one.
     """
     environment, cards = make_environment(("ffkv.report", ".")), make_cards(run)
@@ -27,7 +28,7 @@ def render(run: Run, exhibits: dict[str, Exhibit], pages: Collection[str] = ()) 
         sections=arrange(run, exhibits),
         run_exhibits=of_section("run", exhibits),
         facts=facts(run),
-        summary=summary(run),
+        summary=summary(run, control),
         cards=cards,
         pages=pages,
         style=Markup(files("ffkv.report").joinpath("style.css").read_text()),

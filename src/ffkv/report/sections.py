@@ -1,10 +1,11 @@
 """The sections of the page: their words, their figures and their tables."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
 from ffkv.report import drawing
+from ffkv.report.control import describe_control, draw_control
 from ffkv.report.figure import Caption, paper_numbers
 from ffkv.report.page_tables import PageTable, data_table, prediction_changes, predictive_values, specific_effects
 from ffkv.report.registry import FIGURES, load_figure
@@ -129,8 +130,8 @@ class Section:
     after: list[TableBlock]
 
 
-def draw_exhibits(run: Run) -> dict[str, Exhibit]:
-    """Draws the figures that the run has, in the order of the registry: name to figure."""
+def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
+    """Draws the figures that the run has, in the order of the registry: name to figure. A control run is drawn in grey."""
     paper = paper_numbers() if run.settings.report.paper_curves else {}
     exhibits = {}
     with drawing.look():
@@ -140,7 +141,10 @@ def draw_exhibits(run: Run) -> dict[str, Exhibit]:
                 continue
             number = name.replace("figure_", "Figure ") + ". " if name.startswith("figure_") else ""
             heading, caption = number + entry.title, figure.caption(run)
-            svg = drawing.svg(figure.draw(run, paper.get(name)), name, heading, caption.description)
+            drawn = figure.draw(run, paper.get(name))
+            if control is not None and figure.applies(control) and draw_control(drawn, figure.control, control):
+                caption = replace(caption, text=f"{caption.text} {describe_control(control)}")
+            svg = drawing.svg(drawn, name, heading, caption.description)
             tables = [data_table(run, table) for table in figure.tables]
             exhibits[name] = Exhibit(name, heading, caption, Markup(svg), tables)
     return exhibits

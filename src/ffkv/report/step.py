@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ffkv.files.atomic import atomic
+from ffkv.report.control import open_control
 from ffkv.report.page import render
 from ffkv.report.sections import draw_exhibits
 from ffkv.results.run import Run
@@ -12,7 +13,8 @@ def write_report(run: Run, output: Path | str) -> None:
     """Writes the page of a run, and each figure as an SVG file in the folder `figures` beside the page.
 
     Cards and tables link to the pages of memories, if `ffkv explore --export` wrote some into the folder `memories` beside the
-    page. A memory in a table that has no page leads to its card.
+    page. A memory in a table that has no page leads to its card. The control run of the setting `report.control` is drawn in
+    grey; its folder is beside that of the run.
 
     Args:
         run: the run, from `ffkv.open`.
@@ -20,8 +22,9 @@ def write_report(run: Run, output: Path | str) -> None:
     Raises:
         UserError: a file of the run is missing, damaged, or of another model, tokenizer or corpus. Nothing is written.
     """
-    exhibits = draw_exhibits(run)
-    page = render(run, exhibits, [page.stem for page in Path(output).parent.glob("memories/*.html")])
+    control = open_control(run)
+    exhibits = draw_exhibits(run, control)
+    page = render(run, exhibits, control, [page.stem for page in Path(output).parent.glob("memories/*.html")])
     for name, exhibit in exhibits.items():
         with atomic(Path(output).parent / "figures" / f"{name}.svg", summed=False) as temporary:
             temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")

@@ -8,10 +8,11 @@ from ffkv.results.text import number, percent
 from ffkv.settings import intervenes
 
 
-def summary(run: Run) -> list[str]:
+def summary(run: Run, control: Run | None = None) -> list[str]:
     """One paragraph per question: keys, tokens of the trigger examples, values, composition, refinement, interventions."""
     paragraphs = [_keys(run), _removal(run), _values(run), _composition(run), _refinement(run)]
-    return [*paragraphs, _intervention(run)] if intervenes(run.settings) else paragraphs
+    paragraphs += [_intervention(run)] if intervenes(run.settings) else []
+    return paragraphs + ([_control(run, control)] if control is not None else [])
 
 
 def _keys(run: Run) -> str:
@@ -83,3 +84,33 @@ def _intervention(run: Run) -> str:
         f"{nats(effect)} on average (vectors of equal length along other memories: {nats(control)}). The effect is "
         f"the memory's own in {number(own['significant'].sum())} of {number(own['memories'].sum())} memories."
     )
+
+
+def _control(run: Run, control: Run) -> str:
+    """The main numbers of a run beside those of its control."""
+    pairs = [
+        f"{what}: {percent(own)}, {percent(its)} in the control"
+        for what, own, its in (
+            (what, write(run), write(control))
+            for what, write in (
+                ("keys with a pattern", _share_with_pattern),
+                ("values that predict what follows their key", _agreement),
+                ("prefixes whose residual predicts the model's prediction in the last layer", _last_residual),
+            )
+        )
+    ]
+    weights = " with random weights" if control.anatomy.weights == "random" else ""
+    return f"Beside the control run {control.name}{weights}: {'; '.join(pairs)}."
+
+
+def _share_with_pattern(run: Run) -> float:
+    table = rows(run.table("figure_2_pattern_counts"), sample="trigger")
+    return table["keys_with_pattern"].sum() / max(table["keys"].sum(), 1)
+
+
+def _agreement(run: Run) -> float:
+    return weighted_mean(rows(run.table("figure_4_agreement"), source="trigger"), "rate", "keys")
+
+
+def _last_residual(run: Run) -> float:
+    return float(run.table("figure_9_residual_agreement")["share"].iloc[-1])

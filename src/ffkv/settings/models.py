@@ -345,6 +345,9 @@ class Report(Section):
     """Number of memories that the report shows in detail. They are spread over the layers."""
     card_triggers: int = Field(10, ge=1, le=10_000)
     """Number of trigger examples per memory that the report shows."""
+    control: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")
+    """Name of another run whose lines are drawn in grey, as a control: one with `model.weights: random`, for example. Both
+    models have the same number of layers. Empty means none."""
     paper_curves: bool = True
     """Draw the numbers of the paper beside those of the run."""
 

@@ -43,9 +43,24 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
         problems += [f"runs.{name}: {problem}" for problem in run_problems if problem not in shared_problems]
         if not run_problems:
             resolved[name] = Settings(**merged)
+    problems += _wrong_controls(resolved, set(runs) if isinstance(runs, dict) else set())
     if problems:
         raise UserError("The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in problems))
     return resolved
+
+
+def _wrong_controls(resolved: dict[str, Settings], names: set[str]) -> list[str]:
+    """A control run is another run of the file, and has no control itself."""
+    problems = []
+    for name, settings in resolved.items():
+        control = settings.report.control
+        if control and (control == name or control not in names):
+            problems.append(f"runs.{name}: report.control is {control!r}: must be the name of another run of this file")
+        elif control and control in resolved and resolved[control].report.control:
+            problems.append(
+                f"runs.{name}: report.control is {control!r}, which has a control itself: must be a run without one"
+            )
+    return problems
 
 
 def _merge(below: dict, above: dict) -> dict:

@@ -7,6 +7,12 @@ Makes: reports/<run>/index.html, reports/<run>/figures/.
 from ffkv.report.registry import FIGURES
 
 
+def control_report(wildcards):
+    """The report of the control run: all that this run's report reads of it is there then."""
+    control = SETTINGS[wildcards.run]["report"]["control"]
+    return [f"reports/{control}/index.html"] if control else []
+
+
 rule write_settings:
     input:
         commit=lambda wildcards: commit("model")(wildcards)
@@ -53,6 +59,7 @@ rule report:
         value_tables=rules.values_summarize.output,
         by_memory=every_layer_group("results/{run}/values/by_memory/{group}.parquet"),
         projections=every_layer_group("results/{run}/values/projections/{group}.h5"),
+        control=control_report,
         composition_tables=rules.composition_summarize.output,
         refinement_tables=rules.refinement_summarize.output,
         intervention_tables=branch(

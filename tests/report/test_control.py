@@ -1,0 +1,110 @@
+"""A control run in the figures of a run."""
+
+import shutil
+
+import numpy as np
+import pytest
+from report.conftest import write_results
+
+from ffkv.errors import UserError
+from ffkv.files import tables
+from ffkv.report.control import GREY, draw_control, open_control
+from ffkv.report.registry import FIGURES, load_figure
+from ffkv.report.sections import draw_exhibits
+from ffkv.report.step import write_report
+from ffkv.report.summary import summary
+from ffkv.results.run import open
+from ffkv.settings.runs import resolve
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory, folder):
+    """A run that names a control, and the control, whose residual agrees in half of all prefixes."""
+    top = tmp_path_factory.mktemp("pair")
+    write_results(top / "demo", report={"control": "demo-random"})
+    shutil.copytree(folder, top / "demo-random")
+    path = top / "demo-random/refinement/figure_9_residual_agreement.csv"
+    tables.write(tables.read(path).assign(share=0.5), path)
+    return open(top / "demo"), open(top / "demo-random")
+
+
+def grey_lines(axes):
+    return [line.get_xydata().T for line in axes.lines if line.get_color() == GREY]
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("training", "kept_memories")])
+def test_every_figure_shows_its_control(pair, name):
+    run, control = pair
+    figure = load_figure(name)
+    drawn = figure.draw(run, None)
+    before = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
+    assert draw_control(drawn, figure.control, control)
+    found = [line for axes in drawn.axes for line in grey_lines(axes)]
+    expected = [line for each in figure.control for line in each.lines(control)]
+    assert len(found) == len(expected) > 0
+    for (x, y), (x_expected, y_expected) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, x_expected)
+        np.testing.assert_allclose(y, y_expected)
+    (legend,) = drawn.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*before, "control: demo-random"]
+
+
+def test_lines_are_those_of_the_control_and_not_of_the_run(pair):
+    control = pair[1]
+    figure = load_figure("figure_9")
+    ((x, y),) = figure.control[0].lines(control)
+    assert x.tolist() == list(range(6)) and y.tolist() == [0.5] * 6
+    edges = load_figure("figure_11").control[0].lines(control)
+    breakdown = control.table("figure_11_breakdown").pivot(index="layer", columns="case", values="share")
+    np.testing.assert_allclose(edges[0][1], breakdown["residual"])
+    np.testing.assert_allclose(edges[1][1], breakdown["residual"] + breakdown["agreement"])
+    assert (edges[-1][1] <= 1).all() and len(edges) == breakdown.shape[1] - 1
+
+
+def test_captions_and_summary_name_the_control(pair, tmp_path):
+    run, control = pair
+    exhibits = draw_exhibits(run, control)
+    assert "Grey dashes: the control run demo-random, of " in exhibits["figure_9"].caption.text
+    assert "Grey dashes" not in exhibits["training"].caption.text
+    assert summary(run, control)[-1].startswith("Beside the control run demo-random: keys with a pattern: ")
+    assert "in the last layer: 90\u00a0%, 50\u00a0% in the control" in summary(run, control)[-1]
+    assert len(summary(run, control)) == len(summary(run)) + 1
+    write_report(run, tmp_path / "index.html")
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("control: demo-random") >= 10 and "Beside the control run demo-random" in page
+
+
+def test_a_run_without_a_control_has_none(run):
+    assert open_control(run) is None
+    assert "Grey dashes" not in draw_exhibits(run)["figure_9"].caption.text
+
+
+def test_a_control_of_another_shape_or_none_is_refused(tmp_path):
+    run = open(write_results(tmp_path / "demo", report={"control": "other"}))
+    with pytest.raises(UserError, match="other"):
+        open_control(run)
+    write_results(tmp_path / "other", layers=3)
+    with pytest.raises(UserError, match=r"report.control of demo is other, whose model has 3 layers, not 6"):
+        open_control(run)
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ({"a": {"report": {"control": "a"}}}, "runs.a: report.control is 'a': must be the name of another run"),
+        ({"a": {"report": {"control": "b"}}}, "runs.a: report.control is 'b': must be the name of another run"),
+        (
+            {"a": {"report": {"control": "b"}}, "b": {"report": {"control": "a"}}},
+            "runs.a: report.control is 'b', which has a control itself",
+        ),
+        ({"a": {"report": {"control": "../b"}}}, "report.control"),
+    ],
+)
+def test_wrong_names_are_refused(runs, message):
+    with pytest.raises(UserError, match=message):
+        resolve({"runs": runs})
+
+
+def test_two_runs_may_share_a_control():
+    runs = {"a": {"report": {"control": "c"}}, "b": {"report": {"control": "c"}}, "c": {}}
+    assert {name: run.report.control for name, run in resolve({"runs": runs}).items()} == {"a": "c", "b": "c", "c": ""}
