@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from support import prove_into
 
 from ffkv.errors import UserError
 from ffkv.intervention import rerun
@@ -20,8 +21,14 @@ IDS = torch.tensor([[0, 5, 7, 9, 3, 8, 2]])
 
 
 @pytest.fixture
-def model(inputs):
-    return lambda kind: load(inputs(kind)[0], "cpu")
+def model(proven, write_checkpoint, tmp_path):
+    def get(kind: str):
+        if kind == "fairseq":
+            torch.manual_seed(0)
+            return load(prove_into(tmp_path / "stage", write_checkpoint(tmp_path / "checkpoint")), "cpu")
+        return load(proven(kind), "cpu")
+
+    return get
 
 
 def changes_of(loaded, count: int = 5) -> torch.Tensor:

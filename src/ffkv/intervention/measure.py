@@ -19,7 +19,7 @@ from ffkv.intervention.changes import (
 from ffkv.intervention.effects import Effects, measure_effects, predict
 from ffkv.intervention.rerun import Rerun, Unchanged, run_unchanged
 from ffkv.intervention.sample import SIDES, Place, Unit
-from ffkv.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, SIMILAR
+from ffkv.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.head.head import Head
@@ -59,19 +59,21 @@ class LayerModel:
         last = self.loaded.anatomy.layers[-1]
         return None if last.readout_block else last.index
 
-    def effects(self, base: Unchanged, changes: Tensor, tokens: Tensor) -> dict[str, Effects]:
-        """The direct and the total effect of changes of o at the last token [change, d].
+    def effects(
+        self, base: Unchanged, changes: Tensor, tokens: Tensor, reaches: Sequence[str] = REACHES
+    ) -> dict[str, Effects]:
+        """The effects of changes of o at the last token [change, d], by reach.
 
         Direct: the change is added to what the head reads. Total: the blocks after the layer run again. After the last
         layer there are none, so that both are the same.
         """
-        prediction = predict(self.head, base.end, self.read_as)
-        changes = changes.to(base.end.device)
-        direct = measure_effects(self.head, base.end + changes, prediction, tokens, self.read_as)
-        if self.layer.index == self.read_as:
-            return {"direct": direct, "total": direct}
-        ends = self.rerun(base, changes)
-        return {"direct": direct, "total": measure_effects(self.head, ends, prediction, tokens, self.read_as)}
+        prediction, changes = predict(self.head, base.end, self.read_as), changes.to(base.end.device)
+        last = self.layer.index == self.read_as
+        found = {}
+        for reach in reaches[:1] if last else reaches:
+            ends = base.end + changes if last or reach == "direct" else self.rerun(base, changes)
+            found[reach] = measure_effects(self.head, ends, prediction, tokens, self.read_as)
+        return dict.fromkeys(reaches, found[reaches[0]]) if last else found
 
 
 class Changes(NamedTuple):
@@ -224,7 +226,8 @@ def measure_kept(model: LayerModel, prefixes: Sequence[tuple[int, np.ndarray]]) 
         sets = choose_kept(base.m.cpu().numpy(), model.norms, model.settings.kept, generator)
         kept = [torch.from_numpy(memories.copy()).to(mean.device) for _, _, memories in sets]
         changes = keep_few(base.m.to(mean.device), mean, model.values, base.factor, kept)
-        effects = model.effects(base, changes, torch.zeros(0, dtype=torch.long, device=base.end.device))["total"]
+        no_token = torch.zeros(0, dtype=torch.long, device=base.end.device)
+        effects = model.effects(base, changes, no_token, ["total"])["total"]
         rows += [
             {
                 "layer": model.layer.index,
