@@ -94,9 +94,11 @@ ALWAYS = {"write_settings", "report", "all"}
 COMPOSITION = {"composition_measure", "composition_summarize"}
 VALUES = {"values_project", "values_summarize"}
 KEYS = {"keys_patterns", "keys_removal", "keys_summarize"}
-# The projections of values are in one step with their comparison to triggers, and composition reads the projections.
-TRIGGERS = {"triggers", "merge_triggers"} | KEYS | VALUES | COMPOSITION
-PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", "refinement_summarize"} | COMPOSITION
+INTERVENTION = {"intervention_measure", "intervention_summarize"}
+READS_VALUES = COMPOSITION | INTERVENTION
+# The projections of values are in one step with their comparison to triggers, and two branches read the projections.
+TRIGGERS = {"triggers", "merge_triggers"} | KEYS | VALUES | READS_VALUES
+PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", "refinement_summarize"} | READS_VALUES
 
 
 @pytest.mark.parametrize(
@@ -106,9 +108,11 @@ PREFIXES = {"sampled_prefixes", "merge_sampled_prefixes", "refinement_measure", 
         ({"model": {"gpus": 2}}, set()),
         ({"triggers": {"per_key": 21}}, TRIGGERS),
         ({"triggers": {"negative": False}}, TRIGGERS),
-        ({"values": {"projection": "unembedding"}}, VALUES | COMPOSITION),
+        ({"values": {"projection": "unembedding"}}, VALUES | READS_VALUES),
         ({"composition": {"mass": 0.8}}, COMPOSITION),
         ({"refinement": {"changes": 3}}, {"refinement_summarize"}),
+        ({"intervention": {"controls": 6}}, INTERVENTION),
+        ({"intervention": {"memories": 0}}, set()),
         ({"keys": {"minimum_prefixes": 4}}, {"keys_patterns", "keys_summarize"}),
         ({"prefixes": {"count": 150}}, PREFIXES),
     ],
