@@ -29,7 +29,7 @@ def main(directory: str, configfile: str) -> None:
 
     configfile = str(Path(configfile).absolute())
     os.chdir(directory)
-    listed = ask_snakemake(Path(configfile), 2)
+    listed = ask_snakemake(Path(configfile), 1)  # one thread per job, as `support.snakemake` has it
     import_libraries()
     jobs = read_jobs(listed)
     while ready := [job for job in jobs if all(Path(path).exists() for path in job.inputs)]:

@@ -14,7 +14,8 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
 from ffkv.settings import Activations
 
-LAYER, TOKENS, CHANGES = 5, 20, 125  # a layer in the middle; of a prefix; of a prefix by the default settings
+TOKENS, CHANGES = 20, 125  # of a prefix; on a prefix by the default settings
+LAYER = GPT2.layers // 2 - 1  # in the middle
 FOLLOWING = (GPT2.layers - LAYER - 1) / GPT2.layers  # share of the blocks that come after the layer
 
 
@@ -47,7 +48,7 @@ def product(scratch: Path, shape: list[int], prefixes: int) -> Work:
 def total(scratch: Path, shape: list[int], prefixes: int) -> Work:
     """Runs the blocks after a layer again for changes of it."""
     loaded, changes = load(prepare_model(scratch, shape), "cpu"), random_vectors(shape, prefixes)
-    layer = loaded.anatomy.layers[LAYER]
+    layer = loaded.anatomy.layers[min(LAYER, len(loaded.anatomy.layers) - 1)]
     ids = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, 1, TOKENS))
     bases = [run_unchanged(loaded, layer, torch.from_numpy(row)) for row in ids]
     rerun = rerunning(loaded, layer, Activations().batch_tokens)

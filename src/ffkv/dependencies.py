@@ -158,7 +158,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "streams.py",
         "values/projections.py",
     ),
-    "report": ("activations/trigger_file.py", "corpus", "report", "results", *MODEL),
+    "report": ("activations/trigger_file.py", "corpus", "intervention/tables.py", "report", "results", *MODEL),
 }
 
 # Modules that steps import and that change no number, with the reason.

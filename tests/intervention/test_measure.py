@@ -224,7 +224,7 @@ def test_summaries(inputs, measured, tmp_path):
     ("changes", "message"),
     [
         ({"scales": [0.5, 2.0]}, "intervention.scales is .* must contain 0"),
-        ({"scales": [0.0, float("nan")]}, "intervention.scales.* is nan"),
+        ({"scales": [0.0, float("nan")]}, r"scales.1 is nan: must be at most 100"),
         ({"scales": [0.0, 1.0, 1.0]}, "must be different numbers"),
         ({"kept": [1, 1]}, "intervention.kept is .* must be different"),
     ],

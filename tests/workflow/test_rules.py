@@ -36,7 +36,10 @@ def dry_run(tmp_path_factory) -> str:
         "prefixes": {**config["prefixes"], "keep": ["x"]},
         "runs": {
             "tiny": {},
-            "hub": {"model": {"checkpoint": "someone/model"}, "corpus": {"dataset": "someone/words", "validation": []}},
+            "hub": {
+                "model": {"checkpoint": "someone/model"},
+                "corpus": {"dataset": "someone/words", "validation": [], "where": {"language": ["en"]}},
+            },
         },
     }
     (folder / "settings.yaml").write_text(yaml.safe_dump(config))

@@ -19,7 +19,6 @@ from ffkv.results.memory import Memory
 from ffkv.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
 from ffkv.results.memory_name import memory_name
 from ffkv.results.text import visible
-from ffkv.settings import intervenes
 
 EXAMPLES = 10  # trigger examples per sign that the page shows at first
 PREDICTIONS = 20
@@ -154,7 +153,7 @@ def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf |
         "top": top,
         "bottom": bottom,
         "strengths": strengths(held, memory),
-        "effects": memory.effects.to_dict("records") if intervenes(held.run.settings) else [],
+        "effects": memory.effects.to_dict("records"),
         "neighbours": neighbours(held, layer, index, links),
         "python": python_of(memory, held),
     }

@@ -17,7 +17,7 @@ from ffkv.files.fault import unreadable
 from ffkv.files.provenance import Foreign, check_identities
 from ffkv.model.anatomy import read_anatomy
 from ffkv.results.expected import expected_files
-from ffkv.results.run_files import SPLIT_OF
+from ffkv.results.run_files import split_of
 from ffkv.settings import Settings
 
 
@@ -128,7 +128,7 @@ def _identity(path: Path, folder: Path) -> dict[str, Any]:
     identity: dict[str, Any] = {}
     with contextlib.suppress(UserError):
         identity |= read_anatomy(folder / "model").identity
-    split = SPLIT_OF.get(path.relative_to(folder).parts[0].removesuffix(".h5"))
+    split = split_of(path.relative_to(folder))
     with contextlib.suppress(UserError):
         if split:
             with hdf5.open(folder / "corpus" / f"{split}.h5", "corpus") as corpus:

@@ -181,7 +181,9 @@ class Memory:
             coefficient, size: means over the prefixes.
             next, divergence, changed: of the removal; the next token, KL, share of prefixes with another prediction.
         """
-        if not intervenes(self._files.settings):
+        if not intervenes(self._files.settings) or not self._files.has_table(
+            "intervention/by_memory"
+        ):  # a run without them, or of an earlier ffkv
             return pd.DataFrame(columns=[*BY_MEMORY, "q_value"]).drop(columns=["layer", "memory"])
         rows = self._files.memory_rows("intervention/by_memory", self.layer, self.memory)
         return rows.drop(columns=["layer", "memory"]).reset_index(drop=True)

@@ -25,7 +25,7 @@ from ffkv.results.run_tables import unknown
 from ffkv.settings import Settings
 
 SPLITS = ("train", "validation")
-# The split that a file's numbers are about, by the first folder of its path, or by its name.
+# The split that a file's numbers are about, by the first folders of its path, or by its name.
 SPLIT_OF = {
     "triggers": "train",
     "keys": "train",
@@ -34,7 +34,15 @@ SPLIT_OF = {
     "composition": "validation",
     "refinement": "validation",
     "intervention": "train",
+    "intervention/kept": "validation",
 }
+
+
+def split_of(name: Path | str) -> str | None:
+    """The split that the numbers of a file are about, by its path below the run's folder; None of one without a split."""
+    first, *more = Path(name).parts
+    known = SPLIT_OF.get(f"{first}/{more[0]}") if more else None
+    return known or SPLIT_OF.get(first.removesuffix(".h5"))
 
 
 class TriggerPlaces(NamedTuple):
@@ -245,7 +253,7 @@ class RunFiles:
             name: the folder of its files, such as "values/by_memory" or "keys/patterns".
         """
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
-        return tables.read_all(paths, self.identity(SPLIT_OF[Path(name).parts[0]]))
+        return tables.read_all(paths, self.identity(split_of(name) or SPLITS[0]))
 
     @functools.cached_property
     def values_by_memory(self) -> pd.DataFrame:
@@ -273,5 +281,5 @@ class RunFiles:
             raise UserError(f"{path} does not exist: run the step that makes it first.") from error
         except (OSError, ValueError) as error:
             raise unreadable(path, error) from error
-        check_identities(path, rows.attrs, self.identity(SPLIT_OF[Path(name).parts[0]]))
+        check_identities(path, rows.attrs, self.identity(split_of(name) or SPLITS[0]))
         return rows
