@@ -7,7 +7,6 @@ from markupsafe import Markup
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.errors import UserError
-from ffkv.intervention.tables import BY_MEMORY
 from ffkv.results.html import examples_table, summary, table, tokens_table
 from ffkv.results.memory_columns import example_columns, prediction_columns
 from ffkv.results.memory_name import memory_name
@@ -15,7 +14,6 @@ from ffkv.results.memory_statistics import key_statistics, value_statistics
 from ffkv.results.run_files import RunFiles
 from ffkv.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.results.text import number, percent, visible
-from ffkv.settings import intervenes
 
 SHOWN = 5  # rows of each table in a notebook's summary
 
@@ -181,12 +179,9 @@ class Memory:
             coefficient, size: means over the prefixes.
             next, divergence, changed: of the removal; the next token, KL, share of prefixes with another prediction.
         """
-        if not intervenes(self._files.settings) or not self._files.has_table(
-            "intervention/by_memory"
-        ):  # a run without them, or of an earlier ffkv
-            return pd.DataFrame(columns=[*BY_MEMORY, "q_value"]).drop(columns=["layer", "memory"])
-        rows = self._files.memory_rows("intervention/by_memory", self.layer, self.memory)
-        return rows.drop(columns=["layer", "memory"]).reset_index(drop=True)
+        table = self._files.effects_by_memory
+        own = (table["layer"] == self.layer) & (table["memory"] == self.memory)
+        return table[own].drop(columns=["layer", "memory"]).reset_index(drop=True)
 
     @functools.cached_property
     def statistics(self) -> pd.Series:

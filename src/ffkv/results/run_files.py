@@ -18,11 +18,12 @@ from ffkv.files import hdf5, tables
 from ffkv.files.checksums import verify_sum
 from ffkv.files.fault import unreadable
 from ffkv.files.provenance import Foreign, check_identities
+from ffkv.intervention.tables import BY_MEMORY
 from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
 from ffkv.parts import Part
 from ffkv.results.run_tables import unknown
-from ffkv.settings import Settings
+from ffkv.settings import Settings, intervenes
 
 SPLITS = ("train", "validation")
 # The split that a file's numbers are about, by the first folders of its path, or by its name.
@@ -266,6 +267,14 @@ class RunFiles:
                 f"{self.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again."
             )
         return by_memory
+
+    @functools.cached_property
+    def effects_by_memory(self) -> pd.DataFrame:
+        """The table `intervention/by_memory` of all layers. It is empty for a run that has none, of an earlier ffkv perhaps."""
+        paths = [self.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(self.layer_groups))]
+        if intervenes(self.settings) and all(path.exists() for path in paths):
+            return self.details("intervention/by_memory")
+        return pd.DataFrame(columns=[*BY_MEMORY, "q_value"])
 
     def layer_group(self, layer: int) -> int:
         """The number of the layer group that a layer belongs to."""

@@ -178,9 +178,8 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
     """
     check_checkpoint(settings.checkpoint, settings.gguf)
     if not settings.gguf and fairseq.is_fairseq(settings.checkpoint):
-        form = fairseq.load_model(settings, with_weights=False)
-        made: Any = form if device == "meta" else type(form)(form.config).to(form.dtype)
-        return made
+        form: Any = fairseq.load_model(settings, with_weights=False)
+        return form if device == "meta" else type(form)(form.config).to(form.dtype)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     from transformers import AutoConfig, logging
 
