@@ -38,7 +38,7 @@ def test_one_line_names_the_address_and_ctrl_c_ends_it(server):
     arguments = Path(f"/proc/{server.process.pid}/cmdline").read_text()
     assert server.address.split("token=")[1] not in arguments
     server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(20) == 0
+    assert server.process.wait(60) == 0
     assert server.process.stdout.read() == "" and server.process.stderr.read() == ""
 
 
@@ -116,7 +116,7 @@ def test_a_socket_answers_its_user_alone(small, private):
             connection.sendall(f"GET {token} HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n\r\n".encode())
             assert b" 303 " in connection.recv(1000)
         server.process.send_signal(signal.SIGINT)
-        server.process.wait(20)
+        server.process.wait(60)
         assert not (private / "s").exists()
 
 
