@@ -159,6 +159,12 @@ def every_layer_group(path):
     )
 
 
+def control_report(wildcards):
+    """The report of the control run: all that this run's report reads of it is there then."""
+    control = SETTINGS[wildcards.run]["report"]["control"]
+    return [f"reports/{control}/index.html"] if control else []
+
+
 def trained_checkpoint(wildcards):
     """The checkpoint that the workflow trains, for this run or another one, if the job's run asks for it."""
     named = SETTINGS[wildcards.run]["model"]["checkpoint"]

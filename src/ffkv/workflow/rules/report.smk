@@ -7,12 +7,6 @@ Makes: reports/<run>/index.html, reports/<run>/figures/.
 from ffkv.report.registry import FIGURES
 
 
-def control_report(wildcards):
-    """The report of the control run: all that this run's report reads of it is there then."""
-    control = SETTINGS[wildcards.run]["report"]["control"]
-    return [f"reports/{control}/index.html"] if control else []
-
-
 rule write_settings:
     input:
         commit=lambda wildcards: commit("model")(wildcards)
