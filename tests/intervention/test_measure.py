@@ -1,18 +1,22 @@
 """Interventions as a whole: against hooks, on planted models whose causes are known, and on random weights."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from intervention.conftest import write_inputs
 from scipy.stats import kstest
-from support import WORDS, word_tokenizer
+from support import WORDS, random_checkpoint, random_sentences, word_tokenizer
 from transformers import AutoModelForCausalLM, GPT2Config
 
 import ffkv
 from ffkv.activations.trigger_file import read_triggers
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
+from ffkv.files import tables
+from ffkv.intervention import by_layer
 from ffkv.intervention.by_layer import with_beginning
 from ffkv.intervention.step import measure_interventions
 from ffkv.model.checkpoint.load import load
@@ -20,7 +24,7 @@ from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
 from ffkv.parts import Part
 from ffkv.settings import Intervention
-from ffkv.values.projections import read_projections
+from ffkv.values.projections import read_projections, write_projections
 
 FEW = Intervention(memories=3, examples=2, controls=5, directions=2, similar=2, tokens=3, kept=[0, 2], kept_prefixes=4)
 
@@ -87,10 +91,6 @@ def test_the_tables_hold_together(inputs, measured, kind):
 def test_layers_in_groups_give_the_same_numbers(inputs, measured):
     whole, files = measured("gpt2"), list(inputs("gpt2"))
     projections = read_projections(files[2])
-    from dataclasses import fields, replace
-
-    from ffkv.values.projections import write_projections
-
     for group in range(3):
         rows = projections.layer == group
         cut = {
@@ -171,10 +171,6 @@ def test_causes_that_were_planted_are_found(tmp_path):
 
 def test_p_values_are_uniform_where_a_memory_is_like_its_controls(tmp_path, monkeypatch):
     """On random weights, a memory has no more to do with the tokens of another memory's value than its controls have."""
-    from support import random_checkpoint, random_sentences
-
-    from ffkv.intervention import by_layer
-
     measure = by_layer.measure_units
     monkeypatch.setattr(
         by_layer,
@@ -195,8 +191,6 @@ def test_p_values_are_uniform_where_a_memory_is_like_its_controls(tmp_path, monk
 
 
 def test_summaries(inputs, measured, tmp_path):
-    from ffkv.files import tables
-
     files, found = inputs("gpt2"), measured("gpt2")
     paths = [tmp_path / f"{name}.parquet" for name in ("by_prefix", "by_memory", "kept")]
     for table, path in zip(found, paths, strict=True):

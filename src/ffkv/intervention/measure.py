@@ -160,19 +160,23 @@ def _changes_at(
     return [each for of_unit in own for each in of_unit] + placebo
 
 
-def describe(model: LayerModel, unit: Unit, base: Unchanged, place: Place) -> dict:
-    """What identifies the rows of one unit on one prefix, with the coefficient and |s m_i| ‖v_i‖."""
+def contribution(model: LayerModel, unit: Unit, base: Unchanged) -> tuple[float, float]:
+    """The coefficient m_i of a unit on a prefix, and the length of its contribution, |s m_i| ‖v_i‖."""
     m = float(base.m[unit.memory])
+    return m, abs(base.factor * m) * float(model.norms[unit.memory])
+
+
+def describe(model: LayerModel, unit: Unit, base: Unchanged, place: Place) -> dict:
+    """What identifies the rows of one unit on one prefix, with its `contribution`."""
+    m, size = contribution(model, unit, base)
     names = {"layer": model.layer.index, "memory": unit.memory, "side": unit.side}
-    size = abs(base.factor * m) * float(model.norms[unit.memory])
     return names | {"sentence": place[0], "position": place[1], "coefficient": m, "size": size}
 
 
 def _of_unit(model: LayerModel, number: int, unit: Unit, base: Unchanged, place: Place) -> list[Changes]:
     """The interventions on a unit on one of its own prefixes, and their controls."""
     settings, parts = model.settings, (model.layer.index, unit.memory, SIDES.index(unit.side))
-    m, value, factor = float(base.m[unit.memory]), model.values[unit.memory], base.factor
-    size = abs(factor * m) * float(model.norms[unit.memory])
+    (m, size), value, factor = contribution(model, unit, base), model.values[unit.memory], base.factor
     controls = torch.from_numpy(unit.controls).to(value.device)
     drawn = random_stream(model.seed, Purpose.CONTROL_DIRECTIONS, *parts)
     directions = torch.from_numpy(drawn.standard_normal((settings.directions, len(value)), np.float32)).to(value.device)

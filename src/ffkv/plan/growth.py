@@ -147,12 +147,12 @@ def _intervene(settings: Settings, shape: Shape, train: Split) -> float:
     prefixes = its.memories * its.examples * (1 + (shape.signed and settings.triggers.negative))
     changes = len(its.scales) + 1 + its.controls + its.directions + its.similar
 
-    def on(prefixes: float, changes: int) -> float:
+    def on(prefixes: float, changes: int, read_out: int) -> float:
         passes = tokens * (layers * shape.body + blocks) + changes * blocks
-        return prefixes * (passes + changes * head * (2 * layers - 1))
+        return prefixes * (passes + changes * head * read_out)
 
-    kept = on(its.kept_prefixes, 2 * len(its.kept) + 1)
-    return on(prefixes, changes) + kept + its.kept_prefixes * sum(shape.memories) * shape.width
+    kept = on(its.kept_prefixes, 2 * len(its.kept) + 1, layers)  # the total effect alone
+    return on(prefixes, changes, 2 * layers - 1) + kept + its.kept_prefixes * sum(shape.memories) * shape.width
 
 
 def _measure_sample(shape: Shape, prefixes: int, block: int, keep: Sequence[str]) -> tuple[float, float]:

@@ -12,7 +12,6 @@ from ffkv.report.registry import FIGURES, load_figure
 from ffkv.report.wording import course
 from ffkv.results.run import Run
 from ffkv.results.text import percent, visible
-from ffkv.settings import intervenes
 
 # Section: its heading and its introduction. The section "run" also has the facts of the run, and is written apart.
 SECTIONS = {
@@ -151,15 +150,13 @@ def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
 
 
 def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[Section]:
-    """The sections of the page, but for the run's own."""
-    before = {"keys": _key_tables(run)}
-    after = {"values": [_predictive(run)], "refinement": [_changes(run)]}
-    if intervenes(run.settings):
-        after["intervention"] = [_specific(run)]
+    """The sections of the page that have figures in this run, but for the run's own."""
+    before = {"keys": _key_tables}
+    after = {"values": _predictive, "refinement": _changes, "intervention": _specific}
     return [
-        Section(name, *words, of_section(name, exhibits), before.get(name, []), after.get(name, []))
+        Section(name, *words, shown, *(tables[name](run) if name in tables else [] for tables in (before, after)))
         for name, words in SECTIONS.items()
-        if name != "intervention" or intervenes(run.settings)
+        if (shown := of_section(name, exhibits))
     ]
 
 
@@ -194,21 +191,21 @@ def describe_first_tokens(run: Run) -> Markup:
     return Markup("{} {}").format(text, visible(run.corpora["train"]["beginning"]))
 
 
-def _predictive(run: Run) -> TableBlock:
+def _predictive(run: Run) -> list[TableBlock]:
     table = predictive_values(run)
     folded = [
         ("Number of these values per layer", data_table(run, "table_2_predictive_layers")),
         ("All columns", data_table(run, "table_2_predictive_values")),
     ]
     text = PREDICTIVE.format(count=len(table.rows))
-    return TableBlock("predictive", "Table 2. Predictive values", text, table, folded)
+    return [TableBlock("predictive", "Table 2. Predictive values", text, table, folded)]
 
 
-def _specific(run: Run) -> TableBlock:
+def _specific(run: Run) -> list[TableBlock]:
     folded = [("All columns", data_table(run, "intervention_memories"))]
-    return TableBlock("specific", "Memories with effects of their own", SPECIFIC, specific_effects(run), folded)
+    return [TableBlock("specific", "Memories with effects of their own", SPECIFIC, specific_effects(run), folded)]
 
 
-def _changes(run: Run) -> TableBlock:
+def _changes(run: Run) -> list[TableBlock]:
     folded = [("All columns", data_table(run, "prediction_changes"))]
-    return TableBlock("changes", "Changes in the last layer", CHANGES, prediction_changes(run), folded)
+    return [TableBlock("changes", "Changes in the last layer", CHANGES, prediction_changes(run), folded)]

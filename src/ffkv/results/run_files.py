@@ -254,7 +254,7 @@ class RunFiles:
             name: the folder of its files, such as "values/by_memory" or "keys/patterns".
         """
         paths = [self.folder / name / f"{group}.parquet" for group in range(len(self.layer_groups))]
-        return tables.read_all(paths, self.identity(split_of(name) or SPLITS[0]))
+        return tables.read_all(paths, self._identity_of(name))
 
     @functools.cached_property
     def values_by_memory(self) -> pd.DataFrame:
@@ -276,6 +276,13 @@ class RunFiles:
             return self.details("intervention/by_memory")
         return pd.DataFrame(columns=[*BY_MEMORY, "q_value"])
 
+    def _identity_of(self, name: str) -> dict[str, Any]:
+        """What a large table must belong to, `name` as in `details`."""
+        split = split_of(name)
+        if split is None:
+            raise unknown("table", name, [*SPLIT_OF])
+        return self.identity(split)
+
     def layer_group(self, layer: int) -> int:
         """The number of the layer group that a layer belongs to."""
         return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)
@@ -290,5 +297,5 @@ class RunFiles:
             raise UserError(f"{path} does not exist: run the step that makes it first.") from error
         except (OSError, ValueError) as error:
             raise unreadable(path, error) from error
-        check_identities(path, rows.attrs, self.identity(split_of(name) or SPLITS[0]))
+        check_identities(path, rows.attrs, self._identity_of(name))
         return rows

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer
 from ffkv.model.experts.record import Change, changed_coefficients, layout_of, shape_of
-from ffkv.model.tap.hooks import BeforeHook, before, hidden_input, replace_hidden_argument
+from ffkv.model.tap.hooks import BeforeHook, before, counting_repeats, hidden_input, replace_hidden_argument
 
 Place = tuple[int, int]  # a layer and a memory, both from 0
 
@@ -30,11 +30,9 @@ def scaled(
         factors: the factor of each memory that changes. A layer that runs several times changes in its own repeat only.
         token: the only token at which they change, as a position in the sentence; None: every token.
     """
-    repeats: Counter[str] = Counter()  # how often each block has begun in the forward pass that is running
-    hooks: list[tuple[nn.Module, BeforeHook]] = [(model, lambda *_: repeats.clear())]
     # Several layers may share one bank or one matrix: those of a block that runs several times.
     changed = [layers[number] for number in sorted({layer for layer, _ in factors})]
-    hooks += [(model.get_submodule(block), _count(block, repeats)) for block in {layer.block for layer in changed}]
+    repeats, hooks = counting_repeats(model, {layer.block for layer in changed})
     banks: dict[nn.Module, list[Change]] = {}
     for layer in changed:
         ends = accumulate((matrix.memories for matrix in layer.second_matrices), initial=0)
@@ -56,10 +54,6 @@ def scaled(
         for bank, changes in banks.items():
             stack.enter_context(changed_coefficients(bank, _one_after_the_other(changes)))
         yield
-
-
-def _count(block: str, repeats: Counter[str]) -> BeforeHook:
-    return lambda *_: repeats.update([block])
 
 
 def _in_repeat(layer: Layer, repeats: Counter[str]) -> Callable[[], bool]:

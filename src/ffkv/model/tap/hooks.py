@@ -1,7 +1,8 @@
 """Hooks that are always removed, and the hidden states in what modules read and return."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -34,6 +35,21 @@ def after(*pairs: tuple[nn.Module, AfterHook]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def counting_repeats(
+    model: nn.Module, blocks: Iterable[str]
+) -> tuple[Counter[str], list[tuple[nn.Module, BeforeHook]]]:
+    """How often each block has begun in the forward pass that is running, and the hooks that count it, for `before`."""
+    repeats: Counter[str] = Counter()
+
+    def count(block: str) -> BeforeHook:
+        return lambda *_: repeats.update([block])
+
+    return repeats, [
+        (model, lambda *_: repeats.clear()),
+        *((model.get_submodule(block), count(block)) for block in blocks),
+    ]
 
 
 def hidden_state(output: Any) -> Tensor | None:

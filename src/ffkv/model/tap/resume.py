@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ffkv.model.anatomy import Layer
 from ffkv.model.tap.hooks import (
     AfterHook,
-    BeforeHook,
     after,
     before,
+    counting_repeats,
     hidden_input,
     known_state,
     replace_hidden_argument,
@@ -45,7 +45,8 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
         layer: the layer. If its block runs several times, o changes in the layer's own repeat only.
         change: gets o as the model has it [..., d], and returns a tensor of its shape.
     """
-    repeats: Counter[str] = Counter()
+    block = model.get_submodule(layer.block)
+    repeats, ahead = counting_repeats(model, [layer.block])
 
     def of_input(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if repeats[layer.block] != layer.repeat + 1:
@@ -57,11 +58,6 @@ def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tenso
             return output
         return replace_hidden_state(output, change(known_state(output)))
 
-    block = model.get_submodule(layer.block)
-    ahead: list[tuple[nn.Module, BeforeHook]] = [
-        (model, lambda *_: repeats.clear()),
-        (block, lambda *_: repeats.update([layer.block])),
-    ]
     if layer.sum_module:
         ahead.append((model.get_submodule(layer.sum_module), of_input))
     with before(*ahead), after(*([] if layer.sum_module else [(block, of_output)])):
