@@ -13,7 +13,7 @@ from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.prove import observe
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings

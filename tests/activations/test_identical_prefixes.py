@@ -11,7 +11,7 @@ from ffkv.activations import batches
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support import random_sentences
 
 from ffkv.activations import batches, commands, last_token, resume
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 
 SHAPE = ["--batch-tokens", "40", "--block-sentences", "8"]
 BATCHES = 12  # at least so many in the pass below

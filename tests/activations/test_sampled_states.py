@@ -17,7 +17,7 @@ from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.prove import observe
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.predictions import predictions

@@ -22,7 +22,7 @@ from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
 from ffkv.files.datasets import datasets_of
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.parts import Part
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as Settings

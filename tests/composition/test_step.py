@@ -15,7 +15,7 @@ from ffkv.corpus.corpus_file import read_corpus
 from ffkv.errors import UserError
 from ffkv.files import tables
 from ffkv.model.anatomy import read_anatomy
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head_file import load_head
 from ffkv.parts import Part
 from ffkv.settings import Composition

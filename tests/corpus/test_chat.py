@@ -17,7 +17,7 @@ from ffkv.corpus.step import encode_corpus
 from ffkv.embedded.tokenizer import BOS, train_tokenizer
 from ffkv.errors import UserError
 from ffkv.hub.commit import Commit
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.settings import Corpus
 
 TURNS = (

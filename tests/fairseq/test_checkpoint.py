@@ -13,8 +13,10 @@ from support import prove_into
 from ffkv.errors import UserError
 from ffkv.fairseq.checkpoint import is_fairseq, read_checkpoint
 from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import check_checkpoint, load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.read import load_checkpoint
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.commands import model as model_command
 from ffkv.model.discover.probe_texts import context_of

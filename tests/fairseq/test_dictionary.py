@@ -8,7 +8,7 @@ from ffkv.corpus.beginning import find_beginning
 from ffkv.errors import UserError
 from ffkv.fairseq.dictionary import dictionary_tokenizer, read_dictionary
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import token_texts
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "the", ",", "@-@", "Último", "&amp;", "madeupword0000"]

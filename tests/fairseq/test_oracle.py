@@ -13,7 +13,7 @@ from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.predictions import predictions
 from ffkv.model.tap.hooks import after

@@ -10,7 +10,8 @@ import torch
 
 from ffkv.corpus.sources import read_documents
 from ffkv.errors import UserError
-from ffkv.model.checkpoint.read import load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.read import load_checkpoint
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.settings import Corpus, Model
 
 pytestmark = pytest.mark.usefixtures("own_cache")

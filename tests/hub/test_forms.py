@@ -162,7 +162,8 @@ def test_a_damaged_file_in_the_cache_is_named_and_its_deletion_mends_it(hub, chi
     hub.dataset("someone/words").push({"train.parquet": parquet(sentences(50))})
     code = f"""{BEGIN}
 from ffkv.corpus.sources import read_documents
-from ffkv.model.checkpoint.read import load_checkpoint, load_tokenizer
+from ffkv.model.checkpoint.read import load_checkpoint
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.hub.commit import resolve_model
 settings = Model(checkpoint="someone/tiny")
 commit = resolve_model(settings)
@@ -208,7 +209,8 @@ def test_one_file_in_the_gguf_form_is_fetched_at_its_commit(hub, child, tmp_path
 from ffkv.hub.commit import resolve_model
 from ffkv.hub.fetch import choose_files_of, measure_missing
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_checkpoint, load_form, load_tokenizer
+from ffkv.model.checkpoint.read import load_checkpoint, load_form
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.step import prove
 settings = Model(checkpoint="someone/packed", gguf="tiny.Q8_0.gguf", revision="{pushed[0]}")
 commit = resolve_model(settings)

@@ -11,7 +11,7 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
 from ffkv.keys.precision import PRECISION, precision_row, rescore
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.step import prove
 from ffkv.settings import Activations, Corpus, Model
 from ffkv.settings import Triggers as Settings

@@ -11,7 +11,8 @@ from ffkv.activations.step import find_triggers
 from ffkv.corpus.step import encode_corpus
 from ffkv.errors import UserError
 from ffkv.model.checkpoint.load import load
-from ffkv.model.checkpoint.read import load_checkpoint, load_form, load_tokenizer
+from ffkv.model.checkpoint.read import load_checkpoint, load_form
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.step import describe, prove
 from ffkv.settings import Corpus, Model, section
 

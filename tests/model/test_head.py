@@ -149,7 +149,7 @@ def test_the_vocabulary_names_every_id(detector):
 
 
 def test_ids_beyond_the_tokenizer_are_named_by_number(detector):
-    from ffkv.model.checkpoint.read import load_tokenizer
+    from ffkv.model.checkpoint.tokenizer import load_tokenizer
 
     assert token_texts(load_tokenizer(detector), 19)[-2:] == ["<id 17>", "<id 18>"]
 

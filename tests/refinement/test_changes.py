@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.refinement.changes import describe_changes, measure_closeness, sample_changes
 

@@ -10,7 +10,7 @@ from ffkv.activations.trigger_file import Negative
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_values
 from ffkv.settings import Activations, Triggers

@@ -13,7 +13,7 @@ from ffkv.files.steady import unchanged
 from ffkv.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.config import read_config
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.process.progress import progress
 from ffkv.settings import EMBEDDED
 from ffkv.settings import Corpus as Settings

@@ -16,10 +16,12 @@ from ffkv.files.provenance import versions
 from ffkv.files.steady import files_in, unchanged
 from ffkv.hub.commit import Commit, check_commit, resolve_model
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
+from ffkv.model.checkpoint.checks import check_checkpoint, check_finite
 from ffkv.model.checkpoint.config import configured_activation
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash
 from ffkv.model.checkpoint.known import hash_once, state_of
-from ffkv.model.checkpoint.read import check_checkpoint, check_finite, load_checkpoint, load_form, load_tokenizer
+from ffkv.model.checkpoint.read import load_checkpoint, load_form
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
 from ffkv.model.discover.probe_texts import context_of, passages
 from ffkv.model.discover.prove import Decomposition, has_final_norm, prove_head, prove_layers

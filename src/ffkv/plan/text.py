@@ -19,7 +19,7 @@ from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.hub.commit import Commit, resolve_dataset
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
 

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.model.checkpoint.read import load_tokenizer
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.results.run import Run

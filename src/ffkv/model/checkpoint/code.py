@@ -1,9 +1,11 @@
-"""Models without weights, built from a config: by the code of transformers, or by the code that a checkpoint brings."""
+"""The code that builds a model from its config: that of transformers, or that which a checkpoint brings."""
 
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from ffkv.hub.commit import Commit
 
 
 def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str | None) -> Any:
@@ -22,3 +24,11 @@ def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str
     # `from_config` would take a class of another commit if this process has loaded one before.
     own: Any = get_class_from_dynamic_module(named, str(config.name_or_path), code_revision=code_revision)
     return own._from_config(config, dtype=dtype)
+
+
+def trust(commit: Commit, trust_remote_code: bool) -> dict[str, Any]:
+    """How `transformers` is told whether the code that a checkpoint brings is run, and at which commit."""
+    # Without a word about trust, transformers would ask whoever sits at the terminal.
+    return {"trust_remote_code": trust_remote_code} | (
+        {"code_revision": commit.code_read_at} if trust_remote_code else {}
+    )

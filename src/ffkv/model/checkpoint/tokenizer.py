@@ -1,0 +1,62 @@
+"""Loads the tokenizer of a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from ffkv.errors import UserError
+from ffkv.fairseq import checkpoint as fairseq
+from ffkv.files.checksums import verify_sum
+from ffkv.hub.commit import Commit
+from ffkv.hub.fetch import choose_files_of, choose_tokenizer_files, local_model
+from ffkv.model.checkpoint.checks import explain_failure, words_of
+from ffkv.model.checkpoint.code import trust
+from ffkv.model.checkpoint.forms import keep_own_tokens
+
+
+def load_tokenizer(
+    source: Path | str, commit: Commit | None = None, trust_remote_code: bool = False, gguf: str = ""
+) -> PreTrainedTokenizerFast:
+    """Loads the tokenizer of a checkpoint or of the model step's folder.
+
+    Args:
+        source: checkpoint or folder.
+        commit: the commit of a checkpoint on the hub that is read.
+        trust_remote_code: run the Python code that the checkpoint brings.
+        gguf: the setting `model.gguf`: the file that the tokenizer is read from.
+    Raises:
+        UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
+    """
+    if not gguf and fairseq.is_fairseq(source):
+        return fairseq.load_tokenizer(source)
+    verify_sum(Path(source))
+    from transformers import AutoTokenizer, logging
+
+    logging.set_verbosity_error()
+    commit = commit or Commit("model", str(source), "main")
+    trusted = trust(commit, trust_remote_code) | ({"gguf_file": gguf} if gguf else {})
+    folder = local_model(commit, choose_files_of(gguf) if gguf else choose_tokenizer_files)
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, revision=commit.read_at, **trusted)
+    except Exception as error:  # the library raises many classes for a wrong name or file
+        raise UserError(f"The tokenizer of {source} cannot be loaded: {explain_failure(error, commit)}") from error
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
+        )
+    if gguf:
+        keep_own_tokens(tokenizer)
+    _try_out(source, tokenizer)
+    return tokenizer
+
+
+def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuses a tokenizer that loads but cannot encode a text."""
+    try:
+        ids = tokenizer("A first text.", verbose=False)["input_ids"]
+        float(tokenizer.model_max_length)
+    except Exception as error:  # the library raises plain exceptions here
+        raise UserError(f"The tokenizer of {source} does not work: {words_of(error)}") from error
+    if not ids:
+        raise UserError(f"The tokenizer of {source} makes no token of a text: its vocabulary is empty or damaged.")
