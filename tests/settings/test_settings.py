@@ -87,7 +87,7 @@ def test_what_a_file_says_is_not_changed():
         (one(seed=2**32), "seed is 4294967296: must be below 4294967296"),
         (one(corpus={"bos": "maybe"}), "corpus.bos is 'maybe': must be 'auto', 'always' or 'never'"),
         (one(corpus={"deduplicate": 1}), "corpus.deduplicate is 1: must be true or false"),
-        (one(corpus={"train": []}), "corpus.train is []: must be one or more"),
+        (one(corpus={"train": []}), "corpus.train is []: must be 1 or more"),
         (one(corpus={"train": {"a": 1}}), "corpus.train is {'a': 1}: must be text or a list of texts"),
         (one(corpus={"train": [3]}), "corpus.train.0 is 3: must be text"),
         (one(model={"checkpoint": ""}), "model.checkpoint is '': must be text that is not empty"),

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from transformers import PreTrainedModel
+
 from ffkv.corpus.sources import read_documents
 from ffkv.embedded.training import Trained, train_model
 from ffkv.files import tables
@@ -10,16 +12,18 @@ from ffkv.files.atomic import atomic
 from ffkv.process.progress import progress
 from ffkv.settings import Corpus, Embedded
 
+STEPS = "steps"  # folder of the checkpoints that `embedded.keep_steps` asks for, a folder per step
+
 
 def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> Trained:
     """Trains the embedded model and its tokenizer on the embedded corpus, and writes a checkpoint folder.
 
     Args:
-        settings: sizes, number of steps and learning rate.
+        settings: sizes, number of steps, learning rate, and the steps after which a checkpoint is kept.
         corpus: `limit` and `validation_share` are used.
         seed: seed of the first weights and of the batches.
         output: checkpoint folder to write. transformers can load it; it also contains `training.csv` (the loss by
-            step) and `training.json` (the result in numbers).
+            step) and `training.json` (the result in numbers). The folder `steps/<step>` in it is the checkpoint of a step.
     Returns:
         The model, its tokenizer, and the contents of `training.csv` and `training.json`.
     Raises:
@@ -27,12 +31,18 @@ def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> 
     """
     embedded = Corpus(limit=corpus.limit, validation_share=corpus.validation_share)
     documents = {split: list(read_documents(embedded, split)) for split in ("train", "validation")}
-    with progress(settings.steps * settings.batch_tokens, "tokens", "training") as bar:
-        trained = train_model(documents["train"], documents["validation"], settings, seed, bar.update)
-        bar.total = bar.n  # few batches are full to the last token
     with atomic(output) as temporary:
+
+        def keep(step: int, model: PreTrainedModel) -> None:
+            if step in settings.keep_steps:
+                model.save_pretrained(temporary / STEPS / str(step))
+
+        with progress(settings.steps * settings.batch_tokens, "tokens", "training") as bar:
+            trained = train_model(documents["train"], documents["validation"], settings, seed, bar.update, keep)
+            bar.total = bar.n  # few batches are full to the last token
         trained.model.save_pretrained(temporary)
-        trained.tokenizer.save_pretrained(temporary)
+        for folder in (temporary, *temporary.glob(f"{STEPS}/*")):
+            trained.tokenizer.save_pretrained(folder)
         tables.write(trained.curve, temporary / "training.csv")
         (temporary / "training.json").write_text(json.dumps(trained.summary, indent=2) + "\n")
     return trained

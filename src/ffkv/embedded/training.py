@@ -53,12 +53,18 @@ class Trained:
 
 
 def train_model(
-    train: list[Document], validation: list[Document], settings: Embedded, seed: int, advance: Callable[[int], object]
+    train: list[Document],
+    validation: list[Document],
+    settings: Embedded,
+    seed: int,
+    advance: Callable[[int], object],
+    keep: Callable[[int, GPT2LMHeadModel], object] = lambda step, model: None,
 ) -> Trained:
     """Learns the vocabulary and the model from the train split, and measures the loss of both splits.
 
     The same documents, settings, seed and number of threads give the same weights to the bit. `advance` is called with the
-    number of tokens of each step.
+    number of tokens of each step. `keep` is called with the step and the model before the first step, which is step 0, and
+    after each one.
 
     Raises:
         UserError: a split has no sentences.
@@ -68,7 +74,8 @@ def train_model(
     train_sentences = _encode(train, tokenizer, settings.context - 1, "train")
     validation_sentences = _encode(validation, tokenizer, settings.context - 1, "validation")
     model = make_model(settings, len(tokenizer), seed)
-    curve = pd.DataFrame(fit(model, train_sentences, validation_sentences, settings, seed, advance))
+    keep(0, model)
+    curve = pd.DataFrame(fit(model, train_sentences, validation_sentences, settings, seed, advance, keep))
     train_tokens, validation_tokens = flatten(train_sentences), flatten(validation_sentences)
     summary = {
         "unigram_perplexity": unigram_perplexity(train_tokens, validation_tokens, len(tokenizer)),
@@ -117,6 +124,7 @@ def fit(
     settings: Embedded,
     seed: int,
     advance: Callable[[int], object],
+    keep: Callable[[int, GPT2LMHeadModel], object] = lambda step, model: None,
 ) -> Iterator[dict[str, Any]]:
     """Trains the model in place. Yields the rows of `training.csv`, one per split after every tenth of the steps.
 
@@ -134,6 +142,7 @@ def fit(
         losses.append(_descend(model, optimizer, ids))
         advance(size := int((ids != PADDING).sum()))
         tokens += size
+        keep(step, model)
         if step in measured:
             yield _row(step, tokens, "train", sum(losses) / len(losses))
             held_out = validation if step == settings.steps else sample

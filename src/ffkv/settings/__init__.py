@@ -1,5 +1,6 @@
 """Settings: what can be set, files that set it, and what is wrong with them."""
 
+from ffkv.settings.comparison import Comparison as Comparison
 from ffkv.settings.models import EMBEDDED as EMBEDDED
 from ffkv.settings.models import Activations as Activations
 from ffkv.settings.models import Composition as Composition

@@ -4,7 +4,7 @@ import difflib
 import re
 import reprlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -53,7 +53,7 @@ ALLOWED = {
     "string_too_short": "text that is not empty",
     "string_type": "text",
     "string_unicode": "text",
-    "too_short": "one or more",
+    "too_short": "{min_length} or more",
 }
 
 
@@ -69,8 +69,10 @@ def refusal(detail: Mapping[str, Any]) -> str:
 def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     place = [step for step in detail["loc"] if step != "[key]"]
     key = ".".join(step if re.fullmatch(r"[\w-]+", step) else repr(step) for step in map(str, place))
-    if "runs" in place and "[key]" in detail["loc"]:
-        return _refused_run_name(detail["input"])
+    if "[key]" in detail["loc"] and place[0] in ("runs", "comparisons"):
+        return _refused_name(place[0], detail["input"])
+    if detail["type"] == "string_pattern_mismatch" and place[-1] != "device":
+        return _refused_name(key, detail["input"])
     if detail["type"] in ("extra_forbidden", "invalid_key"):
         return _unknown_setting(key, str(place[-1]), _settings_at(model, place[:-1]))
     if detail["type"] == "missing":
@@ -80,10 +82,11 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     return f"{key} is {refusal(detail)}"
 
 
-def _refused_run_name(name: Any) -> str:
-    run = name if isinstance(name, str) and name and name.isprintable() else repr(name)
+def _refused_name(key: str, name: Any) -> str:
+    what = "name of a comparison" if key == "comparisons" else "run name"
+    text = name if isinstance(name, str) and name and name.isprintable() else repr(name)
     return (
-        f"runs: {run} is not a valid run name. A run name has at most 64 characters: letters, digits, '.', '_' and '-'. "
+        f"{key}: {text} is not a valid {what}. It has at most 64 characters: letters, digits, '.', '_' and '-'. "
         "It starts with a letter or a digit" + ("" if isinstance(name, str) else ". Write it in quotes")
     )
 
@@ -116,8 +119,8 @@ def _without_fraction(limit: Any) -> Any:
 def _settings_at(model: type[BaseModel], place: list) -> list[str]:
     """The names of the settings in the section at a place."""
     for step in place:
-        field = model.model_fields.get(str(step))
-        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
-            break
-        model = field.annotation
+        if (field := model.model_fields.get(str(step))) is None:
+            continue  # a name that the user gave
+        inside = [field.annotation, *get_args(field.annotation)]
+        model = next((kind for kind in inside if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
     return sorted(model.model_fields)

@@ -86,12 +86,20 @@ class Embedded(Section):
     """Number of tokens per training step."""
     learning_rate: float = Field(1e-3, gt=0, le=1)
     """Highest learning rate of AdamW. The rate rises during a warm-up and then falls along a cosine."""
+    keep_steps: list[Annotated[Whole, Field(ge=0)]] = Field([], max_length=1000)
+    """Training steps after which the model is kept too. Step 0 is the model before the training. The folder
+    `results/<run>/checkpoint/steps/<step>` is then a checkpoint that other runs can name."""
 
     def contradictions(self) -> list[str]:
-        """The width must be a multiple of the number of heads."""
+        """The width must be a multiple of the number of heads. A step is kept once, and before the end."""
+        problems = []
         if self.width % self.heads:
-            return [f"embedded.heads is {self.heads}: must divide embedded.width, {self.width}"]
-        return []
+            problems.append(f"embedded.heads is {self.heads}: must divide embedded.width, {self.width}")
+        if len({*self.keep_steps}) < len(self.keep_steps):
+            problems.append(f"embedded.keep_steps is {shown(self.keep_steps)}: must be different steps")
+        if late := [step for step in self.keep_steps if step > self.steps]:
+            problems.append(f"embedded.keep_steps has {late[0]}: must be at most embedded.steps, {self.steps}")
+        return problems
 
 
 class Corpus(Section):

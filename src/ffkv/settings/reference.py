@@ -3,11 +3,11 @@
 import json
 import textwrap
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from ffkv.settings import LARGEST, Section, Settings
+from ffkv.settings import LARGEST, Comparison, Section, Settings
 from ffkv.settings.runs import Configuration
 
 COLUMNS = 110  # of a comment in the settings file
@@ -28,11 +28,19 @@ RUNS = """
 # reports/<run>/index.html.
 runs:
   demo: {}
+
+# Name of a comparison: the runs that it shows over each other, in reports/comparisons/<name>/index.html. docs/settings.md
+# has its settings, configs/training.yaml an example.
+comparisons: {}
 """
+COMPARISONS = (
+    "Each entry under `comparisons:` has a name and these settings. It shows several runs over each other in one report,"
+    " `reports/comparisons/<name>/index.html`."
+)
 INTRODUCTION = f"""# Settings
 
 `ffkv settings` writes this page from `src/ffkv/settings/models.py`. A settings file has these settings at its top level. Under `runs:`
-it has one entry per run, with the settings that the run overrides. A whole number is at most {LARGEST:,} unless the table says otherwise.
+it has one entry per run, with the settings that the run overrides. Under `comparisons:` it has one entry per comparison. A whole number is at most {LARGEST:,} unless the table says otherwise.
 """
 
 
@@ -70,15 +78,23 @@ def _comment(text: str | None, indent: str = "") -> str:
 def page() -> str:
     """Returns the reference page, with one table per section."""
     sections = [f"\n## `{name}`\n\n{model.__doc__}\n\n{_table(model.model_fields)}" for name, model in SECTIONS.items()]
-    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}"
+    comparisons = f"\n## `comparisons`\n\n{COMPARISONS}\n\n{_table(Comparison.model_fields)}"
+    return f"{INTRODUCTION}{''.join(sections)}\n## At the top level\n\n{_table(TOP_LEVEL)}{comparisons}"
 
 
 def _table(fields: dict[str, FieldInfo]) -> str:
     rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
     for name, field in fields.items():
         meaning = (field.description or "").replace("\n", " ").replace("|", r"\|")
-        rows.append(f"| `{name}` | `{json.dumps(field.default)}` | {_allowed(field)} | {meaning} |")
+        default = "none: must be set" if field.is_required() else f"`{json.dumps(field.default)}`"
+        rows.append(f"| `{name}` | {default} | {_allowed(field)} | {meaning} |")
     return "\n".join(rows) + "\n"
+
+
+def _allowed_list(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"a list of {', '.join(f'`{choice}`' for choice in get_args(kind))}"
+    return "text, or a list of texts" if (get_args(kind) or (kind,))[0] is str else "a list of numbers"
 
 
 def _allowed(field: FieldInfo) -> str:
@@ -88,7 +104,7 @@ def _allowed(field: FieldInfo) -> str:
     if choices := get_args(field.annotation):
         if get_origin(field.annotation) is not list:
             return ", ".join(f"`{choice}`" for choice in choices)
-        return "text, or a list of texts"
+        return _allowed_list(choices[0])
     kinds: dict[Any, str] = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [

@@ -1,23 +1,26 @@
-"""The runs of a settings file: the settings that all runs share, and the settings that each run overrides."""
+"""A settings file: the settings that all runs share, those that each run overrides, and which runs are compared."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
 from ffkv.errors import UserError
+from ffkv.settings.comparison import Comparison, RunName
 from ffkv.settings.messages import problems_of, shown
 from ffkv.settings.models import Settings
 
-RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+COMPARISONS = "comparisons"  # key of the settings file, and folder of what is made
 
 
 class Configuration(Settings):
     """The content of a settings file: shared settings, and per run the settings that it overrides."""
 
-    runs: dict[Annotated[str, Field(pattern=RUN_NAME)], dict[str, Any]] = Field(
+    runs: dict[RunName, dict[str, Any]] = Field(
         min_length=1, json_schema_extra={"additionalProperties": False}
     )
     """Run name, and the settings that this run overrides. Each run has its own results and its own report."""
+    comparisons: dict[RunName, Comparison] = {}
+    """Name of a comparison, and which runs it shows over each other. Each comparison has its own report."""
 
 
 def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
@@ -33,7 +36,7 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
     """
     if not isinstance(configuration, dict):
         raise UserError(f"The settings are {shown(configuration)}: must be a mapping of settings with the key `runs`.")
-    shared = {key: value for key, value in configuration.items() if key != "runs"}
+    shared = {key: value for key, value in configuration.items() if key not in ("runs", COMPARISONS)}
     problems, shared_problems = problems_of(Configuration, configuration), problems_of(Settings, shared)
     runs = configuration.get("runs")
     resolved = {}
@@ -43,10 +46,31 @@ def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
         problems += [f"runs.{name}: {problem}" for problem in run_problems if problem not in shared_problems]
         if not run_problems:
             resolved[name] = Settings(**merged)
-    problems += _wrong_controls(resolved, set(runs) if isinstance(runs, dict) else set())
+    names = set(runs) if isinstance(runs, dict) else set()
+    problems += _wrong_controls(resolved, names) + _wrong_comparisons(configuration.get(COMPARISONS), names)
     if problems:
         raise UserError("The settings are not valid:\n" + "\n".join(f"  {problem}" for problem in problems))
     return resolved
+
+
+def resolve_comparisons(configuration: dict[str, Any]) -> dict[str, Comparison]:
+    """Returns the comparisons of a settings file that `resolve` accepts, by their names."""
+    return {name: Comparison(**values) for name, values in (configuration.get(COMPARISONS) or {}).items()}
+
+
+def _wrong_comparisons(comparisons: Any, names: set[str]) -> list[str]:
+    """What is wrong with comparisons beside their types: a comparison is of runs of the file."""
+    problems = []
+    if comparisons and COMPARISONS in names:
+        problems.append(f"runs.{COMPARISONS}: must have another name, because comparisons are written to this folder")
+    for name, values in comparisons.items() if isinstance(comparisons, dict) else ():
+        if not isinstance(values, dict) or problems_of(Comparison, values):
+            continue  # told with the other wrong types
+        comparison = Comparison(**values)
+        found = comparison.contradictions()
+        found += [f"runs: {run!r} is no run of this file" for run in comparison.runs if run not in names]
+        problems += [f"{COMPARISONS}.{name}: {problem}" for problem in found]
+    return problems
 
 
 def _wrong_controls(resolved: dict[str, Settings], names: set[str]) -> list[str]:

@@ -166,16 +166,23 @@ def control_report(wildcards):
 
 
 def trained_checkpoint(wildcards):
-    """The checkpoint that the workflow trains, for this run or another one, if the job's run asks for it."""
+    """The checkpoint that the workflow trains, for this run or another one, if the job's run asks for it.
+
+    A run can also name a checkpoint of a training step, a folder below it.
+    """
     named = SETTINGS[wildcards.run]["model"]["checkpoint"]
     if named == EMBEDDED:
         return f"results/{wildcards.run}/checkpoint"
-    trained = {
-        Path(f"results/{run}/checkpoint"): f"results/{run}/checkpoint"
+    trained = [
+        f"results/{run}/checkpoint"
         for run, settings in SETTINGS.items()
         if settings["model"]["checkpoint"] == EMBEDDED
-    }
-    return trained.get(Path(named), [])
+    ]
+    return [
+        folder
+        for folder in trained
+        if Path(folder) in (Path(named), *Path(named).parents)
+    ]
 
 
 def files_of_checkpoint(wildcards):
