@@ -8,7 +8,7 @@ from report.conftest import write_results
 
 from ffkv.errors import UserError
 from ffkv.files import tables
-from ffkv.report.control import GREY, draw_control, open_control
+from ffkv.report.control import GREY, draw_control, lines, open_control
 from ffkv.report.registry import FIGURES, load_figure
 from ffkv.report.sections import draw_exhibits
 from ffkv.report.step import write_report
@@ -32,19 +32,19 @@ def grey_lines(axes):
     return [line.get_xydata().T for line in axes.lines if line.get_color() == GREY]
 
 
-@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ("training", "kept_memories")])
+@pytest.mark.parametrize("name", [name for name in FIGURES if name != "training"])
 def test_every_figure_shows_its_control(pair, name):
     run, control = pair
     figure = load_figure(name)
     drawn = figure.draw(run, None)
     before = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
-    assert draw_control(drawn, figure.control, control)
+    assert draw_control(drawn, figure.curves, control)
     found = [line for axes in drawn.axes for line in grey_lines(axes)]
-    expected = [line for each in figure.control for line in each.lines(control)]
+    expected = sorted(lines(figure.curves, control), key=lambda line: line.panel)
     assert len(found) == len(expected) > 0
-    for (x, y), (x_expected, y_expected) in zip(found, expected, strict=True):
-        np.testing.assert_allclose(x, x_expected)
-        np.testing.assert_allclose(y, y_expected)
+    for (x, y), line in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, line.x)
+        np.testing.assert_allclose(y, line.y)
     (legend,) = drawn.legends
     assert [text.get_text() for text in legend.get_texts()] == [*before, "control: demo-random"]
 
@@ -52,13 +52,13 @@ def test_every_figure_shows_its_control(pair, name):
 def test_lines_are_those_of_the_control_and_not_of_the_run(pair):
     control = pair[1]
     figure = load_figure("figure_9")
-    ((x, y),) = figure.control[0].lines(control)
+    ((_, x, y),) = lines(figure.curves, control)
     assert x.tolist() == list(range(6)) and y.tolist() == [0.5] * 6
-    edges = load_figure("figure_11").control[0].lines(control)
+    edges = lines(load_figure("figure_11").curves, control)
     breakdown = control.table("figure_11_breakdown").pivot(index="layer", columns="case", values="share")
-    np.testing.assert_allclose(edges[0][1], breakdown["residual"])
-    np.testing.assert_allclose(edges[1][1], breakdown["residual"] + breakdown["agreement"])
-    assert (edges[-1][1] <= 1).all() and len(edges) == breakdown.shape[1] - 1
+    np.testing.assert_allclose(edges[0].y, breakdown["residual"])
+    np.testing.assert_allclose(edges[1].y, breakdown["residual"] + breakdown["agreement"])
+    assert (edges[-1].y <= 1).all() and len(edges) == breakdown.shape[1] - 1
 
 
 def test_captions_and_summary_name_the_control(pair, tmp_path):

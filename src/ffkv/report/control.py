@@ -1,6 +1,6 @@
 """A control run in a run's figures: the lines of another run, such as one with random weights, in grey."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,45 +10,31 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
 from ffkv.errors import UserError
-from ffkv.report.wording import rows
+from ffkv.report.curve import Curve
 from ffkv.results.run import Run
 from ffkv.results.run import open as open_run
 
 GREY, DASHES = "0.35", (0, (2, 1.5))
-Line = tuple[Sequence[float] | np.ndarray, Sequence[float] | np.ndarray]  # x and y
 
 
-class Control(NamedTuple):
-    """What a control run adds to one panel of a figure.
+class Line(NamedTuple):
+    """A line in a panel of a figure, from 0: x and y [point]."""
 
-    Attributes:
-        lines: its lines, from the control run.
-        panel: number of the panel, from 0.
-    """
-
-    lines: Callable[[Run], list[Line]]
-    panel: int = 0
+    panel: int
+    x: np.ndarray
+    y: np.ndarray
 
 
-def by_layer(table: str, value: str, panel: int = 0, **values: str | int) -> Control:
-    """A line over the layers: a column of a table, of the rows with these values."""
-
-    def lines(run: Run) -> list[Line]:
-        found = rows(run.table(table), **values)
-        return [(found["layer"].to_numpy(), found[value].to_numpy())] if len(found) else []
-
-    return Control(lines, panel)
-
-
-def stacked(table: str, column: str, names: Sequence[str], panel: int = 0, **values: str | int) -> Control:
-    """The edges of bars of shares per layer, stacked in the order of names; the last one, which fills up the bar, has none."""
-
-    def lines(run: Run) -> list[Line]:
-        found = rows(run.table(table), **values)
-        wide = found.pivot(index="layer", columns=column, values="share").reindex(columns=[*names]).fillna(0)
-        return [(wide.index.to_numpy(), edge) for edge in np.cumsum(wide.to_numpy(), 1).T[:-1]]
-
-    return Control(lines, panel)
+def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
+    """The curves of a run as a figure has them. A stacked one is the edge of its bars, on top of those before it."""
+    found, below = [], 0.0
+    for curve in curves:
+        points = curve.points(run)
+        if len(points):
+            y = points["value"].to_numpy(float)
+            below = below + np.nan_to_num(y) if curve.stacked else 0.0
+            found.append(Line(curve.panel, points["x"].to_numpy(), below if curve.stacked else y))
+    return found
 
 
 def open_control(run: Run) -> Run | None:
@@ -70,19 +56,17 @@ def open_control(run: Run) -> Run | None:
     return control
 
 
-def draw_control(figure: Drawing, controls: Sequence[Control], control: Run) -> bool:
-    """Draws the lines of a control run over a figure. Returns whether it has any."""
+def draw_control(figure: Drawing, curves: Sequence[Curve], control: Run) -> bool:
+    """Draws the curves of a control run over a figure. Returns whether it has any."""
     panels = figure.axes
-    drawn = [
-        _draw(panels[each.panel], x, y) for each in controls if each.panel < len(panels) for x, y in each.lines(control)
-    ]
+    drawn = [_draw(panels[line.panel], line) for line in lines(curves, control) if line.panel < len(panels)]
     if drawn:
         _add_to_legend(figure, drawn[0], f"control: {control.name}")
     return bool(drawn)
 
 
-def _draw(axes: Axes, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> Line2D:
-    return axes.plot(x, y, color=GREY, linestyle=DASHES, linewidth=1.4, marker=".", markersize=3, zorder=3)[0]
+def _draw(axes: Axes, line: Line) -> Line2D:
+    return axes.plot(line.x, line.y, color=GREY, linestyle=DASHES, linewidth=1.4, marker=".", markersize=3, zorder=3)[0]
 
 
 def _add_to_legend(figure: Drawing, line: Line2D, label: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import Control
+from ffkv.report.curve import Curve
 from ffkv.results.run import Run
 
 
@@ -35,14 +35,14 @@ class Figure:
         draw: draws the figure from a run and from the paper's own numbers, or None where these are not wanted.
         caption: writes the caption of a run's figure.
         applies: whether a run has this figure.
-        control: what a control run adds to the figure.
+        curves: the lines that other runs can draw over it. All but those of the training have one.
     """
 
     tables: tuple[str, ...]
     draw: Callable[[Run, Any], Drawing]
     caption: Callable[[Run], Caption]
     applies: Callable[[Run], bool] = lambda run: True
-    control: tuple[Control, ...] = ()
+    curves: tuple[Curve, ...] = ()
 
 
 @cache

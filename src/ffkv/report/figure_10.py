@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import by_layer
+from ffkv.report.curve import Curve, by_layer, by_prefix
 from ffkv.report.drawing import boxes, canvas, depth, layer_axis, legend, paper_curve
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import BOX, course, paper_line
@@ -40,4 +40,15 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Boxes per layer. Median: {course(table, 'median')}.")
 
 
-FIGURE = Figure((PROBABILITY,), draw, caption, control=(by_layer(PROBABILITY, "median"),))
+FIGURE = Figure(
+    (PROBABILITY,),
+    draw,
+    caption,
+    curves=(
+        Curve(
+            "median probability of the model's prediction",
+            by_layer(PROBABILITY, "median"),
+            units=by_prefix("refinement/by_prefix", lambda table: table["probability"], median=True),
+        ),
+    ),
+)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import stacked
+from ffkv.report.curve import Curve, by_layer, by_prefix
 from ffkv.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import course, rows
@@ -41,4 +41,9 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Stacked bars per layer. {courses}.")
 
 
-FIGURE = Figure((BREAKDOWN,), draw, caption, control=(stacked(BREAKDOWN, "case", CASES),))
+def _curve(case: str) -> Curve:
+    units = by_prefix("refinement/by_prefix", lambda table: table["case"] == case)
+    return Curve(case, by_layer(BREAKDOWN, "share", case=case), stacked=True, units=units)
+
+
+FIGURE = Figure((BREAKDOWN,), draw, caption, curves=(*map(_curve, CASES[:-1]),))

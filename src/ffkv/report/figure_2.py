@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import stacked
+from ffkv.report.curve import Curve, by_layer
 from ffkv.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import course, rows, weighted_mean
@@ -57,4 +57,14 @@ def _description(examples: pd.DataFrame) -> str:
     )
 
 
-FIGURE = Figure((SHARES, COUNTS), draw, caption, control=(stacked(SHARES, "category", CATEGORIES, sample="trigger"),))
+FIGURE = Figure(
+    (SHARES, COUNTS),
+    draw,
+    caption,
+    curves=(
+        *(
+            Curve(category, by_layer(SHARES, "share", sample="trigger", category=category), stacked=True)
+            for category in CATEGORIES[:-1]
+        ),
+    ),
+)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import by_layer
+from ffkv.report.curve import Curve, by_layer
 from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.text import change
@@ -57,5 +57,10 @@ FIGURE = Figure(
     (REMOVAL,),
     draw,
     caption,
-    control=(*(by_layer(REMOVAL, "change", removed=removed) for removed in ("first", "random", "last")),),
+    curves=(
+        *(
+            Curve(f"{removed} token removed (%)", by_layer(REMOVAL, "change", removed=removed), share=False)
+            for removed in ("first", "random", "last")
+        ),
+    ),
 )

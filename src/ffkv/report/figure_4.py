@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import by_layer
+from ffkv.report.curve import Curve, by_layer, by_memory
 from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import course, paper_line, projection, rows
@@ -56,4 +56,15 @@ def caption(run: Run) -> Caption:
     return Caption(text + paper_line(run, "The grey line is the paper's."), description)
 
 
-FIGURE = Figure((AGREEMENT,), draw, caption, control=(by_layer(AGREEMENT, "rate", source="trigger"),))
+FIGURE = Figure(
+    (AGREEMENT,),
+    draw,
+    caption,
+    curves=(
+        Curve(
+            "agreement rate",
+            by_layer(AGREEMENT, "rate", source="trigger"),
+            units=by_memory(lambda table: table["agrees"]),
+        ),
+    ),
+)

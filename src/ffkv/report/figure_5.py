@@ -4,7 +4,7 @@ from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import by_layer
+from ffkv.report.curve import Curve, by_layer, by_memory
 from ffkv.report.drawing import boxes, canvas, depth, layer_axis, legend
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import BOX, course, ties
@@ -41,4 +41,16 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Boxes per layer. Median rank: {course(table, 'median', number)}.")
 
 
-FIGURE = Figure((RANK,), draw, caption, control=(by_layer(RANK, "median"),))
+FIGURE = Figure(
+    (RANK,),
+    draw,
+    caption,
+    curves=(
+        Curve(
+            "median rank of the next token",
+            by_layer(RANK, "median"),
+            share=False,
+            units=by_memory(lambda table: table["rank"], median=True),
+        ),
+    ),
+)

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import Control, Line
+from ffkv.report.curve import Curve, points
 from ffkv.report.drawing import canvas, colours, share_axis
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import INTERVALS, scale_free
@@ -64,10 +64,11 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Bars by top probability. In the highest bin, {edges}, {agreeing}.")
 
 
-def control_lines(control: Run) -> list[Line]:
-    """The rate of a control run by bin."""
-    table = control.table(BINS)
-    return [((table["low"] + table["high"]) / 2, table["rate"])]
+def rate_by_bin(run: Run) -> pd.DataFrame:
+    """The rate of a run by the middle of the bin. Empty bins have none."""
+    table = run.table(BINS)
+    table = table[table["values"] > 0]
+    return points(table.assign(middle=(table["low"] + table["high"]) / 2), "middle", "rate", ("rate_low", "rate_high"))
 
 
-FIGURE = Figure((BINS,), draw, caption, control=(Control(control_lines),))
+FIGURE = Figure((BINS,), draw, caption, curves=(Curve("agreement rate", rate_by_bin, "top probability of the value"),))

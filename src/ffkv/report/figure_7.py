@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from ffkv.report.control import by_layer
+from ffkv.report.curve import Curve, by_layer, by_prefix
 from ffkv.report.drawing import boxes, canvas, colours, depth, layer_axis, legend, paper_curve, share_axis
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import BOX, course, paper_line
@@ -82,8 +82,18 @@ FIGURE = Figure(
     (ACTIVE, EFFECTIVE),
     draw,
     caption,
-    control=(
-        by_layer(ACTIVE, "median"),
-        by_layer(EFFECTIVE, "effective_median", 1),
+    curves=(
+        Curve(
+            "median share of active memories",
+            by_layer(ACTIVE, "median"),
+            units=by_prefix("composition/by_prefix", lambda table: table["share"], median=True),
+        ),
+        Curve(
+            "median effective number of memories",
+            by_layer(EFFECTIVE, "effective_median"),
+            share=False,
+            panel=1,
+            units=by_prefix("composition/by_prefix", lambda table: table["effective"], median=True),
+        ),
     ),
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import by_layer
+from ffkv.report.curve import Curve, by_layer, by_prefix
 from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import INTERVALS, course, paper_line, projection, rows
@@ -51,5 +51,16 @@ FIGURE = Figure(
     (NO_AGREEMENT, CASES),
     draw,
     caption,
-    control=(*(by_layer(NO_AGREEMENT, "share", reading=reading) for reading in ("active", "all")),),
+    curves=(
+        Curve(
+            "no active memory agrees",
+            by_layer(NO_AGREEMENT, "share", reading="active"),
+            units=by_prefix("composition/by_prefix", lambda table: table["agreeing"] == 0),
+        ),
+        Curve(
+            "no memory agrees",
+            by_layer(NO_AGREEMENT, "share", reading="all"),
+            units=by_prefix("composition/by_prefix", lambda table: table["agreeing_all"] == 0),
+        ),
+    ),
 )

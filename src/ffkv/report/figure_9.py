@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import by_layer
+from ffkv.report.curve import Curve, by_layer, by_prefix
 from ffkv.report.drawing import canvas, curve, depth, finish_shares
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import INTERVALS, course, paper_line, ties
@@ -36,4 +36,15 @@ def caption(run: Run) -> Caption:
     )
 
 
-FIGURE = Figure((RESIDUAL,), draw, caption, control=(by_layer(RESIDUAL, "share"),))
+FIGURE = Figure(
+    (RESIDUAL,),
+    draw,
+    caption,
+    curves=(
+        Curve(
+            "the residual predicts what the model predicts",
+            by_layer(RESIDUAL, "share"),
+            units=by_prefix("refinement/by_prefix", lambda table: table["top_residual"] == table["final"]),
+        ),
+    ),
+)

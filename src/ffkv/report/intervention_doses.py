@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import Control, Line
+from ffkv.report.curve import Curve, points
 from ffkv.report.drawing import LINES, MARKERS, canvas, colours, legend
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.interventions import REACHES, finish_effects, nats
@@ -59,10 +60,16 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Lines by factor. Total effect: {effects or 'nothing to show'}.")
 
 
-def control_lines(control: Run) -> list[Line]:
-    """The total effect of a control run by factor, of positive coefficients."""
-    table = rows(control.table(BY_DOSE), layer=-1, change="scale", side="positive", reach="total").sort_values("scale")
-    return [(table["scale"], table["top"])]
+def by_factor(run: Run) -> pd.DataFrame:
+    """The total effect of a run by factor, of positive coefficients."""
+    table = rows(run.table(BY_DOSE), layer=-1, change="scale", side="positive", reach="total").sort_values("scale")
+    return points(table, "scale", "top")
 
 
-FIGURE = Figure((BY_DOSE,), draw, caption, lambda run: intervenes(run.settings), control=(Control(control_lines),))
+FIGURE = Figure(
+    (BY_DOSE,),
+    draw,
+    caption,
+    lambda run: intervenes(run.settings),
+    curves=(Curve("total effect (nats)", by_factor, "factor of the coefficient", share=False),),
+)

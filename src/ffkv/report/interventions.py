@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.report.control import by_layer
+from ffkv.report.curve import Curve, Units, by_layer
 from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.text import MINUS
@@ -73,15 +74,22 @@ def nats(effect: float) -> str:
     return f"{number(effect)} nats".replace("-", MINUS)
 
 
+def _curve(reach: str) -> Curve:
+    def numbers(run: Run) -> pd.DataFrame:
+        found = rows(run.effects_by_memory, side="positive", reach=reach)
+        return pd.DataFrame({"layer": found["layer"], "unit": found["memory"], "value": found["own"]})
+
+    points = by_layer(BY_LAYER, "mean", side="positive", reach=reach, source="own")
+    panel = [*REACHES].index(reach)
+    return Curve(
+        f"{REACHES[reach]} of removal (nats)", points, share=False, panel=panel, units=Units("memories", numbers)
+    )
+
+
 FIGURE = Figure(
     (BY_LAYER,),
     draw,
     caption,
     lambda run: intervenes(run.settings),
-    control=(
-        *(
-            by_layer(BY_LAYER, "mean", panel, side="positive", reach=reach, source="own")
-            for panel, reach in enumerate(REACHES)
-        ),
-    ),
+    curves=(*map(_curve, REACHES),),
 )

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import ScalarFormatter
 
+from ffkv.report.curve import Curve, points
 from ffkv.report.drawing import LINES, MARKERS, canvas, colours, legend, share_axis
 from ffkv.report.figure import Caption, Figure
 from ffkv.report.wording import course, rows
@@ -58,7 +60,26 @@ def caption(run: Run) -> Caption:
         f"{number(none['kept'].max())} memories, predictions stay in {course(none, 'share')}. This is what figure 7's "
         "effective number causes. The data has every layer and the divergence KL(p‖p′)."
     )
+    if run.settings.report.control:
+        text += " The line of the control is the mean over its layers."
     return Caption(text, f"Lines over the number of kept memories. With the fewest: {course(none, 'share')}.")
 
 
-FIGURE = Figure((KEPT,), draw, caption, lambda run: intervenes(run.settings))
+def _curve(panel: int, choice: str) -> Curve:
+    """The mean over the layers."""
+
+    def by_number(run: Run) -> pd.DataFrame:
+        means = rows(run.table(KEPT), choice=choice).groupby("kept", as_index=False)["share"].mean()
+        return points(means, "kept", "share")
+
+    label = f"predictions that stay, {choice} kept, mean over the layers"
+    return Curve(label, by_number, "memories kept", panel=panel)
+
+
+FIGURE = Figure(
+    (KEPT,),
+    draw,
+    caption,
+    lambda run: intervenes(run.settings),
+    curves=(_curve(0, "largest"), _curve(1, "random")),
+)

@@ -141,7 +141,7 @@ def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
             number = name.replace("figure_", "Figure ") + ". " if name.startswith("figure_") else ""
             heading, caption = number + entry.title, figure.caption(run)
             drawn = figure.draw(run, paper.get(name))
-            if control is not None and figure.applies(control) and draw_control(drawn, figure.control, control):
+            if control is not None and figure.applies(control) and draw_control(drawn, figure.curves, control):
                 caption = replace(caption, text=f"{caption.text} {describe_control(control)}")
             svg = drawing.svg(drawn, name, heading, caption.description)
             tables = [data_table(run, table) for table in figure.tables]

@@ -17,11 +17,11 @@ class Comparison(Section):
     """Title of the report."""
     runs: list[RunName] = Field(min_length=2, max_length=20)
     """Names of runs of this file. The first one is what the others are compared with."""
-    labels: list[Annotated[str, Field(min_length=1)]] = []
+    labels: list[Annotated[str, Field(min_length=1)]] = Field([])
     """What each run is called in figures, in the order of `runs`. If the list is empty, its place on the axis or its name."""
     axis: str = ""
     """What orders the runs, such as "training step" or "parameters". Empty means that nothing does."""
-    values: list[Annotated[float, Field(allow_inf_nan=False)]] = []
+    values: list[Annotated[float, Field(allow_inf_nan=False)]] = Field([])
     """The place of each run on the axis, in the order of `runs`."""
     memories: Literal["auto", "by_number", "by_correlation", "no"] = "auto"
     """How a memory of one run is found in another run. `by_number`: L3.17 is the same memory in all runs, as at several

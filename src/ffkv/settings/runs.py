@@ -15,11 +15,9 @@ COMPARISONS = "comparisons"  # key of the settings file, and folder of what is m
 class Configuration(Settings):
     """The content of a settings file: shared settings, and per run the settings that it overrides."""
 
-    runs: dict[RunName, dict[str, Any]] = Field(
-        min_length=1, json_schema_extra={"additionalProperties": False}
-    )
+    runs: dict[RunName, dict[str, Any]] = Field(min_length=1, json_schema_extra={"additionalProperties": False})
     """Run name, and the settings that this run overrides. Each run has its own results and its own report."""
-    comparisons: dict[RunName, Comparison] = {}
+    comparisons: dict[RunName, Comparison] = Field({})
     """Name of a comparison, and which runs it shows over each other. Each comparison has its own report."""
 
 
