@@ -31,6 +31,7 @@ from ffkv.refinement.step import summarize_refinement as summarize_refinement
 from ffkv.intervention.step import measure_interventions as measure_interventions
 from ffkv.intervention.step import summarize_interventions as summarize_interventions
 from ffkv.report.step import write_report as write_report
+from ffkv.comparison.step import compare_runs as compare_runs
 
 # Files
 from ffkv.corpus.corpus_file import read_corpus as read_corpus

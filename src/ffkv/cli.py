@@ -39,6 +39,7 @@ COMMANDS = {
         "ffkv.intervention.commands:intervention",
         "Interventions: what changes when memory coefficients are changed.",
     ),
+    "comparison": ("ffkv.comparison.commands:comparison", "Comparison: several finished runs over each other."),
     "write-settings": ("ffkv.settings.commands:write_settings", "Write the complete settings of a run."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "explore": ("ffkv.explorer.commands:explore", "Open finished runs in a browser."),

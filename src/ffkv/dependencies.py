@@ -158,6 +158,18 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "streams.py",
         "values/projections.py",
     ),
+    "comparison_measure": (
+        "activations/trigger_file.py",
+        "comparison",
+        "corpus",
+        "intervals.py",
+        "intervention/tables.py",
+        "report",
+        "results",
+        "streams.py",
+        *MODEL,
+    ),
+    "comparison_report": ("comparison", "report", "results"),
     "report": ("activations/trigger_file.py", "corpus", "intervention/tables.py", "report", "results", *MODEL),
 }
 

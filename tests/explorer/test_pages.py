@@ -341,7 +341,7 @@ def test_two_different_memories_stand_side_by_side(visitor):
 def test_layers_are_paired_by_the_share_of_the_depth_that_they_take(first, second):
     from fractions import Fraction
 
-    from ffkv.explorer.page_compare import pair_layers
+    from ffkv.results.depth import pair_layers
 
     pairs = pair_layers(first, second)
     assert len(pairs) == max(first, second)

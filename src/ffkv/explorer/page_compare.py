@@ -9,6 +9,7 @@ from ffkv.explorer.page_memory import values
 from ffkv.explorer.page_run import COLUMNS, layers
 from ffkv.explorer.pages import LIVE, render
 from ffkv.explorer.shelf import Held
+from ffkv.results.depth import pair_layers
 from ffkv.results.memory_name import check_memory, parse_memory_name
 
 
@@ -46,24 +47,6 @@ def compare(names: list[str], runs: list[Held], memories: list[str]) -> HTMLResp
         depths=depths,
         statistics=[each for each in COLUMNS if any(each.name in row for row in depths[0]["layers"])],
     )
-
-
-def pair_layers(first: int, second: int) -> list[tuple[float, int, int]]:
-    """Pairs the layers of two models by relative depth.
-
-    Layer l of L layers takes the share l/L to (l + 1)/L of the depth. Its relative depth is the middle of it. Each layer of the
-    deeper model is paired with the layer of the other one whose share holds this depth.
-
-    Args:
-        first, second: the numbers of layers.
-    Returns:
-        For each layer of the deeper model: its relative depth, and the layers of both.
-    """
-    most = max(first, second)
-    places = [
-        2 * layer + 1 for layer in range(most)
-    ]  # twice the depth, in layers: whole numbers, so that nothing is rounded
-    return [(place / (2 * most), place * first // (2 * most), place * second // (2 * most)) for place in places]
 
 
 def by_depth(a: Held, b: Held) -> list[dict[str, Any]]:

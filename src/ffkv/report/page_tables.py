@@ -56,14 +56,18 @@ class PageTable:
 
 def data_table(run: Run, name: str) -> PageTable:
     """A table of the run, with all its columns and its file."""
-    frame, file = run.table(name), run.table_file(name)
+    return whole_table(name, run.table(name), run.table_file(name))
+
+
+def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
+    """A table with all its columns and its file, if it has one, whose content the page offers if it is small."""
     return PageTable(
         name=name,
         headers=[column.replace("_", " ") for column in frame],
         numeric=[pd.api.types.is_numeric_dtype(frame[column]) for column in frame],
         rows=[_row(dict(zip(frame, row))) for row in frame.itertuples(index=False, name=None)],
-        file=file.name,
-        href=_data_link(file) if file.stat().st_size <= MAX_FILE_BYTES else "",
+        file=file.name if file else "",
+        href=_data_link(file) if file and file.stat().st_size <= MAX_FILE_BYTES else "",
     )
 
 

@@ -134,12 +134,11 @@ def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
     paper = paper_numbers() if run.settings.report.paper_curves else {}
     exhibits = {}
     with drawing.look():
-        for name, entry in FIGURES.items():
+        for name in FIGURES:
             figure = load_figure(name)
             if not figure.applies(run):
                 continue
-            number = name.replace("figure_", "Figure ") + ". " if name.startswith("figure_") else ""
-            heading, caption = number + entry.title, figure.caption(run)
+            heading, caption = heading_of(name), figure.caption(run)
             drawn = figure.draw(run, paper.get(name))
             if control is not None and figure.applies(control) and draw_control(drawn, figure.curves, control):
                 caption = replace(caption, text=f"{caption.text} {describe_control(control)}")
@@ -147,6 +146,12 @@ def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
             tables = [data_table(run, table) for table in figure.tables]
             exhibits[name] = Exhibit(name, heading, caption, Markup(svg), tables)
     return exhibits
+
+
+def heading_of(name: str) -> str:
+    """Number and title of a figure."""
+    number = name.replace("figure_", "Figure ") + ". " if name.startswith("figure_") else ""
+    return number + FIGURES[name].title
 
 
 def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[Section]:

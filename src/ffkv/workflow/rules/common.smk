@@ -13,7 +13,7 @@ from ffkv.options import command_line
 from ffkv.process.disk import check_disk, describe_full, full, temporary_folders
 from ffkv.process.recover import note_owner
 from ffkv.settings import EMBEDDED
-from ffkv.settings.runs import resolve
+from ffkv.settings.runs import resolve, resolve_comparisons
 from ffkv.settings.yaml_file import typed
 from ffkv.terminal import plain, say
 from ffkv.workflow import SOURCE
@@ -41,11 +41,13 @@ PLACES = (Path("results"), Path("reports"))
 try:
     check_disk([Path(), Path(".snakemake"), *temporary_folders()])
     # Run to its complete settings: the defaults, the shared settings, the run's own.
+    CONFIGURATION = typed(config, workflow.config_settings.config)
     SETTINGS = {
-        run: settings.model_dump()
-        for run, settings in resolve(
-            typed(config, workflow.config_settings.config)
-        ).items()
+        run: settings.model_dump() for run, settings in resolve(CONFIGURATION).items()
+    }
+    COMPARISONS = {
+        name: comparison.model_dump()
+        for name, comparison in resolve_comparisons(CONFIGURATION).items()
     }
 except UserError as error:
     raise WorkflowError(plain(str(error)))
@@ -61,6 +63,7 @@ wildcard_constraints:
     shard=r"\d+",
     group=r"\d+",
     kind="model|dataset",
+    comparison=r"[A-Za-z0-9][A-Za-z0-9._-]*",
 
 
 def check_places():
@@ -183,6 +186,15 @@ def trained_checkpoint(wildcards):
         for folder in trained
         if Path(folder) in (Path(named), *Path(named).parents)
     ]
+
+
+def place_of_checkpoint(wildcards, input):
+    """Where the job's checkpoint is. A trained one lies below the `prefix:` that another workflow may give this one."""
+    named = SETTINGS[wildcards.run]["model"]["checkpoint"]
+    if not input.trained or named == EMBEDDED:
+        return input.trained or named
+    (folder,) = trained_checkpoint(wildcards)
+    return Path(str(input.trained)) / Path(named).relative_to(folder)
 
 
 def files_of_checkpoint(wildcards):

@@ -22,8 +22,7 @@ rule model:
     threads: 4
     params:
         # Snakemake does not track a parameter that is made from an input. `checkpoint_setting` is tracked instead.
-        checkpoint=lambda wildcards, input: input.trained
-        or SETTINGS[wildcards.run]["model"]["checkpoint"],
+        checkpoint=place_of_checkpoint,
         checkpoint_setting=setting("model/checkpoint"),
         content=content_of_checkpoint,
         options=options(

@@ -1,0 +1,79 @@
+"""Comparison: several runs over each other.
+
+Needs: what the reports of these runs need.
+Makes: results/comparisons/<comparison>/tables/, reports/comparisons/<comparison>/index.html.
+"""
+
+
+def reports_of_runs(wildcards):
+    """The reports of the runs that are compared: all that is read of the runs is there then."""
+    runs = COMPARISONS[wildcards.comparison]["runs"]
+    return collect("reports/{run}/index.html", run=runs)
+
+
+def comparison_options(wildcards):
+    """The settings of a comparison, without its runs, and the seed of its first run, as options."""
+    comparison = {**COMPARISONS[wildcards.comparison]}
+    first = SETTINGS[comparison.pop("runs")[0]]
+    return command_line({"comparison": comparison, "seed": first["seed"]}, "comparison", "seed")
+
+
+rule comparison_measure:
+    input:
+        reports=reports_of_runs,
+        settings=lambda wildcards: collect(
+            "results/{run}/settings.json", run=COMPARISONS[wildcards.comparison]["runs"]
+        ),
+    output:
+        tables=directory("results/comparisons/{comparison}/tables"),
+    log:
+        "results/comparisons/{comparison}/logs/comparison_measure.log",
+    benchmark:
+        "results/comparisons/{comparison}/benchmarks/comparison_measure.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    threads: 4
+    params:
+        runs=lambda wildcards, input: [
+            str(Path(file).parent) for file in input.settings
+        ],
+        options=comparison_options,
+        code=code("comparison_measure"),
+    message:
+        "Compare the runs of {wildcards.comparison}."
+    shell:
+        """
+        ffkv comparison measure {params.runs:q} {params.options} \
+            --name {wildcards.comparison} \
+            --threads {threads} \
+            --output {output.tables:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule comparison_report:
+    input:
+        tables="results/comparisons/{comparison}/tables",
+    output:
+        page=report(
+            "reports/comparisons/{comparison}/index.html",
+            caption="../report/comparison.rst",
+            category="comparisons",
+            labels={"result": "{comparison}", "shows": "runs over each other"},
+        ),
+    log:
+        "results/comparisons/{comparison}/logs/comparison_report.log",
+    benchmark:
+        "results/comparisons/{comparison}/benchmarks/comparison_report.tsv"
+    conda:
+        "../envs/ffkv.yaml"
+    params:
+        code=code("comparison_report"),
+    message:
+        "Write the report of the comparison {wildcards.comparison}."
+    shell:
+        """
+        ffkv comparison report {input.tables:q} \
+            --output {output.page:q} \
+            >{log:q} 2>&1
+        """
