@@ -7,13 +7,16 @@ SHELL := /bin/bash
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help report explore test coverage check test-failures lint types settings docs models bench install slurm peers clean distclean
+.PHONY: help report training explore test coverage check test-failures lint types settings docs models bench install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
 
 report: install ## Set up, run config.yaml, write reports/<run>/index.html.
 	snakemake
+
+training: install ## How memories form: configs/training.yaml, write reports/comparisons/training/index.html.
+	snakemake --configfile configs/training.yaml
 
 explore: ## Open the run of `make report` in a browser.
 	$(VENV)/bin/ffkv explore results/demo

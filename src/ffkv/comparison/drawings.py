@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
 
 from ffkv.comparison.comparison_file import Measured
 from ffkv.report.control import GREY
@@ -77,7 +78,7 @@ def _finish(axes: Axes, measured: Measured, curve: Curve, title: str) -> None:
     axes.set_title(title, fontsize="small", wrap=True)
     axes.set_xlabel("relative depth" if _x(measured, curve) == "depth" else curve.x)
     if curve.x == LAYER and measured.same_depth:
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if curve.x == "memories kept":
         axes.set_xscale("symlog", linthresh=1)
     if curve.share:
@@ -132,9 +133,10 @@ def draw_overlaps(measured: Measured) -> Drawing:
             axes.plot(found["layer"], found[measure], label=label, **look_of(style, len(others)))
             chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
             axes.plot(found["layer"], found[f"permuted_{measure}"], **chance)
+        axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
         axes.set_title(OVERLAPS[measure], fontsize="small", wrap=True)
         axes.set_xlabel("layer")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     legend(figure, panels[0], columns=4)
     return figure
 
@@ -153,6 +155,7 @@ def draw_formation(measured: Measured) -> Drawing:
             chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
             axes.plot(means.index, means[f"permuted_{measure}"], **chance)
         _finish_axis(axes, measured)
+        axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
         axes.set_title(OVERLAPS[measure], fontsize="small", wrap=True)
     legend(figure, panels[0])
     return figure

@@ -1,10 +1,21 @@
 """How much two lists of trigger examples have in common."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
 PERSISTENCE = 0.9  # of rank-biased overlap: the first ten places have 86 % of the weight
 BLOCK = 1024  # memories at a time
 NONE = -1
+
+
+class _Lists(NamedTuple):
+    """Two lists of each memory of a block: which examples are the same [memory, rank in a, rank in b], and both lengths."""
+
+    same: np.ndarray
+    length_a: np.ndarray
+    length_b: np.ndarray
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -15,9 +26,12 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Returns:
         Between 0 and 1 [memory]; NaN where both lists are empty.
     """
-    shared = np.concatenate([(same.any(2)).sum(1) for same in _same(a, b)]) if len(a) else np.zeros(0)
-    union = (a != NONE).sum(1) + (b != NONE).sum(1) - shared
-    return np.divide(shared, union, out=np.full(len(a), np.nan), where=union > 0)
+    found = [np.zeros(0)]
+    for lists in _blocks(a, b):
+        shared = lists.same.any(2).sum(1)
+        union = lists.length_a + lists.length_b - shared
+        found.append(np.divide(shared, union, out=np.full(len(shared), np.nan), where=union > 0))
+    return np.concatenate(found)
 
 
 def rank_biased_overlap(a: np.ndarray, b: np.ndarray, p: float = PERSISTENCE) -> np.ndarray:
@@ -31,11 +45,11 @@ def rank_biased_overlap(a: np.ndarray, b: np.ndarray, p: float = PERSISTENCE) ->
     Returns:
         1 for equal lists, 0 for lists without a common example [memory]; NaN where a list is empty.
     """
-    return np.concatenate([_overlap_of(same, *lengths, p) for same, *lengths in _with_lengths(a, b)] or [np.zeros(0)])
+    return np.concatenate([np.zeros(0), *(_overlap_of(lists, p) for lists in _blocks(a, b))])
 
 
-def _overlap_of(same: np.ndarray, length_a: np.ndarray, length_b: np.ndarray, p: float) -> np.ndarray:
-    """Of one block: same [memory, rank in a, rank in b]."""
+def _overlap_of(lists: _Lists, p: float) -> np.ndarray:
+    same, length_a, length_b = lists
     deepest = max(same.shape[1:])
     rank_a, rank_b = np.arange(1, same.shape[1] + 1)[:, None], np.arange(1, same.shape[2] + 1)
     seen_at = np.broadcast_to(np.maximum(rank_a, rank_b), same.shape[1:])  # depth from which on a shared example counts
@@ -55,13 +69,8 @@ def _overlap_of(same: np.ndarray, length_a: np.ndarray, length_b: np.ndarray, p:
     return np.where(exists, found, np.nan)
 
 
-def _same(a: np.ndarray, b: np.ndarray):
-    return (same for same, _, _ in _with_lengths(a, b))
-
-
-def _with_lengths(a: np.ndarray, b: np.ndarray):
-    """Per block of memories: which examples are the same [memory, rank in a, rank in b], and the lengths of both lists."""
+def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[_Lists]:
     for start in range(0, len(a), BLOCK):
         x, y = a[start : start + BLOCK], b[start : start + BLOCK]
         same = (x[:, :, None] == y[:, None, :]) & (x != NONE)[:, :, None]
-        yield same, (x != NONE).sum(1), (y != NONE).sum(1)
+        yield _Lists(same, (x != NONE).sum(1), (y != NONE).sum(1))

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pandas as pd
 from markupsafe import Markup
@@ -19,6 +18,7 @@ from ffkv.comparison.drawings import (
     draw_over_axis,
     draw_overlaps,
 )
+from ffkv.comparison.links import mark
 from ffkv.comparison.summary import MEMORIES, describe_differences, describe_memories, summarize
 from ffkv.files.atomic import atomic
 from ffkv.report import drawing
@@ -46,26 +46,14 @@ def write_page(measured: Measured, output: Path | str) -> None:
         temporary.write_text(page, encoding="utf-8")
 
 
-def render(measured: Measured, live: bool = False) -> str:
-    """The page as HTML.
-
-    live: the explorer shows it: a memory leads to its page in the first run beside that in the last one.
-    """
+def render(measured: Measured) -> str:
+    """The page as HTML."""
     environment = make_environment(("ffkv.comparison", "."), ("ffkv.report", "."))
-    first, last = measured.runs["run"].iloc[[0, -1]]
-
-    def linked(cell: Markup | str | Named) -> Markup | str:
-        if not isinstance(cell, Named):
-            return cell
-        address = urlencode({"a": first, "b": last, "memory": cell.memory})
-        return Markup('<a href="/compare?{}">{}</a>').format(address, cell.text) if live else cell.text
-
-    environment.filters["linked"] = linked
+    environment.filters["linked"] = lambda cell: mark(cell.memory) if isinstance(cell, Named) else cell
     with drawing.look():
         curves, memories = draw_all_curves(measured), draw_all_memories(measured)
     return environment.get_template("comparison.html").render(
         measured=measured,
-        live=live,
         summary=summarize(measured),
         introduction=MEMORIES[measured.memories],
         runs=_frame_table(measured, "runs"),

@@ -1,7 +1,7 @@
 """The same memory, by its number, in several runs: at other training steps, or on other corpora."""
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -47,8 +47,8 @@ def read_memories(run: Run) -> Memories:
     prefixes = np.where(places.sentence >= 0, places.sentence.astype(np.int64) << 32 | places.position, NONE)
     with run.open_values() as file:
         value = file["value"][...]
-    numbers = (table[name].to_numpy() for name in ("top_token", "top_probability", "agrees"))
-    return Memories(prefixes, *numbers, read_keys(run), _unit(value))
+    top_token, top_probability, agrees = (table[name].to_numpy() for name in ("top_token", "top_probability", "agrees"))
+    return Memories(prefixes, top_token, top_probability, agrees, read_keys(run), _unit(value))
 
 
 def read_keys(run: Run) -> np.ndarray | None:
@@ -91,7 +91,8 @@ def compare_memories(a: Memories, b: Memories, comparable: bool) -> pd.DataFrame
 
 def take(memories: Memories, rows: np.ndarray) -> Memories:
     """The memories of some rows."""
-    return Memories(*(None if each is None else each[rows] for each in memories))
+    taken: Any = [None if each is None else each[rows] for each in memories]
+    return Memories(*taken)
 
 
 def permute(offset: np.ndarray, stream: np.random.Generator) -> np.ndarray:

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from ffkv.errors import UserError
-from ffkv.explorer import page_compare, page_memory, page_run, page_search, page_trace
+from ffkv.explorer import page_compare, page_comparison, page_memory, page_run, page_search, page_trace
 from ffkv.explorer.pages import LIVE, error_page, render, report_file, static, with_query
 from ffkv.explorer.security import Guard, Guarded
 from ffkv.explorer.shelf import Held, Shelf
@@ -94,6 +94,13 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
             raise NoSuch(str(error)) from error
         return page_compare.compare(list(shelf.runs), runs, memories)
 
+    def comparison(request: Request) -> Response:
+        try:
+            page = page_comparison.comparison(shelf, request.path_params["name"])
+        except UserError as error:
+            raise NoSuch(str(error)) from error
+        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
+
     def static_file(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in STATIC:
@@ -111,6 +118,7 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         page("/r/{run}/m/{layer}/{index}/similar", similar),
         page("/r/{run}/trace", trace),
         page("/compare", compare),
+        page("/comparisons/{name}", comparison),
         page("/static/{name}", static_file),
     ]
     guarded = Middleware(Guarded, guard=guard, error_page=error_page)

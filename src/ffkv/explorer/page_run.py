@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 from starlette.responses import HTMLResponse
 
+from ffkv.explorer.page_comparison import find_comparisons
 from ffkv.explorer.pages import LIVE, Live, render, write
 from ffkv.explorer.shelf import Held, Shelf
 from ffkv.results.text import number
@@ -47,7 +48,7 @@ COLUMNS = (
 
 def runs(shelf: Shelf) -> HTMLResponse:
     """The page of all open runs."""
-    return render("runs.html", runs=list(shelf.runs.values()))
+    return render("runs.html", runs=list(shelf.runs.values()), comparisons=[*find_comparisons(shelf)])
 
 
 def layers(held: Held) -> pd.DataFrame:

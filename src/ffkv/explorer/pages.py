@@ -56,6 +56,10 @@ class Live:
         """Two runs side by side."""
         return with_query("/compare", query)
 
+    def comparison(self, name: str) -> str:
+        """The report of a comparison of several runs."""
+        return f"/comparisons/{name}"
+
 
 LIVE = Live()
 

@@ -34,11 +34,11 @@ def _keys_of(model: nn.Module, matrix: SecondMatrix) -> Tensor | None:
 
 def _rows(module: nn.Module, memories: int) -> list[Tensor | None]:
     """What each memory reads: one matrix [memory, d], two of a fused matrix, or None if the module is no plain matrix."""
-    weight: Any = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.ndim != 2:
+    if getattr(getattr(module, "weight", None), "ndim", 0) != 2:
         return [None]
     with torch.no_grad(), in_float32(module):
-        rows = module.weight.detach().float().cpu()
+        weight: Any = module.weight
+        rows = weight.detach().float().cpu()
     if type(module).__name__ == "Conv1D":  # of transformers' GPT-2: inputs by outputs
         rows = rows.T
     if len(rows) not in (memories, 2 * memories):

@@ -27,12 +27,12 @@ class Line(NamedTuple):
 
 def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
     """The curves of a run as a figure has them. A stacked one is the edge of its bars, on top of those before it."""
-    found, below = [], 0.0
+    found, below = [], np.zeros(1)
     for curve in curves:
         points = curve.points(run)
         if len(points):
             y = points["value"].to_numpy(float)
-            below = below + np.nan_to_num(y) if curve.stacked else 0.0
+            below = below + np.nan_to_num(y) if curve.stacked else np.zeros(1)
             found.append(Line(curve.panel, points["x"].to_numpy(), below if curve.stacked else y))
     return found
 

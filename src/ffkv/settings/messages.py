@@ -77,7 +77,7 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
         return _unknown_setting(key, str(place[-1]), _settings_at(model, place[:-1]))
     if detail["type"] == "missing":
         return f"{key} is missing"
-    if place == ["runs"]:
+    if place == ["runs"] and "comparisons" in model.model_fields:
         return f"runs is {shown(detail['input'])}: must name one run or more, each with the settings that it overrides"
     return f"{key} is {refusal(detail)}"
 

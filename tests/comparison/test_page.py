@@ -1,0 +1,111 @@
+"""The report of a comparison, its command, and its rules."""
+
+import re
+import shutil
+
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner
+from support import ROOT, snakemake
+from workflow.dry_run import planned
+
+from ffkv.comparison.commands import comparison
+from ffkv.comparison.comparison_file import read_comparison, write_comparison
+from ffkv.comparison.links import with_links
+from ffkv.comparison.page import render
+from ffkv.comparison.step import compare_runs
+from ffkv.errors import UserError
+from ffkv.explorer.page_comparison import comparison as show_comparison
+from ffkv.explorer.page_comparison import find_comparisons
+from ffkv.explorer.page_run import runs as runs_page
+from ffkv.explorer.shelf import open_shelf
+from ffkv.settings import Comparison
+
+AXIS = Comparison(
+    runs=["tiny", "again"], labels=["<first>", "second"], axis="training step", values=[0, 100], permutations=2
+)
+
+
+@pytest.fixture(scope="module")
+def measured(folders):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folders[0].parents[1])
+        return compare_runs(folders, AXIS, "twice")
+
+
+@pytest.fixture(scope="module")
+def page(measured):
+    return render(measured)
+
+
+def test_the_page_shows_every_figure_and_escapes_labels(page):
+    for name in ("formation", "overlaps", "kinds", "figure_2", "figure_9_axis", "kept_memories", "interventions"):
+        assert f'<figure id="{name}">' in page
+    assert "<first>" not in page and "&lt;first&gt;" in page
+    assert not re.search("https?:", re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)) and "<script" not in page
+    assert "100\u00a0% of values have the same top token" in page
+
+
+def test_in_the_explorer_memories_lead_to_both_runs(page, measured):
+    names = re.findall(r'<span class="memory">(L\d+\.\d+)</span>', page)
+    stayed = measured.by_memory.query("run == 'again' and reference == 'tiny' and kind == 'stayed'")
+    assert len(names) == len(stayed) > 0 and "/compare" not in page
+    assert f'<a href="/compare?a=tiny&amp;b=again&amp;memory={names[0]}">{names[0]}</a>' in with_links(
+        page, "tiny", "again"
+    )
+
+
+def test_what_is_written_is_read_back(measured, tmp_path):
+    write_comparison(measured, tmp_path / "tables")
+    found = read_comparison(tmp_path / "tables")
+    assert (found.name, found.settings, found.memories) == (measured.name, measured.settings, measured.memories)
+    for name in ("runs", "curves", "differences", "by_layer", "by_memory"):
+        pd.testing.assert_frame_equal(
+            getattr(found, name), getattr(measured, name), check_dtype=False
+        )  # of empty columns
+    (tmp_path / "tables/curves.csv").write_text("other")
+    with pytest.raises(UserError, match=r"curves\.csv is not what ffkv wrote"):
+        read_comparison(tmp_path / "tables")
+    with pytest.raises(UserError, match="holds no comparison"):
+        read_comparison(tmp_path)
+
+
+def test_rules_make_a_comparison_of_finished_runs(folders, measured, page, tmp_path):
+    """Through Snakemake. The runs are there already, and only the rules of the comparison may run."""
+    shutil.copytree(folders[0].parent, tmp_path / "results")
+    for name in ("tiny", "again"):
+        (tmp_path / "reports" / name).mkdir(parents=True)
+        (tmp_path / "reports" / name / "index.html").write_text("made")
+    settings = yaml.safe_load((ROOT / "configs/tiny.yaml").read_text())
+    again = {"model": {"checkpoint": "results/tiny/checkpoint"}}
+    settings |= {"runs": {"tiny": {}, "again": again}, "comparisons": {"twice": AXIS.model_dump()}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    rules = ("--allowed-rules", "comparison_measure", "comparison_report")
+    done = snakemake(tmp_path, tmp_path / "config.yaml", "reports/comparisons/twice/index.html", *rules)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = read_comparison(tmp_path / "results/comparisons/twice/tables")
+    assert found.settings == AXIS and found.curves.equals(measured.curves)
+    assert (tmp_path / "reports/comparisons/twice/index.html").read_text() == page
+    shelf = open_shelf([tmp_path / "results" / name for name in ("again", "tiny")])
+    assert [*find_comparisons(shelf)] == ["twice"] and 'href="/comparisons/twice"' in runs_page(shelf).body.decode()
+    assert show_comparison(shelf, "twice") == with_links(page, "tiny", "again")
+    alone = open_shelf([tmp_path / "results/tiny"])
+    assert not find_comparisons(alone) and "Comparisons" not in runs_page(alone).body.decode()
+    with pytest.raises(UserError, match="There is no comparison of this name"):
+        show_comparison(alone, "twice")
+
+
+def test_the_command_refuses_what_cannot_be_compared(folders, tmp_path):
+    one = CliRunner().invoke(comparison, ["measure", str(folders[0]), "--output", str(tmp_path / "t")])
+    assert one.exit_code and "runs is ['tiny']: must be 2 or more" in str(one.output) + str(one.exception)
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_run_of_a_training_step_reads_the_checkpoint_of_that_step(tmp_path):
+    runs = {"end": {}, "start": {"model": {"checkpoint": "results/end/checkpoint/steps/0"}}}
+    settings = {"embedded": {"steps": 1, "keep_steps": [0]}, "runs": runs}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    dry = snakemake(tmp_path, tmp_path / "config.yaml", "-n", "-p", "results/start/model")
+    assert planned(dry.stdout + dry.stderr) == {"train": 1, "model": 1}
+    assert re.search(r"--checkpoint results/end/checkpoint/steps/0\b", dry.stdout + dry.stderr)
