@@ -11,6 +11,7 @@ from ffkv.comparison.overlap import NONE, jaccard, rank_biased_overlap
 from ffkv.results.run import Run
 from ffkv.streams import Purpose, random_stream
 
+BY_CHANCE = 256  # memories per layer and permutation that are compared with a permuted one
 TINY = np.finfo(np.float32).tiny
 MEASURES = ["jaccard", "rank_biased_overlap", "same_top_token", "key_cosine", "value_cosine"]
 # What became of a memory between two runs, by its agreement (figure 4) and the top token of its value.
@@ -154,10 +155,7 @@ def follow_memories(compared: Compared, seed: int = 0) -> Followed:
             rows["kind"] = classify(own, reference) if number < other else classify(reference, own)
             means = rows.groupby("layer")[MEASURES].mean()
             stream = random_stream(seed, Purpose.COMPARISON_PERMUTATIONS, number, other)
-            drawn = [
-                compare_memories(own, take(reference, permute(offset, stream)), comparable).groupby(layer).mean()
-                for _ in range(permutations)
-            ]
+            drawn = [_by_chance(own, reference, offset, comparable, stream) for _ in range(permutations)]
             chance = sum(drawn) / permutations
             counts = pd.crosstab(rows["layer"], rows["kind"]).reindex(
                 columns=[APPEARED, LOST, STAYED, CHANGED], fill_value=0
@@ -179,6 +177,19 @@ def follow_memories(compared: Compared, seed: int = 0) -> Followed:
     chances = [f"permuted_{name}" for name in MEASURES]
     layers = ["run", "reference", "layer", "memories", *MEASURES, *chances, APPEARED, LOST, STAYED, CHANGED]
     return Followed(pd.concat(by_memory, ignore_index=True)[columns], pd.concat(by_layer, ignore_index=True)[layers])
+
+
+def _by_chance(
+    own: Memories, reference: Memories, offset: np.ndarray, comparable: bool, stream: np.random.Generator
+) -> pd.DataFrame:
+    """Means per layer of the measures between memories of permuted numbers, of up to `BY_CHANCE` random memories per layer."""
+    permuted = permute(offset, stream)
+    rows = np.concatenate(
+        [start + stream.permutation(stop - start)[:BY_CHANCE] for start, stop in itertools.pairwise(offset)]
+    )
+    compared = compare_memories(take(own, rows), take(reference, permuted[rows]), comparable)
+    layer = np.searchsorted(offset, rows, side="right") - 1
+    return compared.groupby(pd.Series(layer, name="layer")).mean()
 
 
 def _tokens(run: Run, own: Memories, other: Run, reference: Memories) -> dict[str, object]:
