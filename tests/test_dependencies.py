@@ -31,6 +31,8 @@ STEPS = {
     "intervention_measure": "intervention.step:measure_interventions",
     "intervention_summarize": "intervention.step:summarize_interventions",
     "report": "report.step:write_report",
+    "comparison_measure": "comparison.step:compare_runs",
+    "comparison_report": "comparison.page:write_page",
 }
 
 

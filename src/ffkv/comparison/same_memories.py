@@ -49,7 +49,7 @@ def read_memories(run: Run) -> Memories:
     with run.open_values() as file:
         value = file["value"][...]
     top_token, top_probability, agrees = (table[name].to_numpy() for name in ("top_token", "top_probability", "agrees"))
-    return Memories(prefixes, top_token, top_probability, agrees, read_keys(run), _unit(value))
+    return Memories(prefixes, top_token, top_probability, agrees, read_keys(run), unit(value))
 
 
 def read_keys(run: Run) -> np.ndarray | None:
@@ -61,10 +61,11 @@ def read_keys(run: Run) -> np.ndarray | None:
     widths = {None if each is None else each.shape[1] for each in found}
     if None in widths or len(widths) > 1:
         return None
-    return _unit(np.concatenate([each.numpy() for each in found if each is not None]))
+    return unit(np.concatenate([each.numpy() for each in found if each is not None]))
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors with a length of 1 [memory, d]."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), TINY)
 
 
