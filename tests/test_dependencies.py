@@ -144,8 +144,8 @@ def edited(tmp_path, monkeypatch, name: str) -> set[str]:
     return {rule for rule in before if before[rule] != after[rule]}
 
 
-def test_an_edit_in_the_report_repeats_the_report_alone_and_discards_no_saved_shard(tmp_path, monkeypatch):
-    assert edited(tmp_path, monkeypatch, "report/cards.py") == {"report"}
+def test_an_edit_in_the_report_repeats_reports_alone_and_discards_no_saved_shard(tmp_path, monkeypatch):
+    assert edited(tmp_path, monkeypatch, "report/cards.py") == {"report", "comparison_measure", "comparison_report"}
 
 
 def test_an_edit_of_one_pass_does_not_repeat_the_other(tmp_path, monkeypatch):
@@ -159,4 +159,5 @@ def test_an_edit_of_a_summary_repeats_no_measurement(tmp_path, monkeypatch):
         "refinement_summarize",
         "composition_summarize",
         "intervention_summarize",
+        "comparison_measure",
     }

@@ -54,6 +54,7 @@ TRIGGERS_READ_AGAIN = (
     "streams.py",
     *MODEL,
 )
+REPORT = ("activations/trigger_file.py", "corpus", "intervention/tables.py", "report", "results", *MODEL)
 
 # Rule: paths below src/ffkv. A folder means every module in it. Only the expensive rules name single modules of a room that
 # an earlier rule depends on as a whole: a change there repeats the earlier rule and, with it, all rules that read its files.
@@ -158,19 +159,9 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "streams.py",
         "values/projections.py",
     ),
-    "comparison_measure": (
-        "activations/trigger_file.py",
-        "comparison",
-        "corpus",
-        "intervals.py",
-        "intervention/tables.py",
-        "report",
-        "results",
-        "streams.py",
-        *MODEL,
-    ),
-    "comparison_report": ("comparison", "report", "results"),
-    "report": ("activations/trigger_file.py", "corpus", "intervention/tables.py", "report", "results", *MODEL),
+    "comparison_measure": ("comparison", "intervals.py", "streams.py", *REPORT),
+    "comparison_report": ("comparison", *REPORT),
+    "report": REPORT,
 }
 
 # Modules that steps import and that change no number, with the reason.

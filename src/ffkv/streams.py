@@ -28,10 +28,10 @@ class Purpose(IntEnum):
     KEPT_PREFIXES = 17
     KEPT_MEMORIES = 18
     INTERVENTION_BOOTSTRAP = 19
-    COMPARISON_BOOTSTRAP = 20
-    COMPARISON_PERMUTATIONS = 21
-    COMPARISON_SAMPLE = 22
-    COMPARISON_ROTATION = 23
+    COMPARISON_BOOTSTRAP = 30
+    COMPARISON_PERMUTATIONS = 31
+    COMPARISON_SAMPLE = 32
+    COMPARISON_ROTATION = 33
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
