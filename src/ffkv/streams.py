@@ -28,6 +28,9 @@ class Purpose(IntEnum):
     KEPT_PREFIXES = 17
     KEPT_MEMORIES = 18
     INTERVENTION_BOOTSTRAP = 19
+    SHEETS = 20
+    SHEET_CONTROLS = 21
+    AGREEMENT_BOOTSTRAP = 22
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
