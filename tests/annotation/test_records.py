@@ -20,7 +20,7 @@ def record(item="aaaaaa", annotator="person:anna", **more) -> Record:
 
 
 def labelled(label: str, **more) -> Record:
-    return record(patterns=(MarkedPattern(label=label, prefixes=(2, 0, 7)),), **more)
+    return record(patterns=(MarkedPattern(label=label, kind="shallow", prefixes=(2, 0, 7)),), **more)
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
@@ -127,10 +127,11 @@ def test_records_of_another_model_are_refused(tmp_path):
         {"kind": "value"},
         {"related": "true"},
         {"kind": "change"},
-        {"patterns": [{"label": "x" * 501}]},
+        {"patterns": [{"label": "x" * 501, "kind": "shallow"}]},
         {"patterns": [{"kind": "deep"}]},
-        {"patterns": [{"prefixes": [1, 1]}]},
-        {"patterns": [{"prefixes": [-1]}]},
+        {"patterns": [{"prefixes": [1, 1], "kind": "shallow"}]},
+        {"patterns": [{"prefixes": [1]}]},
+        {"patterns": [{"prefixes": [-1], "kind": "shallow"}]},
         {"time": "yesterday"},
         {"layer": 3},
     ],

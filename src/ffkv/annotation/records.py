@@ -51,12 +51,12 @@ class MarkedPattern(_Part):
 
     Attributes:
         label: the pattern in words; "" if nothing was written.
-        kind: "shallow" or "semantic".
+        kind: "shallow" or "semantic"; "" if the annotator has not chosen yet.
         prefixes: the prefixes that have it, as numbers in the item from 0, ascending.
     """
 
     label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(_label)] = ""
-    kind: Literal["shallow", "semantic"] = "shallow"
+    kind: Literal["shallow", "semantic", ""] = ""
     prefixes: Annotated[tuple[int, ...], AfterValidator(_prefixes)] = ()
 
 
@@ -91,9 +91,19 @@ class Record(_Part):
             raise ValueError("related is of changes, not of keys")
         if self.kind == "change" and self.patterns:
             raise ValueError("patterns are of keys, not of changes")
-        if self.kind == "change" and self.done and self.related is None:
-            raise ValueError("a change that is done says whether the tokens are related")
+        if self.done and (problem := self.missing):
+            raise ValueError(problem)
         return self
+
+    @property
+    def missing(self) -> str:
+        """What has to be said before the item is done; "" if nothing is missing."""
+        if self.kind == "change" and self.related is None:
+            return "Say whether the tokens are related."
+        for number, pattern in enumerate(self.patterns, 1):
+            if not pattern.kind and (pattern.label or pattern.prefixes):
+                return f"Choose shallow or semantic for pattern {number}."
+        return ""
 
 
 class Records(NamedTuple):

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -11,14 +12,18 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from ffkv.errors import UserError
-from ffkv.explorer import page_compare, page_memory, page_run, page_search, page_trace
+from ffkv.explorer import page_annotate, page_compare, page_memory, page_run, page_search, page_trace
 from ffkv.explorer.pages import LIVE, error_page, render, report_file, static, with_query
 from ffkv.explorer.security import Guard, Guarded
 from ffkv.explorer.shelf import Held, Shelf
 from ffkv.results.memory_name import check_memory, parse_memory_name
 from ffkv.terminal import say
 
-STATIC = {"explorer.css": "text/css; charset=utf-8", "explorer.js": "text/javascript; charset=utf-8"}
+STATIC = {
+    "explorer.css": "text/css; charset=utf-8",
+    "explorer.js": "text/javascript; charset=utf-8",
+    "annotate.js": "text/javascript; charset=utf-8",
+}
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -94,6 +99,33 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
             raise NoSuch(str(error)) from error
         return page_compare.compare(list(shelf.runs), runs, memories)
 
+    def sheets(request: Request) -> Response:
+        return page_annotate.overview(shelf, request.path_params.get("sheet", ""))
+
+    def sheet(request: Request) -> Response:
+        return page_annotate.people(_held(shelf, request), request.path_params["sheet"])
+
+    def person(request: Request) -> Response:
+        names = (request.path_params[name] for name in ("sheet", "annotator"))
+        return page_annotate.continue_at(_held(shelf, request), *names)
+
+    def item(request: Request) -> Response:
+        held, names = _held(shelf, request), [request.path_params[name] for name in ("sheet", "annotator")]
+        return page_annotate.item(held, *names, request.path_params["number"], request.query_params)
+
+    async def keep(request: Request) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > page_annotate.LARGEST:
+                return error_page(413, "This is too long", "Shorten the words.")
+
+        def answer(request: Request) -> Response:
+            held, names = _held(shelf, request), [request.path_params[name] for name in ("sheet", "annotator")]
+            return page_annotate.keep(held, *names, request.path_params["number"], body)
+
+        return await run_in_threadpool(_answer, answer, request)
+
     def static_file(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in STATIC:
@@ -111,9 +143,15 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         page("/r/{run}/m/{layer}/{index}/similar", similar),
         page("/r/{run}/trace", trace),
         page("/compare", compare),
+        page("/annotate", sheets),
+        page("/annotate/{sheet}", sheets),
+        page("/r/{run}/annotate/{sheet}", sheet),
+        page("/r/{run}/annotate/{sheet}/{annotator}", person),
+        page("/r/{run}/annotate/{sheet}/{annotator}/{number:int}", item),
+        Route("/r/{run}/annotate/{sheet}/{annotator}/{number:int}", keep, methods=["POST"]),
         page("/static/{name}", static_file),
     ]
-    guarded = Middleware(Guarded, guard=guard, error_page=error_page)
+    guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=page_annotate.keeps)
     handlers = {HTTPException: _no_page}
     return Starlette(routes=routes, middleware=[guarded], exception_handlers=handlers)
 
@@ -122,7 +160,7 @@ def _answer(function: Callable[[Request], Response], request: Request) -> Respon
     """Runs a page's function. Whatever goes wrong becomes a page; nothing of the address's questions goes to the log."""
     try:
         return function(request)
-    except NoSuch as error:
+    except (NoSuch, page_annotate.NoItem) as error:
         return _problem(request, 404, "There is no such page", str(error))
     except _OtherData as error:
         return error.page
