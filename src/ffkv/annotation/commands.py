@@ -120,3 +120,17 @@ def import_csv(results: Path, file: Path, sheet: str, annotator: str, annotation
     folder = annotations or annotations_folder(results)
     new, done, items = import_person(ffkv.open(results), folder, sheet, annotator, file)
     say(f"{new} items say something new. {done} of the {items} items of {annotator} are done.")
+
+
+@annotate.command()
+@click.option("--results", type=FOLDER, required=True, help="Folder of the run, results/<run>.")
+@click.option("--annotations", type=FOLDER, required=True, help="Folder of the run's annotations, annotations/<run>.")
+@output_option("Folder to write into, results/<run>/annotation.")
+def agreement(results: Path, annotations: Path, output: Path) -> None:
+    """Turn what people and machines said into tables, and measure how far they and the tests agree."""
+    import ffkv
+    from ffkv.annotation.step import compare_annotators
+    from ffkv.files import tables
+
+    for name, table in compare_annotators(ffkv.open(results), annotations).items():
+        tables.write(table, output / f"{name}.{'parquet' if name in ('patterns', 'by_prefix') else 'csv'}")

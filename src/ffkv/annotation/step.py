@@ -1,13 +1,19 @@
-"""Makes sheets, and takes what people wrote into them."""
+"""Makes sheets, takes what people wrote into them, and compares annotators."""
 
 from pathlib import Path
 
+import pandas as pd
+
+from ffkv.annotation import summaries
 from ffkv.annotation.csv_sheets import read_csv, write_csv
 from ffkv.annotation.draw import Design, draw_changes, draw_keys
+from ffkv.annotation.ratings import Ratings, of_tests, tabulate
 from ffkv.annotation.records import Record, append_record, identity_of, read_records
-from ffkv.annotation.sheets import Sheet, read_sheet, sheet_names, write_sheet
+from ffkv.annotation.sheets import Sheet, read_secret, read_sheet, sheet_names, write_sheet
 from ffkv.errors import UserError
+from ffkv.files import tables
 from ffkv.results.run import Run
+from ffkv.terminal import say
 
 DRAWN = {"keys": draw_keys, "changes": draw_changes}
 
@@ -97,3 +103,49 @@ def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path)
 
 def _is_same(record: Record, before: Record | None) -> bool:
     return before is not None and record == before.model_copy(update={"time": record.time})
+
+
+def compare_annotators(run: Run, folder: Path) -> dict[str, pd.DataFrame]:
+    """Turns what people and machines said into tables, and measures how far they and the tests agree.
+
+    Items that an annotator is not done with are left out. A line of a file that is not whole is left out, and told.
+
+    Args:
+        run: the finished run.
+        folder: `annotations/<run>`.
+    Returns:
+        The tables by the name of their file, without its ending. `patterns` and `by_prefix` hold what each annotator said, in
+        the form of `keys/patterns` and `keys/by_prefix`; their `attrs` hold the identities of model, tokenizer and corpus. The
+        others are summaries. The tests are among the annotators of all tables but these two.
+    Raises:
+        UserError: nobody has said anything yet; a record belongs to another run; or the secret key of its sheet is missing.
+    """
+    identity = run.identity("train")
+    records = read_records(folder, identity)
+    for line in records.torn:
+        say(line, error=True)
+    if not any(record.done for record in records.latest):
+        raise UserError(f"Nobody is done with an item in {folder} yet, so there is nothing to compare.")
+    secrets = {
+        name: read_secret(folder, name, identity_of(identity)) for name in {each.sheet for each in records.latest}
+    }
+    said = tabulate(records.latest, secrets, run.settings.keys.minimum_prefixes)
+    of_all = _with_tests(run, said)
+    return {
+        "patterns": tables.identify(said.patterns, identity),
+        "by_prefix": tables.identify(said.by_prefix, identity),
+        "annotators": summaries.describe_annotators(of_all),
+        "figure_2_by_annotator": summaries.count_categories(of_all.by_prefix, len(run.anatomy.layers)),
+        "agreement": summaries.measure_agreement(of_all, run.settings.seed),
+        "related_changes": summaries.count_related(said.changes),
+    }
+
+
+def _with_tests(run: Run, said: Ratings) -> Ratings:
+    """What annotators said, and what the statistical tests found in all sampled keys, as one more annotator."""
+    patterns, by_prefix = of_tests(run.details("keys/patterns"), run.details("keys/by_prefix"))
+    return Ratings(
+        pd.concat([said.patterns, patterns], ignore_index=True),
+        pd.concat([said.by_prefix, by_prefix], ignore_index=True),
+        said.changes,
+    )
