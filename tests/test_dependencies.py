@@ -30,6 +30,7 @@ STEPS = {
     "refinement_summarize": "refinement.step:summarize_refinement",
     "intervention_measure": "intervention.step:measure_interventions",
     "intervention_summarize": "intervention.step:summarize_interventions",
+    "annotate_agreement": "annotation.step:compare_annotators",
     "report": "report.step:write_report",
 }
 
@@ -157,4 +158,5 @@ def test_an_edit_of_a_summary_repeats_no_measurement(tmp_path, monkeypatch):
         "refinement_summarize",
         "composition_summarize",
         "intervention_summarize",
+        "annotate_agreement",
     }

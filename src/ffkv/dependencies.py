@@ -158,6 +158,18 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "streams.py",
         "values/projections.py",
     ),
+    "annotate_agreement": (
+        "activations/trigger_file.py",
+        "annotation",
+        "corpus",
+        "intervals.py",
+        "intervention/tables.py",
+        "keys",
+        "multiple_tests.py",
+        "results",
+        "streams.py",
+        *MODEL,
+    ),
     "report": ("activations/trigger_file.py", "corpus", "intervention/tables.py", "report", "results", *MODEL),
 }
 

@@ -202,9 +202,12 @@ def test_changes_are_counted_and_compared(own, annotations):
     assert len(found["patterns"]) == 0
 
 
-def test_nobody_is_an_error(own, annotations):
-    with pytest.raises(UserError, match="Nobody is done"):
-        compare_annotators(ffkv.open(own), annotations)
+def test_before_anybody_is_done_the_tables_are_about_the_tests(own, annotations, keys, capsys):
+    append_record(annotations, say(keys, keys.orders["anna"][0], done=False))
+    found = compare_annotators(ffkv.open(own), annotations)
+    assert "Nobody is done" in capsys.readouterr().err
+    assert {*found["figure_2_by_annotator"]["annotator"]} == {*found["annotators"]["annotator"]} == {"tests"}
+    assert not len(found["agreement"]) and not len(found["patterns"]) and not len(found["related_changes"])
 
 
 def test_a_record_without_its_secret_key_or_of_another_item_is_told(own, annotations, keys):

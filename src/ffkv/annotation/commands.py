@@ -13,7 +13,7 @@ PERSON = click.option("--annotator", required=True, help="Name of the person, as
 ANNOTATIONS = click.option(
     "--annotations",
     type=WRITABLE,
-    help="Folder of the run's annotations. By default annotations/<run>, beside the folder results.",
+    help="Folder of the run's annotations. By default the one of the setting annotation.folder.",
 )
 
 
@@ -81,8 +81,9 @@ def sheets(
     from ffkv.annotation.step import make_sheets
 
     design = Design(annotators, per_layer, changes, controls, shared, repeated, seed)
-    folder = annotations or annotations_folder(results)
-    for path in make_sheets(ffkv.open(results), folder, design, name):
+    run = ffkv.open(results)
+    folder = annotations or annotations_folder(run)
+    for path in make_sheets(run, folder, design, name):
         say(path)
     say(f"Open the sheets in a browser: ffkv explore {results}. Keep {folder / 'secret'} from those who judge.")
 
@@ -95,10 +96,11 @@ def sheets(
 @output_option("CSV file to write.")
 def write_csv(results: Path, sheet: str, annotator: str, annotations: Path | None, output: Path) -> None:
     """Write a person's items for a spreadsheet, with what the person has said so far."""
+    import ffkv
     from ffkv.annotation.sheets import annotations_folder, read_sheet
     from ffkv.annotation.step import write_person
 
-    folder = annotations or annotations_folder(results)
+    folder = annotations or annotations_folder(ffkv.open(results))
     say(write_person(folder, read_sheet(folder, sheet), annotator, output))
 
 
@@ -117,8 +119,9 @@ def import_csv(results: Path, file: Path, sheet: str, annotator: str, annotation
     from ffkv.annotation.sheets import annotations_folder
     from ffkv.annotation.step import import_person
 
-    folder = annotations or annotations_folder(results)
-    new, done, items = import_person(ffkv.open(results), folder, sheet, annotator, file)
+    run = ffkv.open(results)
+    folder = annotations or annotations_folder(run)
+    new, done, items = import_person(run, folder, sheet, annotator, file)
     say(f"{new} items say something new. {done} of the {items} items of {annotator} are done.")
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.provenance import check_identities
+from ffkv.results.run import Run
 
 SHEETS, SECRET = "sheets", "secret"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
@@ -96,10 +97,10 @@ class SecretKey(_Part):
     origins: dict[str, Origin]
 
 
-def annotations_folder(results: Path) -> Path:
-    """Where the annotations of a run lie: `annotations/<run>`, beside the folder that holds `results/<run>`."""
-    results = results.resolve()
-    return results.parent.parent / "annotations" / results.name
+def annotations_folder(run: Run) -> Path:
+    """Where the annotations of a run lie: by default `annotations/<run>`, beside the folder that holds `results/<run>`."""
+    results = run.folder.resolve()
+    return results.parent.parent / run.settings.annotation.folder / results.name
 
 
 def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:

@@ -118,17 +118,16 @@ def compare_annotators(run: Run, folder: Path) -> dict[str, pd.DataFrame]:
         the form of `keys/patterns` and `keys/by_prefix`; their `attrs` hold the identities of model, tokenizer and corpus. The
         others are summaries. The tests are among the annotators of all tables but these two.
     Raises:
-        UserError: nobody has said anything yet; a record belongs to another run; or the secret key of its sheet is missing.
+        UserError: a record belongs to another run, or the secret key of its sheet is missing.
     """
     identity = run.identity("train")
     records = read_records(folder, identity)
     for line in records.torn:
         say(line, error=True)
     if not any(record.done for record in records.latest):
-        raise UserError(f"Nobody is done with an item in {folder} yet, so there is nothing to compare.")
-    secrets = {
-        name: read_secret(folder, name, identity_of(identity)) for name in {each.sheet for each in records.latest}
-    }
+        say(f"Nobody is done with an item in {folder} yet. The tables are about the tests alone.", error=True)
+    sheets = {record.sheet for record in records.latest if record.done}
+    secrets = {name: read_secret(folder, name, identity_of(identity)) for name in sheets}
     said = tabulate(records.latest, secrets, run.settings.keys.minimum_prefixes)
     of_all = _with_tests(run, said)
     return {

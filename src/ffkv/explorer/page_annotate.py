@@ -34,7 +34,7 @@ def keeps(path: str) -> bool:
 
 def folder_of(held: Held) -> Path:
     """Where the annotations of a run lie."""
-    return annotations_folder(held.run.folder)
+    return annotations_folder(held.run)
 
 
 def address(held: Held, sheet: str = "", annotator: str = "", number: int | None = None) -> str:

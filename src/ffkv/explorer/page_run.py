@@ -80,7 +80,7 @@ def _values(held: Held) -> dict[str, Any]:
         "columns": [column for column in COLUMNS if column.name in table],
         "terms": _terms(held),
         "report": LIVE.report(held),
-        "sheets": bool(sheet_names(annotations_folder(held.run.folder))),
+        "sheets": bool(sheet_names(annotations_folder(held.run))),
     }
 
 

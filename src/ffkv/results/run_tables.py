@@ -10,6 +10,7 @@ from ffkv.files import tables
 from ffkv.settings import EMBEDDED, Settings, intervenes, measures_precision
 
 TEXTS = ("prefix", "text", "token", "next_token", "residual_token", "output_token", "related")
+TEXTS += ("annotator", "first", "second", "unit", "statistic")  # of tables that may have no row
 
 
 def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
