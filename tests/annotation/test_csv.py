@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import ffkv
-from ffkv.annotation.csv_sheets import PATTERNS, read_csv, with_marked_ends, write_csv
+from ffkv.annotation.csv_sheets import PATTERNS, read_csv, with_marked_end, with_marked_ends, write_csv
 from ffkv.annotation.draw import Design
 from ffkv.annotation.records import MarkedPattern, Record, append_record, read_records
 from ffkv.annotation.sheets import read_sheet
@@ -194,6 +194,7 @@ def test_blanks_at_the_ends_show():
     assert with_marked_ends(" of a ") == "␣of a␣"
     assert with_marked_ends("  ") == "␣␣"
     assert with_marked_ends("a\n b") == "a↵ b"
+    assert with_marked_end(" of a ") == " of a␣" and with_marked_end("a\n") == "a↵"
     assert with_marked_ends("") == ""
 
 

@@ -16,6 +16,7 @@ from ffkv.annotation.sheets import Item, Sheet
 from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.files.spreadsheet import read_safe_text, safe_text
+from ffkv.results.text import BLANK
 
 PATTERNS = 8  # columns for patterns; more if an annotator wrote more
 KEY_COLUMNS = ("sheet", "item", "row", "text")
@@ -66,7 +67,7 @@ def _key_rows(sheet: Sheet, item: str, record: Record | None, count: int) -> lis
     patterns = record.patterns if record else ()
     empty = [""] * (count - len(patterns))
     marks = [
-        (str(number), with_marked_ends(text), *("x" if number in pattern.prefixes else "" for pattern in patterns))
+        (str(number), with_marked_end(text), *("x" if number in pattern.prefixes else "" for pattern in patterns))
         for number, text in enumerate(sheet.items[item].prefixes)
     ]
     rows = [
@@ -82,14 +83,19 @@ def _key_rows(sheet: Sheet, item: str, record: Record | None, count: int) -> lis
 def _change_row(sheet: Sheet, item: str, record: Record | None) -> Sequence[str]:
     shown = sheet.items[item]
     related = WORDS[record.related] if record and record.related else ""
-    return [sheet.name, item, *map(with_marked_ends, (shown.text, shown.before, shown.after)), related]
+    return [sheet.name, item, with_marked_end(shown.text), *map(with_marked_ends, (shown.before, shown.after)), related]
 
 
-def with_marked_ends(text: str) -> str:
-    """The text with a mark for each blank at its two ends, and for each line end. A spreadsheet would not show them."""
-    core = text.strip(" ")
-    start = len(text) - len(text.lstrip(" ")) if core else 0
-    return ("␣" * start + core + "␣" * (len(text) - len(core) - start)).replace("\n", "↵")
+def with_marked_end(text: str) -> str:
+    """A text with a mark for each blank at its end, and for each line end. Nobody would see them."""
+    core = text.rstrip(" ")
+    return (core + BLANK * (len(text) - len(core))).replace("\n", "↵")
+
+
+def with_marked_ends(token: str) -> str:
+    """A token with marks for the blanks at both ends."""
+    core = token.lstrip(" ")
+    return with_marked_end(BLANK * (len(token) - len(core)) + core)
 
 
 def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:

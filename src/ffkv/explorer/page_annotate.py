@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, quote
 from pydantic import ValidationError
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
+from ffkv.annotation.csv_sheets import with_marked_end
 from ffkv.annotation.records import MOST_PATTERNS, Record, append_record, identity_of
 from ffkv.annotation.sheets import Sheet, annotations_folder, read_sheet, sheet_names
 from ffkv.annotation.step import latest_of_person
@@ -124,6 +125,7 @@ def _show(held: Held, sheet: Sheet, annotator: str, number: int, asked: str = ""
         number=number,
         id=order[number - 1],
         item=sheet.items[order[number - 1]],
+        texts=[with_marked_end(text) for text in sheet.items[order[number - 1]].prefixes],
         record=record,
         slots=min(slots, MOST_PATTERNS),
         most=MOST_PATTERNS,

@@ -20,14 +20,15 @@ LONGEST_NAME = 24
 
 def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
     """Stacked bars per layer: trigger examples, random prefixes, what each annotator says, and the paper's figure."""
-    categories = run.table(SHARES)
+    categories, annotated = run.table(SHARES), judged(run)
+    by_tests = ", by tests" if len(annotated) else ""
     panels: list[Panel] = [
-        (title, depth(categories), shares_by(rows(categories, sample=sample), "category", CATEGORIES))
+        (title + by_tests, depth(categories), shares_by(rows(categories, sample=sample), "category", CATEGORIES))
         for sample, title in (("trigger", "trigger examples"), ("random", "random prefixes"))
     ]
     panels += [
         (person_or_machine(annotator), depth(own), shares_by(own, "category", CATEGORIES))
-        for annotator, own in judged(run).groupby("annotator", sort=False)
+        for annotator, own in annotated.groupby("annotator", sort=False)
     ]
     if paper:
         panels.append(("the paper's, judged by a person", PAPER_LAYERS, paper))
@@ -88,7 +89,9 @@ def _judges(run: Run, annotated: pd.DataFrame) -> str:
         )
         for annotator in annotated["annotator"].unique()
     ]
-    return f" Further panels show who judged some of the same keys, without knowing which: {'; '.join(told)}."
+    return (
+        f" Further panels show who judged some of the same keys, without knowing layer and memory: {'; '.join(told)}."
+    )
 
 
 def _description(examples: pd.DataFrame) -> str:
