@@ -12,7 +12,7 @@ from results.conftest import IDENTITY, anatomy
 
 import ffkv
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Triggers, write_triggers
-from ffkv.annotation.draw import Design
+from ffkv.annotation.draw import SheetDesign
 from ffkv.annotation.step import make_sheets
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
@@ -133,7 +133,7 @@ def write_run(folder: Path) -> Path:
     return folder
 
 
-DESIGN = Design(("anna", "bert"), per_layer=4, changes=6, controls=0.25, shared=0.5, repeated=0.2, seed=3)
+DESIGN = SheetDesign(("anna", "bert"), per_layer=4, changes=6, controls=0.25, shared=0.5, repeated=0.2, seed=3)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import ffkv
 from ffkv.annotation.csv_sheets import PATTERNS, read_csv, with_marked_end, with_marked_ends, write_csv
-from ffkv.annotation.draw import Design
+from ffkv.annotation.draw import SheetDesign
 from ffkv.annotation.records import MarkedPattern, Record, append_record, read_records
 from ffkv.annotation.sheets import read_sheet
 from ffkv.annotation.step import check_design, import_person, latest_of_person
@@ -235,10 +235,10 @@ def test_the_commands_write_and_take_over(own, annotations, tmp_path):
 
 
 def test_a_name_that_is_hard_to_write_in_a_file_is_refused():
-    check_design(Design(("Zoë-2_b",)))
+    check_design(SheetDesign(("Zoë-2_b",)))
     for name in ("", "a b", "../x", "a\n"):
         with pytest.raises(UserError):
-            check_design(Design((name,)))
+            check_design(SheetDesign((name,)))
 
 
 def test_records_of_a_csv_and_of_a_page_are_one_history(annotations, keys, file):

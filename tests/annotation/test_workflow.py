@@ -7,7 +7,7 @@ import pytest
 from support import ROOT, snakemake
 
 import ffkv
-from ffkv.annotation.draw import Design
+from ffkv.annotation.draw import SheetDesign
 from ffkv.annotation.records import Record, append_record
 from ffkv.annotation.sheets import annotations_folder, read_sheet
 from ffkv.annotation.step import make_sheets
@@ -31,7 +31,7 @@ def test_annotations_reach_the_report_and_repeat_nothing_else(tiny, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
     run = ffkv.open(folder / "results/tiny")
     annotations = annotations_folder(run)
-    make_sheets(run, annotations, Design(("anna", "bert"), per_layer=2, changes=3))
+    make_sheets(run, annotations, SheetDesign(("anna", "bert"), per_layer=2, changes=3))
     assert ran(folder) == set()  # sheets alone change nothing
     sheet = read_sheet(annotations, "keys")
     say(annotations, sheet, sheet.orders["anna"][0], "person:anna")

@@ -76,11 +76,11 @@ def sheets(
     spreadsheet. Nothing in a sheet tells what its items are. The folder secret/ tells it.
     """
     import ffkv
-    from ffkv.annotation.draw import Design
+    from ffkv.annotation.draw import SheetDesign
     from ffkv.annotation.sheets import annotations_folder
     from ffkv.annotation.step import make_sheets
 
-    design = Design(annotators, per_layer, changes, controls, shared, repeated, seed)
+    design = SheetDesign(annotators, per_layer, changes, controls, shared, repeated, seed)
     run = ffkv.open(results)
     folder = annotations or annotations_folder(run)
     for path in make_sheets(run, folder, design, name):

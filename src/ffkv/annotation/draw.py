@@ -20,7 +20,7 @@ ID_LETTERS, ID_LENGTH = "bcdfghjkmnpqrstvwxz", 8
 
 
 @dataclass(frozen=True)
-class Design:
+class SheetDesign:
     """How a sheet is made.
 
     Attributes:
@@ -42,7 +42,7 @@ class Design:
     seed: int = 0
 
 
-def draw_keys(run: Run, name: str, design: Design) -> tuple[Sheet, SecretKey]:
+def draw_keys(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKey]:
     """Makes a sheet of keys. They are drawn from the keys that the tests analysed, with the same prefixes.
 
     Each control has random prefixes, as many and as long as those of one of the keys.
@@ -68,7 +68,7 @@ def draw_keys(run: Run, name: str, design: Design) -> tuple[Sheet, SecretKey]:
     return _make(run, name, "key", (real, controls), item, design, generator)
 
 
-def draw_changes(run: Run, name: str, design: Design) -> tuple[Sheet, SecretKey]:
+def draw_changes(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKey]:
     """Makes a sheet of changes of the last layer (paper section 5.2). A control has the second token of another change.
 
     Raises:
@@ -186,7 +186,7 @@ def _make(
     kind: str,
     samples: tuple[list[Origin], list[Origin]],
     item: Callable[[Origin], Item],
-    design: Design,
+    design: SheetDesign,
     generator: np.random.Generator,
 ) -> tuple[Sheet, SecretKey]:
     """Gives items their ids, deals them, and adds those that are judged twice."""

@@ -6,7 +6,7 @@ import pandas as pd
 
 from ffkv.annotation import summaries
 from ffkv.annotation.csv_sheets import read_csv, write_csv
-from ffkv.annotation.draw import Design, draw_changes, draw_keys
+from ffkv.annotation.draw import SheetDesign, draw_changes, draw_keys
 from ffkv.annotation.ratings import Ratings, of_tests, tabulate
 from ffkv.annotation.records import Record, append_record, identity_of, read_records
 from ffkv.annotation.sheets import Sheet, read_secret, read_sheet, sheet_names, write_sheet
@@ -18,7 +18,7 @@ from ffkv.terminal import say
 DRAWN = {"keys": draw_keys, "changes": draw_changes}
 
 
-def make_sheets(run: Run, folder: Path, design: Design, name: str = "") -> list[Path]:
+def make_sheets(run: Run, folder: Path | str, design: SheetDesign, name: str = "") -> list[Path]:
     """Makes a sheet of keys and one of changes of the last layer, and a CSV file of each for every person.
 
     Args:
@@ -31,6 +31,7 @@ def make_sheets(run: Run, folder: Path, design: Design, name: str = "") -> list[
     Raises:
         UserError: a sheet of this name exists; nobody, or somebody twice, is named; the run has no key or change to judge.
     """
+    folder = Path(folder)
     check_design(design)
     wanted = {"keys": design.per_layer, "changes": design.changes}
     drawn = [draw(run, f"{name}-{kind}" if name else kind, design) for kind, draw in DRAWN.items() if wanted[kind] > 0]
@@ -48,7 +49,7 @@ def make_sheets(run: Run, folder: Path, design: Design, name: str = "") -> list[
     ]
 
 
-def check_design(design: Design) -> None:
+def check_design(design: SheetDesign) -> None:
     """Refuses a design without people, with a name that cannot be part of a file's name, or with nothing to judge."""
     if not design.annotators:
         raise UserError("Nobody is named. Name each person with --annotator, such as --annotator anna.")
@@ -105,7 +106,7 @@ def _is_same(record: Record, before: Record | None) -> bool:
     return before is not None and record == before.model_copy(update={"time": record.time})
 
 
-def compare_annotators(run: Run, folder: Path) -> dict[str, pd.DataFrame]:
+def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
     """Turns what people and machines said into tables, and measures how far they and the tests agree.
 
     Items that an annotator is not done with are left out. A line of a file that is not whole is left out, and told.
