@@ -198,6 +198,14 @@ def test_other_pages_keep_nothing(visitor, address):
     assert visitor.client.post(address, headers=ORIGIN).status_code == 405
 
 
+def test_a_disk_that_takes_nothing_is_told_on_the_page(visitor, annotations, keys):
+    (annotations / "records").write_text("a file where the folder should be")
+    fields = {"which": keys.orders["anna"][0], "label.0": "x"}
+    answer = post(visitor, f"{KEYS}/1", fields | {"go": "stay"}, 500)
+    assert "cannot be" in answer.text and "<" not in answer.text
+    assert "This cannot be shown" in post(visitor, f"{KEYS}/1", fields | {"go": "save"}, 500).text
+
+
 def test_the_page_lets_the_browser_name_it_as_the_origin(visitor):
     # A page with no-referrer sends a form with "Origin: null", which the explorer refuses.
     assert visitor.client.get(f"{KEYS}/1").headers["referrer-policy"] == "same-origin"

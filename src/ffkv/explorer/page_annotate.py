@@ -164,10 +164,15 @@ def keep(held: Held, name: str, annotator: str, number: int, body: bytes) -> Res
         return PlainTextResponse(f"This cannot be kept: {str(error)[:500]}", 400)
     wanted = sent.get("go") == "done" or (before is not None and before.done)
     record = record.model_copy(update={"done": wanted and not record.missing})
-    if before is None or record != before.model_copy(update={"time": record.time}):
-        append_record(folder, record)
-    else:
+    if before is not None and record == before.model_copy(update={"time": record.time}):
         record = before
+    else:
+        try:
+            append_record(folder, record)
+        except UserError as error:
+            if sent.get("go") == "stay":  # the script shows it beside what is written
+                return PlainTextResponse(str(error), 500)
+            raise
     if sent.get("go") == "stay":
         return PlainTextResponse(record.time)
     if sent.get("go") == "done" and record.missing:
