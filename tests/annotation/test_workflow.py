@@ -1,10 +1,10 @@
 """The rule of the workflow: it runs once somebody said something, and again when somebody says more."""
 
-import re
 import shutil
 
 import pytest
 from support import ROOT, snakemake
+from workflow.dry_run import planned
 
 import ffkv
 from ffkv.annotation.draw import SheetDesign
@@ -20,7 +20,7 @@ def ran(folder) -> set[str]:
     """Runs the workflow, and returns the rules that it ran."""
     done = snakemake(folder, ROOT / "configs/tiny.yaml")
     assert done.returncode == 0, done.stderr[-5000:]
-    return set(re.findall(r"^(?:local)?rule (\w+):", done.stderr, re.M)) - {"all"}
+    return set(planned(done.stdout + done.stderr)) - {"all"}
 
 
 def say(folder, sheet, item, annotator) -> None:
