@@ -45,7 +45,7 @@ def test_the_pages_lead_to_the_first_item_that_is_open(visitor, keys):
     assert f"1 of {len(keys.orders['anna'])}" in text_of(page)
     shown = "".join(text_of(page).split())
     for text in keys.items[keys.orders["anna"][0]].prefixes:
-        assert "".join(text.replace("\n", "\\n").split()) in shown
+        assert "".join(text.replace("\n", "↵").split()) in shown
 
 
 def test_what_is_sent_is_kept_and_shown_again(visitor, annotations, keys):

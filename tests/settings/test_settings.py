@@ -63,7 +63,10 @@ def test_what_a_file_says_is_not_changed():
 @pytest.mark.parametrize(
     "configuration, line",
     [
-        (one(modle={}), "Unknown setting 'modle'. Did you mean 'model'? Valid here: activations, composition, corpus,"),
+        (
+            one(modle={}),
+            "Unknown setting 'modle'. Did you mean 'model'? Valid here: activations, annotation, composition,",
+        ),
         (one(keys={"topcs": 1}), "Unknown setting 'keys.topcs'. Valid here: background_prefixes,"),
         (one(keys={3: 1}), "Unknown setting 'keys.3'. Valid here: background_prefixes,"),
         (one(keys={"": 1}), "Unknown setting \"keys.''\". Valid here: background_prefixes,"),

@@ -83,8 +83,8 @@ def tabulate(records: Iterable[Record], secrets: Mapping[str, SecretKey], minimu
     occasions: dict[tuple, int] = {}
     patterns, prefixes, changes = [], [], []
     for record, origin in said:
-        what = (record.annotator, origin.sample, origin.layer, origin.memory, origin.row, origin.other)
-        what += (record.sheet,) if origin.sample == "random" else ()  # each sheet has controls of its own
+        of_sheet = record.sheet if origin.sample == "random" else ""  # each sheet has controls of its own
+        what = (record.annotator, of_sheet, origin.layer, origin.memory, origin.row, origin.other)
         occasion = occasions[what] = occasions.get(what, -1) + 1
         if record.kind == "change":
             changes.append((record.annotator, occasion, origin.sample, origin.row, origin.other, record.related))

@@ -121,7 +121,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
     Raises:
         UserError: a record belongs to another run, or the secret key of its sheet is missing.
     """
-    identity = run.identity("train")
+    folder, identity = Path(folder), run.identity("train")
     records = read_records(folder, identity)
     for line in records.torn:
         say(line, error=True)

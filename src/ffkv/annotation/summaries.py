@@ -183,7 +183,7 @@ def _statistics(
         return
     counts = (len(by_key), sum(codes.shape[1] for codes in by_key))
     if len(by_key[0]) == 2:
-        tables = np.stack([agreement.confusion(*codes, categories) for codes in by_key])
+        tables = np.stack([agreement.confusion(codes[0], codes[1], categories) for codes in by_key])
         for name, statistic in (("raw", agreement.raw_agreement), ("kappa", agreement.kappa)):
             yield (unit, name, *agreement.with_interval(statistic, tables, stream), *counts)
     tables = np.stack([agreement.coincidences(codes, categories) for codes in by_key])

@@ -110,8 +110,8 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         return page_annotate.continue_at(_held(shelf, request), *names)
 
     def item(request: Request) -> Response:
-        held, names = _held(shelf, request), [request.path_params[name] for name in ("sheet", "annotator")]
-        return page_annotate.item(held, *names, request.path_params["number"], request.query_params)
+        sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
+        return page_annotate.item(_held(shelf, request), sheet, annotator, number, request.query_params)
 
     async def keep(request: Request) -> Response:
         body = b""
@@ -121,8 +121,8 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
                 return error_page(413, "This is too long", "Shorten the words.")
 
         def answer(request: Request) -> Response:
-            held, names = _held(shelf, request), [request.path_params[name] for name in ("sheet", "annotator")]
-            return page_annotate.keep(held, *names, request.path_params["number"], body)
+            sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
+            return page_annotate.keep(_held(shelf, request), sheet, annotator, number, body)
 
         return await run_in_threadpool(_answer, answer, request)
 
