@@ -215,9 +215,11 @@ def settings_file(folder, **changes):
     return folder / "settings.yaml"
 
 
-def documented_columns(negative: bool = False, low_precision: bool = False) -> dict[str, list[str]]:
-    """The columns that docs/architecture.md promises, by file; with those of models with negative coefficients, and with
-    the table of models of a low precision, if asked."""
+def documented_columns(
+    negative: bool = False, low_precision: bool = False, annotation: bool = False
+) -> dict[str, list[str]]:
+    """The columns that docs/architecture.md promises, by file; with those of models with negative coefficients, with
+    the table of models of a low precision, and with those of annotated runs, if asked."""
     rows = re.findall(
         r"^\| `([a-z_]+/[a-z0-9_/<>]+\.(?:csv|parquet))`[^|]*\| ([^\n]+?) \|$",
         (ROOT / "docs/architecture.md").read_text(),
@@ -228,6 +230,8 @@ def documented_columns(negative: bool = False, low_precision: bool = False) -> d
         rows = [(path, also.sub(r", \1", columns)) for path, columns in rows]
     if not low_precision:
         rows = [(path, columns) for path, columns in rows if path != "keys/precision.csv"]
+    if not annotation:
+        rows = [(path, columns) for path, columns in rows if not path.startswith("annotation/")]
     without_notes = {path: re.sub(r"\([^)]*\)", "", columns) for path, columns in rows}
     return {path: [column.strip() for column in columns.split(",")] for path, columns in without_notes.items()}
 

@@ -30,6 +30,7 @@ STEPS = {
     "refinement_summarize": "refinement.step:summarize_refinement",
     "intervention_measure": "intervention.step:measure_interventions",
     "intervention_summarize": "intervention.step:summarize_interventions",
+    "annotate_agreement": "annotation.step:compare_annotators",
     "report": "report.step:write_report",
     "comparison_measure": "comparison.step:compare_runs",
     "comparison_report": "comparison.page:write_page",
@@ -160,4 +161,5 @@ def test_an_edit_of_a_summary_repeats_no_measurement(tmp_path, monkeypatch):
         "composition_summarize",
         "intervention_summarize",
         "comparison_measure",
+        "annotate_agreement",
     }

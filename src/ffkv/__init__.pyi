@@ -30,6 +30,8 @@ from ffkv.refinement.step import measure_refinement as measure_refinement
 from ffkv.refinement.step import summarize_refinement as summarize_refinement
 from ffkv.intervention.step import measure_interventions as measure_interventions
 from ffkv.intervention.step import summarize_interventions as summarize_interventions
+from ffkv.annotation.step import make_sheets as make_sheets
+from ffkv.annotation.step import compare_annotators as compare_annotators
 from ffkv.report.step import write_report as write_report
 from ffkv.comparison.step import compare_runs as compare_runs
 
@@ -41,7 +43,10 @@ from ffkv.model.values_file import read_values as read_values
 from ffkv.model.checkpoint.load import load as load_model  # noqa: F401 (it has another name here)
 from ffkv.model.head.head_file import load_head as load_head
 
+from ffkv.annotation.records import read_records as read_records
+
 # Types
+from ffkv.annotation.draw import SheetDesign as SheetDesign
 from ffkv.parts import Part as Part
 from ffkv.parts import WHOLE as WHOLE
 from ffkv import settings as settings

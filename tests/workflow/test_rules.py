@@ -43,6 +43,9 @@ def dry_run(tmp_path_factory) -> str:
         },
     }
     (folder / "settings.yaml").write_text(yaml.safe_dump(config))
+    for run in ("tiny", "hub"):  # somebody judged keys of both
+        (folder / "annotations" / run / "records").mkdir(parents=True)
+        (folder / "annotations" / run / "records" / "person_anna.0.host.1.jsonl").touch()
     dry = snakemake(folder, folder / "settings.yaml", "-n", "--printshellcmds")
     assert dry.returncode == 0, dry.stderr
     return dry.stdout + dry.stderr

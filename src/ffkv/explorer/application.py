@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -11,14 +12,26 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from ffkv.errors import UserError
-from ffkv.explorer import page_compare, page_comparison, page_memory, page_run, page_search, page_trace
+from ffkv.explorer import (
+    page_annotate,
+    page_compare,
+    page_comparison,
+    page_memory,
+    page_run,
+    page_search,
+    page_trace,
+)
 from ffkv.explorer.pages import LIVE, error_page, render, report_file, static, with_query
 from ffkv.explorer.security import Guard, Guarded
 from ffkv.explorer.shelf import Held, Shelf
 from ffkv.results.memory_name import check_memory, parse_memory_name
 from ffkv.terminal import say
 
-STATIC = {"explorer.css": "text/css; charset=utf-8", "explorer.js": "text/javascript; charset=utf-8"}
+STATIC = {
+    "explorer.css": "text/css; charset=utf-8",
+    "explorer.js": "text/javascript; charset=utf-8",
+    "annotate.js": "text/javascript; charset=utf-8",
+}
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
@@ -101,6 +114,33 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
             raise NoSuch(str(error)) from error
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
+    def sheets(request: Request) -> Response:
+        return page_annotate.overview(shelf, request.path_params.get("sheet", ""))
+
+    def sheet(request: Request) -> Response:
+        return page_annotate.people(_held(shelf, request), request.path_params["sheet"])
+
+    def person(request: Request) -> Response:
+        names = (request.path_params[name] for name in ("sheet", "annotator"))
+        return page_annotate.continue_at(_held(shelf, request), *names)
+
+    def item(request: Request) -> Response:
+        sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
+        return page_annotate.item(_held(shelf, request), sheet, annotator, number, request.query_params)
+
+    async def keep(request: Request) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > page_annotate.LARGEST:
+                return error_page(413, "This is too long", "Shorten the words.")
+
+        def answer(request: Request) -> Response:
+            sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
+            return page_annotate.keep(_held(shelf, request), sheet, annotator, number, body)
+
+        return await run_in_threadpool(_answer, answer, request)
+
     def static_file(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in STATIC:
@@ -119,9 +159,15 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         page("/r/{run}/trace", trace),
         page("/compare", compare),
         page("/comparisons/{name}", comparison),
+        page("/annotate", sheets),
+        page("/annotate/{sheet}", sheets),
+        page("/r/{run}/annotate/{sheet}", sheet),
+        page("/r/{run}/annotate/{sheet}/{annotator}", person),
+        page("/r/{run}/annotate/{sheet}/{annotator}/{number:int}", item),
+        Route("/r/{run}/annotate/{sheet}/{annotator}/{number:int}", keep, methods=["POST"]),
         page("/static/{name}", static_file),
     ]
-    guarded = Middleware(Guarded, guard=guard, error_page=error_page)
+    guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=page_annotate.keeps)
     handlers = {HTTPException: _no_page}
     return Starlette(routes=routes, middleware=[guarded], exception_handlers=handlers)
 
@@ -130,7 +176,7 @@ def _answer(function: Callable[[Request], Response], request: Request) -> Respon
     """Runs a page's function. Whatever goes wrong becomes a page; nothing of the address's questions goes to the log."""
     try:
         return function(request)
-    except NoSuch as error:
+    except (NoSuch, page_annotate.NoItem) as error:
         return _problem(request, 404, "There is no such page", str(error))
     except _OtherData as error:
         return error.page

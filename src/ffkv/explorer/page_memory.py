@@ -153,6 +153,7 @@ def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf |
         "top": top,
         "bottom": bottom,
         "strengths": strengths(held, memory),
+        "labels": memory.labels.to_dict("records"),
         "effects": memory.effects.to_dict("records"),
         "neighbours": neighbours(held, layer, index, links),
         "python": python_of(memory, held),
@@ -212,6 +213,7 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
         "promotes": lambda: memory.promotes(shown),
         "demotes": lambda: memory.demotes(shown),
         "patterns": lambda: memory.patterns,
+        "labels": lambda: memory.labels,
         "histogram": lambda: memory.histogram.replace([np.inf, -np.inf], np.nan),
     }
     found = {

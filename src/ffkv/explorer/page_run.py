@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 from starlette.responses import HTMLResponse
 
+from ffkv.annotation.sheets import annotations_folder, sheet_names
 from ffkv.explorer.page_comparison import find_comparisons
 from ffkv.explorer.pages import LIVE, Live, render, write
 from ffkv.explorer.shelf import Held, Shelf
@@ -80,6 +81,7 @@ def _values(held: Held) -> dict[str, Any]:
         "columns": [column for column in COLUMNS if column.name in table],
         "terms": _terms(held),
         "report": LIVE.report(held),
+        "sheets": bool(sheet_names(annotations_folder(held.run))),
     }
 
 

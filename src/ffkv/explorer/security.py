@@ -50,11 +50,25 @@ class Guard:
 
 
 class Guarded:
-    """An application that answers only the user, and only questions."""
+    """An application that answers only the user, and only questions, but for what its own pages ask it to keep."""
 
-    def __init__(self, application: ASGIApp, guard: Guard, error_page: ErrorPage):
-        """error_page: makes a page of a status, a heading and a text."""
+    def __init__(
+        self,
+        application: ASGIApp,
+        guard: Guard,
+        error_page: ErrorPage,
+        keeps: Callable[[str], bool] = lambda path: False,
+    ):
+        """Wraps an application.
+
+        Args:
+            application: what answers the user.
+            guard: the secrets.
+            error_page: makes a page of a status, a heading and a text.
+            keeps: whether a path takes what a page sends with POST.
+        """
         self._application, self._guard, self._error_page = application, guard, error_page
+        self._keeps = keeps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses a request, or passes it on and adds the headers."""
@@ -92,7 +106,9 @@ class Guarded:
             return self._error_page(
                 403, "This request comes from another site", "The explorer answers its own pages only."
             )
-        return self._error_page(405, "The explorer changes nothing", "All its pages are asked for with GET.")
+        if scope["method"] == "POST" and self._keeps(scope["path"]):
+            return None
+        return self._error_page(405, "The explorer changes nothing here", "This page is asked for with GET.")
 
     def _exchange(self, scope: Scope) -> Response | None:
         """The first visit: the token becomes a cookie, and leaves the address."""

@@ -140,6 +140,7 @@ class Held:
                     self.run.kept_tokens(end)
                 self.run.trigger_places  # noqa: B018
                 self.run.trigger_patterns  # noqa: B018
+                self.run.labels  # noqa: B018
                 self.prepared = True
 
 

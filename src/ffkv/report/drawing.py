@@ -24,6 +24,7 @@ PALE = "0.9"
 MARKERS = "osDvP^"
 LINES = ["-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1))]
 BAR_WIDTH = 0.85
+PANELS_ACROSS = 3
 HATCHES = ["", "////", "", "\\\\\\\\"]
 # A panel of stacked shares: its title, its number of layers, and name to share [layer].
 Panel = tuple[str, int, Mapping[str, Sequence[float] | np.ndarray]]
@@ -163,15 +164,21 @@ def shares_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> dict[st
 
 
 def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
-    """Draws panels of stacked shares per layer, side by side. `paper`: the last one shows the paper's layers, from 1."""
-    figure, axes = canvas(len(panels), sharey=True)
-    for place, (axis, (title, layers, shares)) in enumerate(zip(axes, panels, strict=True)):
+    """Draws panels of stacked shares per layer, three side by side. `paper`: the last one shows the paper's layers, from 1."""
+    across = min(len(panels), PANELS_ACROSS)
+    down = -(-len(panels) // PANELS_ACROSS)
+    figure = Figure(figsize=(8.4, 3.7 + 2.7 * (down - 1)), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
+    for unused in axes[len(panels) :]:
+        unused.remove()
+    for place, (axis, (title, layers, shares)) in enumerate(zip(axes, panels)):
         of_paper = paper and place == len(panels) - 1
         first = 1 if of_paper else 0
         _stack(axis, np.arange(first, first + layers), shares)
         layer_axis(axis, layers, first, "the paper's layer, counted from 1" if of_paper else "layer")
-        axis.set_title(title)
-    share_axis(axes[0], "prefixes", whole=True)
+        axis.set_title(title, parse_math=False)  # a name may have a $
+    for axis in axes[: len(panels) : across]:
+        share_axis(axis, "prefixes", whole=True)
     legend(figure, axes[0])
     return figure
 

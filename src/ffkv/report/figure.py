@@ -36,6 +36,7 @@ class Figure:
         caption: writes the caption of a run's figure.
         applies: whether a run has this figure.
         curves: the lines that other runs can draw over it. All but those of the training have one.
+        more_tables: names of tables that it shows of runs that have them.
     """
 
     tables: tuple[str, ...]
@@ -43,6 +44,7 @@ class Figure:
     caption: Callable[[Run], Caption]
     applies: Callable[[Run], bool] = lambda run: True
     curves: tuple[Curve, ...] = ()
+    more_tables: tuple[str, ...] = ()
 
 
 @cache

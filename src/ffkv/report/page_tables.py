@@ -75,6 +75,37 @@ def _data_link(file: Path) -> str:
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(file.read_bytes()).decode()
 
 
+def agreement_of_annotators(run: Run) -> PageTable:
+    """Agreement about prefixes, patterns and changes of any two annotators, one row per pair."""
+    headers = {
+        ("prefix", "raw"): "prefixes, raw",
+        ("prefix", "kappa"): "kappa",
+        ("prefix", "alpha"): "alpha",
+        ("pattern", "jaccard"): "patterns",
+        ("change", "alpha"): "changes, alpha",
+    }
+    rows: dict[tuple[str, str], list[Markup | str | Named]] = {}
+    for (first, second), pair in run.table("agreement").groupby(["first", "second"], sort=False):
+        found = {(row.unit, row.statistic): row for row in pair.itertuples()}
+        keys = max((row.keys for row in found.values() if row.unit != "change"), default=0)
+        cells = [_with_interval(found.get(header)) for header in headers]
+        rows[first, second] = [visible(first), visible(second), number(keys), *cells]
+    return PageTable(
+        name="agreement_of_annotators",
+        headers=["annotator", "annotator", "keys", *headers.values()],
+        numeric=[False, False, True, *[True] * len(headers)],
+        rows=list(rows.values()),
+    )
+
+
+def _with_interval(row: Any) -> str:
+    """A statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
+    if row is None or pd.isna(row.value):
+        return "–"
+    value, low, high = (f"{each:.2f}".replace("-", MINUS) for each in (row.value, row.low, row.high))
+    return value if pd.isna(row.low) else f"{value} ({low} to {high})"
+
+
 def predictive_values(run: Run) -> PageTable:
     """The values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
     rows: list[list[Markup | str | Named]] = [

@@ -7,7 +7,14 @@ from markupsafe import Markup
 from ffkv.report import drawing
 from ffkv.report.control import describe_control, draw_control
 from ffkv.report.figure import Caption, paper_numbers
-from ffkv.report.page_tables import PageTable, data_table, prediction_changes, predictive_values, specific_effects
+from ffkv.report.page_tables import (
+    PageTable,
+    agreement_of_annotators,
+    data_table,
+    prediction_changes,
+    predictive_values,
+    specific_effects,
+)
 from ffkv.report.registry import FIGURES, load_figure
 from ffkv.report.wording import course
 from ffkv.results.run import Run
@@ -63,6 +70,13 @@ CHANGES = (
     "have a lower cosine. In the paper, 66 of 100 such changes were judged to be changes to an unrelated word."
 )
 
+AGREEMENT = (
+    "How far annotators agree about the same keys. Prefixes: whether both give a prefix the same category of figure 2. Patterns: "
+    "how many prefixes the patterns of both share, of those that either has (Jaccard index, patterns matched one to one). “Raw” is "
+    "the share of equal judgements. Kappa and alpha are 0 if annotators agree as often as by chance, and 1 if they always agree. "
+    "The interval is of a bootstrap over keys. People and machines saw neither the layer nor the memory, and some of their keys "
+    "were random prefixes."
+)
 SPECIFIC = (
     "The memories with the largest specific effects. “Own” is the total effect of the removal on the top tokens of the value. "
     "“Others” is the mean effect of vectors of the same length along other memories of the layer. The specific effect is the "
@@ -143,7 +157,8 @@ def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
             if control is not None and figure.applies(control) and draw_control(drawn, figure.curves, control):
                 caption = replace(caption, text=f"{caption.text} {describe_control(control)}")
             svg = drawing.svg(drawn, name, heading, caption.description)
-            tables = [data_table(run, table) for table in figure.tables]
+            more = [table for table in figure.more_tables if table in run.tables]
+            tables = [data_table(run, table) for table in [*figure.tables, *more]]
             exhibits[name] = Exhibit(name, heading, caption, Markup(svg), tables)
     return exhibits
 
@@ -157,7 +172,7 @@ def heading_of(name: str) -> str:
 def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[Section]:
     """The sections of the page that have figures in this run, but for the run's own."""
     before = {"keys": _key_tables}
-    after = {"values": _predictive, "refinement": _changes, "intervention": _specific}
+    after = {"keys": _agreement, "values": _predictive, "refinement": _changes, "intervention": _specific}
     return [
         Section(name, *words, shown, *(tables[name](run) if name in tables else [] for tables in (before, after)))
         for name, words in SECTIONS.items()
@@ -211,6 +226,16 @@ def _specific(run: Run) -> list[TableBlock]:
     return [TableBlock("specific", "Memories with effects of their own", SPECIFIC, specific_effects(run), folded)]
 
 
+def _agreement(run: Run) -> list[TableBlock]:
+    """How far annotators agree, if there are any."""
+    if "agreement" not in run.tables or not len(run.table("agreement")):
+        return []
+    folded = [("All columns", data_table(run, "agreement"))]
+    return [TableBlock("agreement", "Agreement between annotators", AGREEMENT, agreement_of_annotators(run), folded)]
+
+
 def _changes(run: Run) -> list[TableBlock]:
     folded = [("All columns", data_table(run, "prediction_changes"))]
+    if "related_changes" in run.tables and len(run.table("related_changes")):
+        folded.append(("Related changes, by annotator", data_table(run, "related_changes")))
     return [TableBlock("changes", "Changes in the last layer", CHANGES, prediction_changes(run), folded)]

@@ -161,6 +161,23 @@ class Memory:
         return patterns.drop(columns=["layer", "memory", "row"])
 
     @functools.cached_property
+    def labels(self) -> pd.DataFrame:
+        """What people and machines see in the trigger examples, one row per annotator and pattern (docs/annotation.md).
+
+        There are no rows if nobody judged the memory's key, or if whoever did saw no pattern.
+
+        Columns:
+            annotator: "person:<name>" or "machine:<name>".
+            pattern: number of the pattern, from 0.
+            family: "shallow" or "semantic".
+            label: the pattern in the annotator's words.
+            prefixes: number of trigger examples that have it.
+            ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
+        """
+        labels = self._files.labels
+        return labels[labels["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
+
+    @functools.cached_property
     def effects(self) -> pd.DataFrame:
         """What the removal of the memory does, beside controls, one row per side and reach (docs/interventions.md).
 

@@ -193,7 +193,8 @@ class Run(RunFiles):
                 `text`, else "examples_with_pattern" for a search by `pattern`, else the order of the memories.
             minimum: only memories whose value in the sorted column is at least this.
             demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
-            pattern: only memories that have a pattern whose label contains this, in capital or small letters.
+            pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns that
+                people and machines saw count, too.
             layer: only memories of this layer, from 0.
             between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
                 stands for no limit, as in {"firing_rate": (0.1, None)}.

@@ -36,6 +36,7 @@ SPLIT_OF = {
     "refinement": "validation",
     "intervention": "train",
     "intervention/kept": "validation",
+    "annotation": "train",
 }
 
 
@@ -233,6 +234,32 @@ class RunFiles:
             return self._in_order(self.memory_rows("keys/patterns", layer, memory))
         row, rows = self.anatomy.layer_offset[layer] + memory, self.trigger_patterns["row"].to_numpy()
         return self.trigger_patterns.iloc[slice(*np.searchsorted(rows, [row, row + 1]).tolist())].reset_index(drop=True)
+
+    @functools.cached_property
+    def labels(self) -> pd.DataFrame:
+        """The patterns that people and machines saw in trigger examples, with the memory's row in flat arrays.
+
+        They are in the order of the memories, then of the annotators. There are none if nobody judged keys of the run.
+
+        Columns:
+            annotator: "person:<name>" or "machine:<name>".
+            layer, memory: the memory.
+            pattern: number of the pattern, from 0.
+            family: "shallow" or "semantic".
+            label: the pattern in the annotator's words.
+            prefixes: number of trigger examples that have it.
+            ranks: these trigger examples, as in the column `rank` of `Memory.triggers`.
+            row: the memory's row.
+        """
+        path = self.folder / "annotation" / "patterns.parquet"
+        names = ["annotator", "layer", "memory", "pattern", "family", "label", "prefixes", "ranks"]
+        if not path.exists():
+            return pd.DataFrame(columns=[*names, "row"])
+        table = tables.read_all([path], self.identity("train"))
+        table = table[(table["sample"] == "trigger") & (table["occasion"] == 0)][names]
+        first = np.asarray(self.anatomy.layer_offset)[table["layer"].to_numpy()]
+        table = table.assign(row=first + table["memory"].to_numpy())
+        return table.sort_values(["row", "annotator", "pattern"], ignore_index=True)
 
     def _in_order(self, patterns: pd.DataFrame) -> pd.DataFrame:
         patterns = patterns[patterns["sample"] == "trigger"].drop(columns="sample")

@@ -9,7 +9,11 @@ from ffkv.errors import UserError
 from ffkv.files import tables
 from ffkv.settings import EMBEDDED, Settings, intervenes, measures_precision
 
-TEXTS = ("prefix", "text", "token", "next_token", "residual_token", "output_token", "related")
+# The last five are of tables that may have no row.
+TEXTS = (
+    *("prefix", "text", "token", "next_token", "residual_token", "output_token", "related"),
+    *("annotator", "first", "second", "unit", "statistic"),
+)
 
 
 def table_files(folder: Path, settings: Settings) -> dict[str, Path]:

@@ -173,11 +173,15 @@ def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFr
 def patterned(files: RunFiles, label: str) -> pd.DataFrame:
     """Finds the memories that have a pattern whose label contains a text. Capital and small letters are the same.
 
+    Patterns that people and machines saw count, too.
+
     Returns:
         One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most trigger
         examples), examples_with_pattern (their number).
     """
-    patterns = files.trigger_patterns
+    columns = ["row", "pattern", "label", "prefixes"]
+    seen = [table[columns] for table in (files.trigger_patterns, files.labels) if len(table)]
+    patterns = pd.concat(seen) if seen else files.trigger_patterns
     hits = patterns[patterns["label"].str.casefold().str.contains(label.casefold(), regex=False)]
     best = hits.sort_values(["prefixes", "pattern"], ascending=[False, True]).drop_duplicates("row")
     return best[["row", "label", "prefixes"]].set_axis(["row", "pattern_found", "examples_with_pattern"], axis=1)

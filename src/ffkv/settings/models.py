@@ -344,6 +344,14 @@ class Intervention(Section):
         return problems
 
 
+class Annotation(Section):
+    """What people and machines say about keys, beside the tests."""
+
+    folder: str = Field("annotations", min_length=1)
+    """Folder with the annotations of all runs, those of a run in a folder of the run's name. A relative path starts beside
+    the folder `results`. If there are no annotations of a run, its report does without them."""
+
+
 class Report(Section):
     """The HTML report."""
 
@@ -374,6 +382,7 @@ class Settings(Section):
     composition: Composition = Composition()
     refinement: Refinement = Refinement()
     intervention: Intervention = Intervention()
+    annotation: Annotation = Annotation()
     report: Report = Report()
     seed: int = Field(0, ge=0, lt=2**32)
     """Seed of all random choices."""

@@ -56,6 +56,22 @@ def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
         return []
 
 
+def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
+    """The files with what people and machines said about a run, and the secret keys of its sheets; none if nobody did.
+
+    Args:
+        settings: the settings of the run.
+        run: its name.
+    """
+    folder = Path(settings["annotation"]["folder"]) / run
+    try:
+        records = [str(path) for path in files_in(folder / "records") if path.suffix == ".jsonl"]
+        keys = [str(path) for path in files_in(folder / "secret") if path.suffix == ".json"]
+    except OSError:  # the step that reads them says why
+        return []
+    return records + keys if records else []
+
+
 def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
     """The repositories on the hub that a run reads, as options of `ffkv resolve-commit`, by kind: "model", "dataset".
 

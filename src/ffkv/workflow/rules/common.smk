@@ -18,6 +18,7 @@ from ffkv.settings.yaml_file import typed
 from ffkv.terminal import plain, say
 from ffkv.workflow import SOURCE
 from ffkv.workflow.inputs import (
+    annotation_files,
     checkpoint_files,
     contents,
     corpus_files,
@@ -213,6 +214,18 @@ def files_of_corpus(wildcards):
     return local(
         ancient(tracked(corpus_files(SETTINGS[wildcards.run], wildcards.split)))
     )
+
+
+def files_of_annotations(wildcards):
+    """The files of what people and machines said about a run, likewise. There are none if nobody did."""
+    return local(
+        ancient(tracked(annotation_files(SETTINGS[wildcards.run], wildcards.run)))
+    )
+
+
+def content_of_annotations(wildcards):
+    """A hash over these files, likewise."""
+    return contents(annotation_files(SETTINGS[wildcards.run], wildcards.run))
 
 
 def content_of_checkpoint(wildcards):

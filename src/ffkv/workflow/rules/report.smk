@@ -60,6 +60,12 @@ rule report:
             lambda wildcards: SETTINGS[wildcards.run]["intervention"]["memories"] == 0,
             otherwise=rules.intervention_summarize.output,
         ),
+        annotation_tables=branch(
+            lambda wildcards: not annotation_files(
+                SETTINGS[wildcards.run], wildcards.run
+            ),
+            otherwise=rules.annotate_agreement.output,
+        ),
     output:
         page=report(
             "reports/{run}/index.html",

@@ -1,0 +1,161 @@
+"""Agreement between annotators: raw agreement, Cohen's kappa, Krippendorff's alpha, and the overlap of patterns.
+
+The prefixes of a key are not independent of each other. So every interval is of a bootstrap over whole keys. What is counted
+within a key is a table of categories by categories, the tables of keys add up, and each statistic follows from the sum.
+That is why these few formulas stand here: libraries take single ratings, and give no interval. The tests compare them with the
+worked examples of the packages krippendorff, scikit-learn and nltk.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+RESAMPLES = 2000
+MISSING = -1  # category of a unit that an annotator has not judged
+
+
+def confusion(first: np.ndarray, second: np.ndarray, categories: int) -> np.ndarray:
+    """Counts how often one annotator said a, and the other one b.
+
+    Args:
+        first: category of each unit, from 0; `MISSING` where there is none [unit].
+        second: the same of the other annotator [unit].
+        categories: number of categories.
+    Returns:
+        Number of units [a, b]. Units that one of both did not judge are left out.
+    """
+    both = (first >= 0) & (second >= 0)
+    counts = np.bincount(first[both] * categories + second[both], minlength=categories**2)
+    return counts.reshape(categories, categories).astype(float)
+
+
+def coincidences(ratings: np.ndarray, categories: int) -> np.ndarray:
+    """Krippendorff's matrix of coincidences: pairs of ratings of the same unit.
+
+    A unit with m ratings has m (m - 1) ordered pairs, each of the weight 1 / (m - 1). A unit with one rating has none.
+
+    Args:
+        ratings: category of each unit, from 0; `MISSING` where there is none [annotator, unit].
+    Returns:
+        The sum of weights [a, b], symmetric.
+    Source: Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability", section C.
+    """
+    said = (ratings[..., None] == np.arange(categories)).sum(0).astype(float)  # [unit, category]
+    count = said.sum(1)
+    said, count = said[count > 1], count[count > 1]
+    weighted = said / (count - 1)[:, None]
+    return weighted.T @ said - np.diag(weighted.sum(0))
+
+
+def raw_agreement(counts: np.ndarray) -> np.ndarray:
+    """Share of units of which both say the same, from `confusion` [..., a, b]; NaN without a unit."""
+    return _ratio(np.trace(counts, axis1=-2, axis2=-1), counts.sum((-2, -1)))
+
+
+def kappa(counts: np.ndarray) -> np.ndarray:
+    """Cohen's kappa (Cohen 1960), from `confusion` [..., a, b].
+
+    It is (p_o - p_e) / (1 - p_e), where p_e is the agreement of two who answer at random, each with his own shares of the
+    categories. It is NaN if both always say the same one category, because then p_e is 1.
+    """
+    total = counts.sum((-2, -1))
+    observed = raw_agreement(counts)
+    expected = _ratio((counts.sum(-1) * counts.sum(-2)).sum(-1), total**2)
+    return _ratio(observed - expected, 1 - expected)
+
+
+def alpha(counts: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """Krippendorff's alpha, from `coincidences` [..., a, b].
+
+    It is 1 - D_o / D_e: the observed disagreement over the one of ratings that are dealt out at random. It is NaN if all
+    ratings are of one category.
+
+    Args:
+        distance: how far apart two categories are, 0 on the diagonal [a, b]: `nominal` or `masi`.
+    """
+    of_category = counts.sum(-1)  # number of ratings that can be paired
+    total = of_category.sum(-1)
+    dealt = of_category[..., :, None] * of_category[..., None, :]  # of a pair of equal categories, the distance is 0
+    observed = _ratio((counts * distance).sum((-2, -1)), total)
+    expected = _ratio((dealt * distance).sum((-2, -1)), total * (total - 1))
+    return 1 - _ratio(observed, expected)
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """The quotient; NaN where it is undefined. Rounding can leave a little of a difference that is 0."""
+    above, below = np.asarray(above, float), np.asarray(below, float)
+    defined = below > 1e-12
+    return np.where(defined, above / np.where(defined, below, 1), np.nan)
+
+
+def nominal(categories: int) -> np.ndarray:
+    """The distance between categories that are only equal or different [a, b]."""
+    return 1 - np.eye(categories)
+
+
+def masi(sets: Sequence[frozenset]) -> np.ndarray:
+    """The MASI distance between sets (Passonneau 2006) [a, b].
+
+    It is 1 - J·M. J is the Jaccard index. M is 1 for equal sets, 2/3 if one contains the other, 1/3 if they overlap, and 0 if
+    they share nothing. Two empty sets are equal.
+    """
+    return np.array([[_masi(a, b) for b in sets] for a in sets])
+
+
+def _masi(a: frozenset, b: frozenset) -> float:
+    if a == b:
+        return 0.0
+    weight = 0.0 if not a & b else 2 / 3 if a < b or b < a else 1 / 3
+    return 1 - jaccard(a, b) * weight
+
+
+def jaccard(a: frozenset, b: frozenset) -> float:
+    """The Jaccard index: what both sets share, of what either has. Two empty sets are equal: 1."""
+    return len(a & b) / len(a | b) if a | b else 1.0
+
+
+def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> float:
+    """How far two annotators saw the same patterns in a key.
+
+    Patterns are matched one to one, so that the sum of the Jaccard indices of their prefixes is as high as possible. The sum is
+    divided by the larger number of patterns: a pattern that only one of them saw counts as 0.
+
+    Args:
+        first: the prefixes of each pattern of one annotator.
+        second: those of the other.
+    Returns:
+        A number from 0 to 1; NaN if neither saw a pattern.
+    """
+    if not first and not second:
+        return float("nan")
+    if not first or not second:
+        return 0.0
+    scores = np.array([[jaccard(a, b) for b in second] for a in first])
+    return float(scores[linear_sum_assignment(scores, maximize=True)].sum() / max(scores.shape))
+
+
+def with_interval(
+    statistic: Callable[[np.ndarray], np.ndarray], tables: np.ndarray, generator: np.random.Generator
+) -> tuple[float, float, float]:
+    """A statistic with its 95 % percentile bootstrap interval over keys.
+
+    Args:
+        statistic: takes sums of tables [..., a, b], and returns numbers [...].
+        tables: the table of each key [key, a, b].
+        generator: random stream of the resamples.
+    Returns:
+        The statistic of all keys, and its bounds. The bounds are NaN with fewer than two keys, and if the statistic is
+        undefined in more than half of the resamples; resamples in which it is undefined are left out.
+    """
+    value = float(statistic(tables.sum(0)))
+    count = len(tables)
+    if count < 2:
+        return value, float("nan"), float("nan")
+    drawn = generator.multinomial(count, np.full(count, 1 / count), RESAMPLES)
+    resampled = statistic((drawn @ tables.reshape(count, -1)).reshape(RESAMPLES, *tables.shape[1:]))
+    resampled = resampled[~np.isnan(resampled)]
+    if len(resampled) < RESAMPLES / 2:
+        return value, float("nan"), float("nan")
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return value, float(low), float(high)

@@ -1,0 +1,156 @@
+"""What annotators said, where people look for it: figure 2, memory pages, search, notebooks."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from explorer.conftest import Visitor, complete, text_of
+from report.conftest import write_results
+from results.conftest import IDENTITY, write_small_run
+
+import ffkv
+from ffkv.annotation.ratings import PATTERNS
+from ffkv.errors import UserError
+from ffkv.explorer.shelf import open_shelf
+from ffkv.files import hdf5, tables
+from ffkv.report.figure_2 import CATEGORIES
+from ffkv.report.registry import load_figure
+from ffkv.report.step import write_report
+
+LAYERS = 6
+ANNOTATORS = ("machine:a/very-long-name-of-a-model-8b", "person:an$n$a", "tests")
+SHARES = {name: np.roll([0.1, 0.2, 0.3, 0.4], place) for place, name in enumerate(ANNOTATORS)}
+
+
+def write_annotation(folder) -> None:
+    """The tables of two annotators and the tests, in a run of six layers. Nobody judged keys of the last layer."""
+    rows = [
+        (
+            name,
+            layer,
+            category,
+            0 if layer == LAYERS - 1 else int(100 * share),
+            4,
+            np.nan if layer == LAYERS - 1 else share,
+        )
+        for name, shares in SHARES.items()
+        for layer in range(LAYERS)
+        for category, share in zip(CATEGORIES, shares, strict=True)
+    ]
+    columns = ["annotator", "layer", "category", "prefixes", "keys", "share"]
+    tables.write(pd.DataFrame(rows, columns=columns), folder / "annotation/figure_2_by_annotator.csv")
+    about = {"keys": 12, "keys_with_pattern": 9, "patterns_per_key": 1.5, "coverage": 0.5, "controls": [4, 0, 12]}
+    about |= {"controls_with_pattern": [1, 0, 6], "false_positive_rate": [0.25, np.nan, 0.5], "low": 0.1, "high": 0.9}
+    tables.write(pd.DataFrame({"annotator": ANNOTATORS, **about}), folder / "annotation/annotators.csv")
+    statistics = [
+        ("prefix", "raw", 0.75),
+        ("prefix", "kappa", -0.5),
+        ("prefix", "alpha", np.nan),
+        ("pattern", "jaccard", 0.25),
+    ]
+    agreement = [(*ANNOTATORS[:2], *each, 0.1, 0.9, 12, 300) for each in statistics]
+    names = ["first", "second", "unit", "statistic", "value", "low", "high", "keys", "units"]
+    tables.write(pd.DataFrame(agreement, columns=names), folder / "annotation/agreement.csv")
+    related = pd.DataFrame([("person:an$n$a", "trigger", 100, 34, 3, 0.34, 0.25, 0.44)])
+    related.columns = ["annotator", "sample", "changes", "related_changes", "unsure", "share", "low", "high"]
+    tables.write(related, folder / "annotation/related_changes.csv")
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    folder = write_results(tmp_path_factory.mktemp("judged") / "results" / "demo")
+    write_annotation(folder)
+    return folder
+
+
+def test_figure_2_shows_every_source_side_by_side(judged):
+    figure = load_figure("figure_2").draw(ffkv.open(judged), {name: [0.25] * 16 for name in CATEGORIES})
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == [
+        "trigger examples, by tests",
+        "random prefixes, by tests",
+        "an$n$a, a person",
+        "…-long-name-of-a-model-8b, a machine",
+        "the paper's, judged by a person",
+    ]
+    for axes, name in ((figure.axes[2], "person:an$n$a"), (figure.axes[3], ANNOTATORS[0])):
+        heights = np.array([[bar.get_height() for bar in bars] for bars in axes.containers])
+        np.testing.assert_allclose(heights[:, :-1], np.tile(SHARES[name][:, None], LAYERS - 1))
+        np.testing.assert_allclose(heights[:, -1], 0)
+
+
+def test_without_annotations_figure_2_is_as_before(tmp_path):
+    run = ffkv.open(write_results(tmp_path / "demo"))
+    figure = load_figure("figure_2").draw(run, None)
+    assert [axes.get_title() for axes in figure.axes] == ["trigger examples", "random prefixes"]
+    assert "Further panels" not in load_figure("figure_2").caption(run).text
+    assert not len(run.labels)
+
+
+def test_the_report_tells_who_judged_and_how_far_they_agree(judged, tmp_path):
+    write_report(ffkv.open(judged), tmp_path / "index.html")
+    text = text_of((tmp_path / "index.html").read_text())
+    assert "an$n$a, a person (12 keys);" in text
+    assert "a pattern in 25 % of 4 keys of random prefixes" in text.replace("\u00a0", " ")
+    assert "Agreement between annotators" in text
+    assert "0.75 (0.10 to 0.90)" in text and "−0.50 (0.10 to 0.90)" in text and "0.25 (0.10 to 0.90)" in text
+    assert "Related changes, by annotator" in text
+
+
+HOSTILE = "<script>alert(2)</script> cats"
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """The small run of the explorer, in which anna and a machine saw patterns in L1.1, and anna again on another day."""
+    folder = complete(write_small_run(tmp_path / "results" / "small"))
+    with hdf5.open(folder / "corpus/train.h5", "corpus") as corpus:
+        identity = {**IDENTITY, "corpus_hash": corpus.attrs["corpus_hash"]}
+    rows = [
+        ("person:anna", 0, "trigger", "keys", 1, 1, 0, "semantic", HOSTILE, 2, [0, 1]),
+        ("machine:m", 0, "trigger", "keys", 1, 1, 0, "shallow", "", 2, [0, 1]),
+        ("person:anna", 1, "trigger", "keys", 1, 1, 0, "shallow", "another day", 2, [0, 1]),
+        ("person:anna", 0, "random", "keys", 1, 1, 0, "shallow", "a control", 2, [0, 1]),
+    ]
+    table = pd.DataFrame(rows, columns=list(PATTERNS)).astype(PATTERNS)
+    tables.write(tables.identify(table, identity), folder / "annotation/patterns.parquet")
+    return folder
+
+
+def test_a_memory_knows_what_annotators_said(labelled):
+    run = ffkv.open(labelled)
+    labels = run.memory("L1.1").labels
+    assert list(labels) == ["annotator", "pattern", "family", "label", "prefixes", "ranks"]
+    assert labels["annotator"].tolist() == ["machine:m", "person:anna"] and labels["label"].tolist() == ["", HOSTILE]
+    assert not len(run.memory("L0.0").labels)
+
+
+def test_search_finds_what_annotators_wrote_beside_what_tests_found(labelled):
+    run = ffkv.open(labelled)
+    found = run.memories(pattern="CATS")
+    assert found["name"].tolist() == ["L1.1"] and found["pattern_found"].tolist() == [HOSTILE]
+    assert run.memories(pattern="ends with")["name"].tolist() == ["L0.0", "L1.0"]
+    assert not len(run.memories(pattern="another day")) and not len(run.memories(pattern="a control"))
+
+
+def test_the_pages_show_them_escaped(labelled):
+    visitor = Visitor(open_shelf([labelled]))
+    page = visitor.get("/r/small/m/1/1")
+    assert (
+        "What people and machines see" in page and "&lt;script&gt;alert(2)" in page and "<script>alert(2)" not in page
+    )
+    assert "without words in 2, says machine:m" in text_of(page)
+    assert "What people and machines see" not in visitor.get("/r/small/m/0/0")
+    assert [each["annotator"] for each in json.loads(visitor.get("/r/small/m/1/1?format=json"))["labels"]] == [
+        "machine:m",
+        "person:anna",
+    ]
+    assert "L1.1" in text_of(visitor.get("/r/small/memories?pattern=cats"))
+
+
+def test_labels_of_another_run_are_refused(labelled):
+    path = labelled / "annotation/patterns.parquet"
+    tables.write(tables.identify(tables.read(path), {"model_hash": "f" * 16}), path)
+    with pytest.raises(UserError, match="another model"):
+        ffkv.open(labelled).labels  # noqa: B018

@@ -1,0 +1,44 @@
+"""The rule of the workflow: it runs once somebody said something, and again when somebody says more."""
+
+import shutil
+
+import pytest
+from support import ROOT, snakemake
+from workflow.dry_run import planned
+
+import ffkv
+from ffkv.annotation.draw import SheetDesign
+from ffkv.annotation.records import Record, append_record
+from ffkv.annotation.sheets import annotations_folder, read_sheet
+from ffkv.annotation.step import make_sheets
+from ffkv.results.check import check_run
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
+
+def ran(folder) -> set[str]:
+    """Runs the workflow, and returns the rules that it ran."""
+    done = snakemake(folder, ROOT / "configs/tiny.yaml")
+    assert done.returncode == 0, done.stderr[-5000:]
+    return set(planned(done.stdout + done.stderr)) - {"all"}
+
+
+def say(folder, sheet, item, annotator) -> None:
+    append_record(folder, Record(annotator=annotator, sheet=sheet.name, item=item, identity=sheet.identity, kind="key"))
+
+
+def test_annotations_reach_the_report_and_repeat_nothing_else(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
+    run = ffkv.open(folder / "results/tiny")
+    annotations = annotations_folder(run)
+    make_sheets(run, annotations, SheetDesign(("anna", "bert"), per_layer=2, changes=3))
+    assert ran(folder) == set()  # sheets alone change nothing
+    sheet = read_sheet(annotations, "keys")
+    say(annotations, sheet, sheet.orders["anna"][0], "person:anna")
+    assert ran(folder) == {"annotate_agreement", "report"}
+    assert "anna, a person" in (folder / "reports/tiny/index.html").read_text()
+    assert check_run(folder / "results/tiny")[1] == []
+    assert ran(folder) == set()
+    say(annotations, sheet, sheet.orders["bert"][1], "person:bert")
+    assert ran(folder) == {"annotate_agreement", "report"}
+    assert {*ffkv.open(folder / "results/tiny").table("annotators")["annotator"]} >= {"tests", "person:anna"}
