@@ -28,6 +28,8 @@ class Purpose(IntEnum):
     KEPT_PREFIXES = 17
     KEPT_MEMORIES = 18
     INTERVENTION_BOOTSTRAP = 19
+    EXPORTED_SENTENCES = 40
+    EXPORTED_SAMPLE = 41
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
