@@ -3,15 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from ffkv.export.selection import NONE, Selection
 from ffkv.export.store import Store
-from ffkv.export.value_logits import ValueLogits
 from ffkv.results.memory_name import memory_name
 from ffkv.results.run import Run
+
+if TYPE_CHECKING:  # torch
+    from ffkv.export.value_logits import ValueLogits
 
 GROUP = 64  # memories that are read together
 TEXTS = 2**14  # sentences whose tokens are kept in memory
@@ -89,7 +92,7 @@ class Record:
     histogram: np.ndarray
     top: Promoted
     bottom: Promoted
-    value: ValueLogits | None
+    value: "ValueLogits | None"
 
     @property
     def name(self) -> str:
@@ -117,10 +120,10 @@ def numbers(values: np.ndarray | Sequence[float]) -> list[float | None]:
 
 def number(value: float) -> float | None:
     """A number as JSON can hold it, with the fewest digits that give its float32 back."""
-    return numbers(shortest(np.array([value], np.float32)))[0]
+    return float(str(np.float32(value))) if np.isfinite(value) else None
 
 
-def reader(run: Run, store: Store, logits: Callable[[int, np.ndarray], list[ValueLogits]] | None) -> Read:
+def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[ValueLogits]] | None") -> Read:
     """What reads the records of neighbouring memories, one after another.
 
     Args:
@@ -143,7 +146,7 @@ def reader(run: Run, store: Store, logits: Callable[[int, np.ndarray], list[Valu
 
     def promoted(end: str, row: int, logit: np.ndarray | None) -> Promoted:
         ids, log_probability = kept[end][0][row], kept[end][1][row]
-        return Promoted([vocabulary[token] for token in ids.tolist()], shortest(log_probability), logit)
+        return Promoted([vocabulary[token] for token in ids.tolist()], log_probability, logit)
 
     def read(places: range) -> Iterator[Record]:
         for group in groups(selection, places):
@@ -175,7 +178,7 @@ def reader(run: Run, store: Store, logits: Callable[[int, np.ndarray], list[Valu
                         Example(text(sentence), sample[at, start:stop], 0)
                         for sentence, start, stop in zip(selection.sample.tolist(), bounds, bounds[1:])
                     ],
-                    statistics={name: column[place].item() for name, column in columns.items()},
+                    statistics={name: numbers_of[place].item() for name, numbers_of in columns.items()},
                     histogram=histograms[at],
                     top=promoted("top", row, value.top if value else None),
                     bottom=promoted("bottom", row, value.bottom if value else None),

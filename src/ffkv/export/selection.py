@@ -1,13 +1,13 @@
 """Which memories are exported, and on which sentences each of them is shown."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ffkv.errors import UserError
-from ffkv.results.memory_name import memory_name, parse_memory_range
 from ffkv.results.memory_columns import SIDES
+from ffkv.results.memory_name import memory_name, parse_memory_range
 from ffkv.results.run import Run
 from ffkv.streams import Purpose, random_stream
 
@@ -47,7 +47,7 @@ class Selection:
         """The places of the memories of each layer that has any."""
         _, starts = np.unique(self.layer, return_index=True)
         bounds = [*starts.tolist(), len(self)]
-        return [range(start, stop) for start, stop in zip(bounds, bounds[1:])]
+        return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
 
     def name(self, place: int) -> str:
         """The name of a memory: "L3.17"."""
@@ -104,7 +104,10 @@ def _trigger_sentences(
 
 def _strongest_of_each(sentence: np.ndarray, position: np.ndarray, examples: int) -> tuple[np.ndarray, np.ndarray]:
     """Keeps the first trigger example of each sentence."""
-    sentences, positions = np.full((len(sentence), examples), NONE, np.int32), np.zeros((len(sentence), examples), np.int32)
+    sentences, positions = (
+        np.full((len(sentence), examples), NONE, np.int32),
+        np.zeros((len(sentence), examples), np.int32),
+    )
     for row, own in enumerate(sentence):
         first = np.sort(np.unique(own, return_index=True)[1])
         first = first[own[first] != NONE][:examples]

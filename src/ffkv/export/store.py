@@ -7,22 +7,24 @@ process is not: coefficients are written as they come, and read memory by memory
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from ffkv.errors import UserError
 from ffkv.export.selection import NONE, Selection
 from ffkv.files.atomic import atomic
-from ffkv.model.anatomy import Layer
 from ffkv.process.progress import progress
 from ffkv.results.run import Run
-from ffkv.trace.coefficients import for_each_coefficient
-from ffkv.trace.model import model_of
+
+if TYPE_CHECKING:  # torch takes seconds to import, and an export without sentences needs none
+    from torch import Tensor
+
+    from ffkv.model.anatomy import Layer
 
 BLOCK = 2048  # sentences after which the pass can go on after a kill
 PIECE = 2**20  # coefficients that are written at a time
@@ -91,59 +93,80 @@ class Store:
         return np.ascontiguousarray(mapped[:, places.start : places.stop].T)
 
 
-def fill(run: Run, store: Store, device: str) -> None:
+def fill(run: Run, store: Store, key: str, device: str) -> None:
     """Computes the coefficients. After a kill it goes on where it was.
 
+    Args:
+        run: the run.
+        store: where the coefficients go.
+        key: what the export is made of. Coefficients of another key are thrown away.
+        device: as the setting `model.device`.
     Raises:
         UserError: the disk has no room for the files; or the model cannot be loaded.
     """
-    sentences, blocks_done = store.selection.sentences, _begin_files(store)
+    sentences, done = store.selection.sentences, _blocks_done(store, key)
     blocks = [sentences[start : start + BLOCK] for start in range(0, len(sentences), BLOCK)]
-    if blocks_done == len(blocks):
+    if done == len(blocks):
         return
+    if not done:
+        _check_room(store)
+    from ffkv.trace.coefficients import for_each_coefficient
+    from ffkv.trace.model import model_of
+
     loaded, corpus = model_of(run, device).loaded, run.corpus("train")
+    if not done:
+        _make_files(store)
     layers = [run.anatomy.layers[int(store.selection.layer[places.start])] for places in store.selection.layers()]
-    pairs = _Pairs(store)
-    done = sum(int(store.lengths[block].sum()) for block in blocks[:blocks_done])
-    with progress(int(store.lengths[sentences].sum()), "tokens", "coefficients", done) as bar:
-        for number in range(blocks_done, len(blocks)):
-            block = blocks[number]
-            ids = [corpus.ids(int(sentence)) for sentence in block]
-            write = pairs.writer(block)
-            for_each_coefficient(
-                loaded, layers, corpus.bos, ids, run.settings.activations.batch_tokens, write
-            )
-            _save(store, number + 1)
-            bar.update(int(store.lengths[block].sum()))
+    pairs, tokens = _Pairs(store), [int(store.lengths[block].sum()) for block in blocks]
+    with progress(sum(tokens), "tokens", "coefficients", sum(tokens[:done])) as bar:
+        for number in range(done, len(blocks)):
+            ids = [corpus.ids(int(sentence)) for sentence in blocks[number]]
+            write, batch_tokens = pairs.writer(blocks[number]), run.settings.activations.batch_tokens
+            for_each_coefficient(loaded, layers, corpus.bos, ids, batch_tokens, write)
+            _save(store, key, number + 1)
+            bar.update(tokens[number])
 
 
-def _begin_files(store: Store) -> int:
-    """Makes the files, with room for all coefficients, unless they are there. Returns the number of blocks that are done."""
-    state = store.folder / "blocks.json"
-    paths = {store.folder / name: size for name, size in store.sizes.items()}
-    if state.exists() and all(path.exists() and path.stat().st_size == size for path, size in paths.items()):
-        return int(json.loads(state.read_text())["done"])
-    state.unlink(missing_ok=True)
-    store.folder.mkdir(parents=True, exist_ok=True)
-    needed, free = sum(paths.values()), shutil.disk_usage(store.folder).free
+def _blocks_done(store: Store, key: str) -> int:
+    """The number of blocks whose coefficients are in the files."""
+    try:
+        state = json.loads((store.folder / "blocks.json").read_text())
+        whole = all((store.folder / name).stat().st_size == size for name, size in store.sizes.items())
+    except (OSError, ValueError):  # none yet
+        return 0
+    return int(state["done"]) if whole and state["key"] == key else 0
+
+
+def _check_room(store: Store) -> None:
+    """Refuses an export whose coefficients the disk cannot hold."""
+    existing = next(folder for folder in store.folder.absolute().parents if folder.exists())
+    needed, free = sum(store.sizes.values()), shutil.disk_usage(existing).free
     if needed > free:
         raise UserError(
-            f"The coefficients take {needed / 1e9:,.1f} GB on the disk of {store.folder}, which has {free / 1e9:,.1f} GB."
+            f"The coefficients take {needed / 1e9:,.1f} GB on the disk of {store.folder.parent}, which has {free / 1e9:,.1f} GB."
             " Name fewer memories with --memories, or ask for fewer --examples or --sentences."
         )
-    for path, size in paths.items():
-        with path.open("wb") as file:
-            file.truncate(size)
-    return 0
 
 
-def _save(store: Store, done: int) -> None:
+def _make_files(store: Store) -> None:
+    """Makes the files with room for all coefficients."""
+    shutil.rmtree(store.folder, ignore_errors=True)
+    try:
+        store.folder.mkdir(parents=True)
+        for name, size in store.sizes.items():
+            with (store.folder / name).open("wb") as file:
+                file.truncate(size)
+    except OSError as error:
+        raise UserError(f"{store.folder.parent} cannot be written: {error.strerror}. Name another folder.") from error
+
+
+def _save(store: Store, key: str, done: int) -> None:
     """Notes how many blocks are on the disk."""
     for name in store.sizes:
         with (store.folder / name).open("rb+") as file:
             os.fsync(file.fileno())
     with atomic(store.folder / "blocks.json", summed=False) as temporary:
-        temporary.write_text(json.dumps({"done": done}))
+        temporary.write_text(json.dumps({"key": key, "done": done}))
 
 
 class _Pairs:
@@ -156,12 +179,15 @@ class _Pairs:
         self.sentence = flat[self.order]
         self.places = {int(store.selection.layer[own.start]): own for own in store.selection.layers()}
 
-    def writer(self, block: np.ndarray):  # noqa: ANN201
+    def writer(self, block: np.ndarray) -> "Callable[[np.ndarray, Layer, Tensor], None]":
         """What writes the coefficients of a block of sentences, see `for_each_coefficient`."""
         store, selection = self.store, self.store.selection
         low, high = np.searchsorted(self.sentence, [block[0], block[-1] + 1])
         own = self.order[low:high]
-        place, line = own // store.sentence.shape[1] if len(own) else own, np.searchsorted(block, self.sentence[low:high])
+        place, line = (
+            own // store.sentence.shape[1] if len(own) else own,
+            np.searchsorted(block, self.sentence[low:high]),
+        )
         layer_of, start = selection.layer[place], store.start.ravel()[own]
         # Of each layer: its pairs in the order of the lines, and where those of each line begin.
         of_layer = {}
@@ -172,7 +198,7 @@ class _Pairs:
         shared = np.searchsorted(selection.sample, block)
         in_sample = np.isin(block, selection.sample)
 
-        def write(numbers: np.ndarray, layer: Layer, m: Tensor) -> None:
+        def write(numbers: np.ndarray, layer: "Layer", m: "Tensor") -> None:
             memory, first, bounds = of_layer[layer.index]
             counts = bounds[numbers + 1] - bounds[numbers]
             chosen = np.concatenate([np.arange(bounds[number], bounds[number + 1]) for number in numbers])
@@ -185,7 +211,7 @@ class _Pairs:
 
 
 def _write_examples(
-    store: Store, m: Tensor, lines: np.ndarray, memory: np.ndarray, first: np.ndarray, lengths: np.ndarray
+    store: Store, m: "Tensor", lines: np.ndarray, memory: np.ndarray, first: np.ndarray, lengths: np.ndarray
 ) -> None:
     """Writes the coefficients of pairs: of memories [pair] on the sentences in some lines of m [pair], from `first` on [pair]."""
     if not len(lines):
@@ -198,10 +224,12 @@ def _write_examples(
         target[(first[part, None] + tokens)[real]] = values[real]
 
 
-def _write_sample(store: Store, m: Tensor, number: int, places: range) -> None:
+def _write_sample(store: Store, m: "Tensor", number: int, places: range) -> None:
     """Writes the coefficients m [token, memory] of a layer on shared sentence `number`."""
     start, stop = store.sample_start[number : number + 2].tolist()
-    target = np.memmap(store.folder / "sample.f32", np.float32, "r+", shape=(int(store.sample_start[-1]), len(store.selection)))
+    target = np.memmap(
+        store.folder / "sample.f32", np.float32, "r+", shape=(int(store.sample_start[-1]), len(store.selection))
+    )
     columns = store.selection.memory[places.start : places.stop]
     target[start:stop, places.start : places.stop] = m[: stop - start, columns].float().cpu().numpy()
 

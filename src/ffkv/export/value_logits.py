@@ -44,8 +44,7 @@ def logit_reader(run: Run, device: str) -> Callable[[int, np.ndarray], list[Valu
                 ends[end] = logits.gather(1, ids).cpu().numpy()
             heights, edges = histograms(logits)
             found += [
-                ValueLogits(*parts)
-                for parts in zip(vectors, ends["top"], ends["bottom"], heights, edges, strict=True)
+                ValueLogits(*parts) for parts in zip(vectors, ends["top"], ends["bottom"], heights, edges, strict=True)
             ]
         return found
 

@@ -20,7 +20,9 @@ def head_of(run: Run, device: str = "auto") -> Head:
     return load_head(run.folder / "model", device, run.settings.values.projection)
 
 
-def value_logits(run: Run, head: Head, layer: int, memories: Sequence[int]) -> Iterator[tuple[slice, np.ndarray, Tensor]]:
+def value_logits(
+    run: Run, head: Head, layer: int, memories: Sequence[int]
+) -> Iterator[tuple[slice, np.ndarray, Tensor]]:
     """Reads the values of some memories of a layer, and their logits, a bounded number at a time.
 
     Args:
