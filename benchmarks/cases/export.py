@@ -1,7 +1,7 @@
 """An export of memories with the texts that trigger them, beside the bare forward pass over these texts.
 
 A whole export of GPT-2 small has 36,864 memories at 20 sentences each, in WikiText-2 about 80,000 different ones: a sentence is
-wanted by 9 memories. Here every 48th memory is exported, on a 48th of the sentences, so that as many memories want a sentence.
+wanted by 9 memories. Here every 256th memory is exported, on 300 sentences, so that about as many memories want a sentence.
 """
 
 import shutil
@@ -22,7 +22,7 @@ from ffkv.results.run import Run, open
 from ffkv.settings import Activations
 from ffkv.trace.model import model_of
 
-EVERY = 48  # memories
+EVERY = 256  # memories
 EXAMPLES, RANDOM = 20, 100  # sentences of a memory, and sentences that all share
 
 
@@ -74,8 +74,8 @@ def _names(shape: list[int]) -> list[str]:
 COMPARISONS = [
     Comparison(
         "export",
-        f"{GPT2}, 768 memories at {EXAMPLES} sentences each of 1,700",
-        {name: Contender(f"{__name__}:{name}", {"shape": GPT2, "sentences": 1700}) for name in ("forward", "ffkv")},
+        f"{GPT2}, 144 memories at {EXAMPLES} sentences of each sign, of 300",
+        {name: Contender(f"{__name__}:{name}", {"shape": GPT2, "sentences": 300}) for name in ("forward", "ffkv")},
         cpu_ratio("ffkv", "forward"),
         1.3,
         "times the CPU time of the bare forward pass over the sentences",

@@ -15,6 +15,8 @@ from ffkv.results.run import Run
 from ffkv.settings import Values
 from ffkv.values.projections import write_projections
 
+MEMORIES = ["L0.3, 0/10-14", "L1.0-4", "L1D63", "L2.0"]
+CHOSEN = [(0, 3), *((0, n) for n in range(10, 15)), *((1, n) for n in range(5)), (1, 63), (2, 0)]
 TOP = 5  # tokens at each end of a value
 
 
@@ -66,13 +68,13 @@ def run(exported_run) -> Run:
 
 @pytest.fixture(scope="session")
 def exported(run, tmp_path_factory) -> Callable[[str], Path]:
-    """Exports of all memories of this run, by format."""
+    """Exports of the memories `CHOSEN` of this run, by format."""
     made: dict[str, Path] = {}
 
     def get(format_name: str) -> Path:
         if format_name not in made:
             made[format_name] = tmp_path_factory.mktemp("exports") / format_name
-            export(run, format_name, made[format_name], examples=3, sentences=8, device="cpu")
+            export(run, format_name, made[format_name], memories=MEMORIES, examples=3, sentences=8, device="cpu")
         return made[format_name]
 
     return get
