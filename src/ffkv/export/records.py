@@ -11,6 +11,7 @@ import pyarrow as pa
 from ffkv.export.selection import NONE, Selection
 from ffkv.export.store import Store
 from ffkv.results.memory_name import memory_name
+from ffkv.results.memory_statistics import key_statistics
 from ffkv.results.run import Run
 
 if TYPE_CHECKING:  # torch
@@ -56,14 +57,19 @@ class Promoted:
     """The tokens at one end of a value's prediction.
 
     Attributes:
-        tokens: their texts, the most extreme first.
-        log_probability: their log-probabilities [rank].
+        ids: their ids, the most extreme first [rank].
+        vocabulary: the text of every token id.
         logit: their logits; None if they were not computed [rank].
     """
 
-    tokens: list[str]
-    log_probability: np.ndarray
+    ids: np.ndarray
+    vocabulary: Sequence[str]
     logit: np.ndarray | None
+
+    @property
+    def tokens(self) -> list[str]:
+        """Their texts."""
+        return [self.vocabulary[token] for token in self.ids.tolist()]
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class Record:
         positive, negative: its sentences of trigger examples, the one with the highest, or lowest, coefficient on any token
             first.
         sample: the random sentences that all memories share.
-        statistics: its row in `Run.memories`.
+        statistics: how often and how strongly its key fires: columns of `Run.memories`.
         histogram: number of prefixes in each bin of `HISTOGRAM_EDGES`.
         top, bottom: what the value promotes and demotes.
         value: the value and a histogram of its logits; None if they were not computed.
@@ -133,9 +139,9 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
     """
     selection, corpus = store.selection, run.corpus("train")
     rows = np.asarray(run.anatomy.layer_offset)[selection.layer] + selection.memory
-    table = run.memories()
-    columns = {name: table[name].to_numpy()[rows] for name in table.select_dtypes(["number", "bool"])}
-    kept = {end: run.kept_tokens(end) for end in ("top", "bottom")}
+    with run.open_triggers() as file:
+        columns = {name: own.to_numpy()[rows] for name, own in key_statistics(file).items()}
+    kept = {end: run.kept_tokens(end)[0] for end in ("top", "bottom")}
     vocabulary = run.vocabulary
 
     @lru_cache(TEXTS)
@@ -143,10 +149,6 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
         start, stop = corpus.offsets[sentence : sentence + 2].tolist()
         whole, ends = corpus.texts[sentence], np.asarray(corpus.token_end[start:stop]).tolist()
         return Text(sentence, corpus.ids(sentence), [whole[a:b] for a, b in zip([0, *ends], ends)])
-
-    def promoted(end: str, row: int, logit: np.ndarray | None) -> Promoted:
-        ids, log_probability = kept[end][0][row], kept[end][1][row]
-        return Promoted([vocabulary[token] for token in ids.tolist()], log_probability, logit)
 
     def read(places: range) -> Iterator[Record]:
         for group in groups(selection, places):
@@ -180,8 +182,8 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
                     ],
                     statistics={name: numbers_of[place].item() for name, numbers_of in columns.items()},
                     histogram=histograms[at],
-                    top=promoted("top", row, value.top if value else None),
-                    bottom=promoted("bottom", row, value.bottom if value else None),
+                    top=Promoted(kept["top"][row], vocabulary, value.top if value else None),
+                    bottom=Promoted(kept["bottom"][row], vocabulary, value.bottom if value else None),
                     value=value,
                 )
 

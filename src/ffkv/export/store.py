@@ -204,8 +204,8 @@ class _Pairs:
             chosen = np.concatenate([np.arange(bounds[number], bounds[number + 1]) for number in numbers])
             lines = np.repeat(np.arange(len(numbers)), counts)
             _write_examples(store, m, lines, memory[chosen], first[chosen], store.lengths[block[numbers]][lines])
-            for at in np.flatnonzero(in_sample[numbers]).tolist():
-                _write_sample(store, m[at], int(shared[numbers[at]]), self.places[layer.index])
+            lines = np.flatnonzero(in_sample[numbers])
+            _write_sample(store, m, lines, shared[numbers[lines]], self.places[layer.index])
 
         return write
 
@@ -224,14 +224,16 @@ def _write_examples(
         target[(first[part, None] + tokens)[real]] = values[real]
 
 
-def _write_sample(store: Store, m: "Tensor", number: int, places: range) -> None:
-    """Writes the coefficients m [token, memory] of a layer on shared sentence `number`."""
-    start, stop = store.sample_start[number : number + 2].tolist()
-    target = np.memmap(
-        store.folder / "sample.f32", np.float32, "r+", shape=(int(store.sample_start[-1]), len(store.selection))
-    )
+def _write_sample(store: Store, m: "Tensor", lines: np.ndarray, shared: np.ndarray, places: range) -> None:
+    """Writes the coefficients in some lines of m, which are those of shared sentences [line], of all memories of a layer."""
+    if not len(lines):
+        return
+    shape = int(store.sample_start[-1]), len(store.selection)
+    target = np.memmap(store.folder / "sample.f32", np.float32, "r+", shape=shape)
     columns = store.selection.memory[places.start : places.stop]
-    target[start:stop, places.start : places.stop] = m[: stop - start, columns].float().cpu().numpy()
+    for line, number in zip(lines.tolist(), shared.tolist(), strict=True):
+        start, stop = store.sample_start[number : number + 2].tolist()
+        target[start:stop, places.start : places.stop] = m[line, : stop - start, columns].float().cpu().numpy()
 
 
 def _pieces(count: int, tokens: int) -> Iterator[slice]:
