@@ -42,14 +42,13 @@ def circuit_tracer(folder: Path, checkpoint: str) -> list:
 def delphi(folder: Path, checkpoint: str) -> list:
     from delphi.config import ConstructorConfig, SamplerConfig
     from delphi.latents import LatentDataset
-    from delphi.latents.loader import TensorBuffer  # noqa: F401
     from transformers import AutoTokenizer
 
     names = sorted(path.name for path in (folder / "latents").iterdir())
     dataset = LatentDataset(
         raw_dir=str(folder / "latents"),
         sampler_cfg=SamplerConfig(n_examples_train=1, n_examples_test=1, n_quantiles=1, train_type="top"),
-        constructor_cfg=ConstructorConfig(min_examples=1, n_non_activating=1, example_ctx_len=32),
+        constructor_cfg=ConstructorConfig(min_examples=1, n_non_activating=0, example_ctx_len=32),
         tokenizer=AutoTokenizer.from_pretrained(checkpoint),
         modules=names,
     )
