@@ -1,6 +1,6 @@
 """Logits of the values of some memories, by the head with which the run projected them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -20,16 +20,14 @@ def head_of(run: Run, device: str = "auto") -> Head:
     return load_head(run.folder / "model", device, run.settings.values.projection)
 
 
-def value_logits(
-    run: Run, head: Head, layer: int, memories: Sequence[int]
-) -> Iterator[tuple[slice, np.ndarray, Tensor]]:
+def value_logits(run: Run, head: Head, layer: int, memories: np.ndarray) -> Iterator[tuple[slice, np.ndarray, Tensor]]:
     """Reads the values of some memories of a layer, and their logits, a bounded number at a time.
 
     Args:
         run: a finished run.
         head: from `head_of`.
         layer: the layer, from 0.
-        memories: numbers of the memories in their layer, ascending.
+        memories: numbers of the memories in their layer, ascending [memory].
     Yields:
         Which of the memories; their values, float32 [memory, d]; and their logits, float32 [memory, vocabulary].
     """
