@@ -13,7 +13,7 @@ import yaml
 from ffkv.export.job import Format, Job, Unit, public_name
 from ffkv.export.records import Example, Record, groups
 from ffkv.files.atomic import atomic
-from ffkv.results.memory_columns import SIDES, describe_examples, example_names
+from ffkv.results.memory_columns import SIDES, Columns, describe_examples, example_names
 from ffkv.results.memory_name import memory_name
 
 GROUP = 256  # memories whose rows are written together
@@ -82,7 +82,7 @@ def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
             columns = describe_examples(run, {name: values[at, rank] for name, values in stored.items()})
             if some_gated and "gate" not in stored:  # tables of one file have the same columns
                 columns |= {name: np.zeros(len(at), np.int8) for name in ("gate", "up")}
-            place = {"layer": np.full(len(at), layer, np.int32), "memory": memories[at].astype(np.int32)}
+            place: Columns = {"layer": np.full(len(at), layer, np.int32), "memory": memories[at].astype(np.int32)}
             place |= {
                 "name": [memory_name(layer, memory) for memory in memories[at].tolist()],
                 "side": [side] * len(at),

@@ -159,7 +159,8 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
             histograms = _histograms(run, rows[group.start : group.stop])
             found = logits(layer, memories) if logits else [None] * len(group)
             for at, place in enumerate(group):
-                shown, column = {}, 0
+                shown: dict[str, list[Example]] = {}
+                column = 0
                 for side, sentences in selection.sentence.items():
                     shown[side] = []
                     for rank, sentence in enumerate(sentences[place].tolist()):
