@@ -1,4 +1,4 @@
-"""A finished run of random numbers, of any size: what `ffkv explore` reads, without a model."""
+"""A finished run of random numbers, of any size: what `ffkv explore` and `ffkv export` read."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.files import datasets, hdf5, tables
-from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
+from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, read_anatomy, write_anatomy
 from ffkv.model.checkpoint.vocabulary import Vocabulary
 from ffkv.settings import Settings
 from ffkv.values.projections import Projections, write_projections
@@ -22,20 +22,48 @@ PREFIXES = 1000  # sampled
 IDENTITY = {"model": "random", "model_hash": "0" * 16, "tokenizer_hash": "1" * 16}
 
 
-def make_run(scratch: Path, shape: list[int], sentences: int) -> Path:
-    """The folder of a run of GELU, which keeps both signs; made if it is not there."""
-    folder = scratch / "runs" / "-".join(map(str, [*shape, sentences])) / "results" / "random"
+def make_run(scratch: Path, shape: list[int], sentences: int, model: Path | None = None) -> Path:
+    """The folder of a run of GELU, which keeps both signs; made if it is not there.
+
+    `model`: the folder of a model of this shape, whose run it then is.
+    """
+    name = "with-model" if model else "random"
+    folder = scratch / "runs" / "-".join(map(str, [*shape, sentences])) / "results" / name
     if not folder.exists():
         part = folder.with_name("part")
         shutil.rmtree(part, ignore_errors=True)
-        _write(part, Shape(*shape), sentences)
+        _write(part, Shape(*shape), sentences, model)
         part.rename(folder)
     return folder
 
 
-def _write(folder: Path, shape: Shape, sentences: int) -> None:
+def _write(folder: Path, shape: Shape, sentences: int, model: Path | None) -> None:
+    identity = read_anatomy(model).identity if model else IDENTITY
+    (folder / "model").parent.mkdir(parents=True)
+    if model:
+        shutil.copytree(model, folder / "model")
+    else:
+        _write_model(folder, shape)
     words = [f" w{number}" for number in range(shape.vocabulary)]
     settings = {"values": {"top_tokens": KEPT}, "triggers": {"per_key": KEPT}, "model": {"checkpoint": "random"}}
+    (folder / "settings.json").write_text(Settings.model_validate(settings).model_dump_json())
+    lengths, corpus_hash = {}, {}
+    for split in ("train", "validation"):
+        path = folder / f"corpus/{split}.h5"
+        lengths[split], corpus_hash[split] = _write_split(path, shape, sentences, words, identity)
+    generator, memories = np.random.default_rng(0), shape.layers * shape.memories
+    of_train, of_validation = ({**identity, "corpus_hash": corpus_hash[split]} for split in ("train", "validation"))
+    following = _write_triggers(folder, shape, lengths["train"], of_train, generator)
+    _write_prefixes(folder, shape, lengths["validation"], of_validation, generator)
+    _write_tables(folder, shape, following, identity, generator)
+    with hdf5.create(folder / "values.h5", "values", identity) as file:
+        value = hdf5.allocate(file, "value", (memories, shape.width), np.float32, ["memory", "width"], "1", "values")
+        for start in range(0, memories, shape.memories):
+            value[start : start + shape.memories] = generator.standard_normal((shape.memories, shape.width), np.float32)
+
+
+def _write_model(folder: Path, shape: Shape) -> None:
+    words = [f" w{number}" for number in range(shape.vocabulary)]
     layers = [
         Layer(n, f"h.{n}", [SecondMatrix(f"h.{n}.v", [f"h.{n}.k"], "plain", shape.memories)], True)
         for n in range(shape.layers)
@@ -47,24 +75,14 @@ def _write(folder: Path, shape: Shape, sentences: int) -> None:
         versions={},
     )  # fmt: skip
     (folder / "model").mkdir(parents=True)
-    (folder / "settings.json").write_text(Settings.model_validate(settings).model_dump_json())
     write_anatomy(folder / "model", anatomy)
     with hdf5.create(folder / "model/vocabulary.h5", "vocabulary", IDENTITY) as file:
         datasets.write(file, Vocabulary(words))
-    lengths, corpus_hash = {}, {}
-    for split in ("train", "validation"):
-        lengths[split], corpus_hash[split] = _write_split(folder / f"corpus/{split}.h5", shape, sentences, words)
-    generator, memories = np.random.default_rng(0), shape.layers * shape.memories
-    following = _write_triggers(folder, shape, lengths["train"], corpus_hash["train"], generator)
-    _write_prefixes(folder, shape, lengths["validation"], corpus_hash["validation"], generator)
-    _write_tables(folder, shape, following, generator)
-    with hdf5.create(folder / "values.h5", "values", IDENTITY) as file:
-        value = hdf5.allocate(file, "value", (memories, shape.width), np.float32, ["memory", "width"], "1", "values")
-        for start in range(0, memories, shape.memories):
-            value[start : start + shape.memories] = generator.standard_normal((shape.memories, shape.width), np.float32)
 
 
-def _write_split(path: Path, shape: Shape, sentences: int, words: list[str]) -> tuple[np.ndarray, str]:
+def _write_split(
+    path: Path, shape: Shape, sentences: int, words: list[str], identity: dict[str, str]
+) -> tuple[np.ndarray, str]:
     encoded = Encoded(names=["random"])
     ids = draw_sentences(sentences, shape.vocabulary)
     characters = np.array([len(word) for word in words])
@@ -75,7 +93,7 @@ def _write_split(path: Path, shape: Shape, sentences: int, words: list[str]) -> 
         encoded.document.append(0)
         encoded.multiplicity.append(1)
     encoded.counts.update(documents=1, sentences=sentences)
-    write_corpus(path, encoded, [], False, {**IDENTITY, "settings": {"dataset": "random"}, "beginning": "Nothing."})
+    write_corpus(path, encoded, [], False, {**identity, "settings": {"dataset": "random"}, "beginning": "Nothing."})
     with hdf5.open(path, "corpus") as file:
         return np.array([len(sentence) for sentence in ids]), str(file.attrs["corpus_hash"])
 
@@ -99,7 +117,7 @@ def _examples(
 
 
 def _write_triggers(
-    folder: Path, shape: Shape, lengths: np.ndarray, corpus_hash: str, generator: np.random.Generator
+    folder: Path, shape: Shape, lengths: np.ndarray, attributes: dict[str, str], generator: np.random.Generator
 ) -> np.ndarray:
     """Returns the token that follows each strongest trigger example [memory]."""
     memories = shape.layers * shape.memories
@@ -110,7 +128,7 @@ def _write_triggers(
         total=np.rint(generator.standard_normal(memories) / FIXED_POINT).astype(np.int64),
         maximum=positive["coefficient"][:, 0],
         histogram=generator.integers(0, 10**6, (memories, len(HISTOGRAM_EDGES) - 1)),
-        prefixes=int(lengths.sum()), attributes={**IDENTITY, "corpus_hash": corpus_hash},
+        prefixes=int(lengths.sum()), attributes=attributes,
         negative=Negative(**negative, minimum=negative["coefficient"][:, 0]),
     )  # fmt: skip
     write_triggers(folder / "triggers.h5", triggers)
@@ -118,10 +136,9 @@ def _write_triggers(
 
 
 def _write_prefixes(
-    folder: Path, shape: Shape, lengths: np.ndarray, corpus_hash: str, generator: np.random.Generator
+    folder: Path, shape: Shape, lengths: np.ndarray, attributes: dict[str, str], generator: np.random.Generator
 ) -> None:
     sentence = np.sort(generator.integers(0, len(lengths), PREFIXES, np.int32))
-    attributes = {**IDENTITY, "corpus_hash": corpus_hash}
     sizes = {"layer": shape.layers, "width": shape.width, "memory": shape.layers * shape.memories, "prefix": PREFIXES}
     sizes |= {
         "largest_layer": shape.memories,
@@ -137,7 +154,9 @@ def _write_prefixes(
             file["m"][:, columns] = generator.standard_normal((PREFIXES, shape.memories), np.float32)
 
 
-def _write_tables(folder: Path, shape: Shape, following: np.ndarray, generator: np.random.Generator) -> None:
+def _write_tables(
+    folder: Path, shape: Shape, following: np.ndarray, identity: dict[str, str], generator: np.random.Generator
+) -> None:
     memories = shape.layers * shape.memories
     layer, memory = np.divmod(np.arange(memories, dtype=np.int32), shape.memories)
     ends = {}
@@ -148,7 +167,7 @@ def _write_tables(folder: Path, shape: Shape, following: np.ndarray, generator: 
     norm, tied = generator.random(memories, np.float32), np.zeros(memories, bool)
     write_projections(
         folder / "values/projections/0.h5",
-        Projections(layer=layer, memory=memory, tied=tied, norm=norm, attributes=IDENTITY, **ends),
+        Projections(layer=layer, memory=memory, tied=tied, norm=norm, attributes=identity, **ends),
     )
     by_memory = {
         "layer": layer, "memory": memory, "norm": norm, "contribution": norm, "top_token": ends["top"],

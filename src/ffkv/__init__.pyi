@@ -8,7 +8,7 @@ from ffkv.results.run import open as open
 from ffkv.results.run import Run as Run
 from ffkv.results.memory import Memory as Memory
 from ffkv.trace.result import Trace as Trace
-from ffkv.trace.step import coefficients as coefficients
+from ffkv.trace.coefficients import coefficients as coefficients
 
 # Steps, in the order of the workflow
 from ffkv.embedded.step import train as train

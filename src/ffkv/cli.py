@@ -44,6 +44,7 @@ COMMANDS = {
     "write-settings": ("ffkv.settings.commands:write_settings", "Write the complete settings of a run."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "explore": ("ffkv.explorer.commands:explore", "Open finished runs in a browser."),
+    "export": ("ffkv.export.commands:export", "Write memories of a run in the format of another tool."),
     "plan": ("ffkv.plan.commands:plan", "Estimate the disk space, memory and time of runs before they start."),
     "check": (
         "ffkv.results.commands:check",

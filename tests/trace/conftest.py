@@ -6,50 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq.conftest import write_checkpoint as write_checkpoint
-from support import random_sentences
+from small_runs import write_run
 
 import ffkv
-from ffkv.files import tables
 from ffkv.model.checkpoint.load import LoadedModel, load
 from ffkv.results.run import Run
-from ffkv.settings import Settings
-
-BATCH_TOKENS = 64
-
-
-def write_run(folder: Path, checkpoint: Path, bos: str, dtype: str) -> Path:
-    """Writes settings, model, corpus, triggers and the table of values into `folder`."""
-    for split, seed in (("train", 0), ("validation", 1)):
-        (folder.parent / f"{folder.name}-{split}.txt").write_text("\n".join(random_sentences(seed, 24, words=40)))
-    settings = Settings.model_validate(
-        {
-            "model": {"checkpoint": str(checkpoint), "device": "cpu", "dtype": dtype},
-            "corpus": {
-                "dataset": "files",
-                "train": [str(folder.parent / f"{folder.name}-train.txt")],
-                "validation": [str(folder.parent / f"{folder.name}-validation.txt")],
-                "txt_document": "line",
-                "splitter": "line",
-                "bos": bos,
-            },
-            "triggers": {"per_key": 4},
-            "values": {"top_tokens": 5},
-            "activations": {"batch_tokens": BATCH_TOKENS},
-        }
-    )
-    (folder / "model").mkdir(parents=True)
-    (folder / "settings.json").write_text(settings.model_dump_json())
-    ffkv.prove(settings.model).write(folder / "model", folder / "values.h5")
-    for split in ("train", "validation"):
-        ffkv.encode_corpus(folder / "model", split, settings.corpus, folder / f"corpus/{split}.h5")
-    triggers = ffkv.find_triggers(
-        folder / "model", folder / "corpus/train.h5", settings.triggers, settings.activations, device="cpu"
-    )
-    ffkv.write_triggers(folder / "triggers.h5", triggers)
-    files = (folder / "model", folder / "values.h5", folder / "triggers.h5")
-    _, by_memory = ffkv.project_values(*files, settings.values, device="cpu")
-    tables.write(by_memory, folder / "values/by_memory/0.parquet")
-    return folder
 
 
 @pytest.fixture(scope="session")

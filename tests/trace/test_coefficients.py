@@ -5,7 +5,7 @@ import pytest
 
 from ffkv.activations.trigger_file import read_triggers
 from ffkv.errors import UserError
-from ffkv.trace.step import coefficients
+from ffkv.trace.coefficients import coefficients
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "mixtral", "gemma2", "fairseq"])

@@ -77,7 +77,7 @@ def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: l
     """
 
     def compute() -> list[np.ndarray]:
-        from ffkv.trace.step import coefficients  # torch
+        from ffkv.trace.coefficients import coefficients  # torch
 
         with shelf.model:
             return coefficients(held.run, memory.layer, memory.memory, sentences)

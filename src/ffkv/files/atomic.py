@@ -18,6 +18,8 @@ from ffkv.files.fault import unwritable
 
 PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
 
+MANY = 64  # files of a folder that are sooner on the disk if everything is written at once before each is asked for
+
 PROGRESS = ".progress"  # what a long step has done so far, as `.<name>.progress`
 
 
@@ -166,7 +168,10 @@ def _share(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
+    entries = [path, *path.rglob("*")] if path.is_dir() else [path]
+    if len(entries) > MANY:
+        os.sync()
+    for entry in entries:
         sync(entry)
 
 

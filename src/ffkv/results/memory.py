@@ -1,6 +1,7 @@
 """One memory of a run: what triggers its key, and what its value promotes."""
 
 import functools
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 from markupsafe import Markup
@@ -14,6 +15,9 @@ from ffkv.results.memory_statistics import key_statistics, value_statistics
 from ffkv.results.run_files import RunFiles
 from ffkv.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.results.text import number, percent, visible
+
+if TYPE_CHECKING:
+    from ffkv.results.run import Run
 
 SHOWN = 5  # rows of each table in a notebook's summary
 
@@ -223,3 +227,21 @@ class Memory:
         with self._files.open_triggers() as file:
             counts = file["histogram"][self._row]
         return pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})
+
+    def circuitsvis(self, examples: int = 5, device: str = "auto") -> dict[str, Any]:
+        """The arguments of `circuitsvis.activations.text_neuron_activations` for the strongest trigger examples of both signs.
+
+        CircuitsVis need not be installed. If it is, `memory.circuitsvis().show()` calls it. A text that would end the script into
+        which CircuitsVis writes tokens, such as `</script>`, has another slash.
+
+        Args:
+            examples: sentences per sign, at most.
+            device: as in `Run.trace`: every token of the sentences gets its coefficient.
+        Returns:
+            tokens [sentence][token], activations [sentence][token, 1, 1], and names and labels of the two other axes.
+        Raises:
+            UserError: the memory has no trigger example; or the checkpoint is gone or its weights have changed.
+        """
+        from ffkv.export.circuitsvis import arguments  # a room above this one: see pyproject.toml
+
+        return arguments(cast("Run", self._files), self.layer, self.memory, examples, device)

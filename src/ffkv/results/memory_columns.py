@@ -39,14 +39,22 @@ def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: i
         side: "positive" or "negative". There are no negative ones if the run does not keep them.
         most: only so many of them are read; None: all.
     """
+    stored = stored_examples(files, files.anatomy.layer_offset[layer] + memory, side, example_names(files, layer), most)
+    return {"rank": np.arange(len(stored["coefficient"])), **describe_examples(files, stored)}
+
+
+def example_names(files: RunFiles, layer: int) -> list[str]:
+    """The datasets of trigger examples from which `describe_examples` makes columns."""
     gated = files.anatomy.layers[layer].gated
-    names = ["coefficient", "position", "sentence", "next_token", "next_count", "multiplicity", *(["gate"] * gated)]
-    stored = stored_examples(files, files.anatomy.layer_offset[layer] + memory, side, names, most)
+    return ["coefficient", "position", "sentence", "next_token", "next_count", "multiplicity", *(["gate"] * gated)]
+
+
+def describe_examples(files: RunFiles, stored: Mapping[str, np.ndarray]) -> Columns:
+    """The columns that `Memory.triggers` describes, without `rank`, from what `example_names` names, each [example]."""
     corpus, coefficient = files.corpus("train"), stored["coefficient"]
     texts, last_tokens = corpus.prefix_texts(stored["sentence"].astype(int), stored["position"].astype(int))
     documents = np.asarray(corpus.document[stored["sentence"].astype(int)]).tolist()
     columns: Columns = {
-        "rank": np.arange(len(coefficient)),
         "coefficient": coefficient,
         "text": texts,
         "last_token": last_tokens,
@@ -57,7 +65,7 @@ def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: i
         "sentence": stored["sentence"],
         "document": [corpus.document_names[number] for number in documents],
     }
-    if gated:
+    if "gate" in stored:
         columns |= {"gate": stored["gate"], "up": np.sign(coefficient).astype(np.int8) * stored["gate"]}
     return columns
 

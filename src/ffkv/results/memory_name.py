@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ffkv.errors import UserError
 
 NAME = re.compile(r"L?(\d{1,18})[./D](\d{1,18})", re.ASCII)
+RANGE = re.compile(r"L?(?P<layer>\d{1,18})([./D](?P<first>\d{1,18})(-(?P<last>\d{1,18}))?)?", re.ASCII)
 
 
 def memory_name(layer: int, memory: int) -> str:
@@ -39,3 +40,28 @@ def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:
         raise UserError(
             f"There is no memory {memory} in layer {layer}. The layer has memories 0 to {memories[layer] - 1}."
         )
+
+
+def parse_memory_range(text: str, memories: Sequence[int]) -> tuple[int, int, int]:
+    """Reads one memory ("L3.17", and the other forms of `parse_memory_name`), some ("L3.17-40") or all of a layer ("L3").
+
+    Args:
+        text: what a person wrote.
+        memories: number of memories per layer [layer].
+    Returns:
+        The layer, the first memory and the last one, all from 0.
+    Raises:
+        UserError: the text has another form, or there is no such layer or memory.
+    """
+    match = RANGE.fullmatch(text.strip())
+    if not match:
+        raise UserError(
+            f"{text!r} names no memories. Write L3.17 for one memory, L3.17-40 for memories 17 to 40, or L3 for a layer."
+        )
+    layer, first, last = match["layer"], match["first"] or "0", match["last"] or match["first"]
+    check_memory(int(layer), int(first), memories)
+    last = memories[int(layer)] - 1 if last is None else int(last)
+    check_memory(int(layer), last, memories)
+    if last < int(first):
+        raise UserError(f"{text!r} ends before it begins. Write the lower number first: L{layer}.{last}-{first}.")
+    return int(layer), int(first), last

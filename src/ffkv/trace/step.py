@@ -1,4 +1,4 @@
-"""Traces one prompt, and computes the coefficients of one memory on sentences of the corpus."""
+"""Traces one prompt."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,14 +7,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ffkv.batching import batches, pad
 from ffkv.errors import UserError
-from ffkv.model.anatomy import Layer
 from ffkv.model.head.topk import highest
 from ffkv.model.tap.hooks import relative_error
-from ffkv.model.tap.tap import tap
 from ffkv.refinement.cases import classify
-from ffkv.results.memory_name import check_memory, memory_name
+from ffkv.results.memory_name import memory_name
 from ffkv.results.memory_statistics import token_texts
 from ffkv.results.run import Run
 from ffkv.results.tokens import find_token
@@ -161,43 +158,3 @@ def _layer_table(
             "listed_share": [float(part.size.double().sum()) / (part.all_sizes or np.nan) for part in parts],
         }
     )
-
-
-def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], device: str = "auto") -> list[np.ndarray]:
-    """The coefficient of one memory on every token of some train sentences.
-
-    It is the coefficient of the prefix that ends at the token: later tokens do not change it. Each forward pass ends after
-    the layer. The model is kept as in `trace`.
-
-    Args:
-        run: a finished run.
-        layer: the layer, from 0.
-        memory: the memory in its layer, from 0.
-        sentences: numbers of sentences of the train split.
-        device: as in `trace`.
-    Returns:
-        Per sentence the coefficients of its tokens, without those in front of it, float32 [sentence][token]. A stored
-        trigger example of (sentence, position) has the coefficient at token `position` - 1, up to rounding: a batch of
-        another shape adds in another order.
-    Raises:
-        UserError: there is no such memory or sentence; or the checkpoint is gone or its weights have changed.
-    """
-    check_memory(layer, memory, [each.memories for each in run.anatomy.layers])
-    corpus, found = run.corpus("train"), [np.zeros(0, np.float32)] * len(sentences)
-    for sentence in sentences:
-        if not 0 <= sentence < len(corpus):
-            raise UserError(f"There is no sentence {sentence}. The train split has sentences 0 to {len(corpus) - 1}.")
-    loaded = model_of(run, device).loaded
-    rows = [np.concatenate([np.asarray(corpus.bos, np.int64), corpus.ids(sentence)]) for sentence in sentences]
-    lengths = np.array([len(row) for row in rows], np.int64)
-    numbers = np.zeros(0, np.int64)  # of the rows in the batch that is being run
-
-    def on_tensor(at: Layer, quantity: str, m: Tensor) -> None:
-        column = m[..., memory].float().cpu().numpy()
-        for line, number in zip(column, numbers.tolist()):
-            found[number] = line[len(corpus.bos) : lengths[number]].copy()
-
-    with tap(loaded.model, [run.anatomy.layers[layer]], "m", on_tensor) as forward:
-        for numbers in batches(lengths, run.settings.activations.batch_tokens):
-            forward(pad([rows[number] for number in numbers], loaded.device))
-    return found

@@ -1,0 +1,84 @@
+"""An export of memories with the texts that trigger them, beside the bare forward pass over these texts.
+
+A whole export of GPT-2 small has 36,864 memories at 20 sentences of each sign. That would take too long here, so every 256th memory is
+exported, on 300 sentences: a sentence is wanted by 19 memories, as in a whole export over 78,000 different sentences.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.inputs import GPT2, Shape, prepare_model
+from benchmarks.made_up_run import make_run
+from benchmarks.measure import Comparison, Contender, Work, cpu_ratio
+from ffkv.batching import batches, pad
+from ffkv.export.selection import select
+from ffkv.export.step import export
+from ffkv.model.checkpoint.load import load
+from ffkv.results.run import Run, open
+from ffkv.settings import Activations
+from ffkv.trace.model import model_of
+
+EVERY = 256  # memories
+EXAMPLES, RANDOM = 20, 100  # sentences of a memory, and sentences that all share
+
+
+def ffkv(scratch: Path, shape: list[int], sentences: int) -> Work:
+    """Exports the memories as NeuronRecords, with their random sentences, from nothing to the files."""
+    run, output = _run(scratch, shape, sentences), scratch / "exported"
+    model_of(run, "cpu")
+
+    def work() -> dict[str, Any]:
+        shutil.rmtree(output, ignore_errors=True)
+        export(run, "neuron-record", output, memories=_names(shape), examples=EXAMPLES, sentences=RANDOM, device="cpu")
+        return {"files": len([*output.glob("positive/*/*.json")])}
+
+    return work
+
+
+def forward(scratch: Path, shape: list[int], sentences: int) -> Work:
+    """The body of the model alone over the same sentences, each once, without hooks and without the projection."""
+    run = _run(scratch, shape, sentences)
+    layer, memory = _places(shape)
+    numbers = select(run, layer, memory, EXAMPLES, RANDOM).sentences
+    corpus, body = run.corpus("train"), load(run.folder / "model", "cpu").model.base_model
+    ids = [np.concatenate([corpus.bos, corpus.ids(int(number))]) for number in numbers]
+    groups = batches(np.array([len(row) for row in ids]), Activations().batch_tokens)
+
+    def work() -> dict[str, Any]:
+        for rows in groups:
+            with torch.inference_mode():
+                body(input_ids=pad([ids[row] for row in rows]), use_cache=False)
+        return {"sentences": len(numbers)}
+
+    return work
+
+
+def _run(scratch: Path, shape: list[int], sentences: int) -> Run:
+    return open(make_run(scratch, shape, sentences, prepare_model(scratch, shape)))
+
+
+def _places(shape: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    sizes = Shape(*shape)
+    memory = np.arange(0, sizes.memories, min(EVERY, sizes.memories))
+    return np.repeat(np.arange(sizes.layers), len(memory)), np.tile(memory, sizes.layers)
+
+
+def _names(shape: list[int]) -> list[str]:
+    return [f"L{layer}.{memory}" for layer, memory in zip(*_places(shape), strict=True)]
+
+
+COMPARISONS = [
+    Comparison(
+        "export",
+        f"{GPT2}, 144 memories at {EXAMPLES} sentences of each sign, of 300",
+        {name: Contender(f"{__name__}:{name}", {"shape": GPT2, "sentences": 300}) for name in ("forward", "ffkv")},
+        cpu_ratio("ffkv", "forward"),
+        1.3,
+        "times the CPU time of the bare forward pass over the sentences",
+        rounds=1,
+    )
+]
