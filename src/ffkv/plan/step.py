@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ffkv.plan.devices import gpu_sizes, plan_devices, warn_of_slow_devices
 from ffkv.plan.growth import Amounts, measure_amounts
-from ffkv.plan.hub import find_downloads, resolve_commits, warn_of_cache
+from ffkv.plan.hub import Download, find_downloads, resolve_commits, warn_of_cache
 from ffkv.plan.jobs import Job, import_libraries, libraries_of, read_jobs
 from ffkv.plan.shape import load_model_form, measure_shape
 from ffkv.plan.text import measure_text
@@ -68,8 +68,9 @@ def make_plan(
     Raises:
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
-    jobs, plans, warnings, tried = read_jobs(snakemake), {}, [], dict[str, Tried]()
-    downloads, todo = [], list[Row]()
+    jobs, tried = read_jobs(snakemake), dict[str, Tried]()
+    plans: dict[str, Any] = {}
+    warnings, downloads, todo = list[str](), list[Download](), list[Row]()
     for run, settings in runs.items():
         rules: dict[str, list[Job]] = {}
         for job in jobs:

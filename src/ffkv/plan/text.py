@@ -48,7 +48,8 @@ class Split(NamedTuple):
 
     def times(self, factor: float, source: str) -> "Split":
         """The size of a split with `factor` times as much text. `source` says how it is known."""
-        return Split(*(factor * size for size in self[:5]), source)
+        tokens, sentences, documents, text_bytes, seconds = (factor * size for size in self[:5])
+        return Split(tokens, sentences, documents, text_bytes, seconds, source)
 
 
 def measure_text(

@@ -116,7 +116,7 @@ def _small_settings(
     triggers, most = min(TRIGGERS, settings.triggers.per_key), operations / (120 * layer)  # prefixes without a token
     per_layer = int(min(keys.per_layer, KEYS, max(8, most / 2)))
     removed = min(triggers, keys.removal_triggers, max(2, int(most / per_layer)))
-    few = {"memories": min(MEMORIES, effects.memories), "controls": min(CONTROLS, effects.controls)}
+    few: dict[str, Any] = {"memories": min(MEMORIES, effects.memories), "controls": min(CONTROLS, effects.controls)}
     few |= {"examples": 1, "directions": 0, "similar": 0, "kept": effects.kept[:1], "kept_prefixes": 2}
     background = max(100, int(keys.background_prefixes * share))
     changes: dict[str, dict[str, Any]] = {
@@ -135,7 +135,7 @@ def _small_settings(
             Path(path[0]).write_text("\n".join(lines[start::2]), errors="replace")
         plain = {"where": {}, "chat_template": False, "splitter": "line", "txt_document": "line"}  # of text files
         changes["corpus"] = {"dataset": "files", "limit": 0, **plain, **paths}
-        other = type(settings.model)(checkpoint=str(folder / "checkpoint"), dtype=shape.dtype)
+        other = type(settings.model).model_validate({"checkpoint": str(folder / "checkpoint"), "dtype": shape.dtype})
         changes["model"] = {**other.model_dump(), "device": settings.model.device}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_shards": 1, "layer_groups": 2})
@@ -150,7 +150,7 @@ def _write_small_model(shape: Shape, layer: float, operations: float, sentences:
     width = 64 * heads
     memories = int(max(layer / (2 * width) - 2 * width, width))
     vocabulary = int(max(512, min(shape.vocabulary, operations / (2 * width * memories))))
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": vocabulary,
         "n_embd": width,
         "n_head": heads,
