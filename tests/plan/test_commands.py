@@ -74,7 +74,7 @@ def test_the_sampled_prefixes_are_measured_as_they_are_read(planned, trials):
     """Prefixes are read inside of longer rows, never each alone: nothing but their real pass says what that takes."""
     planned()
     (trial,) = trials.values()
-    (measured,) = trial.jobs["sampled_prefixes"]
+    _, (measured,) = trial["sampled_prefixes"]
     assert measured.working is not None
 
 

@@ -33,7 +33,7 @@ def test_weights_batches_and_triggers_are_counted():
     assert found.weights == 4 * 440
     assert found.working == CONTEXT + 4 * 64 * (8 * 8 + 12 * 4) + 2 * 5 * 32 * 8
     assert found.blocks == {}
-    assert warn_of_slow_devices(found, "mine") == ""
+    assert warn_of_slow_devices(found, "mine") == []
     assert "1.76 kB of weights" in str(found)
 
 
@@ -55,7 +55,7 @@ def test_blocks_lie_where_they_fit(gpus, blocks):
 
 def test_the_setting_comes_before_the_machine():
     assert plan(1e12, max_memory={"0": "1200", "cpu": "800"}).blocks == {"GPU 0": 1, "the CPU": 2, "the disk": 1}
-    warning = warn_of_slow_devices(plan(max_memory={"0": "1200", "cpu": "800"}), "mine")
+    (warning,) = warn_of_slow_devices(plan(max_memory={"0": "1200", "cpu": "800"}), "mine")
     assert "2 of its blocks are on the CPU and 1 of its blocks are on the disk" in warning
 
 

@@ -2,13 +2,14 @@
 
 import pytest
 
+from ffkv.plan import step
 from ffkv.plan.growth import measure_amounts
 from ffkv.plan.jobs import Job
 from ffkv.plan.shape import Shape
 from ffkv.plan.step import Row, _row, find_warnings
 from ffkv.plan.table import in_bytes
 from ffkv.plan.text import Split
-from ffkv.plan.trial import Measured, Trial
+from ffkv.plan.trial import Measured
 from ffkv.process.memory import free_memory
 from ffkv.settings import Settings
 
@@ -26,10 +27,15 @@ def job(rule, number=0, inputs=()):
     return Job(rule, "mine", 1, f"ffkv {rule}", list(inputs), [f"{rule}/{number}"], False)
 
 
+@pytest.fixture(autouse=True)
+def libraries(monkeypatch):
+    monkeypatch.setattr(step, "import_libraries", lambda: LIBRARIES)
+
+
 def row(rule, measured, jobs=1, cores=1, **small):
     """The row of a rule; its trial had as much to do as the run, but for what `small` says."""
-    trial = Trial({rule: amounts()[rule]._replace(**small)}, {rule: measured})
-    return _row([job(rule, number) for number in range(jobs)], amounts()[rule], trial, LIBRARIES, cores)
+    tried = amounts()[rule]._replace(**small), measured
+    return _row([job(rule, number) for number in range(jobs)], amounts()[rule], tried, cores)
 
 
 def test_bytes_of_described_files():

@@ -7,6 +7,7 @@ parsed, but never imported. Only prose is kept, see `prose`.
 
 import ast
 import inspect
+import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -49,18 +50,20 @@ MINIMUM_PIECES = 3  # pieces of a paragraph that blanks separate
 MINIMUM_WORDS = 2 / 3  # share of these pieces that are words
 
 
-def documents() -> Iterator[Document]:
+def documents(every: int = 1) -> Iterator[Document]:
     """Reads the documents: topics first, then modules, each sorted by name.
 
     A paragraph that occurs several times is kept in the first document only. Topics repeat one another, and modules copy
     docstrings; a paragraph in both splits would make the validation loss too low.
 
+    Args:
+        every: of so many documents one is read.
     Raises:
         UserError: this Python was installed without the sources of its standard library.
     """
     library = Path(sysconfig.get_path("stdlib"))
     seen: dict[str, str] = {}
-    for name, texts in _texts(library):
+    for name, texts in _texts(library, every):
         paragraphs = [paragraph for text in texts for paragraph in prose(text)]
         new = [paragraph for paragraph in dict.fromkeys(paragraphs) if seen.setdefault(paragraph, name) == name]
         if new:
@@ -72,15 +75,22 @@ def documents() -> Iterator[Document]:
         )
 
 
-def _texts(library: Path) -> Iterator[tuple[str, Iterable[str]]]:
+def _texts(library: Path, every: int) -> Iterator[tuple[str, Iterable[str]]]:
     """The name and the raw texts of every topic, then of every module."""
     if (library / TOPICS).exists():
-        for name, text in sorted(read_topics(library / TOPICS).items()):
+        for name, text in sorted(read_topics(library / TOPICS).items())[::every]:
             yield f"topic {name}", [text]
-    for path in sorted(library.rglob("*.py"), key=lambda path: path.relative_to(library).parts):
-        place = path.relative_to(library)
-        if SKIPPED.isdisjoint(place.parts):
-            yield f"module {place.as_posix()}", read_docstrings(path)
+    for place in _modules(library)[::every]:
+        yield f"module {place.as_posix()}", read_docstrings(library / place)
+
+
+def _modules(library: Path) -> list[Path]:
+    """The modules of the library below it, sorted. Folders that are left out are not looked into: they may be large."""
+    found = []
+    for folder, inside, files in os.walk(library):
+        inside[:] = [name for name in inside if name not in SKIPPED]
+        found += [Path(folder, name).relative_to(library) for name in files if name.endswith(".py")]
+    return sorted(found, key=lambda place: place.parts)
 
 
 def read_topics(path: Path) -> dict[str, str]:

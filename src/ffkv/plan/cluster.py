@@ -13,23 +13,19 @@ OWN, SHIPPED = Path("profiles/slurm/profile.yaml"), Path(ffkv.__file__).parent /
 
 
 def profile_memory(path: Path) -> tuple[dict[str, float], float]:
-    """Bytes that a profile asks for at the first attempt: by rule, and for all other rules.
+    """Bytes that a profile in YAML asks for at the first attempt: by rule, and for all other rules."""
 
-    Args:
-        path: the profile, in YAML, whose memory is a number of MB or an expression that begins with one.
-    """
+    def first_attempt(resources: dict[str, Any]) -> float:  # mem_mb is a number, or an expression that begins with one
+        found = re.match(r"\d+", str(resources.get("mem_mb", "")))
+        return float(found[0]) * 1e6 if found else 0.0
+
     profile = yaml.safe_load(path.read_text()) or {}
-    rules = {rule: _bytes(resources) for rule, resources in (profile.get("set-resources") or {}).items()}
-    return rules, _bytes(profile.get("default-resources") or {})
+    rules = {rule: first_attempt(resources) for rule, resources in (profile.get("set-resources") or {}).items()}
+    return rules, first_attempt(profile.get("default-resources") or {})
 
 
-def _bytes(resources: dict[str, Any]) -> float:
-    found = re.match(r"\d+", str(resources.get("mem_mb", "")))
-    return float(found[0]) * 1e6 if found else 0.0
-
-
-def tell_shortages(rows: list[dict[str, Any]]) -> str:
-    """Names the rules that need more memory per job than the profile for SLURM asks for; "" if there are none.
+def tell_shortages(rows: list[dict[str, Any]]) -> list[str]:
+    """Names the rules that need more memory per job than the profile for SLURM asks for, in one line if there are any.
 
     Args:
         rows: what is left to do, with "rule" and "memory" in bytes. Rules that are done need nothing.
@@ -44,6 +40,5 @@ def tell_shortages(rows: list[dict[str, Any]]) -> str:
         for rule, need in needs.items()
         if 0 < (asked := rules.get(rule, other)) < need
     ]
-    if not short:
-        return ""
-    return f"SLURM: these rules need more memory than {path} asks for at first (in brackets): {', '.join(short)}."
+    told = f"SLURM: these rules need more memory than {path} asks for at first (in brackets)"
+    return [f"{told}: {', '.join(short)}."] if short else []

@@ -52,17 +52,22 @@ def plan(
     copy of each run in a temporary folder. It reads no weights and keeps no files. If the disk or the memory does
     not suffice, it prints a warning, and the exit code is 3.
     """
+    from ffkv.architectures.coverage import cores as available_cores
+    from ffkv.plan.jobs import ask_snakemake, import_libraries
     from ffkv.process.runtime import configure
+    from ffkv.settings.runs import resolve
+    from ffkv.settings.yaml_file import read_settings
 
+    runs, cores = resolve(read_settings(configfile)), cores or available_cores()
+    snakemake = ask_snakemake(configfile, cores)  # beside the imports
     configure(1)  # no thread pool starts here: forks of this process run the trial with the threads of the jobs
-    from ffkv.plan.jobs import import_libraries
-
     import_libraries()
     from ffkv.plan.step import make_plan
     from ffkv.plan.table import as_text
 
     given = {"train": train_tokens, "validation": validation_tokens}
-    found = make_plan(configfile, cores, {split: count for split, count in given.items() if count is not None}, gpus)
+    tokens = {split: count for split, count in given.items() if count is not None}
+    found = make_plan(runs, snakemake, cores, tokens, gpus)
     say(json.dumps(found, indent=1) if as_json else as_text(found))
     for warning in found["warnings"]:
         say(warning, error=True)

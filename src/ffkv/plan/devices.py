@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ffkv.model.placement.spread import CPU, DISK, WEIGHTS_SHARE, Device, arrange, parts_of
+from ffkv.plan.growth import batch_bytes
 from ffkv.plan.shape import Shape
 from ffkv.process.memory import free_memory
 from ffkv.settings import Settings
@@ -33,26 +34,20 @@ class DevicePlan(NamedTuple):
 
     def __str__(self) -> str:
         """One line for a person."""
-        need = (
-            f"{in_bytes(self.weights + self.working)} per job that runs the model ({in_bytes(self.weights)} of weights)"
-        )
+        whole, weights = in_bytes(self.weights + self.working), in_bytes(self.weights)
+        need = f"{whole} per job that runs the model ({weights} of weights)"
         where = ", ".join(f"{count} on {device}" for device, count in self.blocks.items())
         return f"{need}; blocks: {where}" if where else need
 
 
 def plan_devices(form: nn.Module, settings: Settings, shape: Shape, gpus: Sequence[float]) -> DevicePlan:
-    """What a job that runs the model needs of GPUs.
+    """What a job that runs the model needs of GPUs: the model `form` is on torch's meta device.
 
-    Args:
-        form: the model on torch's meta device.
-        settings: the settings of the run.
-        shape: the shape of the model.
-        gpus: bytes of each GPU that a job has. `model.max_memory` comes before them.
+    `gpus` are the bytes of each GPU that a job has. `model.max_memory` comes before them.
     """
     itemsize = getattr(torch, shape.dtype).itemsize
     signs = 2 if shape.signed and settings.triggers.negative else 1
-    batch = 4 * settings.activations.batch_tokens * (8 * max(shape.memories) + 12 * shape.width)
-    working = CONTEXT + batch + 8 * signs * settings.triggers.per_key * sum(shape.memories)
+    working = CONTEXT + batch_bytes(settings, shape) + 8 * signs * settings.triggers.per_key * sum(shape.memories)
     weights = float(shape.parameters * itemsize)
     named = settings.model.max_memory
     given = {number: WEIGHTS_SHARE * size for number, size in enumerate(gpus)}
@@ -75,10 +70,12 @@ def gpu_sizes() -> list[float]:
     return [float(torch.cuda.get_device_properties(number).total_memory) for number in range(count)]
 
 
-def warn_of_slow_devices(plan: DevicePlan, run: str) -> str:
-    """A warning if blocks do not fit on the GPUs; "" if they do, or if no GPU is known."""
-    slow = {device: count for device, count in plan.blocks.items() if not device.startswith("GPU")}
+def warn_of_slow_devices(plan: DevicePlan, run: str) -> list[str]:
+    """A warning if blocks do not fit on the GPUs; none if they do, or if no GPU is known."""
+    slow = [f"{count} of its blocks are on {where}" for where, count in plan.blocks.items() if where[:3] != "GPU"]
     if not slow:
-        return ""
-    where = " and ".join(f"{count} of its blocks are on {device}" for device, count in slow.items())
-    return f"The GPUs do not hold the model of {run}: {where}, which is slow. Give a job more GPUs, or larger ones."
+        return []
+    slow_blocks = " and ".join(slow)
+    return [
+        f"The GPUs do not hold the model of {run}: {slow_blocks}, which is slow. Give a job more GPUs, or larger ones."
+    ]

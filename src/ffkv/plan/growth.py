@@ -1,6 +1,5 @@
 """What each rule has to do, store and hold: the amounts that its seconds, files and memory grow with."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -65,8 +64,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     sizes = {"layer": layers, "memory": memories, "width": shape.width, "rank": per_key}
     sizes |= {"vocabulary": shape.vocabulary, "prefix": prefixes, "bin": len(HISTOGRAM_EDGES) - 1}
     triggers = stored_bytes(Triggers, sizes, () if shape.signed and settings.triggers.negative else ("negative",))
-    block = min(prefixes, settings.activations.block_sentences)
-    held, sampled = _measure_sample(shape, prefixes, block, settings.prefixes.keep)
+    held, sampled = _measure_sample(settings, shape, prefixes)
     values = stored_bytes(ValuesFile, sizes)
     projections = stored_bytes(Projections, sizes | {"rank": min(settings.values.top_tokens, shape.vocabulary)})
     corpus = 0
@@ -81,59 +79,56 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     trained += (min(MEASUREMENTS, made.steps) - 1) * min(SAMPLE_TOKENS, validation.tokens)
     chosen = sum(min(keys.per_layer, size) for size in shape.memories)
     key_pass = chosen * shape.body * (layers + 1) / layers
-    proof = 40 * shape.body  # values are columns of the weights
     # Time of a pass in float32, beside one in the type of the weights.
     in_float32 = measure_speed(shape.dtype) / measure_speed("float32")
-    through_head, chosen_memories = shape.vocabulary * shape.width, settings.intervention.memories
-    passages = min(train.sentences, PASSAGES * PASSAGE_SENTENCES)
+    through_head, effects = shape.vocabulary * shape.width, settings.intervention.memories * layers
+    proof = 40 * shape.body  # values are columns of the weights
 
     # Bytes of memory. Sentences that are encoded are lists and arrays, beside the text.
     weights, head, encoding = shape.parameters * itemsize, shape.outside * itemsize, 20 * train.text_bytes
-    batch = 4 * settings.activations.batch_tokens * (8 * largest + 12 * shape.width) + 24 * train.sentences
-    passing, loading = 1.25 * weights + batch, 1.25 * weights + head + 16 * largest * shape.width
-    merged = min(triggers, PART_BYTES)
+    passing = 1.25 * weights + batch_bytes(settings, shape) + 24 * train.sentences
+    loading, merged = 1.25 * weights + head + 16 * largest * shape.width, min(triggers, PART_BYTES)
     # In float32 there is one block or one embedding at a time, beside the weights as they are.
-    single = 4 * max(shape.body / layers, shape.vocabulary * shape.width)
+    single = 4 * max(shape.body / layers, through_head)
     logits = 3 * min(CHUNK_BYTES, 4 * shape.vocabulary * largest) + 4 * prefixes * (2 * largest + 4 * shape.width)
     reading = head + logits + triggers + projections
+    intervening = passing + triggers + logits + head + single + 8 * largest * shape.width
+
+    passed, summing = train.tokens * shape.body, Amounts(memory=triggers)
     measuring = Amounts(states * through_head, memory=reading, rows=states)
+    training = Amounts(
+        trained * (shape.body + shape.outside), 0, 16 * shape.parameters + encoding, 4 * shape.parameters
+    )
     return {
         "write_settings": Amounts(),
         "resolve_commit": Amounts(),
-        "train": Amounts(
-            work=trained * (shape.body + shape.outside),
-            memory=16 * shape.parameters + encoding,
-            stored=4 * shape.parameters,
-            tokens=made.steps * made.batch_tokens,
-            text=text,
-        ),
+        "train": training._replace(tokens=made.steps * made.batch_tokens, text=text),
         "model": Amounts(proof, shape.vocabulary, loading, head + values, shape.vocabulary),
         "corpus": Amounts(memory=encoding, stored=corpus, text=text),
-        "triggers": Amounts(
-            train.tokens * shape.body, 0, passing + 3 * triggers, settings.shards * triggers, tokens=train.tokens
-        ),
+        "triggers": Amounts(passed, 0, passing + 3 * triggers, settings.shards * triggers, tokens=train.tokens),
         # The shards stay until they are merged. The only one becomes the merged file.
         "merge_triggers": Amounts(settings.shards * triggers, 0, 6 * merged, triggers if settings.shards > 1 else 0.0),
         "sampled_prefixes": Amounts(prefixes * shape.body, memory=passing + held, stored=sampled),
         "merge_sampled_prefixes": Amounts(),
-        "keys_patterns": Amounts(chosen, passages, triggers, rows=chosen),
+        "keys_patterns": Amounts(chosen, min(train.sentences, PASSAGES * PASSAGE_SENTENCES), triggers, rows=chosen),
         "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing + triggers, rows=chosen),
         "keys_precision": Amounts(in_float32 * key_pass * per_key, memory=passing + triggers + single),
-        "keys_summarize": Amounts(memory=triggers),
+        "keys_summarize": summing,
         "values_project": Amounts(memories * through_head, memory=reading, stored=projections, rows=memories),
-        "values_summarize": Amounts(memory=triggers),
+        "values_summarize": summing,
         "composition_measure": measuring,
         "composition_summarize": Amounts(memory=states),
         "refinement_measure": measuring,
         "refinement_summarize": Amounts(memory=reading),
-        "intervention_measure": Amounts(
-            in_float32 * _intervene(settings, shape, train),
-            memory=passing + triggers + logits + head + single + 8 * largest * shape.width,
-            rows=chosen_memories * layers,
-        ),
-        "intervention_summarize": Amounts(memory=projections, rows=chosen_memories * layers),
-        "report": Amounts(memory=triggers, rows=settings.report.cards),
+        "intervention_measure": Amounts(in_float32 * _intervene(settings, shape, train), 0, intervening, rows=effects),
+        "intervention_summarize": Amounts(memory=projections, rows=effects),
+        "report": summing._replace(rows=settings.report.cards),
     }
+
+
+def batch_bytes(settings: Settings, shape: Shape) -> float:
+    """Bytes of the states and coefficients of a batch."""
+    return 4 * settings.activations.batch_tokens * (8 * max(shape.memories) + 12 * shape.width)
 
 
 def _intervene(settings: Settings, shape: Shape, train: Split) -> float:
@@ -155,19 +150,12 @@ def _intervene(settings: Settings, shape: Shape, train: Split) -> float:
     return on(prefixes, changes, 2 * layers - 1) + kept + its.kept_prefixes * sum(shape.memories) * shape.width
 
 
-def _measure_sample(shape: Shape, prefixes: int, block: int, keep: Sequence[str]) -> tuple[float, float]:
-    """Bytes of the states that a job holds in memory, and of all files of the sample.
-
-    Args:
-        shape: the shape of the model.
-        prefixes: prefixes of the sample.
-        block: prefixes of a block.
-        keep: the setting `prefixes.keep`.
-    """
-    without = [name for name in ("x", "factor", "end") if name not in keep]
+def _measure_sample(settings: Settings, shape: Shape, prefixes: int) -> tuple[float, float]:
+    """Bytes of the states that a job holds in memory, and of all files of the sample."""
+    without = [name for name in ("x", "factor", "end") if name not in settings.prefixes.keep]
+    block = min(prefixes, settings.activations.block_sentences)
     stored = storage(shape.memories, shape.width, shape.dtype, shape.active < 1, without, block)
-    sizes = {**stored.sizes, "prefix": prefixes}
-    written = 0.0
+    sizes, written = {**stored.sizes, "prefix": prefixes}, 0.0
     for name, (part,) in datasets_of(SampledPrefixes, without).items():
         ratio = COMPRESSED.get(shape.dtype, 1.0) * (shape.active if name == "m" else 1.0)
         written += part.stored_bytes(sizes) * (ratio if name in stored.compressed else 1.0)

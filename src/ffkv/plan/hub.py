@@ -95,9 +95,6 @@ def warn_of_cache(downloads: list[Download]) -> list[str]:
     size = sum({(one.repository, one.commit): one.bytes for one in downloads}.values())  # runs share the cache
     folder = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-    if size <= free:
-        return []
-    return [
-        f"Not enough disk space: {in_bytes(size)} will be downloaded, but only {in_bytes(free)} is free in {folder}. Free"
-        " some, or set HF_HOME to a folder on a larger disk."
-    ]
+    short = f"{in_bytes(size)} will be downloaded, but only {in_bytes(free)} is free in {folder}"
+    remedy = "Free some, or set HF_HOME to a folder on a larger disk."
+    return [f"Not enough disk space: {short}. {remedy}"] if size > free else []

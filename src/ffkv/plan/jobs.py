@@ -22,40 +22,21 @@ LIBRARIES = {  # what jobs import, each with what is before it: tables only, the
     "head": ("torch", "ffkv.model.head.head_file"),
     "model": ("ffkv.model.checkpoint.load", "transformers.models.gpt2.modeling_gpt2"),
 }
-# Rules whose jobs do not import the model.
-LIGHT = {
-    "tables": {
-        "resolve_commit",
-        "write_settings",
-        "merge_triggers",
-        "merge_sampled_prefixes",
-        "keys_patterns",
-        "keys_summarize",
-        "values_summarize",
-        "composition_summarize",
-        "intervention_summarize",
-        "report",
-    },
-    "head": {"values_project", "composition_measure", "refinement_measure", "refinement_summarize"},
-}
+HEAD = ("values_project", "composition_measure", "refinement_measure", "refinement_summarize")
+TABLES = ("resolve_commit", "write_settings", "keys_patterns", "report")  # and all that merge or summarize
 
 
 def libraries_of(rule: str) -> str:
     """What the jobs of a rule import: a name in `LIBRARIES`."""
-    return next((name for name, rules in LIGHT.items() if rule in rules), "model")
+    if rule in HEAD:
+        return "head"
+    return "tables" if rule in TABLES or rule.startswith("merge_") or rule.endswith("_summarize") else "model"
 
 
 class Job(NamedTuple):
-    """One job of the workflow.
+    """One job of the workflow: its rule, run and threads, its shell command, the paths that it reads and writes.
 
-    Attributes:
-        rule: name of its rule.
-        run: name of its run.
-        threads: threads that it may use.
-        command: its shell command.
-        inputs: paths that it reads.
-        outputs: paths that it writes.
-        done: whether each output exists and Snakemake would not run it again.
+    `done` says whether each output exists and Snakemake would not run the job again.
     """
 
     rule: str
@@ -70,21 +51,11 @@ class Job(NamedTuple):
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
     """Starts a Snakemake, in a process of its own, that lists the jobs of a settings file for runs in a folder."""
     snakefile = next(path for path in SNAKEFILES if path.exists())
-    words = [
-        sys.executable,
-        "-m",
-        __name__,
-        *(str(path.resolve()) for path in (snakefile, folder, configfile)),
-        str(cores),
-    ]
+    paths = [str(path.resolve()) for path in (snakefile, folder, configfile)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the rules look for `ffkv`
-    return subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PATH": path, PLANNING: "1"},
-    )
+    environment = {**os.environ, "PATH": path, PLANNING: "1"}
+    command, pipe = [sys.executable, "-m", __name__, *paths, str(cores)], subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
 def read_jobs(snakemake: subprocess.Popen) -> list[Job]:

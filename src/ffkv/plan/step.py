@@ -1,24 +1,22 @@
 """The plan: what is left to do, and what a trial run says that it takes."""
 
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ffkv.architectures.coverage import cores as available_cores
-from ffkv.plan.devices import DevicePlan, gpu_sizes, plan_devices, warn_of_slow_devices
+from ffkv.plan.devices import gpu_sizes, plan_devices, warn_of_slow_devices
 from ffkv.plan.growth import Amounts, measure_amounts
 from ffkv.plan.hub import Download, find_downloads, resolve_commits, warn_of_cache
-from ffkv.plan.jobs import Job, ask_snakemake, import_libraries, libraries_of, read_jobs
+from ffkv.plan.jobs import Job, import_libraries, libraries_of, read_jobs
 from ffkv.plan.shape import load_model_form, measure_shape
-from ffkv.plan.table import in_bytes
 from ffkv.plan.text import measure_text
-from ffkv.plan.trial import Measured, Trial, try_out
+from ffkv.plan.trial import Measured, Tried, try_out
 from ffkv.process.memory import free_memory
 from ffkv.settings import Settings
-from ffkv.settings.runs import resolve
-from ffkv.settings.yaml_file import read_settings
+from ffkv.terminal import in_bytes
 
 RESULTS = Path("results")
 
@@ -49,28 +47,19 @@ class Row(NamedTuple):
     seconds: float = 0.0
 
 
-class Machine(NamedTuple):
-    """What a plan counts on.
-
-    Attributes:
-        cores: cores that snakemake may use.
-        gpus: bytes of each GPU that a job has.
-        tokens: numbers of tokens by split, for a corpus whose size cannot be known.
-    """
-
-    cores: int
-    gpus: Sequence[float] = ()
-    tokens: Mapping[str, int] = MappingProxyType({})
-
-
 def make_plan(
-    configfile: Path, cores: int | None = None, tokens: Mapping[str, int] | None = None, gpus: Sequence[float] = ()
+    runs: Mapping[str, Settings],
+    snakemake: subprocess.Popen,
+    cores: int,
+    tokens: Mapping[str, int] = MappingProxyType({}),
+    gpus: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Plans the runs of a settings file, in the working directory.
+    """Plans runs, in the working directory.
 
     Args:
-        configfile: the settings file.
-        cores: cores that snakemake may use; None for all.
+        runs: the settings of each run.
+        snakemake: the Snakemake that lists their jobs, see `ask_snakemake`.
+        cores: cores that snakemake may use.
         tokens: numbers of tokens by split, for a corpus whose size cannot be known.
         gpus: bytes of each GPU that a job will have. If none is named, those of this machine.
     Returns:
@@ -79,102 +68,66 @@ def make_plan(
     Raises:
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
-    runs, machine = resolve(read_settings(configfile)), Machine(cores or available_cores(), gpus, tokens or {})
-    snakemake = ask_snakemake(configfile, machine.cores)
-    libraries = import_libraries()
-    jobs = read_jobs(snakemake)
-    rows: list[Row] = []
+    jobs, tried = read_jobs(snakemake), dict[str, Tried]()
     plans: dict[str, Any] = {}
-    downloads: list[Download] = []
-    warnings: list[str] = []
-    trials: dict[str, Trial] = {}
+    warnings, downloads, todo = list[str](), list[Download](), list[Row]()
     for run, settings in runs.items():
         rules: dict[str, list[Job]] = {}
         for job in jobs:
             if job.run == run:
                 rules.setdefault(job.rule, []).append(job)
-        found = _plan_run(run, settings, rules, trials, libraries, machine)
-        rows, downloads = rows + found.rows, downloads + found.downloads
-        warnings += [warning for warning in (warn_of_slow_devices(found.device, run),) if warning]
-        plans[run] = {"shape": found.shape, "text": found.text, "downloads": [one._asdict() for one in found.downloads]}
-        plans[run] |= {"device": found.device._asdict(), "rules": [row._asdict() for row in found.rows]}
-    todo = [row for row in rows if not row.done]
+        written = {Path(job.outputs[0]).stem: Path(job.outputs[0]) for job in rules["corpus"] if job.done}
+        commits = resolve_commits(settings, rules.get("resolve_commit", []))
+        form = load_model_form(settings, commits.get("model"))
+        shape = measure_shape(form, settings.model.second_matrix)
+        splits, sentences = measure_text(settings, form, written, tokens, commits)
+        device, fetched = (
+            plan_devices(form, settings, shape, gpus or gpu_sizes()),
+            find_downloads(settings, commits, written),
+        )
+        rows = [Row(run, rule, 0, True) for rule in rules]
+        if not all(job.done for of_rule in rules.values() for job in of_rule):
+            trained, amounts = all(job.done for job in rules.get("train", [])), measure_amounts(settings, shape, splits)
+            model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
+            same = f"{shape} {trained} {written} {settings.model_copy(update={'model': model, 'seed': 0})!r}"
+            if same not in tried:
+                tried[same] = try_out(settings, shape, splits, sentences, cores, trained)
+            rows = [_row(rules[rule], amounts[rule], tried[same].get(rule), cores) for rule in amounts if rule in rules]
+        downloads += fetched
+        todo += [row for row in rows if not row.done]
+        warnings += warn_of_slow_devices(device, run)
+        plans[run] = {
+            "shape": shape._asdict() | {"layers": len(shape.memories), "all_memories": sum(shape.memories)},
+            "text": {name: split._asdict() for name, split in splits.items()},
+            "downloads": [one._asdict() for one in fetched],
+            "device": device._asdict(),
+            "rules": [row._asdict() for row in rows],
+        }
     total = {
         "seconds": sum(row.seconds for row in todo),
-        "cores": machine.cores,
+        "cores": cores,
         "written": sum(row.written for row in todo),
         "memory": max((row.memory for row in todo), default=0.0),
         "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
         "memory_left": free_memory(),
     }
-    return {"runs": plans, "total": total, "warnings": warnings + warn_of_cache(downloads) + find_warnings(todo, total)}
+    return {
+        "runs": plans,
+        "total": total,
+        "warnings": [*warnings, *warn_of_cache(downloads), *find_warnings(todo, total)],
+    }
 
 
-class RunPlan(NamedTuple):
-    """What the plan of one run says.
-
-    Attributes:
-        shape: the sizes of its model, by name.
-        text: the sizes of its splits, by split and name.
-        downloads: what it reads of the hub.
-        device: what its jobs need of a GPU.
-        rows: what is left to do, one per rule.
-    """
-
-    shape: dict[str, Any]
-    text: dict[str, dict[str, Any]]
-    downloads: list[Download]
-    device: DevicePlan
-    rows: list[Row]
-
-
-def _plan_run(
-    run: str,
-    settings: Settings,
-    rules: dict[str, list[Job]],
-    trials: dict[str, Trial],
-    libraries: dict[str, tuple[float, float]],
-    machine: Machine,
-) -> RunPlan:
-    """Plans one run. `trials` keeps what was tried: equal runs share a trial."""
-    written = {Path(job.outputs[0]).stem: Path(job.outputs[0]) for job in rules["corpus"] if job.done}
-    commits = resolve_commits(settings, rules.get("resolve_commit", []))
-    form = load_model_form(settings, commits.get("model"))
-    shape = measure_shape(form, settings.model.second_matrix)
-    splits, sentences = measure_text(settings, form, written, machine.tokens, commits)
-    found = RunPlan(
-        shape._asdict() | {"layers": len(shape.memories), "all_memories": sum(shape.memories)},
-        {name: split._asdict() for name, split in splits.items()},
-        find_downloads(settings, commits, written),
-        plan_devices(form, settings, shape, machine.gpus or gpu_sizes()),
-        [Row(run, rule, 0, True) for rule in rules],
-    )
-    if all(job.done for of_rule in rules.values() for job in of_rule):
-        return found
-    trained = all(job.done for job in rules.get("train", []))
-    model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
-    same = f"{shape} {trained} {written} {settings.model_copy(update={'model': model, 'seed': 0})!r}"
-    if same not in trials:
-        trials[same] = try_out(settings, shape, splits, sentences, machine.cores, trained)
-    amounts = measure_amounts(settings, shape, splits)
-    rows = [
-        _row(rules[rule], amounts[rule], trials[same], libraries, machine.cores) for rule in amounts if rule in rules
-    ]
-    return found._replace(rows=rows)
-
-
-def _row(jobs: list[Job], amounts: Amounts, trial: Trial, libraries: dict[str, tuple[float, float]], cores: int) -> Row:
+def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]] | None, cores: int) -> Row:
     """What is left to do of one rule: the trial's costs, as many times as there is more to do."""
     rule, count, todo = jobs[0].rule, len(jobs), sum(not job.done for job in jobs)
-    if not todo or rule not in trial.jobs:
+    if not todo or not tried:
         return Row(jobs[0].run, rule, todo, not todo)
-    small, measured = trial.amounts[rule], trial.jobs[rule]
+    small, measured = tried
     # How many times as much the run has to do.
-    work, once, rows = (
-        most / max(least, 1e-9) if most else 1.0
-        for most, least in ((amounts.work, small.work), (amounts.once, small.once), (amounts.rows, small.rows))
-    )
-    start, base = libraries[libraries_of(rule)]
+    pairs = (amounts.work, small.work), (amounts.once, small.once), (amounts.rows, small.rows)
+    work, once, rows = (most / max(least, 1e-9) if most else 1.0 for most, least in pairs)
+    start, base = import_libraries()[libraries_of(rule)]
     constant, working = _split_seconds(measured, amounts.work > 0)
     text = amounts.text / (jobs[0].threads if rule == "corpus" else 1)  # its threads are processes
     seconds = start + constant * max(1.0, once) + (working * work + text) / count

@@ -25,7 +25,6 @@ def as_text(plan: dict[str, Any]) -> str:
         lines.append(f"  GPU memory: {DevicePlan(**found['device'])}")
         cells = pd.DataFrame([_cells(row) for row in found["rules"]]).set_index("rule").rename_axis(None)
         lines += [f"  {line}" for line in cells.to_string().splitlines()]
-    shortages = tell_shortages([row for found in plan["runs"].values() for row in found["rules"]])
     sizes = {name: in_bytes(size) for name, size in total.items() if name not in ("seconds", "cores")}
     return "\n".join(
         [
@@ -33,7 +32,7 @@ def as_text(plan: dict[str, Any]) -> str:
             f"Time: up to about {duration(total['seconds'])} on {total['cores']} cores, with nothing else running.",
             "Disk: {written} to be written, {disk_left} free.".format(**sizes),
             "Memory: up to {memory} per job, {memory_left} free.".format(**sizes),
-            *([shortages] if shortages else []),
+            *tell_shortages([row for found in plan["runs"].values() for row in found["rules"]]),
         ]
     )
 

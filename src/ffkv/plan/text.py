@@ -1,20 +1,20 @@
-"""The size of a corpus: from its written files, from its first documents, from the hub, or from the command line."""
+"""The size of a corpus: from its written files, from some of its documents, from the hub, or from the command line."""
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate, islice
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
+from ffkv.corpus import python_docs
 from ffkv.corpus.beginning import configured_bos, longest_sentence
-from ffkv.corpus.chat import chat_renderer, find_chat_beginning
+from ffkv.corpus.chat import Render, chat_renderer, find_chat_beginning
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.hub_rows import describe_split
-from ffkv.corpus.sources import find_files, read_documents
+from ffkv.corpus.sources import find_files, read_documents, select_split
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.files import hdf5
@@ -23,8 +23,8 @@ from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
 
-SAMPLE_BYTES = 2**18  # of text that is split and tokenized
-TOKENIZER_DOCUMENTS = 100  # from which a tokenizer that does not exist yet is learnt
+SAMPLE_BYTES = 2**18  # of files that are read
+EVERY = 6  # one of so many documents of the embedded corpus is read
 
 
 class Split(NamedTuple):
@@ -66,14 +66,12 @@ def measure_text(
     Raises:
         UserError: the corpus or the tokenizer cannot be read, or the hub does not tell the size of its data set.
     """
-    corpus, made = settings.corpus, settings.embedded
+    corpus, made, named = settings.corpus, settings.embedded, settings.model
     hub = corpus.dataset not in (EMBEDDED, "files")  # is not downloaded: the embedded corpus stands for its text
-    if settings.model.checkpoint == EMBEDDED:
-        learnt = read_documents(corpus if corpus.dataset == EMBEDDED else Corpus(), "train")
-        texts = (one.text for one in islice(learnt, TOKENIZER_DOCUMENTS))
+    if named.checkpoint == EMBEDDED:
+        texts = (document.text for document in _embedded_documents()[0])
         tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
-        named = settings.model
         tokenizer = load_tokenizer(named.checkpoint, commits.get("model"), named.trust_remote_code, named.gguf)
     render = chat_renderer(tokenizer, corpus)
     beginning = find_chat_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict()), render)
@@ -81,10 +79,9 @@ def measure_text(
     encoding = functools.partial(
         encode, tokenizer=tokenizer, max_tokens=longest, settings=corpus, beginning=beginning.ids
     )
-    read = functools.partial(read_documents, render=None if hub else render)
-    train, sentences = _sample(Corpus() if hub else corpus, "train", read, encoding)
+    train, sentences = _sample(Corpus() if hub else corpus, "train", render, encoding)
     if corpus.dataset == "files" and corpus.validation:
-        validation, more = _sample(corpus, "validation", read, encoding)
+        validation, more = _sample(corpus, "validation", render, encoding)
     else:  # both splits read the same documents
         share = min(max(corpus.validation_share, 1e-6), 1 - 1e-6)
         limited = corpus.limit and train.documents >= corpus.limit  # then validation reads on, to its own limit
@@ -92,47 +89,63 @@ def measure_text(
         validation = validation._replace(seconds=train.seconds)
     splits = {"train": train, "validation": validation}
     for name, split in splits.items():
+        size = None
+        if hub and name not in written:
+            size = _hub_bytes(corpus, name, commits.get("dataset") or resolve_dataset(corpus))
         if name in written:
             splits[name] = read_size(written[name])
-            continue
-        size = _hub_bytes(corpus, name, commits.get("dataset") or resolve_dataset(corpus)) if hub else None
-        if name in tokens:
+        elif name in tokens:
             splits[name] = split.times(tokens[name] / split.tokens, "given tokens")
         elif size:
-            splits[name] = split.times(
-                size / split.text_bytes, "the size that the hub tells" + ", without corpus.where" * bool(corpus.where)
-            )
+            source = "the size that the hub tells" + ", without corpus.where" * bool(corpus.where)
+            splits[name] = split.times(size / split.text_bytes, source)
         elif hub:
-            raise UserError(
-                f"The hub does not tell the size of {corpus.dataset}. Pass --train-tokens and --validation-tokens."
-            )
+            remedy = "Pass --train-tokens and --validation-tokens."
+            raise UserError(f"The hub does not tell the size of {corpus.dataset}. {remedy}")
     return splits, sentences + more
 
 
 def _sample(
-    source: Corpus, split: str, read: Callable[..., Iterator[Document]], encoding: Callable[[list[Document]], Encoded]
+    corpus: Corpus, split: str, render: Render | None, encoding: Callable[[list[Document]], Encoded]
 ) -> tuple[Split, list[str]]:
-    """The size of a split as its first documents tell it, and their sentences."""
-    start, documents, sizes, share = time.process_time(), [], [], 1.0
-    for document in (reader := read(source, split)):
-        documents.append(document)
-        sizes.append(len(document.text.encode("utf-8", "replace")) + 1)
-        if source.dataset == "files" and sum(sizes) > SAMPLE_BYTES:
-            share = _share_read(find_files(corpus_sources(source, split)[0]), document, sum(sizes))
-            share = max(share, len(documents) / source.limit) if source.limit else min(share, 1.0)
-            break
-    del reader  # it holds the file open
-    first = documents[: 1 + sum(size < SAMPLE_BYTES for size in accumulate(sizes))]
-    reading, share = time.process_time() - start, share * sum(sizes[: len(first)]) / max(sum(sizes), 1)
+    """The size of a split as some of its documents tell it, and their sentences."""
+    share = 1.0  # of the documents of the split
+    if corpus.dataset == EMBEDDED:
+        all_read, reading = _embedded_documents()
+        documents = list(select_split(all_read, corpus, split))
+        share = max(1 / EVERY, len(documents) / corpus.limit if corpus.limit else 0)
+    else:
+        start, documents, size = time.process_time(), [], 0
+        for document in (reader := read_documents(corpus, split, render)):
+            documents.append(document)
+            size += _bytes(document)
+            if size > SAMPLE_BYTES:
+                share = _share_read(find_files(corpus_sources(corpus, split)[0]), document, size)
+                share = max(share, len(documents) / corpus.limit) if corpus.limit else min(share, 1.0)
+                break
+        del reader  # it holds the file open
+        reading = time.process_time() - start
     encoding([Document("", "A first word.")])  # loads what the first call loads
     start = time.process_time()
-    encoded = encoding(first)
-    seconds = time.process_time() - start + reading * len(first) / max(len(documents), 1)
-    tokens, size = float(sum(map(len, encoded.ids))), float(sum(sizes[: len(first)]))
+    encoded = encoding(documents)
+    seconds = time.process_time() - start + reading
+    tokens, size = float(sum(map(len, encoded.ids))), sum(map(_bytes, documents))
     if not tokens:
         raise UserError("The first documents of the corpus hold no sentence of two tokens. Check the corpus settings.")
-    known = "counted" if share == 1 else f"estimated from {len(first):,} documents"
-    return Split(tokens, len(encoded.ids), len(first), size, seconds, known).times(1 / share, known), list(encoded.text)
+    known = "counted" if share == 1 else f"estimated from {len(documents):,} documents"
+    found = Split(tokens, len(encoded.ids), len(documents), size, seconds, known)
+    return found.times(1 / share, known), list(encoded.text)
+
+
+def _bytes(document: Document) -> int:
+    return len(document.text.encode("utf-8", "replace")) + 1
+
+
+@functools.cache
+def _embedded_documents() -> tuple[list[Document], float]:
+    """Some documents of the embedded corpus, and the seconds to read them."""
+    start = time.process_time()
+    return list(python_docs.documents(EVERY)), time.process_time() - start
 
 
 def _share_read(paths: list[str], last: Document, size: int) -> float:

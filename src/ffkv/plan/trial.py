@@ -58,21 +58,13 @@ class Measured(NamedTuple):
     written: float = 0.0
 
 
-class Trial(NamedTuple):
-    """What a trial run tells.
-
-    Attributes:
-        amounts: how much it had to do, by rule.
-        jobs: what each job took, by rule.
-    """
-
-    amounts: dict[str, Amounts]
-    jobs: dict[str, list[Measured]]
+# How much a rule of the trial had to do, and what each of its jobs took.
+Tried = dict[str, tuple[Amounts, list[Measured]]]
 
 
 def try_out(
     settings: Settings, shape: Shape, splits: dict[str, Split], sentences: list[str], cores: int, trained: bool
-) -> Trial:
+) -> Tried:
     """Runs a small copy of a run in a temporary folder.
 
     Args:
@@ -94,15 +86,17 @@ def try_out(
         measured: dict[str, list[Measured]] = {}
         while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
             for job in ready:
-                if job.rule == "triggers":  # with triggers as rare as in the run, where they take the time less often
+                taken = _measure(job, folder)
+                if job.rule == "triggers":  # again, with triggers as rare as in the run: they take the time less often
                     share = read_size(folder / job.inputs[1]).sentences / splits["train"].sentences
                     rare = rf"\g<1>{max(1, round(min(share, 1.0) * settings.triggers.per_key))}"
-                    timed = _measure(job._replace(command=re.sub(r"(--per-key[ =])\d+", rare, job.command)), folder)
-                again = _measure(job, folder)
-                measured.setdefault(job.rule, []).append(timed if job.rule == "triggers" else again)
+                    other = job.command.replace(job.outputs[0], "rare.h5")
+                    taken = _measure(job._replace(command=re.sub(r"(--per-key[ =])\d+", rare, other)), folder)
+                measured.setdefault(job.rule, []).append(taken)
             jobs = [job for job in jobs if job not in ready]
         written = {split: read_size(folder / f"results/trial/corpus/{split}.h5") for split in splits}
-        return Trial(measure_amounts(small, measure_shape(load_model_form(small)), written), measured)
+        amounts = measure_amounts(small, measure_shape(load_model_form(small)), written)
+        return {rule: (amounts[rule], taken) for rule, taken in measured.items()}
 
 
 def _small_settings(
@@ -110,30 +104,26 @@ def _small_settings(
 ) -> Settings:
     """Settings of the trial; writes a model and a text, unless the trial trains the embedded model."""
     operations = min(OPERATIONS, SECONDS * measure_speed(shape.dtype))
-    keys, layer = settings.keys, min(shape.body / len(shape.memories), operations / LEAST_TOKENS)
+    keys, effects, layer = (
+        settings.keys,
+        settings.intervention,
+        min(shape.body / len(shape.memories), operations / LEAST_TOKENS),
+    )
     tokens = max(LEAST_TOKENS, min(TOKENS, operations / (2 * layer)))
     words = accumulate(len(sentence.split()) + 1 for sentence in sentences)
     lines = [" ".join(sentence.split()) for sentence in sentences[: 2 + sum(total < 2 * tokens for total in words)]]
     share = min(1.0, len(lines) / 2 / min(splits["train"].sentences, PASSAGES * PASSAGE_SENTENCES))
     triggers, most = min(TRIGGERS, settings.triggers.per_key), operations / (120 * layer)  # prefixes without a token
     per_layer = int(min(keys.per_layer, KEYS, max(8, most / 2)))
+    removed = min(triggers, keys.removal_triggers, max(2, int(most / per_layer)))
+    few: dict[str, Any] = {"memories": min(MEMORIES, effects.memories), "controls": min(CONTROLS, effects.controls)}
+    few |= {"examples": 1, "directions": 0, "similar": 0, "kept": effects.kept[:1], "kept_prefixes": 2}
+    background = max(100, int(keys.background_prefixes * share))
     changes: dict[str, dict[str, Any]] = {
         "triggers": {"per_key": triggers},
         "prefixes": {"count": int(min(PREFIXES, settings.prefixes.count, max(100, most * 8)))},
-        "keys": {
-            "per_layer": per_layer,
-            "removal_triggers": min(triggers, keys.removal_triggers, max(2, int(most / per_layer))),
-            "background_prefixes": max(100, int(keys.background_prefixes * share)),
-        },
-        "intervention": {
-            "memories": min(MEMORIES, settings.intervention.memories),
-            "examples": 1,
-            "controls": min(CONTROLS, settings.intervention.controls),
-            "directions": 0,
-            "similar": 0,
-            "kept": settings.intervention.kept[:1],
-            "kept_prefixes": 2,
-        },
+        "keys": {"per_layer": per_layer, "removal_triggers": removed, "background_prefixes": background},
+        "intervention": few,
         "report": {"cards": min(CARDS, settings.report.cards)},
         "corpus": {"dataset": EMBEDDED, "where": {}, "limit": DOCUMENTS, "validation": [], "validation_share": 0.5},
         "embedded": {"layers": 1, "steps": min(STEPS, settings.embedded.steps)},
@@ -145,38 +135,31 @@ def _small_settings(
             Path(path[0]).write_text("\n".join(lines[start::2]), errors="replace")
         plain = {"where": {}, "chat_template": False, "splitter": "line", "txt_document": "line"}  # of text files
         changes["corpus"] = {"dataset": "files", "limit": 0, **plain, **paths}
-        changes["model"] = {"checkpoint": str(folder / "checkpoint"), "revision": "main", "dtype": shape.dtype}
-        changes["model"] |= {"adapter": "", "adapter_revision": "main", "gguf": "", "weights": "checkpoint"}
-        changes["model"] |= {"max_memory": {}}
+        other = type(settings.model).model_validate({"checkpoint": str(folder / "checkpoint"), "dtype": shape.dtype})
+        changes["model"] = {**other.model_dump(), "device": settings.model.device}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
     return settings.model_copy(update={**sections, "shards": 1, "corpus_shards": 1, "layer_groups": 2})
 
 
 def _write_small_model(shape: Shape, layer: float, operations: float, sentences: list[str], folder: Path) -> None:
-    """Writes a random GPT-2 of one layer and its tokenizer.
+    """Writes a random GPT-2 of one layer, and a tokenizer that learns from sentences.
 
-    Args:
-        shape: the shape of the run's model.
-        layer: number of weights of its block, which has those of attention, 4 d^2, and 2 d d_m.
-        operations: that a projection may take.
-        sentences: the text that the tokenizer learns from.
-        folder: where to write.
+    Its block has `layer` weights: those of attention, 4 d^2, and 2 d d_m. A projection takes `operations` at most.
     """
     heads = max(1, round(shape.width * min(1.0, (layer * len(shape.memories) / shape.body) ** 0.5) / 64))
     width = 64 * heads
     memories = int(max(layer / (2 * width) - 2 * width, width))
     vocabulary = int(max(512, min(shape.vocabulary, operations / (2 * width * memories))))
-    config = GPT2Config(
-        vocab_size=vocabulary,
-        n_positions=512,
-        n_embd=width,
-        n_head=heads,
-        n_inner=memories,
-        n_layer=1,
-        activation_function="gelu_new" if shape.signed else "relu",
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "n_embd": width,
+        "n_head": heads,
+        "n_inner": memories,
+        "n_layer": 1,
+        "n_positions": 512,
+    }
+    activation = "gelu_new" if shape.signed else "relu"
+    config = GPT2Config(activation_function=activation, bos_token_id=0, eos_token_id=0, **sizes)
     logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]):
         GPT2LMHeadModel(config).to(getattr(torch, shape.dtype)).save_pretrained(folder)
