@@ -89,14 +89,15 @@ def remove(path: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{_host()}.{os.getpid()}.partial")
+    return path.with_name(f".{path.name}.{host_name()}.{os.getpid()}.partial")
 
 
 def _temporary_sums(path: Path) -> Path:
     return _temporary(path.with_name(f"{path.name}.sha256"))
 
 
-def _host() -> str:
+def host_name() -> str:
+    """The name of this machine, without its domain."""
     return socket.gethostname().partition(".")[0]
 
 
@@ -105,7 +106,7 @@ def _sweep(path: Path) -> None:
     for entry in path.parent.iterdir():
         left = PARTIAL.fullmatch(entry.name)
         of_path = _final_name(entry.name) in (path.name, f"{path.name}.old", f"{path.name}.sha256")
-        if left and of_path and left["host"] == _host() and not is_written(entry):
+        if left and of_path and left["host"] == host_name() and not is_written(entry):
             remove(entry)
 
 
@@ -119,7 +120,7 @@ def _final_name(name: str) -> str:
 def is_written(partial: Path) -> bool:
     """Whether the process that writes an unfinished file runs on this machine."""
     written = PARTIAL.fullmatch(partial.name)
-    return written is not None and written["host"] == _host() and psutil.pid_exists(int(written["process"]))
+    return written is not None and written["host"] == host_name() and psutil.pid_exists(int(written["process"]))
 
 
 def _finish(temporary: Path, path: Path, summed: bool) -> None:
@@ -133,13 +134,13 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
     lines = sums(temporary, path.name) if summed and not any(map(PARTIAL.fullmatch, path.parts)) else ""
     if lines:  # before anything is replaced: they may not fit on the disk
         _temporary_sums(path).write_text(lines)
-        _sync_entry(_temporary_sums(path))
+        sync(_temporary_sums(path))
     sum_path(path).unlink(missing_ok=True)
     old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
     temporary.replace(path)
     if lines:
         _temporary_sums(path).replace(sum_path(path))
-    _sync_entry(path.parent)
+    sync(path.parent)
     if old:
         remove(old)
 
@@ -166,10 +167,11 @@ def _share(path: Path) -> None:
 
 def _sync(path: Path) -> None:
     for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        _sync_entry(entry)
+        sync(entry)
 
 
-def _sync_entry(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

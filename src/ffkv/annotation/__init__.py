@@ -1,0 +1,1 @@
+"""What people and machines say about keys: blind sheets, records, agreement."""
