@@ -28,6 +28,9 @@ class Purpose(IntEnum):
     KEPT_PREFIXES = 17
     KEPT_MEMORIES = 18
     INTERVENTION_BOOTSTRAP = 19
+    MACHINE_TEXTS = 30
+    MACHINE_BOOTSTRAP = 31
+    MACHINE_MEMORIES = 32
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
