@@ -39,6 +39,7 @@ COMMANDS = {
         "ffkv.intervention.commands:intervention",
         "Interventions: what changes when memory coefficients are changed.",
     ),
+    "annotate": ("ffkv.annotation.commands:annotate", "Annotation: what people and machines say about keys."),
     "write-settings": ("ffkv.settings.commands:write_settings", "Write the complete settings of a run."),
     "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
     "explore": ("ffkv.explorer.commands:explore", "Open finished runs in a browser."),

@@ -31,6 +31,9 @@ class Purpose(IntEnum):
     MACHINE_TEXTS = 30
     MACHINE_BOOTSTRAP = 31
     MACHINE_MEMORIES = 32
+    SHEETS = 20
+    SHEET_CONTROLS = 21
+    AGREEMENT_BOOTSTRAP = 22
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

@@ -129,7 +129,7 @@ def append_record(folder: Path | str, record: Record) -> Path:
     Raises:
         UserError: the folder cannot be written, or the disk is full.
     """
-    path = Path(folder) / FOLDER / _file_name(record.annotator)
+    path = Path(folder) / FOLDER / f"{_name_in_files(record.annotator)}.{host_name()}.{os.getpid()}.jsonl"
     line = json.dumps(record.model_dump(mode="json", exclude_none=True), ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,25 +156,33 @@ def _append(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def _file_name(annotator: str) -> str:
+def _name_in_files(annotator: str) -> str:
     """The annotator in letters that every file system takes, with a sum that keeps similar names apart."""
     plain = re.sub(r"[^A-Za-z0-9-]+", "_", annotator)[:60]
-    different = hashlib.sha256(annotator.encode()).hexdigest()[:8]
-    return f"{plain}.{different}.{host_name()}.{os.getpid()}.jsonl"
+    return f"{plain}.{hashlib.sha256(annotator.encode()).hexdigest()[:8]}"
 
 
-def read_records(folder: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Records:
-    """Reads all records of a run. A line that a kill or a full disk tore is left out and told.
+def record_files(folder: Path | str, annotator: str | None = None) -> list[Path]:
+    """The files of records in `annotations/<run>`, sorted; only those of one annotator if one is named."""
+    name = "*" if annotator is None else f"{_name_in_files(annotator)}.*"
+    return sorted((Path(folder) / FOLDER).glob(f"{name}.jsonl"))
+
+
+def read_records(
+    folder: Path | str, belongs_to: Mapping[str, Any] | None = None, annotator: str | None = None
+) -> Records:
+    """Reads the records of a run. A line that a kill or a full disk tore is left out and told.
 
     Args:
         folder: `annotations/<run>`.
         belongs_to: the identity that every record must share, as `Run.identity("train")`; None: any.
+        annotator: only the records of this annotator; None: of all.
     Raises:
         UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or corpus.
     """
     found: list[tuple[str, int, int, Record]] = []
     torn: list[str] = []
-    for number, path in enumerate(sorted((Path(folder) / FOLDER).glob("*.jsonl"))):
+    for number, path in enumerate(record_files(folder, annotator)):
         time = ""
         for line, record in _read_file(path, torn.append):
             check_identities(f"{path}, line {line}", record.identity, belongs_to or {})

@@ -16,12 +16,12 @@ from ffkv.explorer.pages import LIVE, render, token_of
 from ffkv.explorer.shelf import Held
 from ffkv.files.checksums import Damaged
 from ffkv.files.provenance import Foreign
+from ffkv.files.spreadsheet import safe_text
 from ffkv.results.memory_name import NAME, check_memory, parse_memory_name
 from ffkv.results.search import Found
 
 PER_PAGE = 50
 PER_BLOCK = 10_000  # rows of a JSON or CSV list that are written together
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a text that begins so is a formula in a spreadsheet
 SHOWN = [
     "firing_rate",
     "maximum_coefficient",
@@ -203,9 +203,9 @@ def _csv(found: Found) -> Iterator[str]:
 
 
 def _safe(value: object) -> object:
-    """A text that a spreadsheet takes for a text: behind an apostrophe where it would be a formula."""
+    """A value that a spreadsheet shows as it is."""
     if isinstance(value, str):
-        return f"'{value}" if value.lstrip(" ").startswith(FORMULA) else value
+        return safe_text(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
