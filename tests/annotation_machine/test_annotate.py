@@ -2,10 +2,12 @@
 
 import json
 import math
+import shutil
+from dataclasses import replace
 
 import pytest
 from annotation_machine.conftest import INJECTION
-from annotation_machine.stub import ABOUT_WAR, PRESS, YEAR, completion, good_answer
+from annotation_machine.stub import ABOUT_WAR, PRESS, YEAR, Stub, completion, good_answer
 
 from ffkv.annotation.machine.asking import Asker
 from ffkv.annotation.machine.endpoint import Endpoint
@@ -15,7 +17,7 @@ from ffkv.errors import UserError
 from ffkv.results.run import open
 
 PARAMETERS = {"temperature": 0.0, "max_tokens": 100}
-AMOUNTS = Amounts(shown=10, pairs=8, measured=20, per_question=5, per_set=4)
+AMOUNTS = Amounts(shown=10, pairs=6, measured=12, per_question=9, per_set=5)
 
 
 @pytest.fixture
@@ -32,12 +34,23 @@ def asker(tmp_path):
     return make
 
 
+@pytest.fixture(scope="module")
+def perfect(results, tmp_path_factory):
+    """An annotation by who knows the truth, and the questions."""
+    endpoint = Stub()
+    ledger = Ledger(tmp_path_factory.mktemp("perfect") / "answers.jsonl")
+    asker = Asker(ledger, Endpoint(endpoint.address, None, 20), "stub", PARAMETERS)
+    annotation = annotate(open(results), asker, amounts=AMOUNTS)
+    endpoint.close()
+    return annotation, endpoint.requests, ledger.path
+
+
 def over_all(annotation):
     return annotation.by_layer.query("layer == -1").set_index(["score", "label"])["mean"]
 
 
-def test_who_knows_the_truth_scores_full_marks_and_another_label_scores_chance(run, stub, asker):
-    annotation = annotate(run, asker(stub()), amounts=AMOUNTS)
+def test_who_knows_the_truth_scores_full_marks_and_another_label_scores_chance(perfect):
+    annotation, _, _ = perfect
     labels = annotation.labels.set_index(["layer", "memory"])["label"]
     assert labels.to_dict() == {(0, 0): PRESS, (0, 1): ABOUT_WAR, (1, 1): YEAR}
     means = over_all(annotation)
@@ -51,8 +64,8 @@ def test_who_knows_the_truth_scores_full_marks_and_another_label_scores_chance(r
 
 
 def test_the_last_smaller_question_counts(run, stub, asker):
-    """16 texts by 5: the fourth question holds one text. delphi lost such questions without a word."""
-    annotation = annotate(run, asker(stub()), ["L0.1"], amounts=AMOUNTS)
+    """The last question holds fewer texts. delphi lost such questions without a word."""
+    annotation = annotate(run, asker(stub()), ["L0.1"], amounts=replace(AMOUNTS, per_question=5, baseline=False))
     row = annotation.by_memory.query("score == 'detection'").iloc[0]
     assert row["texts"] % 5 and row["asked"] == math.ceil(row["texts"] / 5) == row["answered"]
 
@@ -80,15 +93,15 @@ def test_the_label_is_made_from_other_texts_than_it_is_scored_on(run, stub, aske
         for body in endpoint.requests
         if '{"texts"' in body["messages"][0]["content"] or '{"label"' in body["messages"][0]["content"]
     ]
-    shown, scored = ({row["text"] for first, data in questions if first == which for row in data["texts"]} for which in (True, False))
+    shown, scored = (
+        {row["text"] for first, data in questions if first == which for row in data["texts"]} for which in (True, False)
+    )
     assert len(shown) == 10 and len(scored) > 10
     assert not shown & scored
 
 
-def test_prefixes_show_nothing_behind_their_end_and_no_coefficient(run, stub, asker):
-    endpoint = stub()
-    annotate(run, asker(endpoint), amounts=AMOUNTS)
-    for body in endpoint.requests:
+def test_prefixes_show_nothing_behind_their_end_and_no_coefficient(perfect):
+    for body in perfect[1]:
         for row in json.loads(body["messages"][1]["content"])["texts"]:
             assert set(row) <= {"number", "text", "activation"}
         if '{"label"' not in body["messages"][0]["content"]:
@@ -104,10 +117,9 @@ def test_silent_prefixes_were_measured(run):
     assert any(each.coefficient > 1 for each in texts.measured)  # of the simulation: any coefficient
 
 
-def test_an_instruction_in_a_text_changes_nothing(run, stub, asker):
-    endpoint = stub()
-    annotation = annotate(run, asker(endpoint), amounts=AMOUNTS)
-    injected = [body for body in endpoint.requests if INJECTION.split("-")[0].strip() in body["messages"][1]["content"]]
+def test_an_instruction_in_a_text_changes_nothing(perfect):
+    annotation, requests, _ = perfect
+    injected = [body for body in requests if INJECTION.split("-")[0].strip() in body["messages"][1]["content"]]
     assert injected
     for body in injected:
         assert INJECTION.strip() not in body["messages"][0]["content"]  # it stands in a JSON string and nowhere else
@@ -128,7 +140,9 @@ def test_who_obeys_the_text_only_answers_wrong(run, stub, asker):
     means = over_all(annotation)
     assert 0 <= means["detection", "own"] < 1
     simulated = annotation.by_memory.query("score == 'simulation'")
-    assert (simulated["refused"] > 0).any() and (simulated["asked"] == simulated["answered"] + simulated["refused"]).all()
+    assert (simulated["refused"] > 0).any() and (
+        simulated["asked"] == simulated["answered"] + simulated["refused"]
+    ).all()
 
 
 def test_a_refused_label_has_no_scores_but_counts(run, stub, asker):
@@ -146,8 +160,9 @@ def test_a_refused_label_has_no_scores_but_counts(run, stub, asker):
     assert len(intruder) == 3  # it needs no label
 
 
-def test_the_same_questions_are_not_asked_again_and_replay_gives_the_same_tables(run, stub, asker):
-    first, endpoint = annotate(run, asker(stub()), amounts=AMOUNTS), stub()
+def test_the_same_questions_are_not_asked_again_and_replay_gives_the_same_tables(run, stub, asker, perfect, tmp_path):
+    (first, _, path), endpoint = perfect, stub()
+    shutil.copy(path, tmp_path / "answers.jsonl")
     second = annotate(run, asker(endpoint), amounts=AMOUNTS)
     third = annotate(run, asker(None), amounts=AMOUNTS)
     assert endpoint.requests == []
@@ -161,11 +176,9 @@ def test_replay_says_what_was_never_asked(run, asker):
         annotate(run, asker(None), amounts=AMOUNTS)
 
 
-def test_several_connections_give_the_same_tables(run, stub, asker, tmp_path):
-    first = annotate(run, asker(stub()), amounts=AMOUNTS)
-    (tmp_path / "answers.jsonl").unlink()
+def test_several_connections_give_the_same_tables(run, stub, asker, perfect):
     second = annotate(run, asker(stub(delay=0.002), connections=8), amounts=AMOUNTS)
-    assert first.by_memory.to_csv() == second.by_memory.to_csv()
+    assert perfect[0].by_memory.to_csv() == second.by_memory.to_csv()
 
 
 def test_an_estimate_asks_nothing_and_bounds_what_is_spent(run, stub, asker):

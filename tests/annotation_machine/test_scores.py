@@ -45,17 +45,32 @@ def test_intruders_by_hand():
 
 def row(layer, memory, label, value, asked=4, refused=0):
     counts = {"asked": asked, "answered": asked - refused, "refused": refused}
-    return {"layer": layer, "memory": memory, "score": "detection", "label": label, "value": value, "chance": 0.5, **counts}
+    return {
+        "layer": layer,
+        "memory": memory,
+        "score": "detection",
+        "label": label,
+        "value": value,
+        "chance": 0.5,
+        **counts,
+    }
 
 
 def test_memories_are_averaged_and_what_was_refused_is_told():
     by_memory = pd.DataFrame(
-        [row(0, 0, "own", 1.0), row(0, 1, "own", 0.5, refused=1), row(1, 0, "own", np.nan, refused=4), row(0, 0, "other", 0.4)]
+        [
+            row(0, 0, "own", 1.0),
+            row(0, 1, "own", 0.5, refused=1),
+            row(1, 0, "own", np.nan, refused=4),
+            row(0, 0, "other", 0.4),
+        ]
     )
     table = summarize(by_memory, seed=0).set_index(["layer", "label"])
     own = table.loc[(-1, "own")]
     assert (own["memories"], own["mean"], own["asked"], own["answered"], own["refused"]) == (2, 0.75, 12, 7, 5)
-    assert own["low"] == 0.5 and own["high"] == 1.0  # two memories: drawn with replacement, one of them twice at the ends
+    assert (
+        own["low"] == 0.5 and own["high"] == 1.0
+    )  # two memories: drawn with replacement, one of them twice at the ends
     assert table.loc[(-1, "own - other"), "mean"] == pytest.approx(0.6, rel=1e-12)
     assert table.loc[(1, "own"), "memories"] == 0 and math.isnan(table.loc[(1, "own"), "mean"])
     assert table.loc[(0, "own"), "chance"] == 0.5

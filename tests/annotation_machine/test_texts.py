@@ -41,7 +41,9 @@ def test_few_examples_are_split_in_halves():
 def test_strong_examples_are_on_both_sides():
     """The split is at random: else the score would be about the weakest examples alone."""
     examples = [example(f"a {n}", n, coefficient=20 - n) for n in range(20)]
-    held = [max(each.coefficient for each in split_examples(examples, 10, np.random.default_rng(s))[1]) for s in range(40)]
+    held = [
+        max(each.coefficient for each in split_examples(examples, 10, np.random.default_rng(s))[1]) for s in range(40)
+    ]
     assert 8 < sum(strongest == 20 for strongest in held) < 32
 
 

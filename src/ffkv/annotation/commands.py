@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ffkv.annotation.machine.commands import machine
 from ffkv.options import FOLDER, READABLE, WRITABLE, output_option, seed_option
 from ffkv.terminal import say
 
@@ -120,3 +121,6 @@ def import_csv(results: Path, file: Path, sheet: str, annotator: str, annotation
     folder = annotations or annotations_folder(results)
     new, done, items = import_person(ffkv.open(results), folder, sheet, annotator, file)
     say(f"{new} items say something new. {done} of the {items} items of {annotator} are done.")
+
+
+annotate.add_command(machine)

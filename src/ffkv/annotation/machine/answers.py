@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 LONGEST_LABEL = 300  # characters
+MOST_PATTERNS = 50  # of one key
 SCALE = 10  # highest integer of a simulated coefficient
 THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
@@ -55,7 +56,10 @@ def read_label(answer: str) -> str:
     Raises:
         Refused: see `read_object`; or the label is empty or too long.
     """
-    (label,) = read_object(answer, "label")
+    return _line(*read_object(answer, "label"))
+
+
+def _line(label: Any) -> str:
     if not isinstance(label, str):
         raise Refused("the label is not a text")
     line = " ".join("".join(one if one.isprintable() else " " for one in label).split())
@@ -96,6 +100,39 @@ def read_marks(answer: str, texts: int) -> list[bool]:
     """
     named = read_numbers(answer, "texts", texts)
     return [place in named for place in range(texts)]
+
+
+def read_patterns(answer: str, texts: int) -> list[tuple[str, str, list[int]]]:
+    """The patterns that an annotator sees in the texts of a key.
+
+    Returns:
+        Label, kind ("shallow" or "semantic") and the places of the texts that have it, from 0 [pattern].
+    Raises:
+        Refused: see `read_object`; or a pattern has another form.
+    """
+    (patterns,) = read_object(answer, "patterns")
+    if not isinstance(patterns, list) or len(patterns) > MOST_PATTERNS:
+        raise Refused(f"not a list of at most {MOST_PATTERNS} patterns")
+    found = []
+    for pattern in patterns:
+        if not isinstance(pattern, dict) or set(pattern) != {"label", "kind", "texts"}:
+            raise Refused("a pattern has not label, kind and texts")
+        if pattern["kind"] not in ("shallow", "semantic"):
+            raise Refused("a kind is neither shallow nor semantic")
+        found.append((_line(pattern["label"]), pattern["kind"], _places(pattern["texts"], texts)))
+    return found
+
+
+def read_related(answer: str) -> str:
+    """Whether two tokens are related: "true", "false" or "unsure".
+
+    Raises:
+        Refused: see `read_object`; or it is another word.
+    """
+    (related,) = read_object(answer, "related")
+    if related not in ("true", "false", "unsure"):
+        raise Refused("related is not true, false or unsure")
+    return related
 
 
 def read_intruder(answer: str, texts: int) -> int:

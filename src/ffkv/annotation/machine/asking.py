@@ -93,6 +93,10 @@ class Asker:
             )
         self._longest_answer = max(limits, default=0)
 
+    def about(self) -> dict[str, Any]:
+        """What the answers depend on: model, parameters, forms."""
+        return {"model": self._model, "parameters": self._parameters, "forms": self._forms}
+
     def request(self, question: Question) -> dict[str, Any]:
         """What is sent for a question."""
         return {"model": self._model, "messages": question.messages, **self._parameters}
@@ -106,7 +110,7 @@ class Asker:
         """What questions would take."""
         kept, about, most = 0, 0, 0
         for question in questions:
-            if self._from_ledger(question) is not None:
+            if self.kept(question) is not None:
                 kept += 1
                 continue
             request = self.request(question)
@@ -116,9 +120,6 @@ class Asker:
 
     def kept(self, question: Question) -> Answered | None:
         """What became of a question, by the kept answers alone; None if they do not say."""
-        return self._from_ledger(question)
-
-    def _from_ledger(self, question: Question) -> Answered | None:
         return self._settle(question, lambda *_: None)
 
     def _settle(self, question: Question, ask: Callable[..., dict[str, Any] | None]) -> Answered | None:
@@ -150,7 +151,7 @@ class Asker:
             UserError: the budget is used up; the endpoint does not answer; or there is no endpoint and an answer is not
                 kept. All answers so far are kept.
         """
-        found = [self._from_ledger(question) for question in questions]
+        found = [self.kept(question) for question in questions]
         missing = [number for number, answered in enumerate(found) if answered is None]
         for _ in range(len(found) - len(missing)):
             done()

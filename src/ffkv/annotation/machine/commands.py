@@ -4,13 +4,18 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ffkv.errors import UserError
 from ffkv.options import FOLDER, WRITABLE, seed_option
 from ffkv.terminal import say
+
+if TYPE_CHECKING:
+    from ffkv.annotation.machine.asking import Asker
+    from ffkv.annotation.machine.step import Amounts
+    from ffkv.results.run import Run
 
 RESERVED = ("model", "messages", "stream", "n")
 
@@ -23,6 +28,12 @@ RESERVED = ("model", "messages", "stream", "n")
     "--key-variable",
     metavar="NAME",
     help="The environment variable that holds the API key.  [default: no key is sent]",
+)
+@click.option(
+    "--sheet",
+    "sheet_names",
+    multiple=True,
+    help="Judge this sheet of `ffkv annotate sheets` as people do, and score nothing. Repeat it for several.",
 )
 @click.option("--memory", "memories", multiple=True, metavar="L3.17", help="A memory. Repeat it for several.")
 @click.option(
@@ -46,14 +57,18 @@ RESERVED = ("model", "messages", "stream", "n")
     show_default=True,
     help="Texts per question. With 1, no text is judged beside others, and it costs more.",
 )
-@click.option("--baseline/--no-baseline", default=True, show_default=True, help="Score the label of another memory, too.")
+@click.option(
+    "--baseline/--no-baseline", default=True, show_default=True, help="Score the label of another memory, too."
+)
 @click.option("--budget", type=click.IntRange(0), help="The most tokens that all kept answers together may take.")
 @click.option("--dry-run", is_flag=True, help="Say what would be asked and how many tokens it takes. Ask nothing.")
 @click.option("--replay", is_flag=True, help="Use kept answers only. Nothing is sent.")
 @click.option(
     "--connections", type=click.IntRange(1, 64), default=1, show_default=True, help="Questions asked at the same time."
 )
-@click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="Sent with each question.")
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="Sent with each question."
+)
 @click.option(
     "--answer-tokens", type=click.IntRange(1), default=1000, show_default=True, help="The parameter max_tokens."
 )
@@ -65,7 +80,9 @@ RESERVED = ("model", "messages", "stream", "n")
     help="Another parameter of the request; null leaves one out, as in --parameter temperature=null. Repeat it for several.",
 )
 @click.option("--timeout", type=click.FloatRange(0.1), default=120.0, show_default=True, help="Seconds for an answer.")
-@click.option("--tries", type=click.IntRange(1), default=6, show_default=True, help="Tries of a request without answer.")
+@click.option(
+    "--tries", type=click.IntRange(1), default=6, show_default=True, help="Tries of a request without answer."
+)
 @click.option(
     "--forms",
     type=click.IntRange(1),
@@ -73,13 +90,16 @@ RESERVED = ("model", "messages", "stream", "n")
     show_default=True,
     help="Answers of another form than asked for, after which a question counts as refused.",
 )
-@click.option("--output", type=WRITABLE, help="Folder of annotations.  [default: annotations/<run>]")
+@click.option(
+    "--output", type=WRITABLE, help="Folder of annotations.  [default: annotations/<run>, beside the folder results]"
+)
 @seed_option
 def machine(
     results: Path,
     endpoint: str | None,
     model: str,
     key_variable: str | None,
+    sheet_names: tuple[str, ...],
     memories: tuple[str, ...],
     per_layer: int,
     pairs: int,
@@ -107,42 +127,72 @@ def machine(
         raise click.UsageError("Name the --endpoint, or ask nothing with --replay or --dry-run.")
     from ffkv.annotation.machine.asking import Asker
     from ffkv.annotation.machine.endpoint import Endpoint, read_key
-    from ffkv.annotation.machine.files import ANSWERS, machine_folder, write_annotation
+    from ffkv.annotation.machine.files import ANSWERS, machine_folder
     from ffkv.annotation.machine.ledger import Ledger
-    from ffkv.annotation.machine.step import Amounts, annotate, estimate
+    from ffkv.annotation.machine.step import Amounts
+    from ffkv.annotation.sheets import annotations_folder
     from ffkv.results.run import open
 
-    run = open(results)
-    folder = machine_folder(output or Path("annotations") / run.name, model)
-    parameters = read_parameters(temperature, answer_tokens, extra)
-    ledger = Ledger(folder / ANSWERS)
+    run, annotations = open(results), output or annotations_folder(results)
+    ledger = Ledger(machine_folder(annotations, model) / ANSWERS)
     if ledger.torn:
         say(f"{ledger.path}: {ledger.torn} lines are not whole, because a process was killed. They are left out.")
+    parameters = read_parameters(temperature, answer_tokens, extra)
     asks = not (replay or dry_run)
     connection = Endpoint(str(endpoint), read_key(key_variable), timeout) if asks else None
     asker = Asker(
         ledger, connection, model, parameters, forms=forms, tries=tries, budget=budget, connections=connections
     )
     amounts = Amounts(pairs=pairs, measured=pairs, per_question=per_question, baseline=baseline)
-    if dry_run:
-        _say_costs(estimate(run, asker, memories, per_layer, amounts, seed), ledger.spent)
-        return
     try:
-        annotation = annotate(run, asker, memories, per_layer, amounts, seed, _bar)
+        if sheet_names:
+            _judge_sheets(run, annotations, sheet_names, asker, f"machine:{model}", dry_run)
+        else:
+            _score_memories(run, asker, memories, per_layer, amounts, seed, dry_run)
     finally:
         if connection:
             connection.close()
-    about = {
-        "run": run.name, **run.identity("train"), "model": model, "parameters": parameters, "forms": forms, "seed": seed,
-        **asdict(amounts), "memories": len(annotation.labels), "tokens": ledger.spent,
-    }  # fmt: skip
-    write_annotation(folder, annotation, about)
+    if not dry_run:
+        say(f"{asker.asked:,} requests were sent now. All kept answers took {ledger.spent:,} tokens: {ledger.path}")
+
+
+def _judge_sheets(
+    run: "Run", annotations: Path, names: tuple[str, ...], asker: "Asker", annotator: str, dry_run: bool
+) -> None:
+    from ffkv.annotation.machine.sheet import judge, questions_of
+    from ffkv.annotation.sheets import read_sheet
+
+    minimum = run.settings.keys.minimum_prefixes
+    for name in names:
+        sheet = read_sheet(annotations, name, run.identity("train"))
+        if dry_run:
+            _say_costs({name: asker.cost(questions_of(sheet, minimum))}, asker.ledger.spent)
+            continue
+        judged = judge(sheet, annotations, asker, annotator, minimum, _bar(name, len(sheet.items)))
+        say(f"{name}: {judged.answered} of {judged.items} items judged, {judged.new} new records.")
+
+
+def _score_memories(
+    run: "Run",
+    asker: "Asker",
+    memories: tuple[str, ...],
+    per_layer: int,
+    amounts: "Amounts",
+    seed: int,
+    dry_run: bool,
+) -> None:
+    from ffkv.annotation.machine.files import write_annotation
+    from ffkv.annotation.machine.step import annotate, estimate
+
+    if dry_run:
+        _say_costs(estimate(run, asker, memories, per_layer, amounts, seed), asker.ledger.spent)
+        return
+    annotation = annotate(run, asker, memories, per_layer, amounts, seed, _bar)
+    about = {"run": run.name, **run.identity("train"), "seed": seed, **asdict(amounts), **asker.about()}
+    write_annotation(asker.ledger.path.parent, annotation, about)
     refused = int((annotation.labels["refusal"] != "").sum())
     say(annotation.by_layer.query("layer == -1").drop(columns="layer").to_string(index=False, float_format="%.2f"))
-    say(
-        f"{folder}: {len(annotation.labels)} memories, {refused} labels refused, {asker.asked:,} requests sent now,"
-        f" {ledger.spent:,} tokens in all kept answers."
-    )
+    say(f"{len(annotation.labels)} memories, {refused} labels refused: {asker.ledger.path.parent}")
 
 
 def read_parameters(temperature: float, answer_tokens: int, extra: tuple[str, ...]) -> dict[str, Any]:
@@ -159,7 +209,9 @@ def read_parameters(temperature: float, answer_tokens: int, extra: tuple[str, ..
         try:
             parameters[name] = json.loads(value)
         except ValueError as error:
-            raise UserError(f"--parameter {name}: the value is not JSON. A text needs quotes: {name}='\"...\"'.") from error
+            raise UserError(
+                f"--parameter {name}: the value is not JSON. A text needs quotes: {name}='\"...\"'."
+            ) from error
     return {name: value for name, value in parameters.items() if value is not None}
 
 

@@ -86,7 +86,13 @@ class Ledger:
         return self._answers.get(key)
 
     def keep(
-        self, key: str, request: Mapping[str, Any], attempt: int, endpoint: str, answer: dict[str, Any] | None, tokens: int
+        self,
+        key: str,
+        request: Mapping[str, Any],
+        attempt: int,
+        endpoint: str,
+        answer: dict[str, Any] | None,
+        tokens: int,
     ) -> None:
         """Appends an answer. When this returns, it is on the disk.
 

@@ -111,9 +111,7 @@ def _sampled(run: Run) -> list[Example]:
         sentence, position = file["sentence"][...], file["position"][...]
     texts, last_tokens = corpus.prefix_texts(sentence, position)
     return [
-        _example(
-            text, corpus.texts[number][len(text) :], len(last), corpus.pretokenized, tokens, float("nan"), number
-        )
+        _example(text, corpus.texts[number][len(text) :], len(last), corpus.pretokenized, tokens, float("nan"), number)
         for text, last, number, tokens in zip(texts, last_tokens, sentence.tolist(), position.tolist(), strict=True)
     ]
 

@@ -10,6 +10,8 @@ from ffkv.annotation.machine.answers import (
     read_intruder,
     read_label,
     read_marks,
+    read_patterns,
+    read_related,
     read_values,
 )
 from ffkv.annotation.machine.texts import Example
@@ -29,7 +31,7 @@ class Question(NamedTuple):
     """One question to the annotator.
 
     Attributes:
-        kind: "label", "detection", "detection of the same word", "fuzzing", "intruder" or "simulation".
+        kind: "label", "patterns", "related", "detection", "detection of the same word", "fuzzing", "intruder" or "simulation".
         messages: what is sent: a system message and a user message.
         read: reads an answer; raises `Refused` if it has another form.
     """
@@ -128,4 +130,35 @@ def ask_simulation(label: str, texts: Sequence[Example]) -> Question:
         '{"values": [<one integer per text, in their order>]}',
         {"label": label, "texts": _numbered([each.text for each in texts])},
         lambda answer: read_values(answer, len(texts)),
+    )
+
+
+def ask_patterns(prefixes: Sequence[str], minimum: int) -> Question:
+    """Asks what people are asked about an item of a sheet: which patterns recur in the prefixes of a key.
+
+    Args:
+        prefixes: texts of the prefixes.
+        minimum: fewest prefixes of a pattern.
+    """
+    return _question(
+        "patterns",
+        f"You see texts on which the unit may be most active. Find every pattern that recurs in at least {minimum} of them and"
+        " that its reader would notice: the same words (shallow), or a topic or a kind of phrase (semantic). There may be"
+        " several patterns, or none.",
+        '{"patterns": [{"label": "<the pattern in a short phrase>", "kind": "shallow" or "semantic",'
+        ' "texts": [<numbers of the texts that have it>]}]}',
+        {"texts": _numbered(prefixes)},
+        lambda answer: read_patterns(answer, len(prefixes)),
+    )
+
+
+def ask_related(text: str, before: str, after: str) -> Question:
+    """Asks what people are asked about a change: whether the token before and the token after it are related."""
+    return _question(
+        "related",
+        "While it read a text, the last layer of the model changed which token it predicts next. Say whether the token before and"
+        " the token after the change are related in meaning or in form.",
+        '{"related": "true", "false" or "unsure"}',
+        {"text": text, "before": before, "after": after},
+        read_related,
     )

@@ -160,9 +160,7 @@ def _texts(run: Run, memories: Sequence[str], per_layer: int, amounts: Amounts, 
     """The texts about the memories that have enough trigger examples."""
     places = choose_memories(run, memories, per_layer, seed)
     texts = dict(read_texts(run, places, amounts.shown, seed))
-    enough = {
-        place: each for place, each in texts.items() if len(each.shown) + len(each.held_out) >= FEWEST_EXAMPLES
-    }
+    enough = {place: each for place, each in texts.items() if len(each.shown) + len(each.held_out) >= FEWEST_EXAMPLES}
     if not enough:
         raise UserError(
             f"None of {len(places)} memories has {FEWEST_EXAMPLES} trigger examples of different sentences and texts. Name"
@@ -194,7 +192,9 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], amounts: Amount
     for place, each in texts.items():
         generator = random_stream(seed, Purpose.MACHINE_TEXTS, *place, 2)
         pairs = pair_by_length(each.held_out, each.silent, generator)
-        sets = intruder_sets(pair_by_length([*each.shown, *each.held_out], each.silent, generator), amounts.per_set, generator)
+        sets = intruder_sets(
+            pair_by_length([*each.shown, *each.held_out], each.silent, generator), amounts.per_set, generator
+        )
         for texts_of_set in sets:
             examples = [example for example, _ in texts_of_set]
             truth = [intrudes for _, intrudes in texts_of_set].index(True)
@@ -212,9 +212,7 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], amounts: Amount
     return asked
 
 
-def _shuffled(
-    pairs: Sequence[tuple[Example, Example]], generator: np.random.Generator
-) -> list[tuple[Example, bool]]:
+def _shuffled(pairs: Sequence[tuple[Example, Example]], generator: np.random.Generator) -> list[tuple[Example, bool]]:
     """The texts of pairs in a random order, each with whether it is a trigger example. So questions differ in how many they hold."""
     items = [item for trigger, silent in pairs for item in ((trigger, True), (silent, False))]
     return [items[number] for number in generator.permutation(len(items)).tolist()]
@@ -249,7 +247,9 @@ def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered], amounts: Amo
     rows = []
     for (place, kind, label), of_group in groups.items():
         known = [(each.truth, answered.value) for each, answered in of_group if answered.value is not None]
-        value, sensitivity, specificity, texts = _score(kind, [truth for truth, _ in known], [said for _, said in known])
+        value, sensitivity, specificity, texts = _score(
+            kind, [truth for truth, _ in known], [said for _, said in known]
+        )
         rows.append(
             {
                 "layer": place[0],

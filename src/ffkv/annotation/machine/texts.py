@@ -87,9 +87,7 @@ def pair_by_length(
     by_length: dict[int, list[Example]] = {}
     for number in generator.permutation(len(silent)).tolist():
         by_length.setdefault(silent[number].tokens, []).append(silent[number])
-    return [
-        (trigger, by_length[trigger.tokens].pop()) for trigger in triggers if by_length.get(trigger.tokens)
-    ]
+    return [(trigger, by_length[trigger.tokens].pop()) for trigger in triggers if by_length.get(trigger.tokens)]
 
 
 def pair_by_word(
