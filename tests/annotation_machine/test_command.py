@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from annotation_machine.stub import completion
+from annotation_machine.stub import completion, good_answer
 from click.testing import CliRunner
 
 from ffkv.annotation.commands import annotate
@@ -84,11 +84,11 @@ def test_parameters_are_sent_and_null_leaves_one_out(command, stub):
 
 
 def test_a_budget_stops_and_a_larger_one_goes_on(command, stub, tmp_path):
-    endpoint = stub(delay=0)
-    stopped = command("--endpoint", endpoint.address, "--budget", "3000", "--answer-tokens", "100", *FEW)
+    endpoint = stub(lambda number, body: (200, {}, completion(good_answer(body), (300, 50))))
+    stopped = command("--endpoint", endpoint.address, "--budget", "4000", "--answer-tokens", "100", *FEW)
     assert isinstance(stopped.exception, UserError) and "larger --budget" in str(stopped.exception)
     asked = len(endpoint.requests)
-    assert 0 < asked and sum(entry["tokens"] for entry in kept(tmp_path)) <= 3000
+    assert asked > 0 and sum(entry["tokens"] for entry in kept(tmp_path)) <= 4000
     assert command("--endpoint", endpoint.address, "--budget", "1000000", "--answer-tokens", "100", *FEW).exit_code == 0
     requests = [json.dumps(body) for body in endpoint.requests]
     assert len(requests) > asked and len(set(requests)) == len(requests)  # nothing was asked twice

@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from email.utils import formatdate
+from itertools import pairwise
 
 import pytest
 from annotation_machine.stub import completion
@@ -65,13 +66,13 @@ def test_failures_of_the_server_are_tried_again_with_growing_waits(stub, ask, st
         return (status, {}, b"<html>failure</html>") if number < 3 else (200, {}, LABEL)
 
     ((answered,), _) = ask(stub(failing).address, first_wait=0.05)
-    waits = [later - earlier for earlier, later in zip(times, times[1:])]
+    waits = [later - earlier for earlier, later in pairwise(times)]
     assert answered.value == "x" and waits[0] >= 0.05 and waits[1] >= 0.1 and waits[2] >= 0.2
 
 
 def test_who_never_answers_is_given_up_and_said(stub, ask):
     endpoint = stub(lambda number, body: (503, {}, b"overloaded"))
-    with pytest.raises(UserError, match="gave no answer in 3 tries. The last: HTTP 503: overloaded"):
+    with pytest.raises(UserError, match=r"gave no answer in 3 tries\. The last: HTTP 503: overloaded"):
         ask(endpoint.address, tries=3)
     assert len(endpoint.requests) == 3
 
@@ -152,11 +153,11 @@ def test_a_form_that_comes_right_later_counts(stub, ask):
 
 
 def test_the_budget_holds(stub, ask):
+    endpoint = stub(lambda number, body: (200, {}, LABEL))
     with pytest.raises(UserError, match=r"budget of 1,000 tokens.*All answers are kept"):
-        ask(endpoint := stub(lambda number, body: (200, {}, LABEL)).address, questions=100, budget=1000)
-    # A question takes 55 tokens, and 10 + 100 + 50 may be needed: 16 questions leave less than that.
-    with pytest.raises(UserError):
-        _, asker = ask(endpoint, questions=100, budget=1000)
+        ask(endpoint.address, questions=100, budget=1000)
+    # A question takes 55 tokens, and 160 or 161 may be needed.
+    assert 16 * 55 >= 55 * len(endpoint.requests) > 1000 - 161 - 55
 
 
 def test_the_budget_counts_what_the_endpoint_reports_over_all_starts(stub, ask):

@@ -58,7 +58,9 @@ def order_of(sheet: Sheet, annotator: str) -> tuple[str, ...]:
         UserError: the sheet is not for this person.
     """
     if annotator not in sheet.orders:
-        raise UserError(f"The sheet {sheet.name} has no annotator {annotator!r}. It is for: {', '.join(sheet.orders)}.")
+        raise UserError(
+            f"The sheet {sheet.name} has no annotator {annotator!r}. It is for: {', '.join(sheet.orders)}."
+        )
     return sheet.orders[annotator]
 
 
@@ -136,17 +138,12 @@ def _rows(path: Path, columns: Iterable[str]) -> list[tuple[int, dict[str, str]]
     header = text.partition("\n")[0]
     separator = max(",;\t", key=header.count)
     try:
-        table = [
-            [read_safe_text(cell) for cell in row]
-            for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-        ]
+        table = [[read_safe_text(cell) for cell in row] for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)]
     except csv.Error as error:
         raise UserError(f"{path} is no CSV file: {error}. Save it again from the spreadsheet.") from error
     names = [name.strip() for name in table[0]] if table else []
     if missing := [name for name in columns if name not in names]:
-        raise UserError(
-            f"{path} lacks the column {missing[0]!r} in its first row. Keep the columns as they were written."
-        )
+        raise UserError(f"{path} lacks the column {missing[0]!r} in its first row. Keep the columns as they were written.")
     return [
         (line, {**dict.fromkeys(names, ""), **dict(zip(names, row))})
         for line, row in enumerate(table[1:], 2)
@@ -166,17 +163,13 @@ def _read_key(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) ->
         by_row[name] = line, row
     patterns = []
     for name in names:
-        marks = [
-            int(row) for row, (line, cells) in by_row.items() if row not in ROWS and _is_marked(path, line, cells[name])
-        ]
+        marks = [int(row) for row, (line, cells) in by_row.items() if row not in ROWS and _is_marked(path, line, cells[name])]
         label, kind = (by_row.get(row, (0, {}))[1].get(name, "").strip() for row in ("label", "kind"))
         if kind.lower() not in ("", "shallow", "semantic"):
             raise UserError(f"{path}, row {by_row['kind'][0]}: the kind is {kind!r}. Write shallow or semantic.")
         if marks or label:
             if not kind:
-                raise UserError(
-                    f"{path}, row {rows[0][0]}: {name} has no kind. Write shallow or semantic in the row `kind`."
-                )
+                raise UserError(f"{path}, row {rows[0][0]}: {name} has no kind. Write shallow or semantic in the row `kind`.")
             patterns.append(MarkedPattern(label=label, kind=kind.lower(), prefixes=marks))
     line, cells = by_row.get("done", (0, {}))
     done = any(_is_marked(path, line, cells[name]) for name in names) if cells else False

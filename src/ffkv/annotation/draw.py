@@ -193,9 +193,7 @@ def _make(
     origins: dict[str, Origin] = {}
     ids = [_add(origins, origin, generator) for sample in samples for origin in sample]
     orders = {}
-    for annotator, hand in deal(
-        [len(sample) for sample in samples], design.annotators, design.shared, generator
-    ).items():
+    for annotator, hand in deal([len(sample) for sample in samples], design.annotators, design.shared, generator).items():
         own = [ids[number] for number in hand]
         twice = generator.permutation(len(own))[: _at_least(design.repeated, len(own))].tolist()
         again = [origins[own[number]].model_copy(update={"repeats": own[number]}) for number in twice]
@@ -204,9 +202,7 @@ def _make(
     identity = identity_of(run.identity("train"))
     items = {number: item(origins[number]) for number in sorted(origins)}
     sheet = Sheet(name=name, kind=kind, identity=identity, items=items, orders=orders)
-    return sheet, SecretKey(
-        name=name, identity=identity, origins={number: origins[number] for number in sorted(origins)}
-    )
+    return sheet, SecretKey(name=name, identity=identity, origins={number: origins[number] for number in sorted(origins)})
 
 
 def _add(origins: dict[str, Origin], origin: Origin, generator: np.random.Generator) -> str:

@@ -158,9 +158,7 @@ def _read(path: Path, form: type[Stored], belongs_to: Mapping[str, str] | None) 
     try:
         found = form.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise UserError(
-            f"{path} does not exist. Without it nobody can tell what the items of the sheet are."
-        ) from error
+        raise UserError(f"{path} does not exist. Without it nobody can tell what the items of the sheet are.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights.") from error
     except ValidationError as error:

@@ -27,7 +27,9 @@ def make_sheets(run: Run, folder: Path, design: Design, name: str = "") -> list[
     """
     check_design(design)
     wanted = {"keys": design.per_layer, "changes": design.changes}
-    drawn = [draw(run, f"{name}-{kind}" if name else kind, design) for kind, draw in DRAWN.items() if wanted[kind] > 0]
+    drawn = [
+        draw(run, f"{name}-{kind}" if name else kind, design) for kind, draw in DRAWN.items() if wanted[kind] > 0
+    ]
     for sheet, _ in drawn:
         if sheet.name in sheet_names(folder):
             raise UserError(
@@ -50,9 +52,7 @@ def check_design(design: Design) -> None:
         if not annotator.replace("-", "").replace("_", "").isalnum() or len(annotator) > 40:
             raise UserError(f"The name {annotator!r} has other characters than letters, digits, - and _. Shorten it.")
     if len({annotator.casefold() for annotator in design.annotators}) < len(design.annotators):
-        raise UserError(
-            "Two people have the same name, so nobody could tell apart what they say. Name them differently."
-        )
+        raise UserError("Two people have the same name, so nobody could tell apart what they say. Name them differently.")
     if design.per_layer <= 0 and design.changes <= 0:
         raise UserError("There is nothing to judge: give --per-layer, --changes, or both.")
 

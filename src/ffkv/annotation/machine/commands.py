@@ -1,7 +1,8 @@
 """`ffkv annotate machine`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,7 +169,8 @@ def _judge_sheets(
         if dry_run:
             _say_costs({name: asker.cost(questions_of(sheet, minimum))}, asker.ledger.spent)
             continue
-        judged = judge(sheet, annotations, asker, annotator, minimum, _bar(name, len(sheet.items)))
+        with _bars() as bar:
+            judged = judge(sheet, annotations, asker, annotator, minimum, bar(name, len(sheet.items)))
         say(f"{name}: {judged.answered} of {judged.items} items judged, {judged.new} new records.")
 
 
@@ -187,7 +189,8 @@ def _score_memories(
     if dry_run:
         _say_costs(estimate(run, asker, memories, per_layer, amounts, seed), asker.ledger.spent)
         return
-    annotation = annotate(run, asker, memories, per_layer, amounts, seed, _bar)
+    with _bars() as bar:
+        annotation = annotate(run, asker, memories, per_layer, amounts, seed, bar)
     about = {"run": run.name, **run.identity("train"), "seed": seed, **asdict(amounts), **asker.about()}
     write_annotation(asker.ledger.path.parent, annotation, about)
     refused = int((annotation.labels["refusal"] != "").sum())
@@ -215,17 +218,18 @@ def read_parameters(temperature: float, answer_tokens: int, extra: tuple[str, ..
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _bar(name: str, questions: int) -> Callable[[], object]:
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int], Callable[[], object]]]:
+    """Makes progress bars, which end with the `with` statement."""
     from ffkv.process.progress import progress
 
-    bar = progress(questions, "questions", name)
+    with ExitStack() as stack:
 
-    def done() -> None:
-        bar.update()
-        if bar.n >= questions:
-            bar.close()
+        def bar(name: str, questions: int) -> Callable[[], object]:
+            stack.close()  # one at a time
+            return stack.enter_context(progress(questions, "questions", name)).update
 
-    return done
+        yield bar
 
 
 def _say_costs(costs: dict[str, Any], spent: int) -> None:

@@ -72,7 +72,7 @@ class Ledger:
         if not isinstance(key, str) or type(tokens) is not int or tokens < 0:
             raise TypeError
         if answer is not None:
-            answer["content"], answer["problem"]  # noqa: B018 - both must be there
+            answer["content"], answer["problem"]
             self._answers[key] = answer
         self.spent += tokens
 

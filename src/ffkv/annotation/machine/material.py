@@ -7,10 +7,10 @@ from itertools import groupby
 import numpy as np
 
 from ffkv.annotation.machine.texts import SHOWN_CHARACTERS, Example, Texts, distinct, split_examples
+from ffkv.corpus.words import words
 from ffkv.errors import UserError
 from ffkv.results.memory_name import check_memory, parse_memory_name
 from ffkv.results.run import Run
-from ffkv.corpus.words import words
 from ffkv.streams import Purpose, random_stream
 
 FOLLOWING_CHARACTERS = 200  # of a sentence behind its prefix

@@ -96,7 +96,7 @@ def annotate(
     asker: Asker,
     memories: Sequence[str] = (),
     per_layer: int = 10,
-    amounts: Amounts = Amounts(),  # noqa: B008 - frozen
+    amounts: Amounts = Amounts(),
     seed: int = 0,
     progress: Callable[[str, int], Callable[[], object]] = lambda name, questions: lambda: None,
 ) -> Annotation:
@@ -129,7 +129,7 @@ def estimate(
     asker: Asker,
     memories: Sequence[str] = (),
     per_layer: int = 10,
-    amounts: Amounts = Amounts(),  # noqa: B008 - frozen
+    amounts: Amounts = Amounts(),
     seed: int = 0,
 ) -> dict[str, Cost]:
     """What `annotate` would ask, per kind of question. Nothing is asked.

@@ -39,7 +39,7 @@ def summarize(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:
                 difference = values["own"] - values["other"]
                 rows.append({**_row(layer, score, "own - other", difference, generator), "chance": 0.0})
     table = pd.DataFrame(rows, columns=[*COLUMNS])
-    return table.astype({name: "Int64" for name in ("asked", "answered", "refused")})
+    return table.astype(dict.fromkeys(("asked", "answered", "refused"), "Int64"))
 
 
 def _row(layer: int, score: str, label: str, values: pd.Series, generator: np.random.Generator) -> dict[str, Any]:
