@@ -21,7 +21,7 @@ from ffkv.corpus.python_docs import documents as python_documents
 from ffkv.corpus.words import words
 from ffkv.embedded.tokenizer import BOS_ID, train_tokenizer
 from ffkv.keys.key_sample import random_examples
-from ffkv.keys.patterns import Detector, detect_patterns, prepare_detector
+from ffkv.keys.patterns import Detector, detect_topics, prepare_detector
 from ffkv.settings import Corpus as CorpusSettings
 from ffkv.settings import Keys
 
@@ -176,13 +176,10 @@ def study(
                 keys += [planter.control(same_word, generator) for _ in range(per_layer - planted)]
                 controls = random_examples(competing, per_layer, PREFIXES, seed + 1000 * count, layer)
                 keys += [example.prefixes for example in controls]
-                topics = [
-                    [pattern for pattern in patterns if pattern.family == "semantic"]
-                    for patterns in detect_patterns(keys, detector)
-                ]
+                topics = detect_topics(keys, detector)
                 found += sum(map(bool, topics[:planted]))
-                false += sum(map(bool, topics[planted:]))
-                random += len(keys) - planted
+                false += sum(map(bool, topics[per_layer:]))
+                random += len(controls)
                 members += [len({*pattern.members}) for each in topics[:planted] for pattern in each]
             total = layers * planted
             yield {
@@ -193,7 +190,11 @@ def study(
 
 
 @click.command()
-@click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A text file such as WikiText.  [default: the embedded corpus]")
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A text file such as WikiText.  [default: the embedded corpus]",
+)
 @click.option("--layers", type=click.IntRange(1), default=5, show_default=True, help="Layers per line of the table.")
 @click.option("--planted", type=click.IntRange(1), default=20, show_default=True, help="Planted keys per layer.")
 @click.option("--per-layer", type=click.IntRange(1), default=100, show_default=True, help="Keys per layer.")
@@ -208,7 +209,12 @@ def main(text: Path | None, layers: int, planted: int, per_layer: int, seed: int
         rows = []
         for row in study(text.name if text else "embedded", competing, detector, layers, planted, per_layer, seed):
             rows.append(row)
-            click.echo(" ".join(f"{key}: {value:.3g}" if isinstance(value, float) else f"{key}: {value}" for key, value in row.items()))
+            click.echo(
+                " ".join(
+                    f"{key}: {value:.3g}" if isinstance(value, float) else f"{key}: {value}"
+                    for key, value in row.items()
+                )
+            )
     if output:
         pd.DataFrame(rows).to_csv(output, index=False)
 
