@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 Z_95 = 1.959963984540054  # the standard normal's 97.5 % point
+AT_A_TIME = 2**18  # numbers that a bootstrap draws at once
 
 
 def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
@@ -38,8 +39,10 @@ def bootstrap_mean(sample: np.ndarray, generator: np.random.Generator, resamples
     sample = np.asarray(sample, float)
     if not len(sample):
         return float("nan"), float("nan")
-    means = [sample[generator.integers(0, len(sample), len(sample))].mean() for _ in range(resamples)]
-    low, high = np.quantile(means, [0.025, 0.975])
+    block = max(1, AT_A_TIME // len(sample))  # any size gives the same numbers
+    counts = [min(block, resamples - start) for start in range(0, resamples, block)]
+    means = [sample[generator.integers(0, len(sample), (count, len(sample)))].mean(axis=1) for count in counts]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -37,6 +37,9 @@ class Purpose(IntEnum):
     COMPARISON_ROTATION = 26
     EXPORTED_SENTENCES = 27
     EXPORTED_SAMPLE = 28
+    MACHINE_TEXTS = 29
+    MACHINE_BOOTSTRAP = 30
+    MACHINE_MEMORIES = 31
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

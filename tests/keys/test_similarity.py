@@ -1,17 +1,14 @@
-from itertools import combinations
-
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
 
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.keys import draws, similarity
 from ffkv.keys.chance import LENGTH_CLASSES
-from ffkv.keys.draws import Pool, _draw_prefixes, draw_blocks, mean_cosine
+from ffkv.keys.draws import Pool, _draw_prefixes, draw_blocks, strongest
 from ffkv.keys.key_sample import random_examples
 from ffkv.keys.patterns import prepare_detector
-from ffkv.keys.similarity import PlacedKey, find_members, place_prefixes, similarity_p_values, unshared_words
-from ffkv.keys.topics import Space
+from ffkv.keys.similarity import PlacedKey, find_members, place_prefixes, topic_p_values, unshared_words
+from ffkv.keys.topics import Topics
 from ffkv.settings import Keys
 
 from .conftest import TOPICS, topic_word
@@ -26,13 +23,11 @@ def detector(corpus):
 
 @pytest.fixture(scope="module")
 def small():
-    """A pool of 30 prefixes of 3 classes, of 1 to 3 of 12 words and more."""
-    generator = np.random.default_rng(0)
-    words = generator.random((30, 12)) < 0.1
-    words[np.arange(30), generator.integers(0, 12, 30)] = True
-    space = Space(None, generator.normal(size=(4, 12)), np.full(4, 0.1))
-    weights = csr_matrix(words * generator.random((30, 12)))
-    return Pool(space, space.vectors(weights), weights, np.array([0, 10, 18, 30, 30, 30, 30, 30]))
+    """A pool of 30 prefixes of 3 classes, with scores for 4 topics."""
+    scores = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    return Pool(
+        Topics({}, np.zeros((0, 4)), np.full(4, 0.25), list("abcd")), scores, np.array([0, 10, 18, 30, 30, 30, 30, 30])
+    )
 
 
 @pytest.fixture
@@ -42,58 +37,58 @@ def few_draws(monkeypatch):
     monkeypatch.setattr(similarity, "NULL_DRAWS", FEW)
 
 
-def by_hand(pool, prefixes):
-    """Mean cosine of the pairs, each without the words that both have."""
-    weights = pool.words.toarray()[prefixes]
-    cosines = []
-    for one, other in combinations(weights, 2):
-        parts = np.stack([one * (other == 0), other * (one == 0)])
-        if parts.any(axis=1).all():
-            first, second = pool.space.vectors(csr_matrix(parts))
-            cosines.append(first @ second)
-    return np.mean(cosines) if cosines else 0
-
-
 def draws_by_hand(pool, *counts):
+    """The highest sum of scores over the topics, of each draw."""
     drawn = [_draw_prefixes(pool, number, count, 3) for number, count in enumerate(counts)]
-    return np.array(
-        [by_hand(pool, np.concatenate([part[:, draw] for part in drawn])) for draw in range(draws.NULL_DRAWS)]
-    )
+    prefixes = [np.concatenate([part[:, draw] for part in drawn]) for draw in range(draws.NULL_DRAWS)]
+    return np.array([max(sum(pool.scores[n, topic] for n in each) for topic in range(4)) for each in prefixes])
 
 
-@pytest.mark.parametrize("counts", [[2, 0, 0], [1, 1, 1], [3, 0, 4]])
-def test_draws_are_as_similar_as_their_pairs_without_their_shared_words(small, few_draws, counts):
+@pytest.mark.parametrize("counts", [[1, 0, 0], [2, 0, 0], [1, 1, 1], [3, 0, 4]])
+def test_draws_speak_for_the_topic_that_their_prefixes_together_speak_most_for(small, few_draws, counts):
     counts = np.array(counts + [0] * (LENGTH_CLASSES - 3))
     most = np.array([5, 2, 4] + [0] * (LENGTH_CLASSES - 3))
-    found = np.concatenate([block.similarity(counts) for block in draw_blocks(small, most, seed=3)])
+    found = np.concatenate([strongest(block, counts) for block in draw_blocks(small, most, seed=3)])
     assert found == pytest.approx(draws_by_hand(small, *counts.tolist()), abs=1e-5)
     assert len(found) == FEW
 
 
-def test_p_values_count_the_draws_that_are_as_similar(small, few_draws):
-    generator = np.random.default_rng(1)
-    vectors = generator.normal(size=(5, 4)) + 0.5
-    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    key = PlacedKey(np.arange(5), vectors, np.array([0, 2, 2, 1, 0]))
-    few = PlacedKey(np.arange(2), vectors[:2], np.array([0, 2]))
-    reached = (draws_by_hand(small, 2, 1, 2) >= mean_cosine(vectors)).sum()
+def test_p_values_count_the_draws_that_speak_as_much(small, few_draws):
+    scores = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32) + 0.3
+    key = PlacedKey(np.arange(5), scores, np.array([0, 2, 2, 1, 0]))
+    few = PlacedKey(np.arange(2), scores[:2], np.array([0, 2]))
+    reached = (draws_by_hand(small, 2, 1, 2) >= scores.sum(axis=0).max()).sum()
     assert 0 < reached < FEW
-    assert similarity_p_values([few, key], small, 3, seed=3).tolist() == [1, (1 + reached) / (1 + FEW)]
-    assert similarity_p_values([], small, 3, seed=3).tolist() == []
+    assert topic_p_values([few, key], small, 3, seed=3).tolist() == [1, (1 + reached) / (1 + FEW)]
+    assert topic_p_values([], small, 3, seed=3).tolist() == []
 
 
-def test_the_similarity_of_a_key_is_the_mean_cosine_of_its_pairs():
-    vectors = np.array([[1, 0], [0, 1], [1, 0]])
-    assert mean_cosine(vectors) == pytest.approx(1 / 3)
-
-
-def test_members_are_nearer_to_the_others_than_random_prefixes_of_their_length(small):
-    alike = np.tile(np.array([[1, 0, 0, 0]], np.float32), (4, 1))
-    key = PlacedKey(
-        np.arange(6), np.concatenate([alike, -alike[:1], np.eye(4, dtype=np.float32)[1:2]]), np.zeros(6, int)
-    )
-    assert (small.of_class(0)[:, 0] < 0.99).all()
+def test_members_speak_more_for_the_topic_than_random_prefixes_of_their_length(small):
+    scores = np.zeros((6, 4), np.float32)
+    scores[:4, 2] = small.of_class(0)[:, 2].max() + 1
+    scores[4:, 2] = np.quantile(small.of_class(0)[:, 2], 0.9)
+    key = PlacedKey(np.arange(6), scores, np.zeros(6, int))
+    assert key.topic == 2
     assert find_members(key, small).tolist() == [0, 1, 2, 3]
+
+
+def test_keys_of_which_some_prefixes_are_about_one_subject_are_found(many_subjects):
+    """10 of 25 prefixes, without words that they share. The mean similarity of all pairs found few of these."""
+    competing = CompetingPrefixes(many_subjects, True)
+    pool = prepare_detector(competing, Keys(background_prefixes=5000), seed=0).pool
+    random = [key.prefixes for key in random_examples(competing, 40, 25, 9, 0)]
+    planted = []
+    for number, prefixes in enumerate(random):
+        own = [
+            [
+                f"x{'abcdefghij'[number // 10]}{'abcdefghij'[number % 10]}{'abcd'[n // 10]}{'abcdefghij'[n % 10]}"
+                for n in (3 * k, 3 * k + 1, 3 * k + 2)
+            ]
+            for k in range(10)
+        ]
+        planted.append(own + prefixes[10:])
+    p = topic_p_values(place_prefixes(planted, pool), pool, 3, 0)
+    assert np.mean(p <= 0.01) > 0.9
 
 
 def test_words_that_two_prefixes_share_are_left_out():
@@ -116,7 +111,7 @@ def test_small_p_values_of_random_keys_are_no_more_frequent_than_they_say(many_s
         for layer in range(5)
         for key in random_examples(CompetingPrefixes(many_subjects, True), 100, 25, 4, layer)
     ]
-    p = similarity_p_values(place_prefixes(keys, pool), pool, 3, 0)
+    p = topic_p_values(place_prefixes(keys, pool), pool, 3, 0)
     for level in (0.01, 0.05, 0.1, 0.5):
         assert np.mean(p <= level) <= level + 3 * np.sqrt(level * (1 - level) / len(p))
 
@@ -125,12 +120,11 @@ def test_a_key_is_compared_with_the_same_draws_whatever_keys_stand_beside_it(cor
     keys = place_prefixes(
         [key.prefixes for key in random_examples(CompetingPrefixes(corpus, True), 9, 25, 4, 0)], detector.pool
     )
-    together = similarity_p_values(keys, detector.pool, 3, 0).tolist()
-    assert together == [similarity_p_values([key], detector.pool, 3, 0)[0] for key in keys]
+    together = topic_p_values(keys, detector.pool, 3, 0).tolist()
+    assert together == [topic_p_values([key], detector.pool, 3, 0)[0] for key in keys]
 
 
 def test_the_pool_has_every_class_in_a_range_of_its_own(detector):
-    pool, known = detector.pool, np.diff(detector.pool.words.indptr)
-    assert pool.starts[-1] == len(pool.vectors) == len(known)
-    assert [set(known[pool.starts[n] : pool.starts[n + 1]]) for n in range(3)] == [{1}, {2}, {3, 4}]
-    assert len(pool.vectors) > 1000 * TOPICS / 5
+    pool = detector.pool
+    assert pool.starts[0] == 0 and pool.starts[-1] == len(pool.scores) > 1000 * TOPICS / 5
+    assert (np.diff(pool.starts)[:3] > 0).all()

@@ -1,68 +1,97 @@
 import numpy as np
 import pytest
 
-from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.keys import topics as module
-from ffkv.keys.key_sample import background_prefixes
-from ffkv.keys.topics import content_words, fit_space, passages
+from ffkv.keys.topics import SHARE, WEIGHT, Topics, add_neighbours, content_words, fit_topics, passages
 
 from .conftest import FUNCTION_WORDS, TOPICS, topic_word
 
 
 @pytest.fixture(scope="module")
-def space(corpus):
-    return fit_space(corpus, background_prefixes(CompetingPrefixes(corpus, True), 5000, 0), seed=0)
+def topics(corpus):
+    return fit_topics(corpus, seed=0)
 
 
-def test_words_of_a_topic_are_nearer_to_each_other_than_to_others(space):
+def test_words_of_one_topic_speak_for_the_same_topics(topics):
     numbers = range(50)
-    vectors, _ = space.locate(
+    scores, known = topics.score(
         [[topic_word(topic, n), topic_word(topic, n + 1)] for topic in range(TOPICS) for n in numbers]
     )
-    centres = vectors.reshape(TOPICS, len(numbers), -1).mean(axis=1)
-    assert (vectors @ centres.T).argmax(axis=1).tolist() == np.repeat(np.arange(TOPICS), len(numbers)).tolist()
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-6)
+    assert (known == 2).all()
+    best = [set(part.argmax(axis=1).tolist()) for part in scores.reshape(TOPICS, len(numbers), -1)]
+    assert all(not one & other for n, one in enumerate(best) for other in best[:n])
 
 
-def test_a_direction_is_called_by_its_words(space):
-    vectors, _ = space.locate([[topic_word(2, number) for number in range(9)]])
-    names = space.name(vectors[0]).split(", ")
+def test_a_topic_is_called_by_its_words(topics):
+    scores, _ = topics.score([[topic_word(2, number) for number in range(9)]])
+    names = topics.names[scores[0].argmax()].split(", ")
     assert len(set(names)) == 5
     assert all(word.startswith("c") for word in names)
 
 
-def test_random_prefixes_are_around_the_origin(corpus, space):
-    vectors, _ = space.locate(
-        [content_words(prefix) for prefix in background_prefixes(CompetingPrefixes(corpus, True), 2000, 1)]
-    )
-    assert np.linalg.norm(vectors.mean(axis=0)) < 0.05
+def test_scores_by_hand():
+    """Words "a" and "b" are e times and 1/e times as frequent in topic 0, which is half of the passages."""
+    topics = Topics({"a": 0, "b": 1}, np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([0.5, 0.5]), ["", ""])
+    scores, known = topics.score([["a"], ["a", "b"], ["c", "a", "a"], ["c"], []])
+    speaks = np.exp(WEIGHT)
+    ratio = np.array([speaks, 1]) / (0.5 * speaks + 0.5)
+    alone = np.log(1 - SHARE + SHARE * ratio)
+    assert scores == pytest.approx(np.array([alone, [0, 0], alone, [0, 0], [0, 0]]), abs=1e-6)  # of float32
+    assert known.tolist() == [1, 2, 1, 0, 0]
 
 
-def test_prefixes_without_known_words_are_nowhere(space):
-    vectors, words = space.locate([[], ["unheard"]])
-    assert not vectors.any()
-    assert np.diff(words.indptr).tolist() == [0, 0]
+def test_a_prefix_of_another_topic_counts_little_against_one(topics):
+    scores, _ = topics.score([[topic_word(1, number) for number in range(30)]])
+    assert scores.min() >= np.log(1 - SHARE) - 1e-6
+    assert scores.max() > 3 * -np.log(1 - SHARE)
 
 
-def test_words_are_counted_once_each(space):
-    word = topic_word(1, 3)
-    assert np.diff(space.locate([[word, word, topic_word(1, 4), "unheard"]])[1].indptr).tolist() == [2]
+def test_random_prefixes_are_as_likely_as_topics_say():
+    """The mean likelihood ratio of a random prefix is 1, so that its score is negative in the mean."""
+    generator = np.random.default_rng(0)
+    frequency = np.array([0.4, 0.3, 0.2, 0.1])
+    evidence = np.log(np.array([[0.7, 0.1], [0.1, 0.5], [0.1, 0.3], [0.1, 0.1]]) / frequency[:, None])
+    topics = Topics({word: n for n, word in enumerate("abcd")}, evidence, np.array([0.5, 0.5]), ["", ""])
+    scores, _ = topics.score([[word] for word in generator.choice(list("abcd"), 5000, p=frequency)])
+    assert (scores.mean(axis=0) < 0).all()
 
 
-def test_a_corpus_without_content_words_has_no_space(write_corpus):
+def test_neighbours_count_as_far_as_they_are_alike():
+    alike = np.repeat(np.eye(4), 25, axis=0)
+    noise = np.random.default_rng(0).normal(size=alike.shape)
+    noisy = alike + noise
+    noisy /= np.linalg.norm(noisy, axis=1, keepdims=True)
+    smooth = add_neighbours(noisy)
+    assert (smooth * alike).sum(axis=1).mean() > (noisy * alike).sum(axis=1).mean() + 0.2
+    shuffled = np.random.default_rng(1).permutation(100)
+    unchanged = add_neighbours(noisy[shuffled])
+    assert np.einsum("pd,pd->p", unchanged, noisy[shuffled]).mean() > 0.9
+    assert np.linalg.norm(smooth, axis=1) == pytest.approx(1)
+
+
+def test_few_passages_have_few_neighbours():
+    assert add_neighbours(np.eye(2)).tolist() == np.eye(2).tolist()
+    assert add_neighbours(np.eye(1)).tolist() == [[1]]
+
+
+def test_a_corpus_without_content_words_has_one_topic_of_everything(write_corpus):
     corpus, _ = write_corpus([[" ".join(FUNCTION_WORDS.split()[n:]) for n in range(10)]])
-    space = fit_space(corpus, [["the"]], seed=0)
-    vectors, words = space.locate([["word"], []])
-    assert vectors.shape == (2, 0)
-    assert words.nnz == 0
+    scores, known = fit_topics(corpus, seed=0).score([["word"], []])
+    assert scores.tolist() == [[0], [0]] and known.tolist() == [0, 0]
 
 
-def test_a_corpus_with_one_content_word_in_two_passages_has_no_space(write_corpus):
+def test_a_corpus_with_one_content_word_in_two_passages_has_one_topic_of_everything(write_corpus):
     """Failure 8: the decomposition needs two columns."""
     corpus, _ = write_corpus([[f"aa bb xylophone {word}"] for word in ("cc", "dd")] + [["ee ff"], ["gg hh"], ["ii jj"]])
-    vectors, words = fit_space(corpus, [["the"]], seed=0).locate([["xylophone"], []])
-    assert vectors.shape == (2, 0)
-    assert words.nnz == 0
+    scores, known = fit_topics(corpus, seed=0).score([["xylophone"], []])
+    assert scores.tolist() == [[0], [0]] and known.tolist() == [0, 0]
+
+
+def test_topics_are_the_same_again(corpus, topics):
+    again = fit_topics(corpus, seed=0)
+    assert again.names == topics.names
+    assert np.array_equal(again.evidence, topics.evidence)
+    assert topics.shares.sum() == pytest.approx(1)
 
 
 def test_content_words_are_long_and_no_stop_words():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ffkv.annotation.machine.commands import machine
 from ffkv.options import FOLDER, READABLE, WRITABLE, output_option, seed_option
 from ffkv.terminal import say
 
@@ -137,3 +138,6 @@ def agreement(results: Path, annotations: Path, output: Path) -> None:
 
     for name, table in compare_annotators(ffkv.open(results), annotations).items():
         tables.write(table, output / f"{name}.{'parquet' if name in ('patterns', 'by_prefix') else 'csv'}")
+
+
+annotate.add_command(machine)

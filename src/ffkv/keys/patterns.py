@@ -15,8 +15,8 @@ from ffkv.keys.chance import Background, count_background, p_value
 from ffkv.keys.draws import Pool
 from ffkv.keys.features import KINDS, Evidence, Feature, shallow_evidence
 from ffkv.keys.key_sample import background_prefixes
-from ffkv.keys.similarity import CHANCE, fill_pool, find_members, place_prefixes, similarity_p_values
-from ffkv.keys.topics import fit_space
+from ffkv.keys.similarity import CHANCE, fill_pool, find_members, place_prefixes, topic_p_values
+from ffkv.keys.topics import fit_topics
 from ffkv.multiple_tests import q_values
 from ffkv.settings import Keys
 
@@ -51,7 +51,7 @@ class Detector(NamedTuple):
 
     Attributes:
         background: the features of random prefixes.
-        pool: random prefixes in the latent space of topics.
+        pool: how much random prefixes speak for each topic.
         minimum_prefixes: minimum number of prefixes per pattern.
         false_discovery_rate: Benjamini-Hochberg level per layer and family.
         seed: the run's seed.
@@ -65,11 +65,11 @@ class Detector(NamedTuple):
 
 
 def prepare_detector(competing: CompetingPrefixes, settings: Keys, seed: int) -> Detector:
-    """Measures in random competing prefixes which features are frequent, and how similar prefixes are, by chance."""
+    """Measures in random competing prefixes which features are frequent, and how much they speak for a topic, by chance."""
     prefixes = background_prefixes(competing, settings.background_prefixes, seed)
     return Detector(
         background=count_background(shallow_evidence(prefix) for prefix in prefixes),
-        pool=fill_pool(fit_space(competing.corpus, prefixes, seed), prefixes, settings.pattern_triggers, seed),
+        pool=fill_pool(fit_topics(competing.corpus, seed), prefixes, settings.pattern_triggers, seed),
         minimum_prefixes=settings.minimum_prefixes,
         false_discovery_rate=settings.false_discovery_rate,
         seed=seed,
@@ -93,7 +93,7 @@ def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector)
 
 
 def detect_topics(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
-    """Finds the topic of each key whose prefixes are more similar to each other than chance explains.
+    """Finds the topic of each key whose prefixes speak more for one topic than chance explains.
 
     Each key is one hypothesis of the Benjamini-Hochberg correction.
 
@@ -103,14 +103,14 @@ def detect_topics(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -
         One pattern or none per key [key][pattern].
     """
     placed = place_prefixes(keys, detector.pool)
-    p = similarity_p_values(placed, detector.pool, detector.minimum_prefixes, detector.seed)
+    p = topic_p_values(placed, detector.pool, detector.minimum_prefixes, detector.seed)
     q = q_values(p, len(keys))
     patterns: list[list[Pattern]] = [[] for _ in keys]
     for index in np.flatnonzero(q <= detector.false_discovery_rate).tolist():
         key = placed[index]
         members = find_members(key, detector.pool)
         if len(members) >= detector.minimum_prefixes:
-            topic = detector.pool.space.name(key.vectors[members].sum(axis=0))
+            topic = detector.pool.topics.names[key.topic]
             numbers = tuple(key.numbers[members].tolist())
             patterns[index].append(Pattern(("topic", topic), numbers, CHANCE, float(p[index]), float(q[index])))
     return patterns

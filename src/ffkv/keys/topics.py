@@ -1,4 +1,4 @@
-"""The topics of prefixes: their content words in a latent semantic space of the corpus (Deerwester et al. 1990)."""
+"""The topics of a corpus, and how much the content words of a prefix speak for each of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from itertools import groupby
 
 import numpy as np
 from scipy.sparse import csr_matrix
+from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
@@ -18,51 +19,50 @@ from ffkv.streams import Purpose, random_stream
 PASSAGE_SENTENCES = 10  # sentences of one document per passage
 PASSAGES = 20_000  # maximum number of passages that are read, so that a large corpus takes no longer than a medium one
 KNOWN_WORDS = 20_000  # maximum number of content words in the vocabulary
-DIMENSIONS = 100  # dimensions of the latent space
+DIMENSIONS = 100  # dimensions of the latent space in which passages are compared
+TOPICS = 64  # maximum number of topics
+PASSAGES_PER_TOPIC = 10  # minimum, on average
+NEIGHBOURS = 20  # passages before and behind one, which may be about the same
+SMOOTHING = 300  # words of the corpus that are added to the words of each topic
+WEIGHT = 0.7  # of the evidence of each word: words of one prefix depend on each other
+SHARE = 0.3  # share of a key's prefixes that is expected to be about its topic
 SHOWN_WORDS = 5  # words in a topic's name
 
 
 @dataclass(frozen=True)
-class Space:
-    """A latent semantic space.
+class Topics:
+    """The topics of a corpus.
 
     Attributes:
-        vectorizer: computes TF-IDF weights from content words.
-        directions: axes of the space; none if the corpus has too few content words [dimension, word].
-        centre: mean vector of random prefixes [dimension]. It is the origin, because a topic of all prefixes makes no
-            prefix more similar to another one.
+        columns: number of each known content word.
+        evidence: log of the frequency of a word in a topic over its frequency in the corpus [word, topic].
+        shares: share of the passages of each topic [topic].
+        names: the `SHOWN_WORDS` most typical words of each topic, separated by commas [topic].
     """
 
-    vectorizer: TfidfVectorizer
-    directions: np.ndarray
-    centre: np.ndarray
+    columns: dict[str, int]
+    evidence: np.ndarray
+    shares: np.ndarray
+    names: list[str]
 
-    def locate(self, prefixes: Sequence[Sequence[str]]) -> tuple[np.ndarray, csr_matrix]:
-        """Computes the vectors of prefixes, from the content words of each [prefix][word].
+    def score(self, prefixes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Computes how much each prefix speaks for a key about each topic, from the content words of each [prefix][word].
+
+        With r = P(topic | words) / P(topic) of a naive Bayes classifier, the score is log(1 - s + s r): the log-likelihood
+        ratio of a key of which a share s of the prefixes is about the topic, against a random key. s is `SHARE`. So a
+        prefix about something else counts little against a topic.
 
         Returns:
-            Vectors of length 1, or zero for a prefix without known words [prefix, dimension]; and the weights of the
-            words that they are computed from [prefix, word].
+            The scores, 0 for a prefix without known words [prefix, topic]; and the number of different known words [prefix].
         """
-        if len(self.directions) and prefixes:
-            weights = self.vectorizer.transform(prefixes)
-        else:
-            weights = csr_matrix((len(prefixes), self.directions.shape[1]))
-        return self.vectors(weights), weights
-
-    def vectors(self, weights: csr_matrix) -> np.ndarray:
-        """Vectors of length 1, or zero for a prefix without weights [prefix, dimension]. TF-IDF weights [prefix, word]."""
-        if not weights.nnz:
-            return np.zeros((weights.shape[0], len(self.directions)), np.float32)
-        vectors = normalize(weights @ self.directions.T)
-        vectors[vectors.any(axis=1)] -= self.centre
-        return normalize(vectors).astype(np.float32)
-
-    def name(self, direction: np.ndarray) -> str:
-        """The `SHOWN_WORDS` most typical words of a direction [dimension], separated by commas."""
-        with threadpool_limits(1):
-            typical = np.argsort(-(direction @ self.directions), kind="stable")[:SHOWN_WORDS]
-        return ", ".join(self.vectorizer.get_feature_names_out()[typical])
+        numbers = [sorted({self.columns[word] for word in prefix if word in self.columns}) for prefix in prefixes]
+        scores = np.zeros((len(prefixes), len(self.shares)), np.float32)
+        for row, known in enumerate(numbers):
+            if known:
+                speaks = WEIGHT * self.evidence[known].sum(axis=0)
+                ratio = np.exp(speaks - speaks.max())
+                scores[row] = np.log(1 - SHARE + SHARE * ratio / (self.shares @ ratio))
+        return scores, np.array([len(known) for known in numbers], int)
 
 
 def content_words(prefix: Sequence[str]) -> list[str]:
@@ -71,12 +71,10 @@ def content_words(prefix: Sequence[str]) -> list[str]:
     return [word for word in lower if len(word) > 2 and word[0].isalpha() and word not in stop_words()]
 
 
-def fit_space(corpus: Corpus, prefixes: Sequence[Sequence[str]], seed: int) -> Space:
-    """Computes the latent space of a corpus. The result does not depend on the number of threads.
+def fit_topics(corpus: Corpus, seed: int) -> Topics:
+    """Finds the topics of a corpus: groups of passages with similar words. The result does not depend on the number of threads.
 
-    Args:
-        corpus: its passages are the documents of the latent space.
-        prefixes: words of random prefixes; their mean becomes the origin [prefix][word].
+    Passages are compared in a latent semantic space (Deerwester et al. 1990), together with their neighbours.
     """
     texts = [
         content_words(words(text, corpus.pretokenized))
@@ -86,14 +84,54 @@ def fit_space(corpus: Corpus, prefixes: Sequence[Sequence[str]], seed: int) -> S
     try:
         weights = vectorizer.fit_transform(texts)
     except ValueError:  # no word occurs in two passages or more but in at most half of them
-        weights = csr_matrix((len(texts), 0))
-    if weights.shape[1] < 2:  # one such word spans no space
-        return Space(vectorizer, np.empty((0, 0)), np.empty(0))
+        return Topics({}, np.zeros((0, 1)), np.ones(1), [""])
+    if weights.shape[1] < 2:  # one such word makes no difference between passages
+        return Topics({}, np.zeros((0, 1)), np.ones(1), [""])
     with threadpool_limits(1):
-        directions = TruncatedSVD(min(DIMENSIONS, *weights.shape), random_state=seed).fit(weights).components_
-    uncentred = Space(vectorizer, directions, np.zeros(len(directions)))
-    vectors, _ = uncentred.locate([content_words(prefix) for prefix in prefixes])
-    return Space(vectorizer, directions, vectors.sum(axis=0) / max(vectors.any(axis=1).sum(), 1))
+        decomposition = TruncatedSVD(min(DIMENSIONS, *weights.shape), random_state=seed)
+        vectors = add_neighbours(normalize(decomposition.fit_transform(weights)))
+        count = max(1, min(TOPICS, len(texts) // PASSAGES_PER_TOPIC, len(np.unique(vectors, axis=0))))
+        groups = KMeans(count, n_init=1, random_state=seed).fit(vectors).labels_
+    return _describe(weights.astype(bool), groups, count, vectorizer.get_feature_names_out())
+
+
+def add_neighbours(vectors: np.ndarray) -> np.ndarray:
+    """Adds to each passage what stands around it, as far as neighbours are more similar than random passages.
+
+    In a text whose lines count as documents, neighbours are about the same. In a shuffled collection they are not, and
+    their weight is about 0.
+
+    Args:
+        vectors: vectors of length 1 or 0, in the order of the corpus [passage, dimension].
+    Returns:
+        Vectors of length 1 or 0 [passage, dimension].
+    """
+    together, mean = vectors.copy(), vectors.mean(axis=0)
+    chance = float(mean @ mean)
+    for distance in range(1, min(NEIGHBOURS, len(vectors) - 1) + 1):
+        before, behind = vectors[:-distance], vectors[distance:]
+        similarity = float(np.einsum("pd,pd->p", before, behind).mean())
+        weight = max(0.0, (similarity - chance) / max(1 - chance, 1e-9))
+        together[distance:] += weight * before
+        together[:-distance] += weight * behind
+    return normalize(together)
+
+
+def _describe(occurs: csr_matrix, groups: np.ndarray, count: int, known: np.ndarray) -> Topics:
+    """The words of each group of passages. `occurs`: whether each passage has each word [passage, word]."""
+    members = csr_matrix((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(count, len(groups)))
+    counts = np.asarray((members @ occurs.astype(float)).todense())
+    total = counts.sum(axis=0) + 1
+    frequency = total / total.sum()
+    of_topic = (counts + SMOOTHING * frequency) / (counts.sum(axis=1, keepdims=True) + SMOOTHING)
+    evidence = np.log(of_topic / frequency)
+    typical = np.argsort(-of_topic * evidence, axis=1, kind="stable")[:, :SHOWN_WORDS]
+    return Topics(
+        columns={word: number for number, word in enumerate(known.tolist())},
+        evidence=np.ascontiguousarray(evidence.T),
+        shares=np.bincount(groups, minlength=count) / len(groups),
+        names=[", ".join(known[row]) for row in typical],
+    )
 
 
 def passages(corpus: Corpus, generator: np.random.Generator) -> list[str]:

@@ -1,0 +1,223 @@
+"""`python -m benchmarks.patterns`: how often the test of `ffkv keys` finds a topic that was planted, and one that is not there.
+
+A planted key has 25 prefixes, some of which are of one article. The others are random. Real keys are not needed, and no model.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+import pandas as pd
+
+from ffkv.corpus.competing import CompetingPrefixes
+from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
+from ffkv.corpus.document import Document
+from ffkv.corpus.encode import encode
+from ffkv.corpus.python_docs import documents as python_documents
+from ffkv.corpus.words import words
+from ffkv.embedded.tokenizer import BOS_ID, train_tokenizer
+from ffkv.keys.key_sample import random_examples
+from ffkv.keys.patterns import Detector, detect_topics, prepare_detector
+from ffkv.settings import Corpus as CorpusSettings
+from ffkv.settings import Keys
+
+PREFIXES = 25
+PLANTED = (3, 5, 8, 12, 25)
+HEADING = re.compile(r"= [^=].*[^=] =")  # of an article of WikiText
+LINES = 60  # per article, of a text without headings
+VOCABULARY, CONTEXT = 4096, 256
+
+Key = list[list[str]]  # words of each prefix
+
+
+class Material(NamedTuple):
+    """The prefixes that keys are made of, longest first in no order.
+
+    Attributes:
+        words: words of each prefix [prefix][word].
+        sentence: sentence of each prefix [prefix].
+        article: article of each prefix [prefix].
+        last: last word of each prefix, in lower case [prefix].
+    """
+
+    words: list[list[str]]
+    sentence: np.ndarray
+    article: np.ndarray
+    last: np.ndarray
+
+
+def articles(path: Path | None) -> Iterator[Document]:
+    """Documents whose name is their article: the lines of a text file, or those of the embedded corpus."""
+    if path is None:
+        yield from python_documents()
+        return
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    headings, article = any(map(HEADING.fullmatch, lines)), 0
+    for number, line in enumerate(lines):
+        article += bool(HEADING.fullmatch(line)) if headings else number % LINES == 0
+        yield Document(str(article), line)
+
+
+def make_corpus(path: Path | None, folder: Path) -> Corpus:
+    """The corpus as a run would read it: a sentence per spaCy's rules, words separated by blanks if it is WikiText."""
+    documents = list(articles(path))
+    tokenizer = train_tokenizer((document.text for document in documents), VOCABULARY, CONTEXT)
+    pretokenized = path is not None and any(HEADING.fullmatch(document.text) for document in documents)
+    encoded = encode(documents, tokenizer, CONTEXT - 1, CorpusSettings(pretokenized=pretokenized))
+    write_corpus(folder / "corpus.h5", encoded, [BOS_ID], pretokenized, {})
+    return read_corpus(folder / "corpus.h5")
+
+
+def make_material(competing: CompetingPrefixes, per_sentence: int = 4, seed: int = 0) -> Material:
+    """A few random prefixes of every sentence."""
+    corpus, generator = competing.corpus, np.random.default_rng([seed, 1])
+    names = {name: number for number, name in enumerate(dict.fromkeys(corpus.document_names))}
+    of_document = np.array([names[name] for name in corpus.document_names])
+    sentence, position = [], []
+    for number, length in enumerate(corpus.lengths.tolist()):
+        if length > 1:
+            chosen = generator.choice(np.arange(1, length), min(per_sentence, length - 1), replace=False)
+            sentence += [number] * len(chosen)
+            position += chosen.tolist()
+    found = [words(corpus.prefix_text(*place), corpus.pretokenized) for place in zip(sentence, position)]
+    sentence = np.array(sentence)
+    article = of_document[np.asarray(corpus.document[:])[sentence]]
+    last = np.array([each[-1].lower() if each else "" for each in found])
+    return Material(found, sentence, article, last)
+
+
+class Planter:
+    """Makes keys of the prefixes of a corpus."""
+
+    def __init__(self, material: Material):
+        """Counts the sentences of each article, and of each article and last word."""
+        self.material = material
+        frame = pd.DataFrame({"article": material.article, "last": material.last, "sentence": material.sentence})
+        frame["prefix"] = np.arange(len(frame))
+        self._by_article = {key: rows.to_numpy() for key, rows in frame.groupby("article")["prefix"]}
+        self._by_word = {key: rows.to_numpy() for key, rows in frame.groupby("last")["prefix"]}
+        self._by_both = {key: rows.to_numpy() for key, rows in frame.groupby(["article", "last"])["prefix"]}
+        self._sentences = frame.groupby(["article", "last"])["sentence"].nunique()
+        self._of_article = frame.groupby("article")["sentence"].nunique()
+        self._of_word = frame.groupby("last")["sentence"].nunique()
+
+    def _different(self, numbers: np.ndarray, taken: set[int], count: int, avoid: int = -1) -> list[int]:
+        """The first `count` of some prefixes that are of different sentences, none of `taken` or of the article `avoid`."""
+        chosen: list[int] = []
+        for number in numbers.tolist():
+            if len(chosen) == count:
+                break
+            if self.material.sentence[number] not in taken and self.material.article[number] != avoid:
+                taken.add(self.material.sentence[number])
+                chosen.append(number)
+        return chosen
+
+    def plant(self, count: int, same_word: bool, generator: np.random.Generator) -> Key | None:
+        """Makes a key: `count` prefixes are of one article, the others of any other.
+
+        Args:
+            count: number of prefixes of the article.
+            same_word: whether all prefixes of the key end with one word.
+            generator: random stream. Large articles, and words that are frequent in one, are drawn more often.
+        Returns:
+            The words of the prefixes; None if no article has so many fitting sentences.
+        """
+        sentences = self._sentences if same_word else self._of_article
+        fitting = sentences[sentences >= count]
+        if same_word:
+            others = self._of_word[fitting.index.get_level_values("last")].to_numpy() - fitting.to_numpy()
+            fitting = fitting[others >= PREFIXES - count]
+        if not len(fitting):
+            return None
+        drawn = fitting.index[generator.choice(len(fitting), p=fitting / fitting.sum())]
+        article, word = drawn if same_word else (drawn, None)
+        own = self._by_both[drawn] if same_word else self._by_article[article]
+        around = self._by_word[word] if same_word else np.arange(len(self.material.words))
+        taken: set[int] = set()
+        chosen = self._different(generator.permutation(own), taken, count)
+        chosen += self._different(generator.permutation(around), taken, PREFIXES - count, avoid=article)
+        return [self.material.words[number] for number in generator.permutation(chosen).tolist()]
+
+    def control(self, same_word: bool, generator: np.random.Generator) -> Key:
+        """Makes a key of random prefixes of different sentences, which all end with one word if `same_word`."""
+        fitting = self._of_word[self._of_word >= PREFIXES]
+        around = np.arange(len(self.material.words))
+        if same_word:
+            around = self._by_word[fitting.index[generator.choice(len(fitting), p=fitting / fitting.sum())]]
+        chosen = self._different(generator.permutation(around), set(), PREFIXES)
+        return [self.material.words[number] for number in chosen]
+
+
+def study(
+    name: str, competing: CompetingPrefixes, detector: Detector, layers: int, planted: int, per_layer: int, seed: int
+) -> Iterator[dict]:
+    """Tests layers that hold planted keys among random ones, as `ffkv keys` tests a layer.
+
+    Args:
+        name: name of the corpus.
+        competing: its prefixes.
+        detector: see `prepare_detector`.
+        layers: number of layers per line of the table.
+        planted: number of planted keys per layer.
+        per_layer: number of keys per layer; those that are not planted are random. As many random keys stand beside them, as in a run.
+        seed: seed of the random numbers.
+    """
+    planter = Planter(make_material(competing, seed=seed))
+    for same_word in (False, True):
+        for count in PLANTED:
+            found, false, random, members = 0, 0, 0, []
+            for layer in range(layers):
+                generator = np.random.default_rng([seed, 2, same_word, count, layer])
+                keys: list[Sequence] = [planter.plant(count, same_word, generator) for _ in range(planted)]
+                keys += [planter.control(same_word, generator) for _ in range(per_layer - planted)]
+                controls = random_examples(competing, per_layer, PREFIXES, seed + 1000 * count, layer)
+                keys += [example.prefixes for example in controls]
+                topics = detect_topics(keys, detector)
+                found += sum(map(bool, topics[:planted]))
+                false += sum(map(bool, topics[per_layer:]))
+                random += len(controls)
+                members += [len({*pattern.members}) for each in topics[:planted] for pattern in each]
+            total = layers * planted
+            yield {
+                "corpus": name, "last word": "same" if same_word else "any", "of one article": count, "keys": total,
+                "power": found / total, "random keys": random, "false findings": false,
+                "prefixes per topic": float(np.mean(members)) if members else float("nan"),
+            }  # fmt: skip
+
+
+@click.command()
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A text file such as WikiText.  [default: the embedded corpus]",
+)
+@click.option("--layers", type=click.IntRange(1), default=5, show_default=True, help="Layers per line of the table.")
+@click.option("--planted", type=click.IntRange(1), default=20, show_default=True, help="Planted keys per layer.")
+@click.option("--per-layer", type=click.IntRange(1), default=100, show_default=True, help="Keys per layer.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random numbers.")
+@click.option("--output", type=click.Path(path_type=Path), help="CSV file to write.")
+def main(text: Path | None, layers: int, planted: int, per_layer: int, seed: int, output: Path | None) -> None:
+    """Measures the power of the test for topics, and its false findings on random keys."""
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_corpus(text, Path(folder))
+        competing = CompetingPrefixes(corpus, once=True)
+        detector = prepare_detector(competing, Keys(), seed)
+        rows = []
+        for row in study(text.name if text else "embedded", competing, detector, layers, planted, per_layer, seed):
+            rows.append(row)
+            click.echo(
+                " ".join(
+                    f"{key}: {value:.3g}" if isinstance(value, float) else f"{key}: {value}"
+                    for key, value in row.items()
+                )
+            )
+    if output:
+        pd.DataFrame(rows).to_csv(output, index=False)
+
+
+if __name__ == "__main__":
+    main()

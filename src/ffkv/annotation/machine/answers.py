@@ -1,0 +1,159 @@
+"""Reads answers strictly: one JSON object of the form that was asked for, or nothing."""
+
+import json
+import re
+from typing import Any
+
+LONGEST_LABEL = 300  # characters
+MOST_PATTERNS = 50  # of one key
+SCALE = 10  # highest integer of a simulated coefficient
+THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
+
+
+class Refused(ValueError):
+    """An answer that is not of the form that was asked for. The message says what is wrong with it."""
+
+
+def read_object(answer: str, *names: str) -> list[Any]:
+    """The values of an answer that is one JSON object with exactly these names.
+
+    A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed. Nothing
+    else may stand beside the object.
+
+    Returns:
+        The values, in the order of `names`.
+    Raises:
+        Refused: the answer has another form.
+    """
+    thought = THOUGHT.match(answer)
+    rest = answer[thought.end() :] if thought else answer
+    fence = FENCE.fullmatch(rest)
+    try:
+        found = json.loads(fence[1] if fence else rest, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise Refused("not JSON: nested too deeply") from error
+    except ValueError as error:
+        raise Refused(f"not JSON: {error}") from error
+    if not isinstance(found, dict) or set(found) != set(names):
+        raise Refused(f"not one object with {', '.join(names)} and nothing else")
+    return [found[name] for name in names]
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def read_label(answer: str) -> str:
+    """The explanation: one line of at most `LONGEST_LABEL` characters.
+
+    Raises:
+        Refused: see `read_object`; or the label is empty or too long.
+    """
+    return _line(*read_object(answer, "label"))
+
+
+def _line(label: Any) -> str:
+    if not isinstance(label, str):
+        raise Refused("the label is not a text")
+    line = " ".join("".join(one if one.isprintable() else " " for one in label).split())
+    if not 0 < len(line) <= LONGEST_LABEL:
+        raise Refused(f"the label has {len(line)} characters, not 1 to {LONGEST_LABEL}")
+    return line
+
+
+def read_numbers(answer: str, name: str, texts: int) -> list[int]:
+    """Numbers of texts, which count from 1 in a question.
+
+    Args:
+        answer: the answer.
+        name: the name in the object.
+        texts: number of texts in the question.
+    Returns:
+        Different places from 0, ascending.
+    Raises:
+        Refused: see `read_object`; or something is not the number of a text, or is there twice.
+    """
+    (numbers,) = read_object(answer, name)
+    return _places(numbers, texts)
+
+
+def _places(numbers: Any, texts: int) -> list[int]:
+    if not isinstance(numbers, list) or not all(type(number) is int and 1 <= number <= texts for number in numbers):
+        raise Refused(f"not a list of numbers from 1 to {texts}")
+    if len(set(numbers)) < len(numbers):
+        raise Refused("a number occurs twice")
+    return sorted(number - 1 for number in numbers)
+
+
+def read_marks(answer: str, texts: int) -> list[bool]:
+    """For each text whether the answer names it [text].
+
+    Raises:
+        Refused: see `read_numbers`.
+    """
+    named = read_numbers(answer, "texts", texts)
+    return [place in named for place in range(texts)]
+
+
+def read_patterns(answer: str, texts: int) -> list[tuple[str, str, list[int]]]:
+    """The patterns that an annotator sees in the texts of a key.
+
+    Returns:
+        Label, kind ("shallow" or "semantic") and the places of the texts that have it, from 0 [pattern].
+    Raises:
+        Refused: see `read_object`; or a pattern has another form.
+    """
+    (patterns,) = read_object(answer, "patterns")
+    if not isinstance(patterns, list) or len(patterns) > MOST_PATTERNS:
+        raise Refused(f"not a list of at most {MOST_PATTERNS} patterns")
+    found = []
+    for pattern in patterns:
+        if not isinstance(pattern, dict) or set(pattern) != {"label", "kind", "texts"}:
+            raise Refused("a pattern has not label, kind and texts")
+        if pattern["kind"] not in ("shallow", "semantic"):
+            raise Refused("a kind is neither shallow nor semantic")
+        found.append((_line(pattern["label"]), pattern["kind"], _places(pattern["texts"], texts)))
+    return found
+
+
+def read_related(answer: str) -> str:
+    """Whether two tokens are related: "true", "false" or "unsure".
+
+    Raises:
+        Refused: see `read_object`; or it is another word.
+    """
+    (related,) = read_object(answer, "related")
+    if related not in ("true", "false", "unsure"):
+        raise Refused("related is not true, false or unsure")
+    return related
+
+
+def read_intruder(answer: str, texts: int) -> int:
+    """The place of the one text that does not belong, from 0.
+
+    Raises:
+        Refused: see `read_object`; or the intruder is not the number of a text.
+    """
+    (number,) = read_object(answer, "intruder")
+    return _places([number], texts)[0]
+
+
+def read_values(answer: str, texts: int) -> list[int]:
+    """One integer from 0 to `SCALE` per text, in their order [text].
+
+    Raises:
+        Refused: see `read_object`; or there are more or fewer values, or other ones.
+    """
+    (values,) = read_object(answer, "values")
+    if not isinstance(values, list) or not all(type(value) is int and 0 <= value <= SCALE for value in values):
+        raise Refused(f"not a list of integers from 0 to {SCALE}")
+    if len(values) != texts:
+        raise Refused(f"{len(values)} values for {texts} texts")
+    return values

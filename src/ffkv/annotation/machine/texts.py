@@ -1,0 +1,134 @@
+"""Which texts an annotator reads: trigger examples, split before they are explained, beside measured prefixes without them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+SHOWN_CHARACTERS = 600  # of a text; of a longer one the end is shown
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prefix with the coefficient that was measured at its last token.
+
+    Attributes:
+        text: the prefix; of a long one its end.
+        following: the rest of its sentence; of a long one its beginning.
+        last: characters of the last token, at the end of `text`.
+        word: its last word, in lower case.
+        tokens: its length in tokens.
+        coefficient: the memory coefficient.
+        sentence: number of its sentence in its split.
+    """
+
+    text: str
+    following: str
+    last: int
+    word: str
+    tokens: int
+    coefficient: float
+    sentence: int
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts about one memory.
+
+    Attributes:
+        shown: trigger examples that the explanation is made from.
+        held_out: other trigger examples, of other sentences and with other texts.
+        silent: measured prefixes on which the memory is silent.
+        measured: random measured prefixes, with any coefficient.
+        threshold: largest size of a coefficient that counts as silent.
+    """
+
+    shown: list[Example]
+    held_out: list[Example]
+    silent: list[Example]
+    measured: list[Example]
+    threshold: float
+
+
+def split_examples(
+    examples: Sequence[Example], shown: int, generator: np.random.Generator
+) -> tuple[list[Example], list[Example]]:
+    """Splits trigger examples at random into those that are explained and those that are held out.
+
+    Prefixes of one sentence, and prefixes with one text, are never on both sides.
+
+    Args:
+        examples: trigger examples.
+        shown: number of examples that are explained; half of the examples if there are fewer than twice as many.
+        generator: random stream.
+    Returns:
+        The examples that are explained, the highest coefficient first; and the others, in a random order.
+    """
+    order = generator.permutation(len(examples)).tolist()
+    first = [examples[number] for number in order[: min(shown, len(examples) // 2)]]
+    sentences, texts = {example.sentence for example in first}, {example.text for example in first}
+    rest = [examples[number] for number in order[len(first) :]]
+    held_out = [each for each in rest if each.sentence not in sentences and each.text not in texts]
+    return sorted(first, key=lambda example: -example.coefficient), distinct(held_out)
+
+
+def distinct(examples: Sequence[Example]) -> list[Example]:
+    """The examples without those whose text occurred before."""
+    return list({example.text: example for example in reversed(examples)}.values())[::-1]
+
+
+def pair_by_length(
+    triggers: Sequence[Example], silent: Sequence[Example], generator: np.random.Generator
+) -> list[tuple[Example, Example]]:
+    """Gives each trigger example a silent prefix of equal length in tokens, each used once.
+
+    A trigger example without one is left out with its partner, so that length tells nothing.
+    """
+    by_length: dict[int, list[Example]] = {}
+    for number in generator.permutation(len(silent)).tolist():
+        by_length.setdefault(silent[number].tokens, []).append(silent[number])
+    return [(trigger, by_length[trigger.tokens].pop()) for trigger in triggers if by_length.get(trigger.tokens)]
+
+
+def pair_by_word(
+    triggers: Sequence[Example], silent: Sequence[Example], generator: np.random.Generator
+) -> list[tuple[Example, Example]]:
+    """Gives each trigger example a silent prefix with the same last word, each used once: that of the nearest length."""
+    by_word: dict[str, list[Example]] = {}
+    for number in generator.permutation(len(silent)).tolist():
+        by_word.setdefault(silent[number].word, []).append(silent[number])
+    pairs = []
+    for trigger in triggers:
+        if candidates := by_word.get(trigger.word):
+            nearest = min(range(len(candidates)), key=lambda place: abs(candidates[place].tokens - trigger.tokens))
+            pairs.append((trigger, candidates.pop(nearest)))
+    return pairs
+
+
+def intruder_sets(
+    pairs: Sequence[tuple[Example, Example]], size: int, generator: np.random.Generator
+) -> list[list[tuple[Example, bool]]]:
+    """Sets of `size` texts, all but one of which are trigger examples.
+
+    A set is made of `size` pairs: the trigger examples of all but the last one, and the silent prefix of the last one. So
+    the lengths of intruders and of trigger examples have one distribution.
+
+    Args:
+        pairs: trigger examples with silent prefixes of equal length, as `pair_by_length` gives them.
+        size: texts per set.
+        generator: random stream.
+    Returns:
+        The texts of each set in a random order, each with whether it is the intruder. No text is used twice [set][text].
+    """
+    order = [pairs[number] for number in generator.permutation(len(pairs)).tolist()]
+    sets = []
+    for start in range(0, len(order) - size + 1, size):
+        *others, (_, intruder) = order[start : start + size]
+        texts = [(trigger, False) for trigger, _ in others] + [(intruder, True)]
+        sets.append([texts[number] for number in generator.permutation(size).tolist()])
+    return sets
+
+
+def batches_of(items: Sequence, size: int) -> list[list]:
+    """Cuts items into batches of `size`; the last one may be smaller."""
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]

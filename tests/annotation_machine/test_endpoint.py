@@ -1,0 +1,286 @@
+"""An endpoint that fails, limits, lies or tells secrets."""
+
+import json
+import logging
+import time
+from email.utils import formatdate
+from itertools import pairwise
+
+import pytest
+from annotation_machine.stub import completion
+
+from ffkv.annotation.machine.answers import read_label
+from ffkv.annotation.machine.asking import Asker
+from ffkv.annotation.machine.endpoint import Again, Endpoint, chat_address, read_key, retry_after
+from ffkv.annotation.machine.ledger import Ledger, request_key
+from ffkv.annotation.machine.questions import Question
+from ffkv.errors import UserError
+
+KEY = "sk-very-secret-0123456789"
+LABEL = completion('{"label": "x"}')
+
+
+def question(number: int = 0) -> Question:
+    return Question("label", [{"role": "user", "content": f"question {number}"}], read_label)
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Asks questions at an address; returns what became of them, and the asker."""
+
+    def ask(address: str, questions=1, key=None, timeout=5.0, **options):
+        asker = Asker(
+            Ledger(tmp_path / "answers.jsonl"), Endpoint(address, key, timeout), "m", {"max_tokens": 50},
+            **{"first_wait": 0.01, **options},
+        )  # fmt: skip
+        return asker.ask([question(number) for number in range(questions)]), asker
+
+    return ask
+
+
+def test_a_limit_of_requests_is_waited_for(stub, ask):
+    times = []
+
+    def busy(number, body):
+        times.append(time.monotonic())
+        return (429, {"Retry-After": "0.3"}, b"slow down") if number < 2 else (200, {}, LABEL)
+
+    ((answered,), asker) = ask(stub(busy).address)
+    assert answered.value == "x" and asker.asked == 3
+    assert times[1] - times[0] >= 0.3 and times[2] - times[1] >= 0.3
+
+
+def test_retry_after_is_a_number_or_a_date():
+    assert retry_after("2.5") == 2.5 and retry_after(None) is None and retry_after("soon") is None
+    assert retry_after("-1") == 0 and retry_after("1e9") == 600 and retry_after("nan") is None
+    assert 55 < retry_after(formatdate(time.time() + 60, usegmt=True)) <= 61
+    assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_failures_of_the_server_are_tried_again_with_growing_waits(stub, ask, status):
+    times = []
+
+    def failing(number, body):
+        times.append(time.monotonic())
+        return (status, {}, b"<html>failure</html>") if number < 3 else (200, {}, LABEL)
+
+    ((answered,), _) = ask(stub(failing).address, first_wait=0.05)
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert answered.value == "x" and waits[0] >= 0.05 and waits[1] >= 0.1 and waits[2] >= 0.2
+
+
+def test_who_never_answers_is_given_up_and_said(stub, ask):
+    endpoint = stub(lambda number, body: (503, {}, b"overloaded"))
+    with pytest.raises(UserError, match=r"gave no answer in 3 tries\. The last: HTTP 503: overloaded"):
+        ask(endpoint.address, tries=3)
+    assert len(endpoint.requests) == 3
+
+
+def test_nobody_there(ask):
+    with pytest.raises(UserError, match="no connection"):
+        ask("http://127.0.0.1:9", tries=2)
+
+
+def test_a_slow_answer_is_given_up_counted_and_asked_again(stub, ask):
+    def slow(number, body):
+        time.sleep(0.5 if number == 0 else 0)
+        return 200, {}, LABEL
+
+    ((answered,), asker) = ask(stub(slow).address, timeout=0.25)
+    assert answered.value == "x"
+    bound = asker.most_tokens(asker.request(question()))
+    assert asker.ledger.spent == bound + 55  # the endpoint may have worked on what came too late
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"choices": []}', b'{"choices": [{"message": {"content": 5}}]}', b"[" * 50_000])  # fmt: skip
+def test_what_is_no_chat_completion_is_tried_again(stub, ask, body):
+    ((answered,), asker) = ask(stub(lambda number, _: (200, {}, body if number == 0 else LABEL)).address)
+    assert answered.value == "x" and asker.asked == 2
+
+
+def test_an_endless_answer_is_cut(stub):
+    endpoint = Endpoint(stub(lambda number, body: (200, {}, b" " * (2**22 + 2**16))).address, None, 20)
+    assert isinstance(endpoint.post({"model": "m", "messages": []}), Again)
+    endpoint.close()
+
+
+@pytest.mark.parametrize("status", [301, 401, 403, 404, 410])
+def test_what_will_not_change_ends_at_once(stub, ask, status):
+    endpoint = stub(lambda number, body: (status, {"Location": "http://127.0.0.1:9/"}, b"no such model"))
+    with pytest.raises(UserError, match=f"refuses to answer. HTTP {status}: no such model"):
+        ask(endpoint.address)
+    assert len(endpoint.requests) == 1
+
+
+def test_a_malformed_request_ends_at_once_and_is_not_kept(stub, ask, tmp_path):
+    endpoint = stub(lambda number, body: (400, {}, b"max_tokens is not supported"))
+    with pytest.raises(UserError, match="max_tokens is not supported Change --parameter"):
+        ask(endpoint.address)
+    assert not (tmp_path / "answers.jsonl").exists()
+
+
+def test_one_question_that_is_refused_does_not_end_the_others(stub, ask):
+    def filtered(number, body):
+        return (400, {}, b"content filter") if "question 1" in body["messages"][0]["content"] else (200, {}, LABEL)
+
+    answers, _ = ask(stub(filtered).address, questions=3)
+    assert [answered.value for answered in answers] == ["x", None, "x"]
+    assert answers[1].refusal == "HTTP 400: content filter"
+
+
+def test_a_refusal_of_the_model_is_a_refusal(stub, ask):
+    endpoint = stub(lambda number, body: (200, {}, completion(None, refusal="I cannot help")))
+    ((answered,), asker) = ask(endpoint.address)
+    assert answered == (None, "the model refuses: I cannot help") and asker.asked == 1
+
+
+def test_broken_json_counts_as_refused_after_so_many_answers(stub, ask):
+    endpoint = stub(lambda number, body: (200, {}, completion('{"label": ')))
+    ((answered,), asker) = ask(endpoint.address, forms=3)
+    assert answered.value is None and "not JSON" in answered.refusal and asker.asked == 3
+    ((again,), later) = ask(endpoint.address, forms=3)
+    assert again == answered and later.asked == 0
+
+
+def test_a_form_that_comes_right_later_counts(stub, ask):
+    endpoint = stub(lambda number, body: (200, {}, completion("hm" if number < 2 else '{"label": "x"}')))
+    ((answered,), asker) = ask(endpoint.address)
+    assert answered.value == "x" and asker.asked == 3
+
+
+# The budget
+
+
+def test_the_budget_holds(stub, ask):
+    endpoint = stub(lambda number, body: (200, {}, LABEL))
+    with pytest.raises(UserError, match=r"budget of 1,000 tokens.*All answers are kept"):
+        ask(endpoint.address, questions=100, budget=1000)
+    # A question takes 55 tokens, and 160 or 161 may be needed.
+    assert 16 * 55 >= 55 * len(endpoint.requests) > 1000 - 161 - 55
+
+
+def test_the_budget_counts_what_the_endpoint_reports_over_all_starts(stub, ask):
+    endpoint = stub(lambda number, body: (200, {}, LABEL))
+    for budget, spent in ((300, 165), (300, 165), (500, 385)):  # the next may take 160 or 161
+        with pytest.raises(UserError):
+            ask(endpoint.address, questions=100, budget=budget)
+        assert len(endpoint.requests) * 55 == spent
+
+
+def test_without_a_report_the_upper_bound_counts(stub, ask):
+    _, asker = ask(stub(lambda number, body: (200, {}, completion('{"label": "x"}', None))).address, budget=1000)
+    assert asker.ledger.spent == len("question 0") + 100 + 50
+
+
+@pytest.mark.parametrize("usage", [{"prompt_tokens": -5, "completion_tokens": 1}, {"prompt_tokens": "9"}, [], {"prompt_tokens": 1}])  # fmt: skip
+def test_a_senseless_report_does_not_count(stub, ask, usage):
+    body = json.dumps({**json.loads(LABEL), "usage": usage}).encode()
+    _, asker = ask(stub(lambda number, _: (200, {}, body)).address)
+    assert asker.ledger.spent == len("question 0") + 100 + 50
+
+
+def test_no_two_connections_exceed_the_budget_together(stub, ask):
+    endpoint = stub(lambda number, body: (200, {}, completion('{"label": "x"}', (110, 50))), delay=0.02)
+    with pytest.raises(UserError):
+        ask(endpoint.address, questions=100, connections=8, budget=900)
+    assert 160 * len(endpoint.requests) <= 900
+
+
+def test_a_budget_needs_a_limit_of_answers(tmp_path):
+    with pytest.raises(UserError, match="needs a limit"):
+        Asker(Ledger(tmp_path / "a.jsonl"), None, "m", {}, budget=100)
+
+
+# Keys and addresses
+
+
+def test_the_key_is_in_the_header_and_nowhere_else(stub, ask, tmp_path, monkeypatch, caplog, capfd):
+    monkeypatch.setenv("SOME_KEY", f" {KEY}\n")
+    caplog.set_level(logging.DEBUG)
+
+    def telling(number, body):  # it repeats what it got
+        return 200, {}, completion(json.dumps({"label": f"the key {KEY}"}))
+
+    endpoint = stub(telling)
+    ((answered,), _) = ask(endpoint.address, key=read_key("SOME_KEY"))
+    assert endpoint.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert answered.value == "the key [key]"
+    refused = stub(lambda number, body: (400, {}, f"bad key {KEY}".encode()))
+    assert ask(refused.address, key=KEY, questions=2)[0][1].refusal == "HTTP 400: bad key [key]"
+    for status in (401, 500):
+        failing = stub(lambda number, body, status=status: (status, {}, f"bad key {KEY} {'x' * 200}{KEY}".encode()))
+        with pytest.raises(UserError) as error:
+            ask(failing.address, key=KEY, questions=3, tries=1)
+        assert KEY not in str(error.value) and "[key]" in str(error.value)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"Bearer" not in written and KEY.encode() not in written
+    assert KEY not in caplog.text and KEY not in "".join(capfd.readouterr())
+
+
+def test_no_key_is_sent_unless_one_is_named(stub, ask, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    endpoint = stub(lambda number, body: (200, {}, LABEL))
+    ask(endpoint.address)
+    assert "Authorization" not in endpoint.headers[0]
+    assert read_key(None) is None
+
+
+def test_a_key_that_is_none_is_not_shown(monkeypatch):
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    with pytest.raises(UserError, match="SOME_KEY is not set"):
+        read_key("SOME_KEY")
+    for text in (f"{KEY}\nX-Other: 1", f"{KEY} {KEY}", f"{KEY}é"):
+        monkeypatch.setenv("SOME_KEY", text)
+        with pytest.raises(UserError) as error:
+            read_key("SOME_KEY")
+        assert KEY not in str(error.value)
+
+
+def test_addresses():
+    assert chat_address("http://localhost:11434/v1/") == "http://localhost:11434/v1/chat/completions"
+    assert chat_address("https://x.org/v1/chat/completions") == "https://x.org/v1/chat/completions"
+    for wrong in ("localhost:11434", "ftp://x.org", "http://", "", "http://x:y", "http://[::1"):
+        with pytest.raises(UserError, match="address"):
+            chat_address(wrong)
+
+
+@pytest.mark.parametrize(
+    "address", [f"http://user:{KEY}@x.org/v1", f"http://x.org/v1?key={KEY}", f"http://x.org/v1#{KEY}"]
+)
+def test_an_address_with_a_secret_is_refused_without_showing_it(address):
+    with pytest.raises(UserError, match="environment variable") as error:
+        chat_address(address)
+    assert KEY not in str(error.value)
+
+
+# Kept answers
+
+
+def test_a_line_that_a_kill_tore_is_left_out_and_the_file_goes_on(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    answer = {"content": "x", "problem": "", "finish": "stop", "model": "m", "usage": {}}
+    keys = [request_key({"model": "m", "messages": [number]}, 0) for number in range(3)]
+    for key in keys[:2]:
+        Ledger(path).keep(key, {}, 0, "http://x", answer, 7)
+    path.write_bytes(path.read_bytes()[:-20])
+    torn = Ledger(path)
+    assert (torn.torn, torn.spent, torn.find(keys[0]), torn.find(keys[1])) == (1, 7, answer, None)
+    torn.keep(keys[2], {}, 0, "http://x", answer, 7)
+    later = Ledger(path)
+    assert (later.torn, later.spent, later.find(keys[2])) == (1, 14, answer)
+
+
+@pytest.mark.parametrize("line", ["5", "[]", "{}", '{"key": "a", "answer": {}, "tokens": 1}', '{"key": "a", "answer": null, "tokens": -1}'])  # fmt: skip
+def test_a_foreign_line_is_refused(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(f"{line}\n")
+    with pytest.raises(UserError, match="line 1, is not a kept answer"):
+        Ledger(tmp_path / "a.jsonl")
+
+
+def test_another_model_parameter_text_or_attempt_is_another_question():
+    request = {"model": "m", "messages": [{"role": "user", "content": "x"}], "temperature": 0.0}
+    others = [{**request, "model": "n"}, {**request, "temperature": 0.5}, {**request, "messages": []}]
+    keys = {request_key(request, 0), request_key(request, 1), *(request_key(other, 0) for other in others)}
+    assert len(keys) == 5
+    assert request_key(dict(reversed(request.items())), 0) == request_key(request, 0)
