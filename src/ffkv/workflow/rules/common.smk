@@ -169,6 +169,19 @@ def control_report(wildcards):
     return [f"reports/{control}/index.html"] if control else []
 
 
+def reports_of_runs(wildcards):
+    """The reports of the runs that are compared: all that is read of the runs is there then."""
+    runs = COMPARISONS[wildcards.comparison]["runs"]
+    return collect("reports/{run}/index.html", run=runs)
+
+
+def comparison_options(wildcards):
+    """The settings of a comparison, without its runs, and the seed of its first run, as options."""
+    comparison = {**COMPARISONS[wildcards.comparison]}
+    first = SETTINGS[comparison.pop("runs")[0]]
+    return command_line({"comparison": comparison, "seed": first["seed"]}, "comparison", "seed")
+
+
 def trained_checkpoint(wildcards):
     """The checkpoint that the workflow trains, for this run or another one, if the job's run asks for it.
 

@@ -5,19 +5,6 @@ Makes: results/comparisons/<comparison>/tables/, reports/comparisons/<comparison
 """
 
 
-def reports_of_runs(wildcards):
-    """The reports of the runs that are compared: all that is read of the runs is there then."""
-    runs = COMPARISONS[wildcards.comparison]["runs"]
-    return collect("reports/{run}/index.html", run=runs)
-
-
-def comparison_options(wildcards):
-    """The settings of a comparison, without its runs, and the seed of its first run, as options."""
-    comparison = {**COMPARISONS[wildcards.comparison]}
-    first = SETTINGS[comparison.pop("runs")[0]]
-    return command_line({"comparison": comparison, "seed": first["seed"]}, "comparison", "seed")
-
-
 rule comparison_measure:
     input:
         reports=reports_of_runs,
