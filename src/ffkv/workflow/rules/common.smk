@@ -179,7 +179,9 @@ def comparison_options(wildcards):
     """The settings of a comparison, without its runs, and the seed of its first run, as options."""
     comparison = {**COMPARISONS[wildcards.comparison]}
     first = SETTINGS[comparison.pop("runs")[0]]
-    return command_line({"comparison": comparison, "seed": first["seed"]}, "comparison", "seed")
+    return command_line(
+        {"comparison": comparison, "seed": first["seed"]}, "comparison", "seed"
+    )
 
 
 def trained_checkpoint(wildcards):

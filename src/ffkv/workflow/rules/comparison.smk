@@ -9,7 +9,8 @@ rule comparison_measure:
     input:
         reports=reports_of_runs,
         settings=lambda wildcards: collect(
-            "results/{run}/settings.json", run=COMPARISONS[wildcards.comparison]["runs"]
+            "results/{run}/settings.json",
+            run=COMPARISONS[wildcards.comparison]["runs"],
         ),
     output:
         tables=directory("results/comparisons/{comparison}/tables"),
