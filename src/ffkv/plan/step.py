@@ -64,7 +64,7 @@ def make_plan(
         gpus: bytes of each GPU that a job will have. If none is named, those of this machine.
     Returns:
         "runs": shape, text, downloads, GPU memory and rules of each run; "total": seconds and bytes of all, and what is
-        free; "warnings".
+        free; "warnings"; "not_estimated": rules that are left to do and that are not among those of the runs.
     Raises:
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
@@ -115,7 +115,14 @@ def make_plan(
         "runs": plans,
         "total": total,
         "warnings": [*warnings, *warn_of_cache(downloads), *find_warnings(todo, total)],
+        "not_estimated": _name_unplanned(jobs, plans),
     }
+
+
+def _name_unplanned(jobs: list[Job], plans: dict[str, Any]) -> list[str]:
+    """The rules that are left to do and that no trial measures: comparisons of runs, agreement of annotators."""
+    planned = {(run, row["rule"]) for run, plan in plans.items() for row in plan["rules"]}
+    return sorted({job.rule for job in jobs if not job.done and (job.run, job.rule) not in planned})
 
 
 def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]] | None, cores: int) -> Row:

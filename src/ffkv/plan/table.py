@@ -32,6 +32,11 @@ def as_text(plan: dict[str, Any]) -> str:
             f"Time: up to about {duration(total['seconds'])} on {total['cores']} cores, with nothing else running.",
             "Disk: {written} to be written, {disk_left} free.".format(**sizes),
             "Memory: up to {memory} per job, {memory_left} free.".format(**sizes),
+            *(
+                [f"Not estimated: {', '.join(plan['not_estimated'])}. They read finished runs."]
+                if plan["not_estimated"]
+                else []
+            ),
             *tell_shortages([row for found in plan["runs"].values() for row in found["rules"]]),
         ]
     )
