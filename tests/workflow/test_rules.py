@@ -34,6 +34,10 @@ def dry_run(tmp_path_factory) -> str:
         "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)", "max_memory": {"cpu": "60GiB"}},
         "corpus": {"validation": ["a b", "c"]},
         "prefixes": {**config["prefixes"], "keep": ["x"]},
+        "embedded": {**config["embedded"], "keep_steps": [0]},
+        "comparisons": {
+            "both": {"runs": ["tiny", "hub"], "labels": ["a b", "c"], "axis": "size", "values": [1, 2]},
+        },
         "runs": {
             "tiny": {},
             "hub": {
@@ -124,7 +128,7 @@ def test_each_rule_says_what_it_does(dry_run):
         message = re.search(r"message:\s+\"(.+)\"", text)
         assert message and message[1].endswith("."), rule
         wildcards = set(
-            re.findall(r"\{(run|split|shard|group|kind)\}", text.partition("output:")[2].partition("log:")[0])
+            re.findall(r"\{(run|split|shard|group|kind|comparison)\}", text.partition("output:")[2].partition("log:")[0])
         )
         assert wildcards == set(re.findall(r"\{wildcards\.(\w+)\}", message[1])), rule
     assert "Find the trigger examples of every key in shard 1 of tiny." in dry_run
