@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from ffkv.embedded.commands import train as command
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.files import tables
-from ffkv.settings import Corpus, Embedded
+from ffkv.options import command_line
+from ffkv.settings import Corpus, Embedded, section
 
 TINY = Embedded(
     layers=2, width=32, heads=2, vocabulary=400, context=32, steps=40, batch_tokens=512, learning_rate=0.005
@@ -160,11 +162,40 @@ def test_a_split_without_sentences_is_told(tmp_path):
 
 
 def test_the_command_writes_a_checkpoint(tmp_path):
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.model_copy(update={"steps": 2})]
+    made = TINY.model_copy(update={"steps": 2, "keep_steps": [0, 1]})
+    options = shlex.split(command_line({"embedded": made.model_dump()}, "embedded"))
     result = CliRunner().invoke(command, [*options, "--limit=10", "--output", str(tmp_path / "checkpoint")])
     assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in (tmp_path / "checkpoint/steps").iterdir()) == ["0", "1"]
     assert "validation perplexity" in result.output
     assert (tmp_path / "checkpoint" / "model.safetensors").exists()
+
+
+def test_kept_steps_are_checkpoints_and_change_no_weight(trained, checkpoint, tmp_path):
+    kept = step.train(TINY.model_copy(update={"keep_steps": [0, 7, 40]}), Corpus(), 0, tmp_path / "checkpoint")
+    names = {path.name for path in checkpoint.iterdir()} - {"training.csv", "training.json"}
+    weights = {}
+    for number in (0, 7, 40):
+        folder = tmp_path / "checkpoint/steps" / str(number)
+        assert {path.name for path in folder.iterdir()} == names
+        weights[number] = AutoModelForCausalLM.from_pretrained(folder).lm_head.weight
+    assert torch.equal(weights[40], trained.model.lm_head.weight) and torch.equal(
+        weights[40], kept.model.lm_head.weight
+    )
+    first = training.make_model(TINY, len(trained.tokenizer), 0).lm_head.weight
+    assert torch.equal(weights[0], first) and not torch.equal(weights[7], first)
+
+
+def test_steps_that_cannot_be_kept_are_told():
+    late = section_problems({"steps": 10, "keep_steps": [3, 11]})
+    assert late == "embedded.keep_steps has 11: must be at most embedded.steps, 10"
+    assert "must be different steps" in section_problems({"steps": 10, "keep_steps": [3, 3]})
+
+
+def section_problems(values: dict) -> str:
+    with pytest.raises(UserError) as refused:
+        section(Embedded, **values)
+    return str(refused.value)
 
 
 def test_heads_that_do_not_divide_the_width_are_told(tmp_path):
