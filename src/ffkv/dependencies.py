@@ -180,6 +180,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
 CHANGES_NO_NUMBER: dict[str, str] = {
     "__init__.py": "It holds the version and the names of the public functions.",
     "dependencies.py": "It says which modules numbers depend on.",
+    "export": "An export is asked of a finished run. No step asks for one.",
     "errors.py": "An error ends the step.",
     "files": "Numbers are stored and read bit by bit. A new format has a new version, which the readers check.",
     "hub": "What is read is a commit, which Snakemake tracks. What was fetched is checked against its hash.",
