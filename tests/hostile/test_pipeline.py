@@ -19,7 +19,7 @@ from ffkv.results.check import check_run
 from ffkv.settings import Model, Settings, section
 from ffkv.values.projections import write_projections
 
-CASES = 72
+CASES = 120
 CHECKED = 5  # every fifth case is checked as a whole
 WITH_REPORT = 40  # every fortieth ends in a report, which takes seconds
 KINDS = sorted(CONFIGS)
