@@ -21,7 +21,7 @@ FEW = ["--memory", "L0.0", "--memory", "L1.1", "--pairs", "4", "--per-question",
 @pytest.fixture
 def command(results, tmp_path):
     def run(*options: str):
-        words = ["machine", str(results), "--model", "llama 3/8b", "--output", str(tmp_path / "out"), *options]
+        words = ["machine", str(results), "--model", "llama 3/8b", "--annotations", str(tmp_path / "out"), *options]
         return CliRunner().invoke(annotate, words, catch_exceptions=True)
 
     return run
@@ -99,7 +99,7 @@ def test_a_kill_loses_at_most_one_answer(results, stub, tmp_path, command):
     endpoint = stub(delay=0.05)
     words = [
         sys.executable, "-m", "ffkv", "annotate", "machine", str(results), "--endpoint", endpoint.address,
-        "--model", "llama 3/8b", "--output", str(tmp_path / "out"), *FEW,
+        "--model", "llama 3/8b", "--annotations", str(tmp_path / "out"), *FEW,
     ]  # fmt: skip
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
     end = time.monotonic() + 60

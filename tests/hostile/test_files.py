@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ffkv.corpus import text_files
+from ffkv.corpus import raw_file
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.sources import find_files
 from ffkv.errors import UserError
@@ -129,7 +129,7 @@ def test_files_that_are_refused_by_name_and_place(byte_model, tmp_path, case):
 
 
 def test_lines_without_end_are_refused_before_they_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "MAX_CHARACTERS", 10_000)
+    monkeypatch.setattr(raw_file, "MAX_CHARACTERS", 10_000)
     bomb = gzip.compress(b"a" * 10_000_000)
     for name in ("a.txt.gz", "a.csv.gz", "a.jsonl.gz"):
         (tmp_path / name).write_bytes(bomb)
@@ -193,7 +193,7 @@ def test_a_disk_that_fails_is_named(tmp_path, monkeypatch):
             raise OSError(5, "Input/output error")
 
     (tmp_path / "a.txt").write_text("one\n")
-    monkeypatch.setattr(text_files, "_open", lambda path: io.BufferedReader(Failing()))
+    monkeypatch.setattr(raw_file, "open_unpacked", lambda path: io.BufferedReader(Failing()))
     with pytest.raises(UserError, match=r"a\.txt cannot be read: Input/output error"):
         load(tmp_path / "a.txt")
 

@@ -5,17 +5,12 @@ from pathlib import Path
 import click
 
 from ffkv.annotation.machine.commands import machine
-from ffkv.options import FOLDER, READABLE, WRITABLE, output_option, seed_option
+from ffkv.annotation.options import ANNOTATIONS, RESULTS
+from ffkv.options import FOLDER, READABLE, output_option, seed_option
 from ffkv.terminal import say
 
-RESULTS = click.argument("results", type=FOLDER)
 SHEET = click.option("--sheet", required=True, help="Name of the sheet, such as keys.")
 PERSON = click.option("--annotator", required=True, help="Name of the person, as the sheet has it.")
-ANNOTATIONS = click.option(
-    "--annotations",
-    type=WRITABLE,
-    help="Folder of the run's annotations. By default the one of the setting annotation.folder.",
-)
 
 
 @click.group()

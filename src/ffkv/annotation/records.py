@@ -5,10 +5,8 @@ and no lock is needed: also not on NFS, where locks and appends of two hosts can
 """
 
 import hashlib
-import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +15,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ffkv.errors import UserError
-from ffkv.files.atomic import host_name, sync
-from ffkv.files.fault import unwritable
+from ffkv.files.atomic import host_name
+from ffkv.files.journal import append_entry, read_journal
 from ffkv.files.provenance import HASHES, check_identities
 
 FOLDER = "records"
@@ -125,9 +123,6 @@ def identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(attributes[name]) for name in HASHES if name in attributes}
 
 
-_appending = threading.Lock()
-
-
 def append_record(folder: Path | str, record: Record) -> Path:
     """Appends a record. When this returns, the record is on the disk.
 
@@ -140,30 +135,8 @@ def append_record(folder: Path | str, record: Record) -> Path:
         UserError: the folder cannot be written, or the disk is full.
     """
     path = Path(folder) / FOLDER / f"{_name_in_files(record.annotator)}.{host_name()}.{os.getpid()}.jsonl"
-    line = json.dumps(record.model_dump(mode="json", exclude_none=True), ensure_ascii=False) + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _appending:
-            new = not path.exists()
-            _append(path, line.encode())
-            if new:  # the name of the file must be on the disk, too
-                sync(path.parent)
-    except OSError as error:
-        raise unwritable(path, path, error) or error from error
+    append_entry(path, record.model_dump(mode="json", exclude_none=True))
     return path
-
-
-def _append(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # an earlier process of this number was killed here
-            line = b"\n" + line
-        while line:
-            line = line[os.write(descriptor, line) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _name_in_files(annotator: str) -> str:
@@ -209,22 +182,13 @@ def latest_of(history: Iterable[Record]) -> list[Record]:
 
 
 def _read_file(path: Path, torn: Callable[[str], None]) -> list[tuple[int, Record]]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights.") from error
+    journal = read_journal(path)
+    for number in journal.torn:
+        torn(f"{path}, line {number}, is not whole. It was left out; the annotator's other records are kept.")
     records = []
-    lines = content.split(b"\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip(b" \0"):  # NFS may show zeros where a write of another host has not arrived
-            continue
+    for number, entry in journal.entries:
         try:
-            parsed = json.loads(line)
-        except ValueError:  # also of bytes that are no text
-            torn(f"{path}, line {number}, is not whole. It was left out; the annotator's other records are kept.")
-            continue
-        try:
-            records.append((number, Record.model_validate(parsed)))
+            records.append((number, Record.model_validate(entry)))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the record"

@@ -36,8 +36,7 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
     own = standardise(_coefficients(first, rows))
     changes = np.isfinite(own).all(0)
     rows, own = rows[changes], own[:, changes]
-    layer = np.searchsorted(offset, rows, side="right") - 1
-    place = pd.DataFrame({"layer": layer, "memory": rows - offset[layer]})
+    place = pd.DataFrame(first.anatomy.places_of(rows)._asdict())
     for number, run in enumerate(compared.runs[1:], 1):
         if same_prefixes(first, run):
             found.append(place.assign(run=run.name, **_best(own, run, seed, number)))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.comparison.compared import Compared, same_text
-from ffkv.comparison.overlap import NONE, jaccard, rank_biased_overlap
+from ffkv.comparison.overlap import jaccard, rank_biased_overlap
 from ffkv.results.run import Run
 from ffkv.streams import Purpose, random_stream
 
@@ -45,11 +45,10 @@ def read_memories(run: Run) -> Memories:
         UserError: a file is missing or damaged, or the checkpoint is gone or another one.
     """
     places, table = run.trigger_places, run.values_by_memory
-    prefixes = np.where(places.sentence >= 0, places.sentence.astype(np.int64) << 32 | places.position, NONE)
     with run.open_values() as file:
         value = file["value"][...]
     top_token, top_probability, agrees = (table[name].to_numpy() for name in ("top_token", "top_probability", "agrees"))
-    return Memories(prefixes, top_token, top_probability, agrees, read_keys(run), unit(value))
+    return Memories(places.prefix, top_token, top_probability, agrees, read_keys(run), unit(value))
 
 
 def read_keys(run: Run) -> np.ndarray | None:
@@ -142,8 +141,7 @@ def follow_memories(compared: Compared, seed: int = 0) -> Followed:
     """
     runs, permutations = compared.runs, compared.settings.permutations
     offset = np.asarray(runs[0].anatomy.layer_offset)
-    layer = np.repeat(np.arange(len(offset) - 1), np.diff(offset))
-    place = pd.DataFrame({"layer": layer, "memory": np.arange(offset[-1]) - offset[layer]})
+    place = pd.DataFrame(runs[0].anatomy.places_of(np.arange(offset[-1]))._asdict())
     references = {0: read_memories(runs[0]), len(runs) - 1: read_memories(runs[-1])}
     by_memory, by_layer = [], []
     for number, run in enumerate(runs):
@@ -164,17 +162,8 @@ def follow_memories(compared: Compared, seed: int = 0) -> Followed:
             by_memory.append(rows)
             summary = means.join(chance.add_prefix("permuted_")).join(counts)
             by_layer.append(summary.assign(**of, memories=np.diff(offset)).reset_index())
-    columns = [
-        "run",
-        "reference",
-        "layer",
-        "memory",
-        "top_token",
-        "reference_token",
-        "top_probability",
-        *MEASURES,
-        "kind",
-    ]
+    tokens = ["top_token", "reference_token", "top_probability"]
+    columns = ["run", "reference", "layer", "memory", *tokens, *MEASURES, "kind"]
     chances = [f"permuted_{name}" for name in MEASURES]
     layers = ["run", "reference", "layer", "memories", *MEASURES, *chances, APPEARED, LOST, STAYED, CHANGED]
     return Followed(pd.concat(by_memory, ignore_index=True)[columns], pd.concat(by_layer, ignore_index=True)[layers])
@@ -184,12 +173,12 @@ def _by_chance(
     own: Memories, reference: Memories, offset: np.ndarray, comparable: bool, stream: np.random.Generator
 ) -> pd.DataFrame:
     """Means per layer of the measures between memories of permuted numbers, of up to `BY_CHANCE` random memories per layer."""
-    permuted = permute(offset, stream)
+    permuted, sizes = permute(offset, stream), np.diff(offset)
     rows = np.concatenate(
         [start + stream.permutation(stop - start)[:BY_CHANCE] for start, stop in itertools.pairwise(offset)]
     )
     compared = compare_memories(take(own, rows), take(reference, permuted[rows]), comparable)
-    layer = np.searchsorted(offset, rows, side="right") - 1
+    layer = np.repeat(np.arange(len(sizes)), np.minimum(sizes, BY_CHANCE))
     return compared.groupby(pd.Series(layer, name="layer")).mean()
 
 

@@ -66,23 +66,23 @@ class SharedPrefixes:
         """
         if not len(self):
             return np.zeros(np.shape(sentence), bool), np.zeros(np.shape(sentence), np.int64)
-        wanted = _join(sentence, position)
+        wanted = prefix_number(sentence, position)
         number = np.minimum(np.searchsorted(self._places, wanted), len(self) - 1)
         shared = self._places[number] == wanted
         return shared, np.where(shared, number, 0)
 
     def of_sentences(self, sentences: np.ndarray) -> np.ndarray:
         """Numbers of the shared prefixes that are read in some sentences [prefix]."""
-        starts, ends = (np.searchsorted(self._places, _join(sentences + after, 0)) for after in (0, 1))
+        starts, ends = (np.searchsorted(self._places, prefix_number(sentences + after, 0)) for after in (0, 1))
         return np.concatenate([np.empty(0, np.int64), *map(np.arange, starts, ends)])
 
     @functools.cached_property
     def _places(self) -> np.ndarray:
-        return _join(np.asarray(self.sentence), np.asarray(self.position))
+        return prefix_number(np.asarray(self.sentence), np.asarray(self.position))
 
 
-def _join(sentence: np.ndarray, position: np.ndarray | int) -> np.ndarray:
-    """Sentence and position as one number that sorts as both do."""
+def prefix_number(sentence: np.ndarray, position: np.ndarray | int) -> np.ndarray:
+    """Prefixes, by their sentence and their length in tokens, as numbers that sort as both do."""
     return np.asarray(sentence, np.int64) << 32 | np.asarray(position, np.int64)
 
 

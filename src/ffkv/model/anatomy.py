@@ -6,6 +6,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ffkv.errors import UserError
 from ffkv.files.checksums import verify_sum
 from ffkv.hub.commit import Commit
@@ -142,6 +144,18 @@ class HeadSpec(NamedTuple):
     returns: int
 
 
+class MemoryPlaces(NamedTuple):
+    """Where memories are.
+
+    Attributes:
+        layer: number of the layer, from 0 [memory].
+        memory: number of the memory in its layer, from 0 [memory].
+    """
+
+    layer: np.ndarray
+    memory: np.ndarray
+
+
 @dataclass(frozen=True)
 class Anatomy:
     """A proven model.
@@ -211,6 +225,12 @@ class Anatomy:
     def layer_offset(self) -> list[int]:
         """First row of each layer in arrays that hold the memories of all layers, and the number of rows [layer + 1]."""
         return list(accumulate((layer.memories for layer in self.layers), initial=0))
+
+    def places_of(self, rows: np.ndarray) -> MemoryPlaces:
+        """Which memories some rows of such arrays are of."""
+        offset = np.asarray(self.layer_offset)
+        layer = np.searchsorted(offset, rows, side="right") - 1
+        return MemoryPlaces(layer, rows - offset[layer])
 
     @property
     def source(self) -> Commit:

@@ -12,7 +12,7 @@ from ffkv.results.html import examples_table, summary, table, tokens_table
 from ffkv.results.memory_columns import example_columns, prediction_columns
 from ffkv.results.memory_name import memory_name
 from ffkv.results.memory_statistics import key_statistics, value_statistics
-from ffkv.results.run_files import RunFiles
+from ffkv.results.run_indexes import RunIndexes
 from ffkv.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.results.text import number, percent, visible
 
@@ -35,7 +35,7 @@ class Memory:
         unit: in a mixture of experts "expert 2, unit 17" or "shared, unit 3"; "" in other layers.
     """
 
-    def __init__(self, files: RunFiles, layer: int, memory: int):
+    def __init__(self, files: RunIndexes, layer: int, memory: int):
         """Use `Run.memory`."""
         self._files, self.layer, self.memory = files, layer, memory
         self.name = memory_name(layer, memory)

@@ -14,7 +14,7 @@ import numpy as np
 from ffkv.errors import UserError
 from ffkv.results.memory_name import memory_name
 from ffkv.results.memory_statistics import token_texts
-from ffkv.results.run_files import RunFiles, TriggerPlaces
+from ffkv.results.run_indexes import RunIndexes, TriggerPlaces
 
 SIDES = {"positive": "", "negative": "negative/"}  # of the trigger examples: the group of their datasets
 
@@ -32,7 +32,7 @@ def _row_type(names: tuple[str, ...]) -> Any:
     return collections.namedtuple("Row", names)
 
 
-def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: int | None = None) -> Columns:
+def example_columns(files: RunIndexes, layer: int, memory: int, side: str, most: int | None = None) -> Columns:
     """The trigger examples of one sign, the strongest first: the columns that `Memory.triggers` describes.
 
     Args:
@@ -43,13 +43,13 @@ def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: i
     return {"rank": np.arange(len(stored["coefficient"])), **describe_examples(files, stored)}
 
 
-def example_names(files: RunFiles, layer: int) -> list[str]:
+def example_names(files: RunIndexes, layer: int) -> list[str]:
     """The datasets of trigger examples from which `describe_examples` makes columns."""
     gated = files.anatomy.layers[layer].gated
     return ["coefficient", "position", "sentence", "next_token", "next_count", "multiplicity", *(["gate"] * gated)]
 
 
-def describe_examples(files: RunFiles, stored: Mapping[str, np.ndarray]) -> Columns:
+def describe_examples(files: RunIndexes, stored: Mapping[str, np.ndarray]) -> Columns:
     """The columns that `Memory.triggers` describes, without `rank`, from what `example_names` names, each [example]."""
     corpus, coefficient = files.corpus("train"), stored["coefficient"]
     texts, last_tokens = corpus.prefix_texts(stored["sentence"].astype(int), stored["position"].astype(int))
@@ -71,7 +71,7 @@ def describe_examples(files: RunFiles, stored: Mapping[str, np.ndarray]) -> Colu
 
 
 def stored_examples(
-    files: RunFiles, row: int, side: str, names: Sequence[str], most: int | None = None
+    files: RunIndexes, row: int, side: str, names: Sequence[str], most: int | None = None
 ) -> dict[str, np.ndarray]:
     """Some datasets of the trigger examples of one memory, the strongest example first, each [rank].
 
@@ -96,7 +96,7 @@ def stored_examples(
     return {name: found[name][:most] for name in names}
 
 
-def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count: int) -> Columns:
+def prediction_columns(files: RunIndexes, layer: int, memory: int, end: str, count: int) -> Columns:
     """The tokens at one end of a value's prediction: the columns that `Memory.promotes` describes.
 
     Args:
@@ -125,7 +125,7 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
     }
 
 
-def _projection_row(files: RunFiles, layer: int, memory: int, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
+def _projection_row(files: RunIndexes, layer: int, memory: int, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
     """The memory's row in the file of its layer group: files hold the group's memories in order."""
     offset = files.anatomy.layer_offset
     row = offset[layer] + memory - offset[files.layer_groups[files.layer_group(layer)].start]

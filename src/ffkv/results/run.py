@@ -19,7 +19,7 @@ from ffkv.results.html import summary, table
 from ffkv.results.memory import Memory
 from ffkv.results.memory_name import check_memory, memory_name, parse_memory_name
 from ffkv.results.memory_statistics import key_statistics, value_statistics
-from ffkv.results.run_files import RunFiles
+from ffkv.results.run_indexes import RunIndexes
 from ffkv.results.run_tables import read_benchmarks, read_table, table_files, unknown
 from ffkv.results.search import Found, find
 from ffkv.results.text import number, percent, visible
@@ -54,7 +54,7 @@ def _read_settings(path: Path) -> Settings:
         raise UserError(f"{path} does not hold the complete settings of a run: {error}") from error
 
 
-class Run(RunFiles):
+class Run(RunIndexes):
     """A finished run: its settings, model, corpora, tables and memories.
 
     Every file is checked when it is read. A `UserError` says which file is missing, damaged, or of another model, tokenizer

@@ -12,7 +12,7 @@ import pandas as pd
 from ffkv.errors import UserError
 from ffkv.files import hdf5
 from ffkv.results.memory_statistics import token_texts
-from ffkv.results.run_files import RunFiles
+from ffkv.results.run_indexes import RunIndexes
 from ffkv.results.run_tables import unknown
 from ffkv.results.tokens import find_spellings
 
@@ -49,7 +49,7 @@ class Found:
 
 
 def find(
-    files: RunFiles,
+    files: RunIndexes,
     statistics: pd.DataFrame,
     *,
     promotes: str | int | None = None,
@@ -119,7 +119,7 @@ def _within(
     return kept
 
 
-def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:
+def promoting(files: RunIndexes, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:
     """Finds the memories that keep a token among the top tokens of their value.
 
     Args:
@@ -146,7 +146,7 @@ def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: 
     return pd.DataFrame({"row": row, **{f"{what}_{name}": values for name, values in found.items()}})
 
 
-def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFrame:
+def triggered(files: RunIndexes, text: str, expression: bool = False) -> pd.DataFrame:
     """Finds the memories that have a text in one of their trigger examples.
 
     Args:
@@ -170,7 +170,7 @@ def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFr
     return pd.DataFrame({"row": row, "examples_with_text": contains[row].sum(1), "coefficient_with_text": highest})
 
 
-def patterned(files: RunFiles, label: str) -> pd.DataFrame:
+def patterned(files: RunIndexes, label: str) -> pd.DataFrame:
     """Finds the memories that have a pattern whose label contains a text. Capital and small letters are the same.
 
     Patterns that people and machines saw count, too.
@@ -187,7 +187,7 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
     return best[["row", "label", "prefixes"]].set_axis(["row", "pattern_found", "examples_with_pattern"], axis=1)
 
 
-def _shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
+def _shortest_prefix(files: RunIndexes, text: str) -> np.ndarray:
     """Length in tokens of the shortest prefix that contains a text, of each train sentence [sentence]; else `NOWHERE`."""
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)
@@ -230,7 +230,7 @@ def _first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) ->
         place = starts[number + 1] if inside else match.start() + 1
 
 
-def _shortest_match(files: RunFiles, expression: str) -> np.ndarray:
+def _shortest_match(files: RunIndexes, expression: str) -> np.ndarray:
     """Length in tokens of the prefix that ends with the first match, of each train sentence [sentence]; else `NOWHERE`."""
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)

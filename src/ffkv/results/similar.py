@@ -5,15 +5,16 @@ import itertools
 import numpy as np
 import pandas as pd
 
+from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.results.memory_name import memory_name
-from ffkv.results.run_files import RunFiles
+from ffkv.results.run_indexes import RunIndexes
 
 ROWS = 8192  # values that are read at a time
 COEFFICIENT_BYTES = 2**25  # of coefficients that are read at a time
 ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the squares, is rounding of equal coefficients
 
 
-def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+def by_value(files: RunIndexes, row: int, count: int) -> pd.DataFrame:
     """The memories whose values have the highest cosine with that of memory `row`.
 
     All values are read once, a block at a time, so that memory does not grow with the model.
@@ -34,7 +35,7 @@ def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     return _named(files, best).assign(cosine=cosine[best].astype(float))
 
 
-def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+def by_coefficients(files: RunIndexes, row: int, count: int) -> pd.DataFrame:
     """The memories whose coefficients have the highest correlation with those of memory `row`: their keys detect the same.
 
     The coefficients are those of the sampled validation prefixes. All are read once, layer by layer as they are stored, a
@@ -69,7 +70,7 @@ def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     return _named(files, best).assign(correlation=correlation[best])
 
 
-def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
+def by_triggers(files: RunIndexes, row: int, count: int) -> pd.DataFrame:
     """The memories that share the most trigger examples (the same prefix) with memory `row`.
 
     Returns:
@@ -79,12 +80,12 @@ def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     sentence, position = places.sentence[row], places.position[row]
     exists = sentence >= 0
     shared = np.zeros(len(places.sentence), np.int64)
-    own = _prefixes(sentence[exists], position[exists])
+    own = prefix_number(sentence[exists], position[exists])
     for start in range(0, len(shared), ROWS):
         block = slice(start, start + ROWS)
         candidates = np.isin(places.sentence[block], sentence[exists])  # few are; only these are looked at closely
         memory, rank = np.nonzero(candidates)
-        prefixes = _prefixes(places.sentence[block][memory, rank], places.position[block][memory, rank])
+        prefixes = prefix_number(places.sentence[block][memory, rank], places.position[block][memory, rank])
         np.add.at(shared, start + memory, np.isin(prefixes, own))
     shared[row] = 0
     best = _largest(shared, count)
@@ -92,19 +93,12 @@ def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     return _named(files, best).assign(shared=shared[best])
 
 
-def _prefixes(sentence: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Each prefix as one number."""
-    return sentence.astype(np.int64) << 32 | position.astype(np.int64)
-
-
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
     """Where the largest values are, the largest first; of equal ones the first first."""
     return np.argsort(-values, kind="stable")[: min(count, len(values) - 1)]
 
 
-def _named(files: RunFiles, rows: np.ndarray) -> pd.DataFrame:
-    offset = np.asarray(files.anatomy.layer_offset)
-    layers = np.searchsorted(offset, rows, side="right") - 1
-    memories = rows - offset[layers]
+def _named(files: RunIndexes, rows: np.ndarray) -> pd.DataFrame:
+    layers, memories = files.anatomy.places_of(rows)
     names = [memory_name(*place) for place in zip(layers.tolist(), memories.tolist())]
     return pd.DataFrame({"layer": layers, "memory": memories, "name": names})

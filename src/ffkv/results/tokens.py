@@ -1,12 +1,12 @@
 """Which token of the model a person means."""
 
 from ffkv.errors import UserError
-from ffkv.results.run_files import RunFiles
+from ffkv.results.run_indexes import RunIndexes
 
 SUGGESTED = 10  # tokens that a message suggests
 
 
-def find_token(files: RunFiles, token: str | int) -> int:
+def find_token(files: RunIndexes, token: str | int) -> int:
     """The id of a token, by its text to the letter or by its id.
 
     Raises:
@@ -25,7 +25,7 @@ def find_token(files: RunFiles, token: str | int) -> int:
     return ids[0]
 
 
-def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) -> list[int]:
+def find_spellings(files: RunIndexes, token: str | int, any_case: bool = False) -> list[int]:
     """The ids of all tokens that have a text but for blanks at its two ends, or the given id.
 
     Args:
@@ -46,13 +46,13 @@ def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) ->
     return ids
 
 
-def _checked(files: RunFiles, number: int) -> int:
+def _checked(files: RunIndexes, number: int) -> int:
     if not 0 <= number < len(files.vocabulary):
         raise UserError(f"There is no token {number}. The model has tokens 0 to {len(files.vocabulary) - 1}.")
     return int(number)
 
 
-def _suggest(files: RunFiles, token: str) -> str:
+def _suggest(files: RunIndexes, token: str) -> str:
     """Tokens like this one: the same word, then its beginnings, the longest first, then what contains it."""
     word = token.strip()
     near = [text for text in files.spellings if word and text and (word.startswith(text) or word in text)]

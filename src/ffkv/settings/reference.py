@@ -39,7 +39,7 @@ COMPARISONS = (
 )
 INTRODUCTION = f"""# Settings
 
-`ffkv settings` writes this page from `src/ffkv/settings/models.py`. A settings file has these settings at its top level. Under `runs:`
+`ffkv settings` writes this page from `inputs.py` and `analyses.py` in `src/ffkv/settings/`. A settings file has these settings at its top level. Under `runs:`
 it has one entry per run, with the settings that the run overrides. Under `comparisons:` it has one entry per comparison. A whole number is at most {LARGEST:,} unless the table says otherwise.
 """
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ffkv.annotation.options import ANNOTATIONS, RESULTS
 from ffkv.errors import UserError
-from ffkv.options import FOLDER, WRITABLE, seed_option
+from ffkv.options import seed_option
 from ffkv.terminal import say
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ RESERVED = ("model", "messages", "stream", "n")
 
 
 @click.command()
-@click.argument("results", type=FOLDER)
+@RESULTS
 @click.option("--endpoint", help="Address of an OpenAI-compatible endpoint, such as http://localhost:11434/v1.")
 @click.option("--model", required=True, help="Name of the model at the endpoint.")
 @click.option(
@@ -91,9 +92,7 @@ RESERVED = ("model", "messages", "stream", "n")
     show_default=True,
     help="Answers of another form than asked for, after which a question counts as refused.",
 )
-@click.option(
-    "--output", type=WRITABLE, help="Folder of annotations.  [default: annotations/<run>, beside the folder results]"
-)
+@ANNOTATIONS
 @seed_option
 def machine(
     results: Path,
@@ -116,7 +115,7 @@ def machine(
     timeout: float,
     tries: int,
     forms: int,
-    output: Path | None,
+    annotations: Path | None,
     seed: int,
 ) -> None:
     """Let a language model explain keys, and score its explanations.
@@ -135,8 +134,8 @@ def machine(
     from ffkv.results.run import open
 
     run = open(results)
-    annotations = output or annotations_folder(run)
-    ledger = Ledger(machine_folder(annotations, model) / ANSWERS)
+    folder = annotations or annotations_folder(run)
+    ledger = Ledger(machine_folder(folder, model) / ANSWERS)
     if ledger.torn:
         say(f"{ledger.path}: {ledger.torn} lines are not whole, because a process was killed. They are left out.")
     parameters = read_parameters(temperature, answer_tokens, extra)
@@ -148,7 +147,7 @@ def machine(
     amounts = Amounts(pairs=pairs, measured=pairs, per_question=per_question, baseline=baseline)
     try:
         if sheet_names:
-            _judge_sheets(run, annotations, sheet_names, asker, f"machine:{model}", dry_run)
+            _judge_sheets(run, folder, sheet_names, asker, f"machine:{model}", dry_run)
         else:
             _score_memories(run, asker, memories, per_layer, amounts, seed, dry_run)
     finally:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ffkv.errors import UserError
-from ffkv.files.fault import unwritable
+from ffkv.files.journal import append_entry, read_journal
 
 
 def request_key(request: Mapping[str, Any], attempt: int) -> str:
@@ -44,28 +43,15 @@ class Ledger:
         self.path, self.spent, self.torn = path, 0, 0
         self._answers: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights.") from error
-        for number, line in enumerate(content.split(b"\n"), 1):
-            if line.strip(b" \0"):
-                self._read(number, line)
-
-    def _read(self, number: int, line: bytes) -> None:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            self.torn += 1
-            return
-        try:
-            self._take(entry)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise UserError(
-                f"{self.path}, line {number}, is not a kept answer. Remove the line, or name another --output."
-            ) from error
+        journal = read_journal(path)
+        self.torn = len(journal.torn)
+        for number, entry in journal.entries:
+            try:
+                self._take(entry)
+            except (TypeError, KeyError, AttributeError) as error:
+                raise UserError(
+                    f"{path}, line {number}, is not a kept answer. Remove the line, or name other --annotations."
+                ) from error
 
     def _take(self, entry: dict[str, Any]) -> None:
         key, answer, tokens = entry["key"], entry["answer"], entry["tokens"]
@@ -112,22 +98,5 @@ class Ledger:
             "answer": answer, "tokens": tokens,
         }  # fmt: skip
         with self._lock:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                _append(self.path, (json.dumps(entry) + "\n").encode())
-            except OSError as error:
-                raise unwritable(self.path, self.path, error) or error from error
+            append_entry(self.path, entry)
             self._take(entry)
-
-
-def _append(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # an earlier process was killed here
-            line = b"\n" + line
-        while line:
-            line = line[os.write(descriptor, line) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

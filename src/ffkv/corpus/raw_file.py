@@ -1,0 +1,66 @@
+"""Opens a text file, compressed or not, and refuses one that is not UTF-8 text. Its lines are read without filling the memory."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from ffkv.errors import UserError
+
+MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and they would fill the memory
+PARQUET = b"PAR1"  # how a parquet file begins
+SAMPLE_BYTES = 4096  # bytes at the beginning that show whether a file is text
+# How files begin that are not UTF-8 text, whatever their names say. Longer beginnings come first.
+FOREIGN = {
+    b"\xff\xfe\0\0": "UTF-32 text: convert it to UTF-8",
+    b"\0\0\xfe\xff": "UTF-32 text: convert it to UTF-8",
+    b"\xff\xfe": "UTF-16 text: convert it to UTF-8",
+    b"\xfe\xff": "UTF-16 text: convert it to UTF-8",
+    b"\x1f\x8b": "compressed by gzip: its name must end in .gz, once for each time",
+    b"BZh": "compressed by bzip2: unpack it",
+    b"\xfd7zXZ\0": "compressed by xz: unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: its name must end in .zst, once for each time",
+    b"PK\x03\x04": "a zip archive: unpack it",
+    PARQUET: "a parquet file: its name must end in .parquet",
+    b"%PDF-": "a PDF file: extract its text",
+}
+
+
+def unreadable(path: str, reason: object, line: int | None = None) -> UserError:
+    """The error that says of which file, in which line (from 1) and why a text cannot be read."""
+    text = " ".join(str(reason).split())[:500]
+    place = f" (line {line:,})" if line else ""
+    return UserError(f"The corpus {path} cannot be read{place}: {text or type(reason).__name__}.".replace("..", "."))
+
+
+def open_unpacked(path: str) -> Any:
+    """The file, or what it unpacks to, as a stream of bytes."""
+    if path.lower().endswith(".zst"):
+        import pyarrow as pa
+
+        # The reader of the package zstandard takes a file that is cut off for a whole one.
+        return pa.CompressedInputStream(Path(path).open("rb"), "zstd")
+    return gzip.open(path) if path.lower().endswith(".gz") else Path(path).open("rb")
+
+
+def check_text(path: str, file: Any) -> BufferedReader[Any]:
+    """The file, still at its beginning. Refused if its beginning shows that it is not UTF-8 text."""
+    buffered: BufferedReader[Any] = file if isinstance(file, BufferedReader) else BufferedReader(file, SAMPLE_BYTES)
+    sample = buffered.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
+    for beginning, what in FOREIGN.items():
+        if sample.startswith(beginning):
+            raise unreadable(path, f"it is {what}")
+    if sample.count(0) > len(sample) // 4:
+        raise unreadable(path, "it begins with NUL bytes: it is damaged, or it is UTF-16 text; convert it to UTF-8")
+    return buffered
+
+
+def lines_of(path: str, stream: Any) -> Iterator[Any]:
+    """The lines of a text or byte stream, with their line ends."""
+    for number, line in enumerate(iter(lambda: stream.readline(MAX_CHARACTERS + 1), stream.read(0)), 1):
+        if len(line) > MAX_CHARACTERS:
+            raise unreadable(path, f"the line is longer than {MAX_CHARACTERS:,} characters", number)
+        yield line

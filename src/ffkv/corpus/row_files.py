@@ -1,0 +1,192 @@
+"""Reads the texts of files whose rows have fields: csv, json and parquet. No type is guessed, and no copy is stored."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from ffkv.corpus import raw_file
+from ffkv.corpus.chat import Render, row_text
+from ffkv.corpus.raw_file import PARQUET, lines_of, unreadable
+from ffkv.corpus.where import LEFT_OUT, LeftOut, Where, is_wanted, missing_columns, no_column, unseen_columns
+from ffkv.errors import UserError
+from ffkv.settings.messages import shown
+
+LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
+
+
+def csv_texts(path: str, stream: TextIO, field: str, where: Where) -> Iterator[str | LeftOut]:
+    """The texts of a csv file with a header. See `ffkv.corpus.text_files.texts` for the arguments and errors."""
+    csv.field_size_limit(raw_file.MAX_CHARACTERS)
+    reader = csv.reader(lines_of(path, stream), strict=True)
+    header, start = None, 1
+    while True:
+        start = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise unreadable(path, f"{error} in the row that begins here", start) from error
+        if row is None:
+            return
+        if not row:  # an empty line
+            continue
+        if header is None:
+            header, column = row, _column(path, field, row)
+            if lacking := missing_columns(columns := dict.fromkeys(row, ""), where):
+                raise no_column(path, lacking, columns)
+            for name in where:
+                _column(path, name, row)
+        elif len(row) != len(header):
+            raise unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
+        elif is_wanted(dict(zip(header, row, strict=True)), where, f"{path}, line {start:,}"):
+            yield row[column]
+        else:
+            yield LEFT_OUT
+
+
+def json_texts(
+    path: str, file: BinaryIO, field: str, render: Render | None, where: Where
+) -> Iterator[str | LeftOut | None]:
+    """The texts of a file with one JSON object per line, or with a list of them. See `ffkv.corpus.text_files.texts`."""
+    first: dict[str, Any] | None = None
+    has_field, lacking = False, set(where)
+    for place, row in _json_rows(path, file, numbers=render is not None or bool(where)):
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
+        first, has_field = first or row, has_field or field in row
+        lacking = unseen_columns(row, lacking)
+        if is_wanted(row, where, f"{path}, {place}"):
+            yield row_text(row.get(field), field, f"{path}, {place}", render)
+        else:
+            yield LEFT_OUT
+    if first is not None and not has_field:
+        raise _no_field(path, field, list(first))
+    if first is not None and lacking:
+        raise no_column(path, lacking, first)
+
+
+def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
+    """The place and the content of each row. A file has one row per line, or all rows in one list.
+
+    Args:
+        path: the file, for messages.
+        file: its bytes.
+        numbers: whether numbers are needed. Otherwise all of them are 0, because they may have any number of digits.
+    """
+    for number, line in enumerate(lines_of(path, file), 1):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if line.isspace() or not line:
+            continue
+        if line.lstrip().startswith(b"["):
+            rest = file.read(raw_file.MAX_CHARACTERS + 1 - len(line))
+            if len(line) + len(rest) > raw_file.MAX_CHARACTERS:
+                raise unreadable(
+                    path,
+                    f"its list is longer than {raw_file.MAX_CHARACTERS:,} bytes: write one object per line",
+                    number,
+                )
+            rows = _parsed(path, line + rest, number, numbers)
+            yield from ((f"row {index}", row) for index, row in enumerate(rows))
+            return
+        yield f"line {number:,}", _parsed(path, line.rstrip(), number, numbers)
+
+
+def _parsed(path: str, data: bytes, line: int, numbers: bool) -> Any:
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_int=None if numbers else lambda digits: 0,
+            parse_float=None if numbers else lambda digits: 0.0,
+        )
+    except UnicodeDecodeError as error:  # JSON is UTF-8 by definition
+        raise unreadable(path, f"bytes that are not UTF-8 text ({error.reason} at byte {error.start})", line) from error
+    except json.JSONDecodeError as error:
+        raise unreadable(path, f"not JSON: {error.msg} at character {error.colno}", line + error.lineno - 1) from error
+    except ValueError as error:
+        raise unreadable(path, error, line) from error
+    except RecursionError as error:
+        raise unreadable(path, "its JSON is nested too deeply", line) from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"the field {shown(twice)} occurs twice")
+    return row
+
+
+def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
+    """Unpacks a parquet file into a temporary one. It is compressed already: what gets much smaller is no parquet file."""
+    most = LARGEST_RATIO * Path(path).stat().st_size + raw_file.MAX_CHARACTERS
+    if packed.read(len(PARQUET)) != PARQUET:
+        raise unreadable(path, "it is no parquet file that was compressed")
+    whole.write(PARQUET)
+    while piece := packed.read(2**20):
+        if whole.tell() > most:
+            raise unreadable(path, f"it unpacks to more than {most:,} bytes, {LARGEST_RATIO} times its size")
+        whole.write(piece)
+
+
+def parquet_texts(
+    path: str, file: Any, field: str, render: Render | None, where: Where
+) -> Iterator[str | LeftOut | None]:
+    """The texts of a parquet file, which may be compressed as a whole. See `ffkv.corpus.text_files.texts`."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with tempfile.TemporaryFile() as whole:
+        if not isinstance(file, BufferedReader):  # parquet is read from the end of the file
+            _unpack(path, file, whole)
+            file = whole
+        try:
+            opened = parquet.ParquetFile(file, page_checksum_verification=True)
+            _column(path, field, opened.schema_arrow.names)
+            columns = _parquet_columns(opened.schema_arrow)
+            if lacking := missing_columns(columns, where):
+                raise no_column(path, lacking, columns)
+            tested = [name if name in columns else name.partition(".")[0] for name in where]
+            for name in tested:
+                _column(path, name, opened.schema_arrow.names)
+            number = 0
+            for batch in opened.iter_batches(256, columns=[field, *where], use_threads=False):
+                # Of "a.b" pyarrow also reads the field b of a column a.
+                names = batch.schema.names
+                for index, value in enumerate(batch.column(names.index(field))):
+                    place = f"{path}, row {number:,}"
+                    row = {name: batch.column(names.index(name))[index].as_py() for name in tested}
+                    yield row_text(value.as_py(), field, place, render) if is_wanted(row, where, place) else LEFT_OUT
+                    number += 1
+        except UnicodeDecodeError as error:
+            fields = " or ".join(map(repr, dict.fromkeys([field, *where])))
+            raise unreadable(path, f"field {fields} contains bytes that are not UTF-8 text, row {number:,}") from error
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # errors of damaged files
+            raise unreadable(path, error) from error
+
+
+def _parquet_columns(fields: Any) -> dict[str, Any]:
+    """The columns of a schema or of the type of a nested column: an empty text, or the columns inside."""
+    from pyarrow import types
+
+    return {field.name: _parquet_columns(field.type.fields) if types.is_struct(field.type) else "" for field in fields}
+
+
+def _column(path: str, field: str, names: list[str]) -> int:
+    """The place of a field among the names; refuses a field that does not exist or occurs twice."""
+    if field not in names:
+        raise _no_field(path, field, names)
+    if names.count(field) > 1:
+        raise UserError(f"{path} has more than one field {field!r}: rename one of them.")
+    return names.index(field)
+
+
+def _no_field(path: str, field: str, fields: list[str]) -> UserError:
+    return UserError(f"{path} has no field {field!r}; it has {shown(fields)[1:-1] or 'none'}. Set corpus.text_field.")
