@@ -18,6 +18,7 @@ from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.explorer.shelf import open_shelf
 from ffkv.files import datasets, hdf5, tables
+from ffkv.keys.tables import BY_PREFIX, PATTERNS
 from ffkv.model.anatomy import write_anatomy
 from ffkv.model.checkpoint.vocabulary import Vocabulary
 from ffkv.settings import Settings
@@ -71,43 +72,13 @@ def pattern_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
             for memory in range(count):
                 own = [("shallow", range(3))] * (sample == "trigger") + [("semantic", range(2, 6))] * (memory % 2)
                 for number, (family, ranks) in enumerate(own):
-                    patterns.append(
-                        (
-                            sample,
-                            layer,
-                            memory,
-                            number,
-                            family,
-                            family,
-                            f"{family} one",
-                            len(ranks),
-                            0.1,
-                            0.01,
-                            0.02,
-                            list(ranks),
-                        )
-                    )
+                    row = (sample, layer, memory, number, family, family, f"{family} one")
+                    patterns.append((*row, len(ranks), 0.1, 0.01, 0.02, list(ranks)))
                 for rank in range(PREFIXES):
                     has = {family for family, ranks in own if rank in ranks}
                     category = " and ".join(sorted(has, reverse=True)) or "none"
                     prefixes.append((sample, layer, memory, rank, category))
-    names = [
-        "sample",
-        "layer",
-        "memory",
-        "pattern",
-        "kind",
-        "family",
-        "label",
-        "prefixes",
-        "chance",
-        "p_value",
-        "q_value",
-        "ranks",
-    ]
-    return pd.DataFrame(patterns, columns=names), pd.DataFrame(
-        prefixes, columns=["sample", "layer", "memory", "rank", "category"]
-    )
+    return pd.DataFrame(patterns, columns=[*PATTERNS]), pd.DataFrame(prefixes, columns=[*BY_PREFIX])
 
 
 def write_run(folder: Path) -> Path:

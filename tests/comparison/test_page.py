@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -12,14 +13,17 @@ from workflow.dry_run import planned
 
 from ffkv.comparison.commands import comparison
 from ffkv.comparison.comparison_file import read_comparison, write_comparison
+from ffkv.comparison.drawings import draw_curves
 from ffkv.comparison.links import with_links
 from ffkv.comparison.page import render
 from ffkv.comparison.step import compare_runs
+from ffkv.comparison.summary import describe_differences
 from ffkv.errors import UserError
 from ffkv.explorer.page_comparison import comparison as show_comparison
 from ffkv.explorer.page_comparison import find_comparisons
 from ffkv.explorer.page_run import runs as runs_page
 from ffkv.explorer.shelf import open_shelf
+from ffkv.report.registry import load_figure
 from ffkv.settings import Comparison
 
 AXIS = Comparison(
@@ -109,3 +113,12 @@ def test_a_run_of_a_training_step_reads_the_checkpoint_of_that_step(tmp_path):
     dry = snakemake(tmp_path, tmp_path / "config.yaml", "-n", "-p", "results/start/model")
     assert planned(dry.stdout + dry.stderr) == {"train": 1, "model": 1}
     assert re.search(r"--checkpoint results/end/checkpoint/steps/0\b", dry.stdout + dry.stderr)
+
+
+def test_a_figure_whose_runs_have_no_points_in_common_has_no_empty_row(measured):
+    """Figure 6 of two models: its bins are quantiles of each model's own probabilities."""
+    alone = replace(measured, differences=measured.differences.query("figure != 'figure_6'"))
+    drawn = [draw_curves(each, "figure_6", load_figure("figure_6").curves) for each in (measured, alone)]
+    assert [len(figure.axes) for figure in drawn] == [2, 1]
+    assert describe_differences(alone, "figure_6").endswith("The runs have no points in common.")
+    assert "Lower row" in describe_differences(measured, "figure_6")

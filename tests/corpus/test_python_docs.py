@@ -1,10 +1,13 @@
 """The embedded corpus: which documents there are, and what of them is kept."""
 
+import ast
+import sysconfig
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from ffkv.corpus.python_docs import documents, prose, read_docstrings, read_topics
+from ffkv.corpus.python_docs import DOCUMENTED, documents, prose, read_docstrings, read_topics
 from ffkv.errors import UserError
 
 
@@ -105,3 +108,24 @@ def test_a_python_without_sources_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match=r"contains no Python sources.*set corpus\.dataset"):
         list(documents())
+
+
+def test_docstrings_are_found_wherever_a_definition_can_be():
+    """Beside a walk through every node, on modules with definitions inside of all kinds of statements."""
+    library = Path(sysconfig.get_path("stdlib"))
+    for name in ("argparse.py", "inspect.py", "typing.py", "asyncio/base_events.py", "ctypes/__init__.py", "ssl.py"):
+        nodes = [node for node in ast.walk(ast.parse((library / name).read_bytes())) if isinstance(node, DOCUMENTED)]
+        nodes.sort(key=lambda node: getattr(node, "lineno", 0))
+        assert read_docstrings(library / name) == [text for node in nodes if (text := ast.get_docstring(node))]
+
+
+def test_a_definition_inside_of_any_statement_is_found(tmp_path):
+    inside = "def f():\n            'found'"
+    blocks = [
+        f"if x:\n    pass\nelse:\n    if y:\n        {inside}",
+        f"try:\n    pass\nexcept E:\n    if y:\n        {inside}\nfinally:\n    if y:\n        {inside}",
+        f"match x:\n    case 1:\n        {inside}",
+        f"for x in y:\n    with z:\n        {inside}",
+    ]
+    (tmp_path / "a.py").write_text("\n".join(blocks))
+    assert read_docstrings(tmp_path / "a.py") == ["found"] * 5

@@ -11,6 +11,7 @@ from small_runs import write_run
 import ffkv
 from ffkv.export.step import export
 from ffkv.files import tables
+from ffkv.keys.tables import PATTERNS
 from ffkv.results.run import Run
 from ffkv.settings import Values
 from ffkv.values.projections import write_projections
@@ -26,21 +27,7 @@ def complete(folder: Path) -> Path:
     projections, _ = ffkv.project_values(*files, Values(top_tokens=TOP), device="cpu")
     write_projections(folder / "values/projections/0.h5", projections)
     rows = [("trigger", 0, 3, 0, "last word", "shallow", "ends with “w1”", 3, 0.1, 0.01, 0.02, [0, 2, 3])]
-    names = [
-        "sample",
-        "layer",
-        "memory",
-        "pattern",
-        "kind",
-        "family",
-        "label",
-        "prefixes",
-        "chance",
-        "p_value",
-        "q_value",
-        "ranks",
-    ]
-    tables.write(pd.DataFrame(rows, columns=names), folder / "keys/patterns/0.parquet")
+    tables.write(pd.DataFrame(rows, columns=[*PATTERNS]), folder / "keys/patterns/0.parquet")
     return folder
 
 

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from support import prove_into
 
 from ffkv.errors import UserError
-from ffkv.fairseq.checkpoint import is_fairseq, read_checkpoint
+from ffkv.fairseq.checkpoint import read_checkpoint
+from ffkv.fairseq.folder import is_fairseq
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.model.checkpoint.load import load

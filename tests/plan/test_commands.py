@@ -43,6 +43,7 @@ def planned(checkpoints, tmp_path, monkeypatch, trials):
     (tmp_path / "text.txt").write_text("\n".join(random_sentences(1, 300)))
     corpus = {"dataset": "files", "train": "text.txt", "splitter": "line"}
     config = {"model": {"checkpoint": "checkpoint"}, "corpus": corpus, "runs": {"mine": {}, "more": {}}}
+    config["comparisons"] = {"both": {"runs": ["mine", "more"]}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     return lambda *options: CliRunner().invoke(plan, ["--configfile", "mine.yaml", "--cores", "1", *options])
 
@@ -54,6 +55,7 @@ def test_a_plan_for_a_person(planned, tmp_path):
     assert "3 layers, d = 16, 192 memories, |V| = 60" in done.stdout
     assert all(rule in done.stdout for rule in ("triggers", "sampled_prefixes", "values_project", "report"))
     assert [line.partition(":")[0] for line in done.stdout.splitlines()[-3:]] == ["Time", "Disk", "Memory"]
+    assert "\nComparison both:\n" in done.stdout and "comparison_report" in done.stdout
     assert not (tmp_path / "results").exists()
 
 
@@ -61,7 +63,11 @@ def test_a_plan_for_a_program(planned):
     found = json.loads(planned("--json").stdout)
     assert found["runs"].keys() == {"mine", "more"}
     rules = {rule["rule"]: rule for rule in found["runs"]["mine"]["rules"]}
-    assert found["total"]["written"] == pytest.approx(2 * sum(rule["written"] for rule in rules.values()))
+    compared = {rule["rule"]: rule for rule in found["comparisons"]["both"]}
+    assert compared.keys() == {"comparison_measure", "comparison_report"}
+    assert all(rule["seconds"] > 0 and rule["written"] > 0 for rule in compared.values())
+    of_runs, over = (sum(rule["written"] for rule in each.values()) for each in (rules, compared))
+    assert found["total"]["written"] == pytest.approx(2 * of_runs + over)
     assert found["runs"]["mine"]["text"]["train"]["source"] == "counted"
     assert found["warnings"] == [] and found["not_estimated"] == []
     measured = rules.keys() - {"write_settings"}

@@ -69,5 +69,6 @@ def test_every_rule_of_the_workflow_is_known():
     names = {name for path in rules.glob("*.smk") for name in re.findall(r"^rule (\w+):", path.read_text(), re.M)}
     split = Split(100.0, 10.0, 1.0, 500.0, 1.0, "")
     shape = Shape("Hand", (8,), 4, 10, 400, 256, 80, "float32")
-    names -= {"all", "comparison_measure", "comparison_report", "annotate_agreement"}  # told as not estimated
+    names -= {"all", "annotate_agreement"}  # told as not estimated
+    names -= {"comparison_measure", "comparison_report"}  # of no run: `ffkv.plan.comparisons`
     assert names == measure_amounts(Settings(), shape, {"train": split, "validation": split}).keys()

@@ -12,29 +12,9 @@ from ffkv.keys.patterns import CATEGORIES
 
 TESTS = "tests"
 # Columns of each table: their types. Those of `ffkv.keys.tables`, with the annotator in front.
-PATTERNS = {
-    "annotator": "str",
-    "occasion": "int64",
-    "sample": "str",
-    "sheet": "str",
-    "layer": "int64",
-    "memory": "int64",
-    "pattern": "int64",
-    "family": "str",
-    "label": "str",
-    "prefixes": "int64",
-    "ranks": "object",
-}
-BY_PREFIX = {
-    "annotator": "str",
-    "occasion": "int64",
-    "sample": "str",
-    "sheet": "str",
-    "layer": "int64",
-    "memory": "int64",
-    "rank": "int64",
-    "category": "str",
-}
+KEY = {"annotator": "str", "occasion": "int64", "sample": "str", "sheet": "str", "layer": "int64", "memory": "int64"}
+PATTERNS = KEY | {"pattern": "int64", "family": "str", "label": "str", "prefixes": "int64", "ranks": "object"}
+BY_PREFIX = KEY | {"rank": "int64", "category": "str"}
 CHANGES = {"annotator": "str", "occasion": "int64", "sample": "str", "row": "int64", "other": "int64", "related": "str"}
 
 

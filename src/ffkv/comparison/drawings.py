@@ -18,6 +18,7 @@ from ffkv.report.wording import rows
 
 WIDTH, HEIGHT = 8.4, 3.7  # of a row of panels, inches
 LOGARITHMIC = 20  # an axis whose largest place is so many times its smallest one is logarithmic
+FEW_PLACES = 3  # of an axis, whose labels have room beside each other in the narrowest panel
 OVERLAPS = {
     "jaccard": "trigger examples, Jaccard",
     "rank_biased_overlap": "trigger examples, rank-biased",
@@ -44,21 +45,27 @@ def look_of(style: int, count: int) -> dict[str, Any]:
 
 
 def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
-    """Two rows: the curves of a figure, a line per run; below, what each run differs by from the first one."""
-    figure = Drawing(figsize=(WIDTH, 1.7 * HEIGHT), layout="constrained")
-    panels = figure.subplots(2, len(curves), squeeze=False)
+    """Two rows: the curves of a figure, a line per run; below, what each run differs by from the first one.
+
+    There is no second row if the runs have no points in common.
+    """
+    differs = len(rows(measured.differences, figure=name)) > 0
+    figure = Drawing(figsize=(WIDTH, 1.7 * HEIGHT if differs else HEIGHT), layout="constrained")
+    panels = figure.subplots(1 + differs, len(curves), squeeze=False)
     runs = measured.runs[["run", "label"]].itertuples(index=False)
     for style, (run, label) in enumerate(runs):
         for place, curve in enumerate(curves):
             look = look_of(style, len(measured.runs)) | {"label": label}
             points = rows(measured.curves, figure=name, curve=curve.label, run=run)
-            differences = rows(measured.differences, figure=name, curve=curve.label, run=run)
             _line(panels[0, place], points[_x(measured, curve)], points, "value", look)
-            _line(panels[1, place], differences[_x(measured, curve)], differences, "difference", look)
+            if differs:
+                differences = rows(measured.differences, figure=name, curve=curve.label, run=run)
+                _line(panels[1, place], differences[_x(measured, curve)], differences, "difference", look)
     for place, curve in enumerate(curves):
         _finish(panels[0, place], measured, curve, curve.label)
-        _finish(panels[1, place], measured, curve, f"difference to {measured.runs['label'].iloc[0]}")
-        panels[1, place].axhline(0, color="0.3", linewidth=0.8)
+        if differs:
+            _finish(panels[1, place], measured, curve, f"difference to {measured.runs['label'].iloc[0]}")
+            panels[1, place].axhline(0, color="0.3", linewidth=0.8)
     legend(figure, panels[0, 0], columns=4)
     return figure
 
@@ -110,7 +117,7 @@ def _finish_axis(axes: Axes, measured: Measured) -> None:
     positive = [place for place in places if place > 0]
     if positive and min(places) >= 0 and max(positive) > LOGARITHMIC * min(positive):
         axes.set_xscale("log" if len(positive) == len(places) else "symlog", **_from_zero(places, positive))
-    axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.set_xticks(places, [f"{place:g}" for place in places], rotation=45 if len(places) > FEW_PLACES else 0)
     axes.minorticks_off()
     axes.set_xlabel(measured.settings.axis)
 

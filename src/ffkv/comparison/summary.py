@@ -42,7 +42,10 @@ def describe_differences(measured: Measured, name: str) -> str:
     found = rows(measured.differences, figure=name)
     first, curves = measured.runs["label"].iloc[0], load_figure(name).curves
     paired = [*dict.fromkeys(found["paired_by"].fillna(""))]
-    text = f"Upper row: {'; '.join(curve.label for curve in curves)}. A line per run; bars are 95 % intervals."
+    labels = "; ".join(curve.label for curve in curves)
+    if found.empty:
+        return f"{labels[:1].upper()}{labels[1:]}. A line per run; bars are 95 % intervals. The runs have no points in common."
+    text = f"Upper row: {labels}. A line per run; bars are 95 % intervals."
     text += f" Lower row: each run's difference to {first}, with 95 % intervals where they are known"
     text += f" ({' or '.join(PAIRED[by] for by in paired)})."
     if curves[0].x == LAYER and not measured.same_depth:

@@ -30,6 +30,7 @@ SKIPPED = {
     "pydoc_data",
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # of a statement: lists of statements inside
 
 # A doctest with its output, or a table, up to the end of the paragraph.
 EXAMPLE = re.compile(r"^\s*(?:>>>|\.\.\.\s|\||\+--|={3,} ).*", re.M | re.S)
@@ -105,9 +106,19 @@ def read_docstrings(path: Path) -> list[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return []
-    nodes = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
-    nodes.sort(key=lambda node: getattr(node, "lineno", 0))  # the module itself has no line number
+    nodes = sorted(
+        _documented(tree), key=lambda node: getattr(node, "lineno", 0)
+    )  # the module itself has no line number
     return [text for node in nodes if (text := ast.get_docstring(node))]
+
+
+def _documented(node: ast.AST) -> Iterator[ast.AST]:
+    """What can have a docstring in a piece of source. Only statements are looked into: nearly all nodes are expressions."""
+    if isinstance(node, DOCUMENTED):
+        yield node
+    for name in BLOCKS:
+        for statement in getattr(node, name, ()):
+            yield from _documented(statement)
 
 
 def prose(text: str) -> list[str]:

@@ -8,27 +8,14 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from ffkv.errors import UserError
 from ffkv.fairseq import dictionary
 from ffkv.fairseq.arguments import read_arguments
+from ffkv.fairseq.folder import MODEL_FILE
 from ffkv.fairseq.state import fill, upgrade
 from ffkv.settings import Model
-
-MODEL_FILE = "model.pt"
-
-
-def is_fairseq(checkpoint: Path | str) -> bool:
-    """Whether a checkpoint is a folder of fairseq, perhaps an incomplete one."""
-    folder = Path(checkpoint)
-    names = (MODEL_FILE, dictionary.DICTIONARY_FILE)
-    return not (folder / "config.json").exists() and any((folder / name).is_file() for name in names)
-
-
-def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerFast:
-    """Loads the tokenizer of a fairseq checkpoint. Errors: see `read_dictionary`."""
-    return dictionary.dictionary_tokenizer(dictionary.read_dictionary(Path(folder)))
 
 
 def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:

@@ -46,7 +46,7 @@ def plan(
     gpus: tuple[float, ...],
     as_json: bool,
 ) -> None:
-    """Predict tokens, downloads, disk, memory and time of the runs of a settings file, per rule.
+    """Predict tokens, downloads, disk, memory and time of the runs and comparisons of a settings file, per rule.
 
     Start it on the machine and in the folder where snakemake will run. It asks Snakemake what is left to do and runs a small
     copy of each run in a temporary folder. It reads no weights and keeps no files. If the disk or the memory does
@@ -55,10 +55,11 @@ def plan(
     from ffkv.architectures.coverage import cores as available_cores
     from ffkv.plan.jobs import ask_snakemake, import_libraries
     from ffkv.process.runtime import configure
-    from ffkv.settings.runs import resolve
+    from ffkv.settings.runs import resolve, resolve_comparisons
     from ffkv.settings.yaml_file import read_settings
 
-    runs, cores = resolve(read_settings(configfile)), cores or available_cores()
+    configuration, cores = read_settings(configfile), cores or available_cores()
+    runs, comparisons = resolve(configuration), resolve_comparisons(configuration)
     snakemake = ask_snakemake(configfile, cores)  # beside the imports
     configure(1)  # no thread pool starts here: forks of this process run the trial with the threads of the jobs
     import_libraries()
@@ -67,7 +68,7 @@ def plan(
 
     given = {"train": train_tokens, "validation": validation_tokens}
     tokens = {split: count for split, count in given.items() if count is not None}
-    found = make_plan(runs, snakemake, cores, tokens, gpus)
+    found = make_plan(runs, snakemake, cores, tokens, gpus, comparisons)
     say(json.dumps(found, indent=1) if as_json else as_text(found))
     for warning in found["warnings"]:
         say(warning, error=True)

@@ -23,7 +23,13 @@ LIBRARIES = {  # what jobs import, each with what is before it: tables only, the
     "model": ("ffkv.model.checkpoint.load", "transformers.models.gpt2.modeling_gpt2"),
 }
 HEAD = ("values_project", "composition_measure", "refinement_measure", "refinement_summarize")
-TABLES = ("resolve_commit", "write_settings", "keys_patterns", "report")  # and all that merge or summarize
+TABLES = (
+    "resolve_commit",
+    "write_settings",
+    "keys_patterns",
+    "report",
+    "comparison_report",
+)  # and all that merge or summarize
 
 
 def libraries_of(rule: str) -> str:
@@ -36,6 +42,8 @@ def libraries_of(rule: str) -> str:
 class Job(NamedTuple):
     """One job of the workflow: its rule, run and threads, its shell command, the paths that it reads and writes.
 
+    A job of a comparison has no run, but the comparison's name.
+
     `done` says whether each output exists and Snakemake would not run the job again.
     """
 
@@ -46,6 +54,7 @@ class Job(NamedTuple):
     inputs: list[str]
     outputs: list[str]
     done: bool
+    comparison: str = ""
 
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
@@ -85,8 +94,8 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
             inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
             kept = [path for path in outputs if path not in job.temp_output]
             done = not dag.needrun(job) and all(Path(path).exists() for path in kept)
-            run, command = job.wildcards_dict.get("run", ""), job.shellcmd or ""
-            jobs.append(Job(job.rule.name, run, job.threads, command, inputs, outputs, done))
+            run, comparison = (job.wildcards_dict.get(name, "") for name in ("run", "comparison"))
+            jobs.append(Job(job.rule.name, run, job.threads, job.shellcmd or "", inputs, outputs, done, comparison))
     return [job for job in jobs if job.outputs]
 
 

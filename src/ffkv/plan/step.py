@@ -11,21 +11,21 @@ from ffkv.plan.devices import gpu_sizes, plan_devices, warn_of_slow_devices
 from ffkv.plan.growth import Amounts, measure_amounts
 from ffkv.plan.hub import Download, find_downloads, resolve_commits, warn_of_cache
 from ffkv.plan.jobs import Job, import_libraries, libraries_of, read_jobs
-from ffkv.plan.shape import load_model_form, measure_shape
+from ffkv.plan.shape import Shape, load_model_form, measure_shape
 from ffkv.plan.text import measure_text
 from ffkv.plan.trial import Measured, Tried, try_out
 from ffkv.process.memory import free_memory
-from ffkv.settings import Settings
+from ffkv.settings import Comparison, Settings
 from ffkv.terminal import in_bytes
 
 RESULTS = Path("results")
 
 
 class Row(NamedTuple):
-    """What is left to do of a rule of a run.
+    """What is left to do of a rule of a run or of a comparison.
 
     Attributes:
-        run: name of the run.
+        run: name of the run, or of the comparison.
         rule: name of the rule.
         jobs: number of its jobs that are not done.
         done: whether all its jobs are done.
@@ -53,6 +53,7 @@ def make_plan(
     cores: int,
     tokens: Mapping[str, int] = MappingProxyType({}),
     gpus: Sequence[float] = (),
+    comparisons: Mapping[str, Comparison] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Plans runs, in the working directory.
 
@@ -62,15 +63,17 @@ def make_plan(
         cores: cores that snakemake may use.
         tokens: numbers of tokens by split, for a corpus whose size cannot be known.
         gpus: bytes of each GPU that a job will have. If none is named, those of this machine.
+        comparisons: the settings of each comparison.
     Returns:
-        "runs": shape, text, downloads, GPU memory and rules of each run; "total": seconds and bytes of all, and what is
-        free; "warnings"; "not_estimated": rules that are left to do and that are not among those of the runs.
+        "runs": shape, text, downloads, GPU memory and rules of each run; "comparisons": rules of each one; "total": seconds and bytes of all, and what is
+        free; "warnings"; "not_estimated": rules that are left to do and that are not among those.
     Raises:
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
     jobs, tried = read_jobs(snakemake), dict[str, Tried]()
     plans: dict[str, Any] = {}
     warnings, downloads, todo = list[str](), list[Download](), list[Row]()
+    shapes: dict[str, Shape] = {}
     for run, settings in runs.items():
         rules: dict[str, list[Job]] = {}
         for job in jobs:
@@ -79,7 +82,7 @@ def make_plan(
         written = {Path(job.outputs[0]).stem: Path(job.outputs[0]) for job in rules["corpus"] if job.done}
         commits = resolve_commits(settings, rules.get("resolve_commit", []))
         form = load_model_form(settings, commits.get("model"))
-        shape = measure_shape(form, settings.model.second_matrix)
+        shape = shapes[run] = measure_shape(form, settings.model.second_matrix)
         splits, sentences = measure_text(settings, form, written, tokens, commits)
         device, fetched = (
             plan_devices(form, settings, shape, gpus or gpu_sizes()),
@@ -103,6 +106,13 @@ def make_plan(
             "device": device._asdict(),
             "rules": [row._asdict() for row in rows],
         }
+    over = {
+        name: _compare(
+            name, comparison, jobs, [runs[run] for run in comparison.runs], [shapes[run] for run in comparison.runs]
+        )
+        for name, comparison in comparisons.items()
+    }
+    todo += [row for rows in over.values() for row in rows if not row.done]
     total = {
         "seconds": sum(row.seconds for row in todo),
         "cores": cores,
@@ -113,6 +123,7 @@ def make_plan(
     }
     return {
         "runs": plans,
+        "comparisons": {name: [row._asdict() for row in rows] for name, rows in over.items()},
         "total": total,
         "warnings": [*warnings, *warn_of_cache(downloads), *find_warnings(todo, total)],
         "not_estimated": _name_unplanned(jobs, plans),
@@ -120,9 +131,28 @@ def make_plan(
 
 
 def _name_unplanned(jobs: list[Job], plans: dict[str, Any]) -> list[str]:
-    """The rules that are left to do and that no trial measures: comparisons of runs, agreement of annotators."""
+    """The rules that are left to do and that nothing measures: the agreement of annotators."""
     planned = {(run, row["rule"]) for run, plan in plans.items() for row in plan["rules"]}
-    return sorted({job.rule for job in jobs if not job.done and (job.run, job.rule) not in planned})
+    left = {job.rule for job in jobs if not job.done and not job.comparison and (job.run, job.rule) not in planned}
+    return sorted(left)
+
+
+def _compare(
+    name: str, comparison: Comparison, jobs: list[Job], settings: list[Settings], shapes: list[Shape]
+) -> list[Row]:
+    """What is left to do of a comparison."""
+    own = [job for job in jobs if job.comparison == name]
+    if all(job.done for job in own):
+        return [Row(name, job.rule, 0, True) for job in own]
+    from ffkv.plan.comparisons import measure_comparison  # draws, and plans without comparisons do not
+
+    costs, rows = measure_comparison(comparison, settings, shapes), []
+    for job in own:
+        start, base = import_libraries()[libraries_of(job.rule)]
+        cost = costs[job.rule]
+        spent = Row(name, job.rule, 1, False, 1, 0.0, cost.written, base + cost.memory, start + cost.seconds)
+        rows.append(Row(name, job.rule, 0, True) if job.done else spent)
+    return rows
 
 
 def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]] | None, cores: int) -> Row:

@@ -23,8 +23,9 @@ def as_text(plan: dict[str, Any]) -> str:
             lines.append("  {}: {tokens:,.0f} tokens in {sentences:,.0f} sentences ({source})".format(name, **split))
         lines += [f"  hub: {Download(**one)}" for one in found["downloads"]]
         lines.append(f"  GPU memory: {DevicePlan(**found['device'])}")
-        cells = pd.DataFrame([_cells(row) for row in found["rules"]]).set_index("rule").rename_axis(None)
-        lines += [f"  {line}" for line in cells.to_string().splitlines()]
+        lines += _table(found["rules"])
+    for name, rules in plan["comparisons"].items():
+        lines += [f"Comparison {name}:", *_table(rules)]
     sizes = {name: in_bytes(size) for name, size in total.items() if name not in ("seconds", "cores")}
     return "\n".join(
         [
@@ -40,6 +41,11 @@ def as_text(plan: dict[str, Any]) -> str:
             *tell_shortages([row for found in plan["runs"].values() for row in found["rules"]]),
         ]
     )
+
+
+def _table(rules: list[dict[str, Any]]) -> list[str]:
+    cells = pd.DataFrame([_cells(row) for row in rules]).set_index("rule").rename_axis(None)
+    return [f"  {line}" for line in cells.fillna("").to_string().splitlines()]
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:

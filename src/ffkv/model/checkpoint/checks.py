@@ -8,11 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from ffkv.errors import UserError
-from ffkv.fairseq import checkpoint as fairseq
+from ffkv.fairseq.folder import is_fairseq
 from ffkv.files.steady import files_in
 from ffkv.hub.commit import Commit, may_be_on_hub
-from ffkv.hub.fetch import cached_names, choose_config_files, local_model, tell_damage
-from ffkv.hub.messages import explain
+from ffkv.hub.fetch import cached_names, choose_config_files, local_model
 from ffkv.model.checkpoint.fingerprint import not_finite
 from ffkv.model.checkpoint.forms import check_gguf, refuse_other_forms, unpacking
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
@@ -48,7 +47,7 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
         check_gguf(checkpoint, gguf, _names_in(path))
     elif path.is_dir():
         refuse_other_forms(checkpoint, path)
-        if not (path / "config.json").is_file() and not fairseq.is_fairseq(path):
+        if not (path / "config.json").is_file() and not is_fairseq(path):
             raise UserError(
                 f"The folder {checkpoint} is no checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
             )
@@ -148,22 +147,3 @@ def check_finite(settings: Model, model: PreTrainedModel) -> None:
         raise UserError(
             f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {model.dtype}: the file is damaged, the training diverged, or the type is too small for them."
         )
-
-
-def explain_failure(error: Exception, commit: Commit) -> str:
-    """What is wrong with a checkpoint, from what a library raised."""
-    if "trust_remote_code" in str(error):
-        return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
-    if not commit.commit:
-        return words_of(error)
-    return tell_damage(commit) or explain(error, "model", commit.repository, commit.revision) or words_of(error)
-
-
-def words_of(error: Exception) -> str:
-    """What a library's exception says, on one line."""
-    if "weights_only" in str(error):
-        return "its weights are a pickle that is damaged or names code, and ffkv runs none. Save them as safetensors."
-    text = " ".join(str(error).split())[:400]
-    if isinstance(error, KeyError) or not text:  # says nothing by itself
-        text = f"{type(error).__name__} {text}".strip()
-    return text

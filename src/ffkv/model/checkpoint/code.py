@@ -1,11 +1,14 @@
 """The code that builds a model from its config: that of transformers, or that which a checkpoint brings."""
 
-from typing import Any
+from __future__ import annotations
 
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from typing import TYPE_CHECKING, Any
 
 from ffkv.hub.commit import Commit
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig
 
 
 def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str | None) -> Any:
@@ -16,6 +19,8 @@ def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str
         dtype: type of its parameters.
         code_revision: commit of the code that the config names; None to run no such code.
     """
+    from transformers import AutoModelForCausalLM
+
     named = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
     if not named or code_revision is None:
         return AutoModelForCausalLM.from_config(config, dtype=dtype)

@@ -1,11 +1,11 @@
 """The forms in which weights are published: plain, quantised, as an adapter, as GGUF. What can be read of them, and how."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from typing import TYPE_CHECKING, Any
 
 from ffkv.errors import UserError
 from ffkv.files.steady import files_in
@@ -13,6 +13,9 @@ from ffkv.hub.commit import Commit
 from ffkv.hub.fetch import local_model
 from ffkv.hub.messages import words
 from ffkv.settings.messages import shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 # Methods whose weights transformers turns back into plain ones by itself, and what tells it to.
 UNPACKED = {"mxfp4": "Mxfp4Config", "fp8": "FineGrainedFP8Config", "mxfp8": "FineGrainedFP8Config"}

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from ffkv.errors import UserError
 from ffkv.fairseq import checkpoint as fairseq
+from ffkv.fairseq.folder import is_fairseq
 from ffkv.files.checksums import verify_sum
 from ffkv.hub.commit import Commit, check_commit, resolve_model
 from ffkv.hub.fetch import (
@@ -15,8 +16,9 @@ from ffkv.hub.fetch import (
     choose_files_of,
     local_model,
 )
-from ffkv.model.checkpoint.checks import check_checkpoint, check_weights, explain_failure, refuse_unreadable
+from ffkv.model.checkpoint.checks import check_checkpoint, check_weights, refuse_unreadable
 from ffkv.model.checkpoint.code import build_empty, trust
+from ffkv.model.checkpoint.failures import explain_failure
 from ffkv.model.checkpoint.forms import (
     forget_packing,
     merge_adapter,
@@ -43,7 +45,7 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
     if settings.weights == "random":
         model = dispatch(_initialise(settings, commit), placement)
-    elif not settings.gguf and fairseq.is_fairseq(settings.checkpoint):
+    elif not settings.gguf and is_fairseq(settings.checkpoint):
         model = dispatch(fairseq.load_model(settings), placement)
     else:
         model = _from_transformers(settings, commit, placement)
@@ -122,7 +124,7 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
         UserError: there is no such checkpoint, it cannot be reached, or it is no causal language model.
     """
     check_checkpoint(settings.checkpoint, settings.gguf)
-    if not settings.gguf and fairseq.is_fairseq(settings.checkpoint):
+    if not settings.gguf and is_fairseq(settings.checkpoint):
         form: Any = fairseq.load_model(settings, with_weights=False)
         return form if device == "meta" else type(form)(form.config).to(form.dtype)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)

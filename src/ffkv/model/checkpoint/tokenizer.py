@@ -1,18 +1,21 @@
 """Loads the tokenizer of a checkpoint."""
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from transformers import PreTrainedTokenizerFast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ffkv.errors import UserError
-from ffkv.fairseq import checkpoint as fairseq
+from ffkv.fairseq import folder as fairseq
 from ffkv.files.checksums import verify_sum
 from ffkv.hub.commit import Commit
 from ffkv.hub.fetch import choose_files_of, choose_tokenizer_files, local_model
-from ffkv.model.checkpoint.checks import explain_failure, words_of
 from ffkv.model.checkpoint.code import trust
+from ffkv.model.checkpoint.failures import explain_failure, words_of
 from ffkv.model.checkpoint.forms import keep_own_tokens
+
+if TYPE_CHECKING:  # a tokenizer is loaded without the code of models, which takes seconds to import
+    from transformers import PreTrainedTokenizerFast
 
 
 def load_tokenizer(

@@ -1,0 +1,24 @@
+"""What is wrong with a checkpoint, from what a library raised."""
+
+from ffkv.hub.commit import Commit
+from ffkv.hub.fetch import tell_damage
+from ffkv.hub.messages import explain
+
+
+def explain_failure(error: Exception, commit: Commit) -> str:
+    """What is wrong with a checkpoint, from what a library raised."""
+    if "trust_remote_code" in str(error):
+        return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
+    if not commit.commit:
+        return words_of(error)
+    return tell_damage(commit) or explain(error, "model", commit.repository, commit.revision) or words_of(error)
+
+
+def words_of(error: Exception) -> str:
+    """What a library's exception says, on one line."""
+    if "weights_only" in str(error):
+        return "its weights are a pickle that is damaged or names code, and ffkv runs none. Save them as safetensors."
+    text = " ".join(str(error).split())[:400]
+    if isinstance(error, KeyError) or not text:  # says nothing by itself
+        text = f"{type(error).__name__} {text}".strip()
+    return text

@@ -1,0 +1,115 @@
+"""What comparisons take: a block of each of their real functions runs on random numbers of the sizes of the runs."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.comparison.comparison_file import Measured
+from ffkv.comparison.curves import difference_of_medians
+from ffkv.comparison.drawings import draw_curves
+from ffkv.comparison.matching import highest_correlation, random_rotation, standardise
+from ffkv.comparison.same_memories import BY_CHANCE, Memories, compare_memories
+from ffkv.plan.shape import Shape
+from ffkv.report import drawing
+from ffkv.report.registry import FIGURES, load_figure
+from ffkv.settings import Comparison, Settings
+
+MEMORIES, COLUMNS, FIGURE = 512, 256, "figure_7"  # sizes of a block; the figure that is drawn once
+PAGE_BYTES, ROW_BYTES = 60_000, 60  # of a drawing with its data; of a row of `by_memory.parquet`
+
+
+class Cost(NamedTuple):
+    """What a job of a comparison takes beyond its start: seconds, bytes at its peak, bytes of its outputs."""
+
+    seconds: float
+    memory: float
+    written: float
+
+
+def measure_comparison(
+    comparison: Comparison, settings: Sequence[Settings], shapes: Sequence[Shape]
+) -> dict[str, Cost]:
+    """What the rules of a comparison take, by rule.
+
+    Args:
+        comparison: its settings.
+        settings: those of its runs.
+        shapes: the shapes of the models of its runs.
+    """
+    alike = len({shape.memories for shape in shapes}) == 1
+    by_number = comparison.memories == "by_number" or (comparison.memories == "auto" and alike)
+    by_correlation = comparison.memories == "by_correlation" or (comparison.memories == "auto" and not alike)
+    prefixes = max(each.prefixes.count for each in settings)
+    curves = [curve for name in FIGURES for curve in load_figure(name).curves]
+    medians = sum(curve.units is not None and curve.units.median for curve in curves)
+    numbers = np.random.default_rng(0).standard_normal((2, prefixes))
+    bootstrap = _seconds(lambda: difference_of_medians(numbers[0], numbers[1], True, np.random.default_rng(0)))
+    seconds = bootstrap * medians * sum(len(shape.memories) for shape in shapes[1:])
+    memory = written = 0.0
+    if by_number:
+        rows = 2 * len(shapes) * sum(shapes[0].memories)
+        chance = 2 * len(shapes) * comparison.permutations * sum(min(BY_CHANCE, size) for size in shapes[0].memories)
+        seconds += (rows + chance) * _row_seconds(settings[0].triggers.per_key, shapes[0].width)
+        memory = 3 * sum(shapes[0].memories) * (8 * shapes[0].width + 8 * settings[0].triggers.per_key)
+        written = ROW_BYTES * rows
+    if by_correlation:
+        seconds += sum(_match_seconds(comparison.sampled_memories, prefixes, shape.memories) for shape in shapes[1:])
+        memory = max(16.0 * prefixes * size + 12 * size**2 for shape in shapes for size in shape.memories)
+    figures = sum(bool(load_figure(name).curves) for name in FIGURES)
+    drawn = figures * (2 if comparison.axis else 1) + 3
+    return {
+        "comparison_measure": Cost(seconds, memory, written),
+        "comparison_report": Cost(drawn * _draw_seconds(comparison, shapes), 2 * written, PAGE_BYTES * drawn),
+    }
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """Seconds of the second time: the first one also takes what is only done once."""
+    run()
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _row_seconds(per_key: int, width: int) -> float:
+    """Seconds to compare a memory with another one."""
+    stream = np.random.default_rng(0)
+    triggers = stream.permuted(np.tile(np.arange(2 * per_key), (MEMORIES, 1)), axis=1)[:, :per_key]
+    vectors = stream.standard_normal((MEMORIES, width), np.float32)
+    number, share = np.zeros(MEMORIES, np.int64), np.zeros(MEMORIES)
+    one = Memories(triggers, number, share, number > 0, vectors, vectors)
+    return _seconds(lambda: compare_memories(one, one, comparable=True)) / MEMORIES
+
+
+def _match_seconds(sampled: int, prefixes: int, memories: Sequence[int]) -> float:
+    """Seconds to match sampled memories with those of another model, and with its rotated layers."""
+    stream = np.random.default_rng(0)
+    own = stream.standard_normal((prefixes, min(sampled, COLUMNS)), np.float32)
+    m = stream.standard_normal((prefixes, COLUMNS), np.float32)
+    match = _seconds(lambda: highest_correlation(own, standardise(m)))
+    turn = _seconds(lambda: m @ m[:COLUMNS]) if prefixes >= COLUMNS else 0.0
+    rotate = _seconds(lambda: random_rotation(COLUMNS, stream))
+    scaled = [(size / COLUMNS, sampled / own.shape[1]) for size in memories]
+    return sum(2 * match * size * more + turn * size**2 + rotate * size**3 for size, more in scaled)
+
+
+def _draw_seconds(comparison: Comparison, shapes: Sequence[Shape]) -> float:
+    """Seconds to draw a figure."""
+    layers = [len(shape.memories) for shape in shapes]
+    runs = pd.DataFrame({"run": comparison.runs, "label": comparison.runs, "layers": layers})
+    curves = load_figure(FIGURE).curves
+    points = pd.DataFrame(
+        [
+            {"figure": FIGURE, "curve": curve.label, "run": run, "x": x, "depth": (x + 0.5) / count}
+            for curve in curves
+            for run, count in zip(comparison.runs, layers, strict=True)
+            for x in range(count)
+        ]
+    ).assign(value=0.5, difference=0.5, low=0.4, high=0.6)
+    nothing = pd.DataFrame()
+    measured = Measured("plan", comparison, "no", runs, points, points, nothing, nothing, nothing)
+    with drawing.look():
+        return _seconds(lambda: drawing.svg(draw_curves(measured, FIGURE, curves), FIGURE, "", ""))
