@@ -112,7 +112,7 @@ def read_docstrings(path: Path) -> list[str]:
     return [text for node in nodes if (text := ast.get_docstring(node))]
 
 
-def _documented(node: ast.AST) -> Iterator[ast.AST]:
+def _documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     """What can have a docstring in a piece of source. Only statements are looked into: nearly all nodes are expressions."""
     if isinstance(node, DOCUMENTED):
         yield node
