@@ -8,13 +8,15 @@ import torch
 
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Measurement, Work, same_work
+from ffkv.intervention.changes import choose_kept, keep_few
 from ffkv.intervention.effects import measure_effects, predict
 from ffkv.intervention.rerun import rerunning, run_unchanged
 from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
-from ffkv.settings import Activations
+from ffkv.settings import Activations, Intervention
 
 TOKENS, CHANGES = 20, 125  # of a prefix; on a prefix by the default settings
+KEPT = 2 * len(Intervention().kept) + 1  # choices of kept memories on a prefix: the largest, random ones, all
 LAYER = GPT2.layers // 2 - 1  # in the middle
 FOLLOWING = (GPT2.layers - LAYER - 1) / GPT2.layers  # share of the blocks that come after the layer
 
@@ -61,10 +63,30 @@ def total(scratch: Path, shape: list[int], prefixes: int) -> Work:
     return work
 
 
-def forward(scratch: Path, shape: list[int], prefixes: int) -> Work:
+def keep(scratch: Path, shape: list[int], prefixes: int, changes: int = KEPT) -> Work:
+    """Chooses the memories that are kept, and runs the blocks after the layer again for each choice."""
+    loaded, sizes = load(prepare_model(scratch, shape), "cpu"), Shape(*shape)
+    layer = loaded.anatomy.layers[min(LAYER, len(loaded.anatomy.layers) - 1)]
+    generator = np.random.default_rng(0)
+    ids = generator.integers(0, sizes.vocabulary, (prefixes, 1, TOKENS))
+    values = torch.from_numpy(generator.standard_normal((sizes.memories, sizes.width), np.float32))
+    norms, mean = values.norm(dim=1).numpy(), torch.zeros(sizes.memories)
+    bases = [run_unchanged(loaded, layer, torch.from_numpy(row)) for row in ids]
+    rerun = rerunning(loaded, layer, Activations().batch_tokens)
+
+    def work(count: int = prefixes) -> None:
+        for base in bases[:count]:
+            sets = choose_kept(base.m.numpy(), norms, Intervention().kept, generator)[:changes]
+            rerun(base, keep_few(base.m, mean, values, base.factor, [torch.from_numpy(few.copy()) for *_, few in sets]))
+
+    work(1)
+    return work
+
+
+def forward(scratch: Path, shape: list[int], prefixes: int, changes: int = CHANGES) -> Work:
     """The bare body over as many tokens: those of each prefix, and one per change."""
     body = load(prepare_model(scratch, shape), "cpu").model.base_model
-    rows = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, 1, TOKENS + CHANGES))
+    rows = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, 1, TOKENS + changes))
 
     def work(count: int = prefixes) -> None:
         for row in rows[:count]:
@@ -100,6 +122,15 @@ COMPARISONS = [
         f"{GPT2}, 16 prefixes of {TOKENS} tokens, {CHANGES} changes each, layer {LAYER}",
         same_work(__name__, ("forward", "total"), shape=GPT2, prefixes=16),
         _ratio("total", "forward", FOLLOWING),
+        1.3,
+        "times the CPU time of bare forward passes over the same tokens, times the share of the blocks after the layer",
+        rounds=3,
+    ),
+    Comparison(
+        "kept memories",
+        f"{GPT2}, 16 prefixes of {TOKENS} tokens, {KEPT} choices each, layer {LAYER}",
+        same_work(__name__, ("forward", "keep"), shape=GPT2, prefixes=16, changes=KEPT),
+        _ratio("keep", "forward", FOLLOWING),
         1.3,
         "times the CPU time of bare forward passes over the same tokens, times the share of the blocks after the layer",
         rounds=3,

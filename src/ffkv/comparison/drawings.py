@@ -17,7 +17,7 @@ from ffkv.report.kept_memories import shown_layers
 from ffkv.report.wording import rows
 
 WIDTH, HEIGHT = 8.4, 3.7  # of a row of panels, inches
-LOGARITHMIC = 20  # an axis whose largest place is so many times its smallest one is logarithmic
+LOGARITHMIC = 10  # an axis whose largest place is so many times its smallest one is logarithmic
 FEW_PLACES = 3  # of an axis, whose labels have room beside each other in the narrowest panel
 OVERLAPS = {
     "jaccard": "trigger examples, Jaccard",
