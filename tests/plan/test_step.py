@@ -6,10 +6,10 @@ from ffkv.plan import step
 from ffkv.plan.growth import measure_amounts
 from ffkv.plan.jobs import Job
 from ffkv.plan.shape import Shape
-from ffkv.plan.step import Row, _row, find_warnings
+from ffkv.plan.step import Row, _as_trained, _row, find_warnings
 from ffkv.plan.table import in_bytes
 from ffkv.plan.text import Split
-from ffkv.plan.trial import Measured
+from ffkv.plan.trial import Measured, _small_settings
 from ffkv.process.memory import free_memory
 from ffkv.settings import Settings
 
@@ -133,3 +133,34 @@ def test_the_limit_of_a_control_group_counts(tmp_path):
 @pytest.mark.parametrize(("size", "text"), [(1200, "1.2 kB"), (1.2e9, "1.2 GB"), (3e12, "3 TB")])
 def test_sizes_for_a_person(size, text):
     assert in_bytes(size) == text
+
+
+def training_jobs(done: bool) -> list[Job]:
+    made = ["results/long/checkpoint", "results/long/training.csv"]
+    return [
+        Job("train", "long", 1, "", [], made, done),
+        Job("model", "early", 1, "", [], ["results/early/model"], False),
+    ]
+
+
+@pytest.mark.parametrize("checkpoint", ["results/long/checkpoint", "results/long/checkpoint/steps/25"])
+def test_a_checkpoint_that_is_not_trained_yet_is_planned_as_the_model_that_will_be(checkpoint):
+    runs = {
+        "long": Settings.model_validate({"embedded": {"layers": 2, "keep_steps": [25]}}),
+        "early": Settings.model_validate({"model": {"checkpoint": checkpoint}, "prefixes": {"count": 77}}),
+    }
+    planned = _as_trained(runs["early"], runs, training_jobs(done=False))
+    assert (planned.model.checkpoint, planned.embedded, planned.prefixes.count) == (
+        "embedded",
+        runs["long"].embedded,
+        77,
+    )
+    assert _as_trained(runs["early"], runs, training_jobs(done=True)) is runs["early"]
+    assert _as_trained(runs["long"], runs, training_jobs(done=False)) is runs["long"]
+
+
+def test_the_trial_of_a_run_that_keeps_training_steps_keeps_none(tmp_path):
+    """It trains fewer steps than those that are to be kept, and a step after the last one is refused."""
+    settings = Settings.model_validate({"embedded": {"steps": 800, "keep_steps": [0, 300]}})
+    small = _small_settings(settings, SHAPE, SPLITS, ["one two three"] * 20, tmp_path, trained=False)
+    assert small.embedded.steps < 300 and small.contradictions() == []

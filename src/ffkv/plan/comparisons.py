@@ -1,6 +1,5 @@
 """What comparisons take: a block of each of their real functions runs on random numbers of the sizes of the runs."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from ffkv.comparison.drawings import draw_curves
 from ffkv.comparison.matching import highest_correlation, random_rotation, standardise
 from ffkv.comparison.same_memories import BY_CHANCE, Memories, compare_memories
 from ffkv.plan.shape import Shape
+from ffkv.plan.trial import stop_watch
 from ffkv.report import drawing
 from ffkv.report.registry import FIGURES, load_figure
 from ffkv.settings import Comparison, Settings
@@ -69,9 +69,9 @@ def measure_comparison(
 def _seconds(run: Callable[[], object]) -> float:
     """Seconds of the second time: the first one also takes what is only done once."""
     run()
-    start = time.perf_counter()
+    seconds = stop_watch()
     run()
-    return time.perf_counter() - start
+    return seconds()
 
 
 def _row_seconds(per_key: int, width: int) -> float:

@@ -15,7 +15,7 @@ from ffkv.plan.shape import Shape, load_model_form, measure_shape
 from ffkv.plan.text import measure_text
 from ffkv.plan.trial import Measured, Tried, try_out
 from ffkv.process.memory import free_memory
-from ffkv.settings import Comparison, Settings
+from ffkv.settings import EMBEDDED, Comparison, Settings
 from ffkv.terminal import in_bytes
 
 RESULTS = Path("results")
@@ -74,7 +74,8 @@ def make_plan(
     plans: dict[str, Any] = {}
     warnings, downloads, todo = list[str](), list[Download](), list[Row]()
     shapes: dict[str, Shape] = {}
-    for run, settings in runs.items():
+    for run, given in runs.items():
+        settings = _as_trained(given, runs, jobs)
         rules: dict[str, list[Job]] = {}
         for job in jobs:
             if job.run == run:
@@ -90,7 +91,8 @@ def make_plan(
         )
         rows = [Row(run, rule, 0, True) for rule in rules]
         if not all(job.done for of_rule in rules.values() for job in of_rule):
-            trained, amounts = all(job.done for job in rules.get("train", [])), measure_amounts(settings, shape, splits)
+            trained = settings is given and all(job.done for job in rules.get("train", []))
+            amounts = measure_amounts(settings, shape, splits)
             model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
             same = f"{shape} {trained} {written} {settings.model_copy(update={'model': model, 'seed': 0})!r}"
             if same not in tried:
@@ -128,6 +130,16 @@ def make_plan(
         "warnings": [*warnings, *warn_of_cache(downloads), *find_warnings(todo, total)],
         "not_estimated": _name_unplanned(jobs, plans),
     }
+
+
+def _as_trained(settings: Settings, runs: Mapping[str, Settings], jobs: list[Job]) -> Settings:
+    """The settings of a run; if another run has yet to train its checkpoint, with the model of that run."""
+    checkpoint = Path(settings.model.checkpoint)
+    for job in jobs:
+        if job.rule == "train" and not job.done and {checkpoint, *checkpoint.parents} & {*map(Path, job.outputs)}:
+            model = settings.model.model_copy(update={"checkpoint": EMBEDDED})
+            return settings.model_copy(update={"model": model, "embedded": runs[job.run].embedded})
+    return settings
 
 
 def _name_unplanned(jobs: list[Job], plans: dict[str, Any]) -> list[str]:

@@ -126,7 +126,7 @@ def _small_settings(
         "intervention": few,
         "report": {"cards": min(CARDS, settings.report.cards)},
         "corpus": {"dataset": EMBEDDED, "where": {}, "limit": DOCUMENTS, "validation": [], "validation_share": 0.5},
-        "embedded": {"layers": 1, "steps": min(STEPS, settings.embedded.steps)},
+        "embedded": {"layers": 1, "steps": min(STEPS, settings.embedded.steps), "keep_steps": []},
     }
     if settings.model.checkpoint != EMBEDDED or trained:
         _write_small_model(shape, layer, operations, lines, folder / "checkpoint")
