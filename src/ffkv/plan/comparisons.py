@@ -16,6 +16,7 @@ from ffkv.plan.trial import stop_watch
 from ffkv.report import drawing
 from ffkv.report.registry import FIGURES, load_figure
 from ffkv.settings import Comparison, Settings
+from ffkv.streams import Purpose, random_stream
 
 MEMORIES, COLUMNS, FIGURE = 512, 256, "figure_7"  # sizes of a block; the figure that is drawn once
 PAGE_BYTES, ROW_BYTES = 60_000, 60  # of a drawing with its data; of a row of `by_memory.parquet`
@@ -45,8 +46,9 @@ def measure_comparison(
     prefixes = max(each.prefixes.count for each in settings)
     curves = [curve for name in FIGURES for curve in load_figure(name).curves]
     medians = sum(curve.units is not None and curve.units.median for curve in curves)
-    numbers = np.random.default_rng(0).standard_normal((2, prefixes))
-    bootstrap = _seconds(lambda: difference_of_medians(numbers[0], numbers[1], True, np.random.default_rng(0)))
+    stream = random_stream(0, Purpose.COMPARISON_BOOTSTRAP)
+    numbers = stream.standard_normal((2, prefixes))
+    bootstrap = _seconds(lambda: difference_of_medians(numbers[0], numbers[1], True, stream))
     seconds = bootstrap * medians * sum(len(shape.memories) for shape in shapes[1:])
     memory = written = 0.0
     if by_number:
@@ -76,7 +78,7 @@ def _seconds(run: Callable[[], object]) -> float:
 
 def _row_seconds(per_key: int, width: int) -> float:
     """Seconds to compare a memory with another one."""
-    stream = np.random.default_rng(0)
+    stream = random_stream(0, Purpose.COMPARISON_PERMUTATIONS)
     triggers = stream.permuted(np.tile(np.arange(2 * per_key), (MEMORIES, 1)), axis=1)[:, :per_key]
     vectors = stream.standard_normal((MEMORIES, width), np.float32)
     number, share = np.zeros(MEMORIES, np.int64), np.zeros(MEMORIES)
@@ -86,7 +88,7 @@ def _row_seconds(per_key: int, width: int) -> float:
 
 def _match_seconds(sampled: int, prefixes: int, memories: Sequence[int]) -> float:
     """Seconds to match sampled memories with those of another model, and with its rotated layers."""
-    stream = np.random.default_rng(0)
+    stream = random_stream(0, Purpose.COMPARISON_ROTATION)
     own = stream.standard_normal((prefixes, min(sampled, COLUMNS)), np.float32)
     m = stream.standard_normal((prefixes, COLUMNS), np.float32)
     match = _seconds(lambda: highest_correlation(own, standardise(m)))
