@@ -18,7 +18,7 @@ from ffkv.report.registry import FIGURES, load_figure
 from ffkv.settings import Comparison, Settings
 from ffkv.streams import Purpose, random_stream
 
-MEMORIES, COLUMNS, FIGURE = 512, 256, "figure_7"  # sizes of a block; the figure that is drawn once
+MEMORIES, COLUMNS, FIGURE = 512, 256, "figure_9"  # sizes of a block; the figure that is drawn once
 PAGE_BYTES, ROW_BYTES = 60_000, 60  # of a drawing with its data; of a row of `by_memory.parquet`
 
 
