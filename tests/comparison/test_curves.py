@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ffkv.comparison import curves
 from ffkv.comparison.curves import (
     compare_curve,
     difference_of_intervals,
@@ -37,6 +38,18 @@ def test_paired_medians_are_drawn_together():
     assert paired[:3] == pytest.approx((3, 3, 3), abs=1e-12) and paired.pairs == 50
     apart = difference_of_medians(x, x - 3, False, np.random.default_rng(1))
     assert apart.low < 2.9 < 3.1 < apart.high and apart.pairs == 0
+
+
+def test_resamples_are_drawn_in_blocks(monkeypatch):
+    """Hundreds of resamples of a million prefixes at a time would take gigabytes. The numbers are the same."""
+    x, y = np.random.default_rng(0).normal(size=(2, 50))
+
+    def both():
+        return [difference_of_medians(x, y, paired, np.random.default_rng(1)) for paired in (True, False)]
+
+    whole = both()
+    monkeypatch.setattr(curves, "RESAMPLED_BYTES", 3 * 8 * 50)  # three resamples
+    assert both() == whole
 
 
 class Deep:

@@ -25,7 +25,7 @@ def test_equal_runs_have_equal_memories(pair):
     found = follow_memories(pair)
     for measure in ("jaccard", "rank_biased_overlap", "same_top_token", "key_cosine", "value_cosine"):
         np.testing.assert_allclose(found.by_memory[measure].dropna(), 1, atol=1e-6)  # lengths of 1 in float32
-        assert (found.by_layer[f"permuted_{measure}"] < 0.6).all()
+        assert (found.by_layer[f"permuted_{measure}"] < 0.9).all()  # a few tokens are on top of most values
     assert set(found.by_memory["kind"]) <= {"stayed", ""} and (
         found.by_layer[["appeared", "lost", "changed"]] == 0
     ).all(axis=None)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.comparison.overlap import BLOCK, NONE, jaccard, rank_biased_overlap
+from ffkv.comparison import overlap
+from ffkv.comparison.overlap import NONE, jaccard, rank_biased_overlap
 
 EXACT = 1e-12  # the same sums of the same numbers, in another order
 
@@ -55,9 +56,17 @@ def test_the_fast_way_is_the_definition(a, b, p):
     assert found == pytest.approx(rank_biased_overlap(row(b), row(a), p)[0], abs=1e-9)
 
 
-def test_memories_do_not_mix_over_blocks():
+def test_memories_do_not_mix_over_blocks(monkeypatch):
+    monkeypatch.setattr(overlap, "BLOCK_BYTES", 5 * 4 * 4)  # five memories of four examples
     generator = np.random.default_rng(0)
-    a, b = (np.argsort(generator.random((BLOCK + 3, 9)), 1)[:, :4] for _ in range(2))
+    a, b = (np.argsort(generator.random((13, 9)), 1)[:, :4] for _ in range(2))
     for found in (jaccard, rank_biased_overlap):
         one_by_one = [found(a[i : i + 1], b[i : i + 1])[0] for i in range(len(a))]
         np.testing.assert_allclose(found(a, b), one_by_one, atol=EXACT)
+
+
+def test_a_block_of_long_lists_has_few_memories():
+    """Ten thousand examples per memory: a thousand memories at a time would take 100 GB."""
+    assert overlap.block_size(25, 25) > 100_000
+    assert overlap.block_size(10_000, 10_000) == 1
+    assert overlap.block_size(0, 0) > 0

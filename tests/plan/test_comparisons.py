@@ -2,21 +2,19 @@
 
 import pytest
 
+from ffkv.errors import UserError
 from ffkv.plan.comparisons import ROW_BYTES, measure_comparison
 from ffkv.plan.shape import Shape
-from ffkv.settings import Comparison, Settings
+from ffkv.settings import Comparison
 
 
 def shape(layers: int, memories: int, width: int = 32) -> Shape:
     return Shape("Hand", (memories,) * layers, width, 100, 1000, 800, 200, "float32")
 
 
-SETTINGS = Settings.model_validate({"prefixes": {"count": 300}, "triggers": {"per_key": 10}})
-
-
-def costs(*shapes: Shape, **settings):
+def costs(*shapes: Shape, per_key: int = 10, prefixes: int = 300, **settings):
     comparison = Comparison(runs=[f"run-{number}" for number in range(len(shapes))], **settings)
-    return measure_comparison(comparison, [SETTINGS] * len(shapes), shapes)
+    return measure_comparison("hand", comparison, per_key, [(shape, prefixes) for shape in shapes])
 
 
 def test_every_memory_of_each_run_is_a_row_beside_the_first_run_and_the_last():
@@ -44,3 +42,15 @@ def test_an_axis_doubles_the_figures():
     without, over = costs(shape(1, 8), shape(1, 8)), costs(shape(1, 8), shape(1, 8), axis="step", values=[0, 1])
     assert without["comparison_report"].seconds > 0
     assert 1.7 < over["comparison_report"].written / without["comparison_report"].written < 2  # but for three figures
+
+
+def test_large_settings_take_no_large_block():
+    """A billion prefixes, or a million examples per key, as arrays would not fit into any memory."""
+    for way in ("by_number", "by_correlation"):
+        cost = costs(shape(1, 8), shape(1, 8), memories=way, per_key=10**6, prefixes=10**9)["comparison_measure"]
+        assert cost.seconds > 100 * costs(shape(1, 8), shape(1, 8), memories=way)["comparison_measure"].seconds
+
+
+def test_what_the_comparison_would_refuse_is_refused():
+    with pytest.raises(UserError, match="different shapes: run-0 has 2 layers, 16 memories and a width of 32; run-1 "):
+        costs(shape(2, 8), shape(2, 8, width=64), memories="by_number")

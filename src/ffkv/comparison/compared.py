@@ -41,20 +41,33 @@ class Compared:
         Raises:
             UserError: the settings ask for memories by number, and the models have different shapes.
         """
-        shapes = {(run.anatomy.width, *(layer.memories for layer in run.anatomy.layers)) for run in self.runs}
-        asked = self.settings.memories
-        if asked == "by_number" and len(shapes) > 1:
-            raise UserError(
-                f"comparisons.{self.name}.memories is by_number, and the models have different shapes:"
-                f" {'; '.join(f'{run.name} has {_shape(run)}' for run in self.runs)}. Set it to by_correlation."
-            )
-        return ("by_number" if len(shapes) == 1 else "by_correlation") if asked == "auto" else asked
+        models = [(run.anatomy.width, [layer.memories for layer in run.anatomy.layers]) for run in self.runs]
+        return find_memories_by(self.settings, models, self.name)
 
 
-def _shape(run: Run) -> str:
-    return (
-        f"{len(run.anatomy.layers)} layers, {run.anatomy.layer_offset[-1]} memories and a width of {run.anatomy.width}"
-    )
+def find_memories_by(settings: Comparison, models: Sequence[tuple[int, Sequence[int]]], name: str) -> str:
+    """How memories are found in other runs: "by_number", "by_correlation" or "no".
+
+    Args:
+        settings: the settings of the comparison.
+        models: width, and number of memories per layer, of the model of each run.
+        name: name of the comparison.
+    Raises:
+        UserError: the settings ask for memories by number, and the models have different shapes.
+    """
+    alike = len({(width, *memories) for width, memories in models}) == 1
+    if settings.memories == "by_number" and not alike:
+        shapes = [
+            f"{run} has {len(memories)} layers, {sum(memories)} memories and a width of {width}"
+            for run, (width, memories) in zip(settings.runs, models, strict=True)
+        ]
+        raise UserError(
+            f"comparisons.{name}.memories is by_number, and the models have different shapes: {'; '.join(shapes)}. "
+            "Set it to by_correlation."
+        )
+    if settings.memories == "auto":
+        return "by_number" if alike else "by_correlation"
+    return settings.memories
 
 
 def open_compared(folders: Sequence[Path | str], settings: Comparison, name: str = "comparison") -> Compared:

@@ -15,6 +15,7 @@ from ffkv.results.run import Run
 from ffkv.streams import Purpose, random_stream
 
 RESAMPLES = 400  # of the bootstrap of a difference of medians
+RESAMPLED_BYTES = 2**26  # of the numbers that are drawn at a time
 CURVES = ["figure", "curve", "run", "x", "depth", "axis", "value", "low", "high"]
 DIFFERENCES = ["figure", "curve", "run", "baseline", "x", "depth", "difference", "low", "high", "pairs", "paired_by"]
 
@@ -163,10 +164,22 @@ def difference_of_medians(x: np.ndarray, y: np.ndarray, paired: bool, stream: np
     """median(x) - median(y), with a percentile bootstrap. Pairs are drawn together."""
     if not (len(x) and len(y)):
         return Difference(np.nan, np.nan, np.nan)
-    chosen = stream.integers(0, len(x), (RESAMPLES, len(x)))
-    of_y = chosen if paired else stream.integers(0, len(y), (RESAMPLES, len(y)))
-    low, high = np.quantile(np.median(x[chosen], 1) - np.median(y[of_y], 1), [0.025, 0.975])
+    if paired:
+        of_x, of_y = _resampled_medians(np.stack([x, y]), stream)
+    else:
+        (of_x,), (of_y,) = _resampled_medians(x[None], stream), _resampled_medians(y[None], stream)
+    low, high = np.quantile(of_x - of_y, [0.025, 0.975])
     return Difference(np.median(x) - np.median(y), low, high, len(x) if paired else 0)
+
+
+def _resampled_medians(values: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    """The medians of resamples of units [quantity, resample]. `values`: some quantities of the same units [quantity, unit]."""
+    units, medians = values.shape[1], []
+    block = max(1, RESAMPLED_BYTES // (8 * units))
+    for start in range(0, RESAMPLES, block):
+        chosen = stream.integers(0, units, (min(block, RESAMPLES - start), units))
+        medians.append([np.median(quantity[chosen], 1) for quantity in values])
+    return np.concatenate(medians, 1)
 
 
 def difference_of_intervals(a: float, a_low: float, a_high: float, b: float, b_low: float, b_high: float) -> Difference:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 PERSISTENCE = 0.9  # of rank-biased overlap: the first ten places have 86 % of the weight
-BLOCK = 1024  # memories at a time
+BLOCK_BYTES = 2**26  # of the pairs of examples that are compared at a time, a byte each
 NONE = -1
 
 
@@ -48,6 +48,11 @@ def rank_biased_overlap(a: np.ndarray, b: np.ndarray, p: float = PERSISTENCE) ->
     return np.concatenate([np.zeros(0), *(_overlap_of(lists, p) for lists in _blocks(a, b))])
 
 
+def block_size(length_a: int, length_b: int) -> int:
+    """Number of memories that are compared at a time, of lists of these lengths."""
+    return max(1, BLOCK_BYTES // max(1, length_a * length_b))
+
+
 def _overlap_of(lists: _Lists, p: float) -> np.ndarray:
     same, length_a, length_b = lists
     deepest = max(same.shape[1:])
@@ -70,7 +75,8 @@ def _overlap_of(lists: _Lists, p: float) -> np.ndarray:
 
 
 def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[_Lists]:
-    for start in range(0, len(a), BLOCK):
-        x, y = a[start : start + BLOCK], b[start : start + BLOCK]
+    size = block_size(a.shape[1], b.shape[1])
+    for start in range(0, len(a), size):
+        x, y = a[start : start + size], b[start : start + size]
         same = (x[:, :, None] == y[:, None, :]) & (x != NONE)[:, :, None]
         yield _Lists(same, (x != NONE).sum(1), (y != NONE).sum(1))

@@ -57,7 +57,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     train, validation, made, keys = splits["train"], splits["validation"], settings.embedded, settings.keys
     layers, memories, largest = len(shape.memories), sum(shape.memories), max(shape.memories)
     per_key, itemsize = settings.triggers.per_key, getattr(torch, shape.dtype).itemsize
-    prefixes = int(min(settings.prefixes.count, validation.tokens - validation.sentences))
+    prefixes = count_sampled(settings, validation)
     states, text = prefixes * layers, train.seconds + validation.seconds
 
     # Bytes of files, by their descriptions.
@@ -124,6 +124,11 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         "intervention_summarize": Amounts(memory=projections, rows=effects),
         "report": summing._replace(rows=settings.report.cards),
     }
+
+
+def count_sampled(settings: Settings, validation: Split) -> int:
+    """Number of sampled prefixes: as many as are asked for, or all that the validation split has."""
+    return int(min(settings.prefixes.count, validation.tokens - validation.sentences))
 
 
 def batch_bytes(settings: Settings, shape: Shape) -> float:

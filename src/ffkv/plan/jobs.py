@@ -23,13 +23,8 @@ LIBRARIES = {  # what jobs import, each with what is before it: tables only, the
     "model": ("ffkv.model.checkpoint.load", "transformers.models.gpt2.modeling_gpt2"),
 }
 HEAD = ("values_project", "composition_measure", "refinement_measure", "refinement_summarize")
-TABLES = (
-    "resolve_commit",
-    "write_settings",
-    "keys_patterns",
-    "report",
-    "comparison_report",
-)  # and all that merge or summarize
+# And all that merge or summarize.
+TABLES = ("resolve_commit", "write_settings", "keys_patterns", "report", "comparison_report")
 
 
 def libraries_of(rule: str) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ffkv.plan.devices import gpu_sizes, plan_devices, warn_of_slow_devices
-from ffkv.plan.growth import Amounts, measure_amounts
+from ffkv.plan.growth import Amounts, count_sampled, measure_amounts
 from ffkv.plan.hub import Download, find_downloads, resolve_commits, warn_of_cache
 from ffkv.plan.jobs import Job, import_libraries, libraries_of, read_jobs
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
@@ -65,15 +65,18 @@ def make_plan(
         gpus: bytes of each GPU that a job will have. If none is named, those of this machine.
         comparisons: the settings of each comparison.
     Returns:
-        "runs": shape, text, downloads, GPU memory and rules of each run; "comparisons": rules of each one; "total": seconds and bytes of all, and what is
-        free; "warnings"; "not_estimated": rules that are left to do and that are not among those.
+        "runs": shape, text, downloads, GPU memory and rules of each run.
+        "comparisons": rules of each comparison.
+        "total": seconds and bytes of all, and what is free.
+        "warnings": what is too small or too slow.
+        "not_estimated": rules that are left to do and that are not among those.
     Raises:
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
     jobs, tried = read_jobs(snakemake), dict[str, Tried]()
     plans: dict[str, Any] = {}
     warnings, downloads, todo = list[str](), list[Download](), list[Row]()
-    shapes: dict[str, Shape] = {}
+    models: dict[str, tuple[Shape, int]] = {}  # and the number of sampled prefixes
     for run, given in runs.items():
         settings = _as_trained(given, runs, jobs)
         rules: dict[str, list[Job]] = {}
@@ -83,8 +86,9 @@ def make_plan(
         written = {Path(job.outputs[0]).stem: Path(job.outputs[0]) for job in rules["corpus"] if job.done}
         commits = resolve_commits(settings, rules.get("resolve_commit", []))
         form = load_model_form(settings, commits.get("model"))
-        shape = shapes[run] = measure_shape(form, settings.model.second_matrix)
+        shape = measure_shape(form, settings.model.second_matrix)
         splits, sentences = measure_text(settings, form, written, tokens, commits)
+        models[run] = shape, count_sampled(settings, splits["validation"])
         device, fetched = (
             plan_devices(form, settings, shape, gpus or gpu_sizes()),
             find_downloads(settings, commits, written),
@@ -109,9 +113,7 @@ def make_plan(
             "rules": [row._asdict() for row in rows],
         }
     over = {
-        name: _compare(
-            name, comparison, jobs, [runs[run] for run in comparison.runs], [shapes[run] for run in comparison.runs]
-        )
+        name: _compare(name, comparison, jobs, runs[comparison.runs[0]], [models[run] for run in comparison.runs])
         for name, comparison in comparisons.items()
     }
     todo += [row for rows in over.values() for row in rows if not row.done]
@@ -150,20 +152,19 @@ def _name_unplanned(jobs: list[Job], plans: dict[str, Any]) -> list[str]:
 
 
 def _compare(
-    name: str, comparison: Comparison, jobs: list[Job], settings: list[Settings], shapes: list[Shape]
+    name: str, comparison: Comparison, jobs: list[Job], first: Settings, models: list[tuple[Shape, int]]
 ) -> list[Row]:
-    """What is left to do of a comparison."""
-    own = [job for job in jobs if job.comparison == name]
-    if all(job.done for job in own):
-        return [Row(name, job.rule, 0, True) for job in own]
+    """What is left to do of a comparison. `first`: the settings of its first run."""
+    done = {job.rule: job.done for job in jobs if job.comparison == name}
+    if all(done.values()):
+        return [Row(name, rule, 0, True) for rule in done]
     from ffkv.plan.comparisons import measure_comparison  # draws, and plans without comparisons do not
 
-    costs, rows = measure_comparison(comparison, settings, shapes), []
-    for job in own:
-        start, base = import_libraries()[libraries_of(job.rule)]
-        cost = costs[job.rule]
-        spent = Row(name, job.rule, 1, False, 1, 0.0, cost.written, base + cost.memory, start + cost.seconds)
-        rows.append(Row(name, job.rule, 0, True) if job.done else spent)
+    rows = []
+    for rule, cost in measure_comparison(name, comparison, first.triggers.per_key, models).items():
+        start, base = import_libraries()[libraries_of(rule)]
+        left = Row(name, rule, 1, False, 1, 0.0, cost.written, base + cost.memory, start + cost.seconds)
+        rows.append(Row(name, rule, 0, True) if done[rule] else left)
     return rows
 
 
