@@ -9,7 +9,7 @@ from workflow.dry_run import planned
 import ffkv
 from ffkv.annotation.draw import SheetDesign
 from ffkv.annotation.records import Record, append_record
-from ffkv.annotation.sheets import annotations_folder, read_sheet
+from ffkv.annotation.sheets import annotations_folder, read_secret, read_sheet
 from ffkv.annotation.step import make_sheets
 from ffkv.results.check import check_run
 
@@ -33,8 +33,9 @@ def test_annotations_reach_the_report_and_repeat_nothing_else(tiny, tmp_path):
     annotations = annotations_folder(run)
     make_sheets(run, annotations, SheetDesign(("anna", "bert"), per_layer=2, changes=3))
     assert ran(folder) == set()  # sheets alone change nothing
-    sheet = read_sheet(annotations, "keys")
-    say(annotations, sheet, sheet.orders["anna"][0], "person:anna")
+    sheet, origins = read_sheet(annotations, "keys"), read_secret(annotations, "keys").origins
+    keys = [item for item in sheet.orders["anna"] if origins[item].sample == "trigger"]  # figure 2 shows no control
+    say(annotations, sheet, keys[0], "person:anna")
     assert ran(folder) == {"annotate_agreement", "report"}
     assert "anna, a person" in (folder / "reports/tiny/index.html").read_text()
     assert check_run(folder / "results/tiny")[1] == []
