@@ -1,8 +1,11 @@
 """`python -m benchmarks.patterns`: how often the test of `ffkv keys` finds a topic that was planted, and one that is not there.
 
-A planted key has 25 prefixes, some of which are of one article. The others are random. Real keys are not needed, and no model.
+A planted key has 25 prefixes, some of which are about one article. The others are random. Real keys are not needed, and no
+model. A prefix such as "In the" is about nothing, wherever it is from: so a prefix that is about an article has some content
+words. Lines without this condition are measured too.
 """
 
+import itertools
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,12 +24,16 @@ from ffkv.corpus.python_docs import documents as python_documents
 from ffkv.corpus.words import words
 from ffkv.embedded.tokenizer import BOS_ID, train_tokenizer
 from ffkv.keys.key_sample import random_examples
-from ffkv.keys.patterns import Detector, detect_topics, prepare_detector
+from ffkv.keys.patterns import Detector, detect_patterns, prepare_detector
+from ffkv.keys.similarity import place_prefixes, topic_p_values
+from ffkv.keys.topics import content_words
 from ffkv.settings import Corpus as CorpusSettings
 from ffkv.settings import Keys
 
 PREFIXES = 25
 PLANTED = (3, 5, 8, 12, 25)
+LEVELS = (0.01, 0.05, 0.1, 0.5)
+CONTENT_WORDS = (3, 0)  # minimum of different ones in each prefix that is planted
 HEADING = re.compile(r"= [^=].*[^=] =")  # of an article of WikiText
 LINES = 60  # per article, of a text without headings
 VOCABULARY, CONTEXT = 4096, 256
@@ -35,19 +42,21 @@ Key = list[list[str]]  # words of each prefix
 
 
 class Material(NamedTuple):
-    """The prefixes that keys are made of, longest first in no order.
+    """The prefixes that keys are made of.
 
     Attributes:
         words: words of each prefix [prefix][word].
         sentence: sentence of each prefix [prefix].
         article: article of each prefix [prefix].
         last: last word of each prefix, in lower case [prefix].
+        content: number of different content words of each prefix [prefix].
     """
 
     words: list[list[str]]
     sentence: np.ndarray
     article: np.ndarray
     last: np.ndarray
+    content: np.ndarray
 
 
 def articles(path: Path | None) -> Iterator[Document]:
@@ -87,23 +96,30 @@ def make_material(competing: CompetingPrefixes, per_sentence: int = 4, seed: int
     sentence = np.array(sentence)
     article = of_document[np.asarray(corpus.document[:])[sentence]]
     last = np.array([each[-1].lower() if each else "" for each in found])
-    return Material(found, sentence, article, last)
+    content = np.array([len({*content_words(each)}) for each in found])
+    return Material(found, sentence, article, last, content)
 
 
 class Planter:
     """Makes keys of the prefixes of a corpus."""
 
-    def __init__(self, material: Material):
-        """Counts the sentences of each article, and of each article and last word."""
+    def __init__(self, material: Material, content: int):
+        """Counts the sentences of each article, and of each article and last word.
+
+        Args:
+            material: the prefixes.
+            content: minimum number of content words of a prefix that is planted.
+        """
         self.material = material
         frame = pd.DataFrame({"article": material.article, "last": material.last, "sentence": material.sentence})
         frame["prefix"] = np.arange(len(frame))
-        self._by_article = {key: rows.to_numpy() for key, rows in frame.groupby("article")["prefix"]}
         self._by_word = {key: rows.to_numpy() for key, rows in frame.groupby("last")["prefix"]}
+        self._of_word = frame.groupby("last")["sentence"].nunique()
+        frame = frame[material.content >= content]
+        self._by_article = {key: rows.to_numpy() for key, rows in frame.groupby("article")["prefix"]}
         self._by_both = {key: rows.to_numpy() for key, rows in frame.groupby(["article", "last"])["prefix"]}
         self._sentences = frame.groupby(["article", "last"])["sentence"].nunique()
         self._of_article = frame.groupby("article")["sentence"].nunique()
-        self._of_word = frame.groupby("last")["sentence"].nunique()
 
     def _different(self, numbers: np.ndarray, taken: set[int], count: int, avoid: int = -1) -> list[int]:
         """The first `count` of some prefixes that are of different sentences, none of `taken` or of the article `avoid`."""
@@ -166,8 +182,9 @@ def study(
         per_layer: number of keys per layer; those that are not planted are random. As many random keys stand beside them, as in a run.
         seed: seed of the random numbers.
     """
-    planter = Planter(make_material(competing, seed=seed))
-    for same_word in (False, True):
+    material = make_material(competing, seed=seed)
+    for content, same_word in itertools.product(CONTENT_WORDS, (False, True)):
+        planter = Planter(material, content)
         for count in PLANTED:
             found, false, random, members = 0, 0, 0, []
             for layer in range(layers):
@@ -176,17 +193,39 @@ def study(
                 keys += [planter.control(same_word, generator) for _ in range(per_layer - planted)]
                 controls = random_examples(competing, per_layer, PREFIXES, seed + 1000 * count, layer)
                 keys += [example.prefixes for example in controls]
-                topics = detect_topics(keys, detector)
+                topics = [
+                    [each for each in found if each.family == "semantic"] for found in detect_patterns(keys, detector)
+                ]
                 found += sum(map(bool, topics[:planted]))
                 false += sum(map(bool, topics[per_layer:]))
                 random += len(controls)
                 members += [len({*pattern.members}) for each in topics[:planted] for pattern in each]
             total = layers * planted
             yield {
-                "corpus": name, "last word": "same" if same_word else "any", "of one article": count, "keys": total,
+                "corpus": name, "content words": content, "last word": "same" if same_word else "any", "of one article": count, "keys": total,
                 "power": found / total, "random keys": random, "false findings": false,
                 "prefixes per topic": float(np.mean(members)) if members else float("nan"),
             }  # fmt: skip
+
+
+def random_p_values(competing: CompetingPrefixes, detector: Detector, keys: int, seed: int) -> Iterator[dict]:
+    """How often the p-values of random keys are small: of all prefixes, of few, of short ones and of long ones."""
+    for name, drawn, choose in (
+        ("25 prefixes", 25, lambda key: key),
+        ("5 of the 25", 25, lambda key: key[:5]),
+        ("the 20 shortest of 60", 60, lambda key: sorted(key, key=len)[:20]),
+        ("the 20 longest of 60", 60, lambda key: sorted(key, key=len)[-20:]),
+    ):
+        random = [choose(example.prefixes) for example in random_examples(competing, keys, drawn, seed, layer=0)]
+        placed = place_prefixes(random, [()] * keys, detector.pool)
+        p = topic_p_values(placed, detector.pool, detector.minimum_prefixes, seed)
+        yield {"random keys": name} | {f"p <= {level}": float(np.mean(p <= level)) for level in LEVELS}
+
+
+def show(row: dict) -> None:
+    """Prints a row."""
+    cells = (f"{key}: {value:.3g}" if isinstance(value, float) else f"{key}: {value}" for key, value in row.items())
+    click.echo(", ".join(cells))
 
 
 @click.command()
@@ -209,12 +248,9 @@ def main(text: Path | None, layers: int, planted: int, per_layer: int, seed: int
         rows = []
         for row in study(text.name if text else "embedded", competing, detector, layers, planted, per_layer, seed):
             rows.append(row)
-            click.echo(
-                " ".join(
-                    f"{key}: {value:.3g}" if isinstance(value, float) else f"{key}: {value}"
-                    for key, value in row.items()
-                )
-            )
+            show(row)
+        for row in random_p_values(competing, detector, 1000, seed):
+            show(row)
     if output:
         pd.DataFrame(rows).to_csv(output, index=False)
 

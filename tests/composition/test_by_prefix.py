@@ -1,5 +1,7 @@
 """What memories do on each prefix: small cases by hand, and against naive loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,6 +67,13 @@ def test_words_and_stop_words_are_about_words(write_corpus):
     facts = describe_prefixes(corpus, np.array([0, 0, 1]), np.array([3, 5, 1]))
     assert facts["words"].tolist() == [3, 5, 1]
     assert facts["target_is_stop_word"].tolist() == [True, False, True]  # on, mat, on
+
+
+def test_without_a_list_nothing_is_said_about_stop_words(write_corpus):
+    tokenizer = word_tokenizer(["<bos>", "The", "cat", "sat", "<unk>"])
+    corpus = replace(read_corpus(write_corpus(["The cat sat"], tokenizer)), language="xx")
+    facts = describe_prefixes(corpus, np.array([0, 0]), np.array([1, 2]))
+    assert facts["target_is_stop_word"].isna().all()
 
 
 def test_prefixes_beyond_one_sort_are_counted_alike():

@@ -45,3 +45,10 @@ def test_boxes_and_quartiles_by_layer():
     numbers = summaries.summarize_effective(TABLE, {0: 10, 1: 20})
     assert numbers["effective_median"].tolist() == [2.5, 5]
     assert numbers["memories"].tolist() == [10, 20]
+
+
+def test_cases_without_a_list_of_stop_words():
+    table = TABLE.assign(target_is_stop_word=np.nan)
+    cases = summaries.summarize_cases(table, short_prefix=5)
+    assert cases[["stop_word_share", "base_stop_word_share"]].isna().all(axis=None)
+    assert cases["short"].equals(summaries.summarize_cases(TABLE, short_prefix=5)["short"])

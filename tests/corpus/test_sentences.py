@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ffkv.corpus import sentences
 from ffkv.corpus.sentences import split_sentences
+from ffkv.errors import UserError
 
 SPLITTERS = ["sentence", "line", "document"]
 
@@ -21,6 +22,23 @@ def test_sentences_end_at_full_stops_not_within_abbreviations_and_numbers():
         "No!",
         "It was not.",
     ]
+
+
+def test_abbreviations_are_those_of_the_language():
+    text = "Es kostet ca. 3 Euro. Er fragt bzw. klagt."
+    german = ["Es kostet ca. 3 Euro.", "Er fragt bzw. klagt."]
+    assert split_sentences(text, "sentence", False, language="de") == german
+    assert split_sentences(text, "sentence", False, language="en") != german
+
+
+def test_a_language_that_needs_a_package_is_refused_by_name(monkeypatch):
+    def blank(_code):
+        raise ImportError("Japanese support requires SudachiPy")
+
+    monkeypatch.setattr("spacy.blank", blank)
+    sentences._language.cache_clear()
+    with pytest.raises(UserError, match=r"'ja'.*SudachiPy.*'xx'"):
+        split_sentences("A. B.", "sentence", False, language="ja")
 
 
 def test_the_line_breaks_of_wrapped_text_are_blanks():

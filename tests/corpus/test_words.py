@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffkv.corpus.words import stop_words, word_at, word_spans, words
+from ffkv.settings.languages import ANY, ENGLISH
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,18 @@ def test_a_token_of_white_space_has_no_word(end):
     assert word_at("the  end", end, False) == ""
 
 
-def test_stop_words_are_lower_case_english():
-    assert {"the", "of", "and"} <= stop_words()
-    assert all(word == word.lower() for word in stop_words())
-    assert len(stop_words()) == 318
+def test_english_stop_words_are_those_of_scikit_learn():
+    """Those of the authors' definition; spaCy's English list is another one."""
+    listed = stop_words(ENGLISH)
+    assert {"the", "of", "and"} <= listed and len(listed) == 318
+
+
+@pytest.mark.parametrize(("language", "word"), [("de", "und"), ("fr", "les"), ("ru", "что"), ("tr", "ve")])
+def test_other_languages_have_the_lists_of_spacy(language, word):
+    listed = stop_words(language)
+    assert word in listed and "the" not in listed
+    assert all(each == each.lower() for each in listed)
+
+
+def test_a_language_without_rules_has_no_list():
+    assert stop_words(ANY) == frozenset()

@@ -79,3 +79,19 @@ def test_a_prefix_has_as_many_features_of_a_kind_as_it_has_places(kind, words):
 )
 def test_word_classes(word, expected):
     assert word_class(word) == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "word", "expected"),
+    [
+        ("de", "Und", "a function word"),
+        ("de", "1984", "a year"),
+        ("de", "Zeitung", "a capitalised word"),
+        ("de", "sing", ""),  # no form of a German verb
+        ("de", "them", ""),
+        ("xx", "und", ""),
+        ("xx", "...", "punctuation"),
+    ],
+)
+def test_word_classes_of_other_languages(language, word, expected):
+    assert word_class(word, language) == expected

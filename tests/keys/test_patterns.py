@@ -15,6 +15,7 @@ from ffkv.keys.patterns import (
     find_recurring,
     keep_distinct,
     prepare_detector,
+    words_of,
 )
 from ffkv.settings import Keys
 
@@ -68,6 +69,11 @@ def test_a_key_whose_prefixes_share_the_last_word(corpus, detector):
     assert set(categorize(patterns, 25)) <= {"shallow", "shallow and semantic"}
 
 
+def topics_of(keys, detector):
+    """The topics of keys without shallow patterns."""
+    return detect_topics(keys, [()] * len(keys), detector)
+
+
 def about(subject, prefixes):
     """Prefixes of two words each of a subject, none of them twice."""
     return [["the", subject_word(subject, 2 * n), "of", subject_word(subject, 2 * n + 1)] for n in range(prefixes)]
@@ -87,10 +93,10 @@ def test_a_topic_without_shared_words_has_the_prefixes_that_are_about_it(subject
 
 def test_topics_are_one_hypothesis_a_key(subjects):
     nothing = [[["of", "the"]]] * 19
-    assert [len(patterns) for patterns in detect_topics([about(5, 10), *nothing], subjects)] == [1, *[0] * 19]
-    assert detect_topics([about(5, 10), *nothing], subjects)[0][0].q_value == pytest.approx(20 / 4001)
+    assert [len(patterns) for patterns in topics_of([about(5, 10), *nothing], subjects)] == [1, *[0] * 19]
+    assert topics_of([about(5, 10), *nothing], subjects)[0][0].q_value == pytest.approx(20 / 4001)
     assert (
-        detect_topics([about(5, 10), *nothing * 11], subjects)[0] == []
+        topics_of([about(5, 10), *nothing * 11], subjects)[0] == []
     )  # 210 keys: 4,000 draws are too few for one alone
 
 
@@ -98,20 +104,36 @@ def test_shared_words_alone_are_no_topic(subjects):
     shared = [subject_word(1, number) for number in range(3)]
     (patterns,) = detect_patterns([[["the", *shared, "of"] for _ in range(25)]], subjects)
     assert {pattern.family for pattern in patterns} == {"shallow"}
-    pairs = [["the", subject_word(1, number // 2), "of"] for number in range(24)]
-    assert detect_topics([pairs], subjects) == [[]]
+
+
+def test_words_of_shallow_patterns_speak_for_no_topic(subjects):
+    """25 prefixes end with one of five words: five shallow patterns. Inside prefixes these words do speak for a topic."""
+    words = [subject_word(1, number) for number in range(5)]
+    others = [[subject_word(number, 7), subject_word(number, 8)] for number in range(2, 27)]
+    (last,) = detect_patterns([[[first, words[n % 5]] for n, (first, _) in enumerate(others)]], subjects)
+    assert {pattern.feature for pattern in last} == {("last word", word) for word in words}
+    (inside,) = detect_patterns([[[first, words[n % 5], behind] for n, (first, behind) in enumerate(others)]], subjects)
+    assert {pattern.family for pattern in inside} == {"semantic"}
+
+
+def test_the_words_of_patterns():
+    def pattern(*feature: str) -> Pattern:
+        return Pattern(feature, (0, 1, 2), 0.1, 0.01, 0.01)
+
+    found = [pattern("last bigram", "of press"), pattern("word class", "a number"), pattern("last word", "press")]
+    assert words_of(found) == {"of", "press"}
 
 
 def test_two_prefixes_have_no_topic(subjects):
-    assert detect_topics([about(3, 2)], subjects) == [[]]
-    assert detect_topics([about(3, 3)], subjects) != [[]]
+    assert topics_of([about(3, 2)], subjects) == [[]]
+    assert topics_of([about(3, 3)], subjects) != [[]]
 
 
 def test_topics_are_the_same_again(many_subjects, subjects):
     keys = [about(subject, 12) for subject in (0, 39)]
-    found = detect_topics(keys, subjects)
+    found = topics_of(keys, subjects)
     assert all(found)
-    assert found == detect_topics(keys, prepare_detector(CompetingPrefixes(many_subjects, True), SETTINGS, seed=0))
+    assert found == topics_of(keys, prepare_detector(CompetingPrefixes(many_subjects, True), SETTINGS, seed=0))
 
 
 def test_two_prefixes_are_too_few_and_three_enough(corpus, detector):

@@ -7,7 +7,7 @@ from ffkv.keys.chance import LENGTH_CLASSES
 from ffkv.keys.draws import Pool, _draw_prefixes, draw_blocks, strongest
 from ffkv.keys.key_sample import random_examples
 from ffkv.keys.patterns import prepare_detector
-from ffkv.keys.similarity import PlacedKey, find_members, place_prefixes, topic_p_values, unshared_words
+from ffkv.keys.similarity import PlacedKey, find_members, place_prefixes, topic_p_values
 from ffkv.keys.topics import Topics
 from ffkv.settings import Keys
 
@@ -87,20 +87,18 @@ def test_keys_of_which_some_prefixes_are_about_one_subject_are_found(many_subjec
             for k in range(10)
         ]
         planted.append(own + prefixes[10:])
-    p = topic_p_values(place_prefixes(planted, pool), pool, 3, 0)
+    p = topic_p_values(place_prefixes(planted, [()] * len(planted), pool), pool, 3, 0)
     assert np.mean(p <= 0.01) > 0.9
 
 
-def test_words_that_two_prefixes_share_are_left_out():
-    key = [["Army", "the", "battle"], ["army", "troops", "troops"], ["of"]]
-    assert unshared_words(key) == [["battle"], ["troops", "troops"], []]
-
-
-def test_prefixes_without_words_of_their_own_take_no_part(detector):
-    key = [["the", topic_word(0, 1)], ["of"], [topic_word(0, 1), topic_word(0, 2)], ["unheard"], [topic_word(0, 3)]]
-    (placed,) = place_prefixes([key], detector.pool)
+def test_words_of_shallow_patterns_take_no_part(detector):
+    shallow = topic_word(0, 1)
+    key = [["the", shallow.title()], ["of"], [shallow, topic_word(0, 2)], ["unheard"], [topic_word(0, 3)]]
+    (placed,) = place_prefixes([key], [{shallow}], detector.pool)
     assert placed.numbers.tolist() == [2, 4]
     assert placed.classes.tolist() == [0, 0]
+    (whole,) = place_prefixes([key], [()], detector.pool)
+    assert whole.numbers.tolist() == [0, 2, 4] and whole.classes.tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("prefixes", [5, 12, 25])
@@ -111,15 +109,14 @@ def test_small_p_values_of_random_keys_are_no_more_frequent_than_they_say(many_s
         for layer in range(5)
         for key in random_examples(CompetingPrefixes(many_subjects, True), 100, 25, 4, layer)
     ]
-    p = topic_p_values(place_prefixes(keys, pool), pool, 3, 0)
+    p = topic_p_values(place_prefixes(keys, [()] * len(keys), pool), pool, 3, 0)
     for level in (0.01, 0.05, 0.1, 0.5):
         assert np.mean(p <= level) <= level + 3 * np.sqrt(level * (1 - level) / len(p))
 
 
 def test_a_key_is_compared_with_the_same_draws_whatever_keys_stand_beside_it(corpus, detector):
-    keys = place_prefixes(
-        [key.prefixes for key in random_examples(CompetingPrefixes(corpus, True), 9, 25, 4, 0)], detector.pool
-    )
+    random = [key.prefixes for key in random_examples(CompetingPrefixes(corpus, True), 9, 25, 4, 0)]
+    keys = place_prefixes(random, [()] * 9, detector.pool)
     together = topic_p_values(keys, detector.pool, 3, 0).tolist()
     assert together == [topic_p_values([key], detector.pool, 3, 0)[0] for key in keys]
 

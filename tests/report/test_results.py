@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from ffkv.errors import UserError
 from ffkv.files import tables
+from ffkv.report import figure_8
 from ffkv.report.cards import make_cards
 from ffkv.report.commands import report
 from ffkv.report.page import render
@@ -63,6 +64,14 @@ def test_tables_without_a_single_value_still_make_a_page(write):
     assert "no value to show" in page
     assert ">nan<" not in page.lower()
     assert "None" not in page
+
+
+def test_a_language_without_stop_words_has_no_sentence_about_them(write):
+    folder = write(layers=2)
+    assert "a stop word" in figure_8.caption(open(folder)).text
+    blank(folder / "composition/figure_8_agreement_cases.csv", "stop_word", "stop_word_share", "base_stop_word_share")
+    text = figure_8.caption(open(folder)).text
+    assert "stop word" not in text and "has fewer than 5 words" in text
 
 
 def test_a_checkpoint_that_was_not_trained_here_has_no_training_curve(write):

@@ -71,16 +71,16 @@ def describe_prefixes(corpus: Corpus, sentence: np.ndarray, position: np.ndarray
         position: number of tokens of each prefix, BOS not counted [prefix].
     Returns:
         One row per prefix: prefix (its number, from 0); words (number of its words, an unfinished last word included);
-        target_is_stop_word (whether the next token lies in a stop word).
+        target_is_stop_word (whether the next token lies in a stop word; NaN if there is no list of them for the language).
     """
-    counts, stops = [], []
+    counts, stops, listed = [], [], stop_words(corpus.language)
     for s, p in zip(sentence.tolist(), position.tolist(), strict=True):
         counts.append(len(words(corpus.prefix_text(s, p), corpus.pretokenized)))
-        stops.append(word_at(corpus.texts[s], corpus.character(s, p + 1), corpus.pretokenized).lower() in stop_words())
+        stops.append(word_at(corpus.texts[s], corpus.character(s, p + 1), corpus.pretokenized).lower() in listed)
     return pd.DataFrame(
         {
             "prefix": np.arange(len(counts), dtype=np.int32),
             "words": np.asarray(counts, np.int32),
-            "target_is_stop_word": np.asarray(stops, bool),
+            "target_is_stop_word": np.asarray(stops, bool) if listed else np.full(len(stops), np.nan),
         }
     )

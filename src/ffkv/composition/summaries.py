@@ -56,13 +56,13 @@ def summarize_cases(table: pd.DataFrame, short_prefix: int) -> pd.DataFrame:
     Returns:
         One row for all layers (layer -1) and one per layer: layer; cases (prefixes with agreement); stop_word and short
         (how many of them precede a stop word, or are short) with their shares of the cases; base_stop_word_share and
-        base_short_share (the same shares of all prefixes).
+        base_short_share (the same shares of all prefixes). What is about stop words is NaN without a list of them.
     """
     table = table.assign(short=table["words"] < short_prefix)
     rows = []
     for layer, prefixes in [(-1, table), *table.groupby("layer")]:
         cases = prefixes[prefixes["agreeing"] > 0]
-        stop, short, n = int(cases["target_is_stop_word"].sum()), int(cases["short"].sum()), len(cases)
+        stop, short, n = cases["target_is_stop_word"].sum(min_count=1), int(cases["short"].sum()), len(cases)
         of_cases = (stop, stop / n, short, short / n) if n else (0, np.nan, 0, np.nan)
         rows.append((layer, n, *of_cases, prefixes["target_is_stop_word"].mean(), prefixes["short"].mean()))
     columns = "layer cases stop_word stop_word_share short short_share base_stop_word_share base_short_share"

@@ -15,6 +15,7 @@ from ffkv.corpus.shared_prefixes import SharedPrefixes, find_shared_prefixes
 from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import dataset, group
 from ffkv.files.lazy import Pieces
+from ffkv.settings.languages import ENGLISH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class Corpus:
     Attributes:
         bos: ids in front of every sentence when the model reads it.
         pretokenized: whether words are separated by blanks.
+        language: code of the language of the text.
         attributes: what the file says of itself (identities, counts).
     """
 
@@ -60,6 +62,7 @@ class Corpus:
     )
     bos: list[int]
     pretokenized: bool
+    language: str
     attributes: dict[str, Any]
 
     def __len__(self) -> int:
@@ -101,7 +104,14 @@ class Corpus:
         return self.tokens[self.offsets[sentence] + position]
 
 
-def write_corpus(path: Path, encoded: Encoded, bos: list[int], pretokenized: bool, attributes: dict[str, Any]) -> None:
+def write_corpus(
+    path: Path,
+    encoded: Encoded,
+    bos: list[int],
+    pretokenized: bool,
+    attributes: dict[str, Any],
+    language: str = ENGLISH,
+) -> None:
     """Writes `corpus/<split>.h5`."""
     tokens, ends = flatten(encoded.ids), flatten(encoded.ends)
     multiplicity = np.asarray(encoded.multiplicity, np.int32)
@@ -119,6 +129,7 @@ def write_corpus(path: Path, encoded: Encoded, bos: list[int], pretokenized: boo
         "sentences": len(encoded.ids),
         "bos": bos,
         "pretokenized": pretokenized,
+        "language": language,
     }
     corpus = Corpus(
         tokens=tokens,
@@ -132,6 +143,7 @@ def write_corpus(path: Path, encoded: Encoded, bos: list[int], pretokenized: boo
         document_names=encoded.names,
         bos=bos,
         pretokenized=pretokenized,
+        language=language,
         attributes=attributes,
     )
     with hdf5.create(path, "corpus", attributes) as file:
@@ -149,5 +161,11 @@ def read_corpus(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -
     """
     with hdf5.open(path, "corpus", belongs_to) as file:
         attributes = dict(file.attrs)
-        bos, pretokenized = json.loads(attributes["bos"]), bool(attributes["pretokenized"])
-        return datasets.read(file, Corpus, bos=bos, pretokenized=pretokenized, attributes=attributes)
+        return datasets.read(
+            file,
+            Corpus,
+            bos=json.loads(attributes["bos"]),
+            pretokenized=bool(attributes["pretokenized"]),
+            language=attributes.get("language", ENGLISH),  # files of earlier versions are English
+            attributes=attributes,
+        )

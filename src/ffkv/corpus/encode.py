@@ -100,7 +100,7 @@ def encode(
         documents: names and texts.
         tokenizer: a fast tokenizer of transformers, which knows the characters of each token.
         max_tokens: maximum number of tokens per sentence, without the beginning.
-        settings: `splitter`, `pretokenized`, `white_space`, `long_sentences` and `deduplicate` count.
+        settings: `splitter`, `language`, `pretokenized`, `white_space`, `long_sentences` and `deduplicate` count.
         beginning: ids that precede every sentence. A sentence that contains them itself, as a chat does, loses them.
         processes: number of processes that split and encode. It changes nothing but the time.
         bar: shows how many documents and sentences are done.
@@ -200,7 +200,9 @@ def _split_documents(documents: Iterable[Document], chunk: _Chunk, settings: Cor
             chunk.names.append(replace_surrogates(document.name))
         else:  # costs no memory: a small compressed file can have any number of them
             counts["empty_documents"] += 1
-        for sentence in split_sentences(text, settings.splitter, settings.pretokenized, settings.white_space):
+        for sentence in split_sentences(
+            text, settings.splitter, settings.pretokenized, settings.white_space, settings.language
+        ):
             if not sentence or sentence.isspace():
                 counts["empty_sentences"] += 1
                 continue

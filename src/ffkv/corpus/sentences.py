@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ffkv.errors import UserError
+from ffkv.settings.languages import ANY, ENGLISH
+
 if TYPE_CHECKING:
     from spacy.language import Language
 
@@ -24,7 +27,9 @@ PIECE_CHARACTERS = 200_000  # spaCy gets a text in pieces of this length, which 
 Span = tuple[int, int]  # start and end (exclusive) of a sentence, in characters
 
 
-def split_sentences(text: str, splitter: str, pretokenized: bool, white_space: str = "collapse") -> list[str]:
+def split_sentences(
+    text: str, splitter: str, pretokenized: bool, white_space: str = "collapse", language: str = ENGLISH
+) -> list[str]:
     """Splits a document into sentences. Some of them may be empty, or white space alone.
 
     Args:
@@ -34,6 +39,9 @@ def split_sentences(text: str, splitter: str, pretokenized: bool, white_space: s
         white_space: "collapse": each run of white space becomes one blank, because wrapped text contains line breaks, and
             none is at the ends. "keep": no character is changed, and the sentences, put together, are the text. Their
             bounds are those of "collapse". A line ends with its line break; see `_restore_white_space`.
+        language: a code that spaCy knows, whose rules say which dots end no sentence.
+    Raises:
+        UserError: spaCy lacks a package for the words of the language.
     """
     keep = white_space == "keep"
     if splitter == "document":
@@ -41,9 +49,9 @@ def split_sentences(text: str, splitter: str, pretokenized: bool, white_space: s
     elif splitter == "line":
         sentences = text.splitlines(keepends=keep)
     elif pretokenized:
-        sentences = list(_split_in_pieces(text, _pretokenized_spans))
+        sentences = list(_split_in_pieces(text, functools.partial(_pretokenized_spans, language)))
     else:
-        sentences = list(_split_in_pieces(BLANKS.sub(" ", text), _spans))
+        sentences = list(_split_in_pieces(BLANKS.sub(" ", text), functools.partial(_spans, language)))
     if keep:
         return _restore_white_space(text, sentences) if splitter == "sentence" else sentences
     return [sentence.strip() if pretokenized else BLANKS.sub(" ", sentence).strip() for sentence in sentences]
@@ -92,10 +100,10 @@ def _split_in_pieces(text: str, split: Callable[[str], list[Span]]) -> Iterator[
     yield from (text[start + first : start + last] for first, last in split(text[start:]))
 
 
-def _spans(text: str) -> list[Span]:
+def _spans(code: str, text: str) -> list[Span]:
     if not text or text == " ":  # a shortcut, because empty lines are frequent
         return [(0, len(text))] if text else []
-    language = _language()
+    language = _language(code)
     plain, places, shifts = _shorten_runs(text)
     with language.memory_zone():
         document = language.get_pipe("sentencizer")(language.tokenizer(plain))
@@ -124,13 +132,13 @@ def _shorten_runs(text: str) -> tuple[str, list[int], list[int]]:
     return "".join([*pieces, text[copied:]]), places, shifts
 
 
-def _pretokenized_spans(text: str) -> list[Span]:
+def _pretokenized_spans(code: str, text: str) -> list[Span]:
     from spacy.tokens import Doc
 
     words = list(re.finditer(r"\S+", text))
     if not words:
         return [(0, len(text))]
-    language = _language()
+    language = _language(code)
     with language.memory_zone():
         document = language.get_pipe("sentencizer")(Doc(language.vocab, words=[word.group() for word in words]))
         bounds = [(sentence.start, sentence.end - 1) for sentence in document.sents]
@@ -138,10 +146,17 @@ def _pretokenized_spans(text: str) -> list[Span]:
 
 
 @functools.cache
-def _language() -> Language:
-    """spaCy's English without a model, with the rules for sentences."""
+def _language(code: str) -> Language:
+    """A language of spaCy without a model, with the rules for sentences."""
     import spacy
 
-    language = spacy.blank("en")
+    try:
+        language = spacy.blank(code)
+    except ImportError as error:  # some languages find words by a package of their own
+        cause = " ".join(str(error).split())
+        raise UserError(
+            f"corpus.language is {code!r}, and spaCy lacks a package for it: {cause} Install it, or set corpus.language to "
+            f"{ANY!r}."
+        ) from error
     language.add_pipe("sentencizer")
     return language

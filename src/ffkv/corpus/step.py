@@ -82,5 +82,5 @@ def encode_corpus(
         **({"dataset_revision": commit.revision, "dataset_commit": commit.commit} if commit and commit.commit else {}),
     }
     attributes = {**origin, "settings": settings.model_dump()}
-    write_corpus(Path(output), encoded, bos, settings.pretokenized, attributes)
+    write_corpus(Path(output), encoded, bos, settings.pretokenized, attributes, settings.language)
     return read_corpus(Path(output))

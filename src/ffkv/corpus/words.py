@@ -1,7 +1,11 @@
 """Finds the words of a text. "Last word", "stop word" and "fewer than five words" are about words, not about tokens."""
 
 import functools
+import importlib
+import importlib.util
 import re
+
+from ffkv.settings.languages import ENGLISH
 
 # A word with the hyphens, apostrophes and dots in it ("state-of-the-art", "don't", "3.14", "os.path"), or one sign.
 RAW_WORD = re.compile(r"\w+(?:[-'’.]\w+)*|[^\w\s]")
@@ -27,8 +31,16 @@ def word_at(text: str, end: int, pretokenized: bool) -> str:
 
 
 @functools.cache
-def stop_words() -> frozenset[str]:
-    """The 318 English stop words of scikit-learn, in lower case (list of the Glasgow Information Retrieval Group)."""
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+def stop_words(language: str) -> frozenset[str]:
+    """The stop words of a language, in lower case; none if spaCy has no list of them.
 
-    return ENGLISH_STOP_WORDS
+    English: the 318 stop words of scikit-learn (list of the Glasgow Information Retrieval Group).
+    """
+    if language == ENGLISH:
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+        return ENGLISH_STOP_WORDS
+    module = f"spacy.lang.{language}.stop_words"
+    if importlib.util.find_spec(module) is None:
+        return frozenset()
+    return frozenset(word.lower() for word in importlib.import_module(module).STOP_WORDS)

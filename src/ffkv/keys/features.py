@@ -4,6 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from ffkv.corpus.words import stop_words
+from ffkv.settings.languages import ENGLISH
+
 
 class Kind(NamedTuple):
     """A kind of feature.
@@ -61,6 +64,7 @@ FUNCTION_WORDS = {
     "an auxiliary verb": "is are was were be been being am has have had do does did will would shall should can could "
     "may might must not",
 }
+FUNCTION_WORD = "a function word"  # of a language other than English
 CLASS_OF_WORD = {word: name for name, listed in FUNCTION_WORDS.items() for word in listed.split()}
 # A word belongs to the first class whose form it has.
 CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
@@ -70,31 +74,38 @@ CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
     "an identifier": re.compile(r"\w*_\w*|\w{2,}(\.\w{2,})+|[a-z]+[A-Z]\w*").fullmatch,
     "capital letters": lambda word: len(word) > 1 and word.isupper(),
     "a capitalised word": lambda word: word[0].isupper() and re.sub("[-'’]", "", word[1:]).isalpha(),
+}
+ENGLISH_CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
     "a word in -ing": re.compile(r"[a-z]{2,}ing").fullmatch,
     "a word in -ed": re.compile(r"[a-z]{2,}ed").fullmatch,
     "a word in -ly": re.compile(r"[a-z]{2,}ly").fullmatch,
 }
 
 
-def word_class(word: str) -> str:
-    """The class of a word, such as "a year" or "a preposition"; "" for a word without a class."""
-    if name := CLASS_OF_WORD.get(word.lower()):
-        return name
-    return next((name for name, has_form in CLASS_OF_FORM.items() if has_form(word)), "")
+def word_class(word: str, language: str = ENGLISH) -> str:
+    """The class of a word, such as "a year" or "a preposition"; "" for a word without a class.
+
+    Of a language other than English, function words are its stop words, and only forms that many languages have count.
+    """
+    if language == ENGLISH:
+        name, forms = CLASS_OF_WORD.get(word.lower()), CLASS_OF_FORM | ENGLISH_CLASS_OF_FORM
+    else:
+        name, forms = FUNCTION_WORD if word.lower() in stop_words(language) else None, CLASS_OF_FORM
+    return name or next((name for name, has_form in forms.items() if has_form(word)), "")
 
 
-def shallow_evidence(words: Sequence[str]) -> Evidence:
+def shallow_evidence(words: Sequence[str], language: str = ENGLISH) -> Evidence:
     """Lists the shallow features of a prefix, in lower case. `words` are in their original case."""
     lower = [word.lower() for word in words]
-    return Evidence(list(_shallow(words, lower)), len(words))
+    return Evidence(list(_shallow(words, lower, language)), len(words))
 
 
-def _shallow(words: Sequence[str], lower: list[str]) -> Iterator[Feature]:
+def _shallow(words: Sequence[str], lower: list[str], language: str) -> Iterator[Feature]:
     if not words:
         return
     yield "first word", lower[0]
     yield "last word", lower[-1]
-    if name := word_class(words[-1]):
+    if name := word_class(words[-1], language):
         yield "word class", name
     for size, name in ((2, "bigram"), (3, "trigram")):
         sequences = [" ".join(lower[start : start + size]) for start in range(len(lower) - size + 1)]

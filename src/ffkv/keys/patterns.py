@@ -5,7 +5,7 @@ that recurs in at least as many, and more often than chance explains.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,8 +68,8 @@ def prepare_detector(competing: CompetingPrefixes, settings: Keys, seed: int) ->
     """Measures in random competing prefixes which features are frequent, and how much they speak for a topic, by chance."""
     prefixes = background_prefixes(competing, settings.background_prefixes, seed)
     return Detector(
-        background=count_background(shallow_evidence(prefix) for prefix in prefixes),
-        pool=fill_pool(fit_topics(competing.corpus, seed), prefixes, settings.pattern_triggers, seed),
+        background=count_background(shallow_evidence(prefix, competing.corpus.language) for prefix in prefixes),
+        pool=fill_pool(fit_topics(competing.corpus, seed), prefixes),
         minimum_prefixes=settings.minimum_prefixes,
         false_discovery_rate=settings.false_discovery_rate,
         seed=seed,
@@ -86,23 +86,33 @@ def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector)
         repetitions; then the topic, if the key has one.
     """
     minimum, rate = detector.minimum_prefixes, detector.false_discovery_rate
-    evidence = [[shallow_evidence(prefix) for prefix in key] for key in keys]
+    language = detector.pool.topics.language
+    evidence = [[shallow_evidence(prefix, language) for prefix in key] for key in keys]
     shallow = detect_shallow(evidence, detector.background, minimum, rate)
-    topics = detect_topics(keys, detector)
+    topics = detect_topics(keys, [words_of(patterns) for patterns in shallow], detector)
     return [keep_distinct(patterns) + topic for patterns, topic in zip(shallow, topics, strict=True)]
 
 
-def detect_topics(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
+def words_of(patterns: Sequence[Pattern]) -> frozenset[str]:
+    """The words that shallow patterns are made of, in lower case. A word class is made of none."""
+    texts = [text for kind, text in (pattern.feature for pattern in patterns) if kind != "word class"]
+    return frozenset(word for text in texts for word in text.split())
+
+
+def detect_topics(
+    keys: Sequence[Sequence[Sequence[str]]], explained: Sequence[Collection[str]], detector: Detector
+) -> list[list[Pattern]]:
     """Finds the topic of each key whose prefixes speak more for one topic than chance explains.
 
     Each key is one hypothesis of the Benjamini-Hochberg correction.
 
     Args:
         keys: words of the prefixes of each key [key][prefix][word].
+        explained: words of each key that count for no topic: those of its shallow patterns [key].
     Returns:
         One pattern or none per key [key][pattern].
     """
-    placed = place_prefixes(keys, detector.pool)
+    placed = place_prefixes(keys, explained, detector.pool)
     p = topic_p_values(placed, detector.pool, detector.minimum_prefixes, detector.seed)
     q = q_values(p, len(keys))
     patterns: list[list[Pattern]] = [[] for _ in keys]

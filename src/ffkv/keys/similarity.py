@@ -1,7 +1,6 @@
-"""Whether the prefixes of a key speak more for one topic than random prefixes do, apart from shared words."""
+"""Whether the prefixes of a key speak more for one topic than random prefixes do, apart from the words of its shallow patterns."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy as np
 from ffkv.keys.chance import LENGTH_CLASSES, length_class
 from ffkv.keys.draws import NULL_DRAWS, Pool, draw_blocks, strongest
 from ffkv.keys.topics import Topics, content_words
-from ffkv.streams import Purpose, random_stream
 
 CHANCE = 0.05  # share of random prefixes that speak enough for a key's topic to count as members
 ROUNDING = 1e-3  # sums of scores that differ by less are equal
@@ -19,7 +17,7 @@ Prefixes = Sequence[Sequence[str]]  # words of each prefix
 
 @dataclass(frozen=True)
 class PlacedKey:
-    """The prefixes of a key that have known words which no other prefix of the key has.
+    """The prefixes of a key that have known words, apart from those of its shallow patterns.
 
     Attributes:
         numbers: number of each prefix in the key's list [prefix].
@@ -37,34 +35,33 @@ class PlacedKey:
         return int(self.scores.sum(axis=0, dtype=float).argmax())
 
 
-def fill_pool(topics: Topics, prefixes: Prefixes, key_prefixes: int, seed: int) -> Pool:
-    """Scores random prefixes.
-
-    The prefixes are grouped as random keys and lose the words that they share there, as the prefixes of a key do.
-
-    Args:
-        prefixes: words of random prefixes [prefix][word].
-        key_prefixes: number of prefixes per key.
-    """
-    # The same stream as that of the draws of length class 0. Another one would change the numbers of figure 2.
-    shuffled = random_stream(seed, Purpose.SIMILARITY).permutation(len(prefixes)).tolist()
-    keys = [
-        [prefixes[number] for number in shuffled[start : start + key_prefixes]]
-        for start in range(0, len(prefixes), key_prefixes)
-    ]
-    scores, known = topics.score([content for key in keys for content in unshared_words(key)])
+def fill_pool(topics: Topics, prefixes: Prefixes) -> Pool:
+    """Scores random prefixes [prefix][word]. They keep all their words: random keys hardly ever have a shallow pattern."""
+    scores, known = topics.score([content_words(prefix, topics.language) for prefix in prefixes])
     classes = _length_classes(known)
     order = np.argsort(classes, kind="stable")
     order = order[classes[order] >= 0]
     return Pool(topics, scores[order], np.searchsorted(classes[order], np.arange(LENGTH_CLASSES + 1)))
 
 
-def place_prefixes(keys: Sequence[Prefixes], pool: Pool) -> list[PlacedKey]:
-    """Scores the prefixes of keys [key][prefix][word], without words that they share within a key.
+def place_prefixes(keys: Sequence[Prefixes], explained: Sequence[Collection[str]], pool: Pool) -> list[PlacedKey]:
+    """Scores the prefixes of keys.
 
     A prefix is left out if it has no known word left, or if the pool has no prefix of its length class.
+
+    Args:
+        keys: words of the prefixes of each key [key][prefix][word].
+        explained: words of each key that count for no topic, in lower case [key].
+        pool: what random prefixes say.
     """
-    scores, known = pool.topics.score([content for key in keys for content in unshared_words(key)])
+    topics = pool.topics
+    scores, known = topics.score(
+        [
+            [word for word in content_words(prefix, topics.language) if word not in known_already]
+            for key, known_already in zip(keys, explained, strict=True)
+            for prefix in key
+        ]
+    )
     classes = _length_classes(known)
     usable = (classes >= 0) & (np.diff(pool.starts) > 0)[classes]
     placed, end = [], 0
@@ -73,16 +70,6 @@ def place_prefixes(keys: Sequence[Prefixes], pool: Pool) -> list[PlacedKey]:
         numbers = np.flatnonzero(usable[start:end])
         placed.append(PlacedKey(numbers, scores[start + numbers], classes[start + numbers]))
     return placed
-
-
-def unshared_words(key: Prefixes) -> list[list[str]]:
-    """The content words of each prefix that no other prefix of the key has [prefix][word].
-
-    Shallow patterns are made of shared words. So prefixes that speak for a topic without them do so by different words.
-    """
-    contents = [content_words(prefix) for prefix in key]
-    uses = Counter(word for content in contents for word in set(content))
-    return [[word for word in content if uses[word] == 1] for content in contents]
 
 
 def topic_p_values(keys: Sequence[PlacedKey], pool: Pool, minimum: int, seed: int) -> np.ndarray:

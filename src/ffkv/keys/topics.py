@@ -1,7 +1,7 @@
 """The topics of a corpus, and how much the content words of a prefix speak for each of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import stop_words, words
+from ffkv.settings.languages import ENGLISH
 from ffkv.streams import Purpose, random_stream
 
 PASSAGE_SENTENCES = 10  # sentences of one document per passage
@@ -38,12 +39,14 @@ class Topics:
         evidence: log of the frequency of a word in a topic over its frequency in the corpus [word, topic].
         shares: share of the passages of each topic [topic].
         names: the `SHOWN_WORDS` most typical words of each topic, separated by commas [topic].
+        language: code of the language of the corpus.
     """
 
     columns: dict[str, int]
     evidence: np.ndarray
     shares: np.ndarray
     names: list[str]
+    language: str = ENGLISH
 
     def score(self, prefixes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Computes how much each prefix speaks for a key about each topic, from the content words of each [prefix][word].
@@ -65,10 +68,10 @@ class Topics:
         return scores, np.array([len(known) for known in numbers], int)
 
 
-def content_words(prefix: Sequence[str]) -> list[str]:
+def content_words(prefix: Sequence[str], language: str = ENGLISH) -> list[str]:
     """The content words of a prefix, in lower case: words of three letters or more that are not stop words."""
-    lower = (word.lower() for word in prefix)
-    return [word for word in lower if len(word) > 2 and word[0].isalpha() and word not in stop_words()]
+    lower, listed = (word.lower() for word in prefix), stop_words(language)
+    return [word for word in lower if len(word) > 2 and word[0].isalpha() and word not in listed]
 
 
 def fit_topics(corpus: Corpus, seed: int) -> Topics:
@@ -77,22 +80,24 @@ def fit_topics(corpus: Corpus, seed: int) -> Topics:
     Passages are compared in a latent semantic space (Deerwester et al. 1990), together with their neighbours.
     """
     texts = [
-        content_words(words(text, corpus.pretokenized))
+        content_words(words(text, corpus.pretokenized), corpus.language)
         for text in passages(corpus, random_stream(seed, Purpose.PASSAGES))
     ]
     vectorizer = TfidfVectorizer(analyzer=list, min_df=2, max_df=0.5, max_features=KNOWN_WORDS, sublinear_tf=True)
     try:
         weights = vectorizer.fit_transform(texts)
     except ValueError:  # no word occurs in two passages or more but in at most half of them
-        return Topics({}, np.zeros((0, 1)), np.ones(1), [""])
+        return Topics({}, np.zeros((0, 1)), np.ones(1), [""], corpus.language)
     if weights.shape[1] < 2:  # one such word makes no difference between passages
-        return Topics({}, np.zeros((0, 1)), np.ones(1), [""])
+        return Topics({}, np.zeros((0, 1)), np.ones(1), [""], corpus.language)
     with threadpool_limits(1):
         decomposition = TruncatedSVD(min(DIMENSIONS, *weights.shape), random_state=seed)
         vectors = add_neighbours(normalize(decomposition.fit_transform(weights)))
         count = max(1, min(TOPICS, len(texts) // PASSAGES_PER_TOPIC, len(np.unique(vectors, axis=0))))
         groups = KMeans(count, n_init=1, random_state=seed).fit(vectors).labels_
-    return _describe(weights.astype(bool), groups, count, vectorizer.get_feature_names_out())
+    return replace(
+        _describe(weights.astype(bool), groups, count, vectorizer.get_feature_names_out()), language=corpus.language
+    )
 
 
 def add_neighbours(vectors: np.ndarray) -> np.ndarray:

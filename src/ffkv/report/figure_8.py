@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.report.curve import Curve, by_layer, by_prefix
@@ -33,8 +34,7 @@ def caption(run: Run) -> Caption:
         f"Share of {number(table['prefixes'].max())} validation prefixes in which no memory predicts the token that the "
         "layer's output predicts, so that several memories compose it: no active memory (m > 0), and no memory at all. "
         f"{projection(run)} {INTERVALS} In {number(cases['cases'])} cases (a prefix in a "
-        f"layer) an active memory agrees. In {percent(cases['stop_word_share'])} of them the next token is a stop word "
-        f"(in all prefixes: {percent(cases['base_stop_word_share'])}; in the paper's cases: 60 %). In "
+        f"layer) an active memory agrees. {_tell_stop_words(cases)}In "
         f"{percent(cases['short_share'])} of them the prefix has fewer than {run.settings.composition.short_prefix} "
         f"words (in all prefixes: {percent(cases['base_short_share'])}; in the paper's cases: 43 %)."
     )
@@ -45,6 +45,15 @@ def caption(run: Run) -> Caption:
         f"{course(everything, 'share')}."
     )
     return Caption(text, description)
+
+
+def _tell_stop_words(cases: pd.Series) -> str:
+    if pd.isna(cases["base_stop_word_share"]):  # there is no list of them for the language of the corpus
+        return ""
+    return (
+        f"In {percent(cases['stop_word_share'])} of them the next token is a stop word "
+        f"(in all prefixes: {percent(cases['base_stop_word_share'])}; in the paper's cases: 60 %). "
+    )
 
 
 FIGURE = Figure(

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ffkv.settings.languages import ENGLISH, known_languages
 from ffkv.settings.messages import shown
 from ffkv.settings.section import GgufFile, Globs, Memory, Pattern, Section, Where, Whole
 
@@ -136,6 +137,10 @@ class Corpus(Section):
     splitter: Literal["sentence", "line", "document"] = "sentence"
     """Unit of a document that counts as one sentence: a `sentence` as the rules of spaCy find it, a `line`, or the
     whole `document`."""
+    language: str = ENGLISH
+    """Language of the text: a code of spaCy such as `de`, or `xx` for one that it does not know. It decides where sentences
+    end, which words are stop words, and which classes words have. Without a list of stop words (`xx`), nothing is said
+    about them."""
     pretokenized: bool = False
     """Set this to true if the words of the text are already separated by spaces, as in WikiText. A word is then the
     text between two spaces."""
@@ -160,6 +165,11 @@ class Corpus(Section):
     def contradictions(self) -> list[str]:
         """Files need names. A hub data set has one name per split. Text is not both changed and kept, and chats are kept."""
         problems = []
+        if self.language not in known_languages():
+            problems.append(
+                f"corpus.language is {shown(self.language)}, which is no code of spaCy: use a code such as 'de', or 'xx' for"
+                " any other language"
+            )
         if self.detokenize and self.pretokenized:
             problems.append(
                 "corpus.detokenize and corpus.pretokenized are both true: after detokenize, words are no longer separated"
