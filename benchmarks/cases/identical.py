@@ -8,6 +8,7 @@ from benchmarks.measure import ROOT, Comparison, Unmeasured, Work, cpu_ratio, sa
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
+from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents
 from ffkv.embedded.tokenizer import train_tokenizer
@@ -17,8 +18,15 @@ from ffkv.settings import EMBEDDED, Activations, Triggers
 from ffkv.settings import Corpus as CorpusSettings
 
 WIKITEXT = ROOT.parent / "shared/wikitext2/valid.txt"
+INSTRUCTIONS = (
+    "Read the following sentence from the documentation of a programming language and continue it in the same style:",
+    "You are a helpful assistant. A user who learns to program asks what this sentence of the manual means:",
+    "Below is a sentence that a program has taken from a large collection of texts. Say what comes next:",
+    "The next line is from the standard library of a programming language, written by its authors for its users:",
+)
 TEXTS = {
     "embedded": CorpusSettings(dataset=EMBEDDED),
+    "instructions": CorpusSettings(dataset=EMBEDDED, splitter="line"),
     "wikitext": CorpusSettings(dataset="files", train=[str(WIKITEXT)], validation=[str(WIKITEXT)], pretokenized=True),
 }
 
@@ -56,11 +64,19 @@ def _read_text(scratch: Path, shape: list[int], text: str, documents: int) -> Co
         path.parent.mkdir(parents=True, exist_ok=True)
         settings = TEXTS[text].model_copy(update={"limit": documents})
         read = [document for document in read_documents(settings, "train") if document.text.strip()]
+        if text == "instructions":
+            read = [_instruct(document) for document in read]
         tokenizer = train_tokenizer([document.text for document in read], shape[3], 128)
         encoded = encode(read, tokenizer, 127, settings)
         tokenizer_hash = read_anatomy(make_model(scratch, shape)).tokenizer_hash
         write_corpus(path, encoded, [0], settings.pretokenized, {"tokenizer_hash": tokenizer_hash})
     return read_corpus(path)
+
+
+def _instruct(document: Document) -> Document:
+    """A document each of whose lines follows an instruction, as a data set of prompts has them."""
+    lines = [line.strip() for line in document.text.splitlines() if line.strip()]
+    return Document(document.name, "\n".join(f"{INSTRUCTIONS[n % 4]} {line}" for n, line in enumerate(lines)))
 
 
 COMPARISONS = [
@@ -69,9 +85,9 @@ COMPARISONS = [
         f"{SMALL}, {documents:,} documents of {text}",
         same_work(__name__, ("each", "once"), shape=SMALL, text=text, documents=documents),
         cpu_ratio("once", "each"),
-        1.0,
+        limit,
         "times the CPU time of the pass in which each prefix of each sentence competes",
         rounds=3,
     )
-    for text, documents in ((EMBEDDED, 60), ("wikitext", 1000))
+    for text, documents, limit in ((EMBEDDED, 60, 1.0), ("wikitext", 1000, 1.0), ("instructions", 40, 0.9))
 ]

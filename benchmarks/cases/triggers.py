@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.inputs import GPT2, SMALL, ids_of, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
-from ffkv.activations.batches import rows_of
+from ffkv.activations.stages import stages_of
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
@@ -36,7 +36,8 @@ def forward(scratch: Path, shape: list[int], sentences: int) -> Work:
     body, (corpus, warm) = load(folder, "cpu").model.base_model, make_corpora(scratch, folder, sentences)
 
     def work(corpus: Corpus = corpus) -> None:
-        for rows in rows_of(CompetingPrefixes(corpus, once=True), Activations()):
+        for stage in stages_of(CompetingPrefixes(corpus, once=True), Activations(), read_on=False):
+            (rows,) = stage.whole
             with torch.inference_mode():
                 body(input_ids=ids_of(corpus, rows), use_cache=False)
 

@@ -62,7 +62,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
     "train": ("batching.py", "corpus", "embedded"),
     "model": MODEL,
     "corpus": ("corpus", *MODEL),
-    "triggers": ("activations/triggers.py", *PASS),
+    "triggers": ("activations/stages.py", "activations/triggers.py", "model/identities.py", *PASS),
     "merge_triggers": MERGE,
     "sampled_prefixes": (
         "activations/last_token.py",

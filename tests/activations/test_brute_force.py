@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import random_sentences
 
+from ffkv.activations import stages
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.activations.triggers import find_triggers
 from ffkv.corpus.corpus_file import read_corpus
@@ -102,7 +103,8 @@ def check_examples(side, sign, row, everything, corpus, one_prefix, identical):
 @pytest.mark.parametrize("kind", ["gpt2", "gpt2-relu", "opt", "gpt-neox", "opt-post-norm", "llama"])
 @pytest.mark.parametrize("one_prefix", [True, False])
 @pytest.mark.parametrize("identical", ["each", "once"])
-def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix, identical):
+def test_equal_to_brute_force(proven, write_corpus, monkeypatch, kind, one_prefix, identical):
+    monkeypatch.setattr(stages, "LEAST_SAVED", -np.inf)  # so few sentences would not be worth it
     loaded = load(proven(kind), "cpu")
     texts = random_sentences(1, 24, longest=8) if identical == "each" else alike_sentences(1, 30)
     corpus = read_corpus(write_corpus(texts, load_tokenizer(proven(kind))))

@@ -3,13 +3,12 @@
 import re
 
 import pytest
-import torch
 
 from ffkv.architectures.commands import TABLE
 from ffkv.architectures.coverage import COLUMNS, cores, proof, rows, table
 from ffkv.architectures.tiny import VARIANTS, tiny_model, types
 from ffkv.files.tables import read
-from ffkv.model.discover.prove import TOLERANCE
+from ffkv.model.identities import TOLERANCE
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +45,7 @@ def test_the_reasons_are_not_stale(made, stored):
 def test_every_error_is_within_the_tolerance(made, stored):
     for rows_ in (made, stored):
         proven = rows_[rows_["proven"] == "yes"]
-        assert all(float(error) < TOLERANCE[torch.float32] for error in proven["largest_error"])
+        assert all(float(error) < TOLERANCE["float32"] for error in proven["largest_error"])
 
 
 def test_nothing_ends_in_a_defect_of_ffkv(made):

@@ -4,7 +4,6 @@ A causal model never lets a token see what follows it, so padding on the right n
 number of shards, because the last digits of a forward pass depend on the shape of its batch.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.batching import batches, pad
+from ffkv.batching import pad
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
 from ffkv.parts import WHOLE, Part
-from ffkv.settings import Activations
 
 CACHE = 2**20  # bytes that the cache of one core holds
 EXACT = 2**24  # whole numbers below it, and their sums, are exact in float32
@@ -81,16 +79,7 @@ class Batch:
         return replace(self, **moved)
 
 
-def rows_of(competing: CompetingPrefixes, batching: Activations, shard: Part = WHOLE) -> Iterator[np.ndarray]:
-    """The sentences of each batch of a shard [sentence]. Sentences of which no prefix competes are left out."""
-    corpus = competing.corpus
-    for block in blocks(len(corpus), batching.block_sentences, shard):
-        sentences = block.start + np.flatnonzero(competing.counts[block.start : block.stop])
-        for rows in batches(corpus.lengths[sentences] - 1 + len(corpus.bos), batching.batch_tokens):
-            yield sentences[rows]
-
-
-def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -> Batch:
+def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str, begin: int = 0) -> Batch:
     """The batch of some sentences.
 
     The places in the corpus count every sentence's empty prefix, whether it competes or not.
@@ -99,28 +88,30 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
         competing: the prefixes that compete.
         sentences: their numbers [sentence].
         device: device of the tensors.
+        begin: number of tokens of each sentence, BOS among them, that have been read before: no prefix up to there competes.
     """
     corpus = competing.corpus
     bos, empty = len(corpus.bos), int(competing.empty)
     lengths = corpus.lengths[sentences] - 1 + bos
-    position = np.arange(lengths.max())[None] + 1 - bos  # of the prefix that ends at a token
+    position = np.arange(begin, lengths.max())[None] + 1 - bos  # of the prefix that ends at a token
+    first = max(bos - empty - begin, 0)  # token of the batch at which prefixes may compete
     competes = (position >= competing.first[sentences][:, None]) & (position < corpus.lengths[sentences][:, None])
     multiplicity = competes.astype(np.float64)
     in_histogram = multiplicity * (sentences % HISTOGRAM_EVERY == 0)[:, None]
     if competing.once:
-        _count_shared(competing, sentences, bos, multiplicity, in_histogram)
+        _count_shared(competing, sentences, bos - begin, multiplicity, in_histogram)
     counted = np.flatnonzero(in_histogram)
     times = in_histogram.flatten()[counted].astype(np.int64)
     dtype = np.float32 if multiplicity.sum() < EXACT else np.float64
     left_out = np.flatnonzero(~competes & (position > -empty))
     return Batch(
-        ids=pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences.tolist()], device),
-        competing=slice(bos - empty, None),
+        ids=pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]])[begin:] for s in sentences.tolist()], device),
+        competing=slice(first, None),
         left_out=torch.from_numpy(left_out).to(device) if len(left_out) else None,
         multiplicity=torch.from_numpy(multiplicity.astype(dtype)).to(device),
         in_histogram=torch.from_numpy(counted).to(device),
         histogram_multiplicity=torch.from_numpy(times).to(device) if (times > 1).any() else None,
-        place=torch.from_numpy(corpus.offsets[sentences] + sentences + 1 - empty).to(device),
+        place=torch.from_numpy(corpus.offsets[sentences] + sentences + int(position[0, first])).to(device),
         tokens=int(corpus.lengths[sentences].sum()),
         prefixes=int(multiplicity.sum()),
     )
@@ -129,16 +120,19 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
 def _count_shared(
     competing: CompetingPrefixes,
     sentences: np.ndarray,
-    bos: int,
+    before: int,
     multiplicity: np.ndarray,
     in_histogram: np.ndarray,
 ) -> None:
-    """Writes the multiplicities of prefixes that several sentences begin with into [sentence, token], in place."""
+    """Writes the multiplicities of prefixes that several sentences begin with into [sentence, token], in place.
+
+    `before`: number of tokens in front of the first token of each sentence.
+    """
     shared = competing.corpus.shared
     numbers = shared.of_sentences(sentences)
     position = shared.position[numbers]
     numbers, position = numbers[position >= 1 - competing.empty], position[position >= 1 - competing.empty]
     order = np.argsort(sentences)
     row = order[np.searchsorted(sentences, shared.sentence[numbers], sorter=order)]
-    multiplicity[row, bos + position - 1] = shared.multiplicity[numbers]
-    in_histogram[row, bos + position - 1] = shared.in_histogram[numbers]
+    multiplicity[row, before + position - 1] = shared.multiplicity[numbers]
+    in_histogram[row, before + position - 1] = shared.in_histogram[numbers]

@@ -1,28 +1,46 @@
 """Trigger examples of every key (paper section 3.1): one pass over the corpus, nothing stored but the top t."""
 
+from __future__ import annotations
+
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ffkv.activations import packing
-from ffkv.activations.batches import Batch, describe, rows_of
-from ffkv.activations.pass_state import start, triggers_of
+from ffkv.activations.batches import Batch, describe
+from ffkv.activations.pass_state import PassState, start, triggers_of
 from ffkv.activations.resume import ProgressFile, resuming
+from ffkv.activations.stages import Stage, stages_of
 from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.tap.beginning import (
+    KeysValues,
+    can_read_on,
+    empty_cache,
+    join_beginnings,
+    keep_beginning,
+    read_on,
+)
 from ffkv.model.tap.tap import tap
 from ffkv.parts import WHOLE, Part
 from ffkv.process.progress import progress
 from ffkv.settings import Activations
 from ffkv.settings import Triggers as TriggerSettings
+from ffkv.terminal import say
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache
 
 OnCoefficients = Callable[[Batch, Layer, Tensor, Tensor | None], None]
+
+Run = Callable[..., None]  # see `coefficients`
 
 
 def find_triggers(
@@ -55,20 +73,54 @@ def find_triggers(
     check(corpus, settings)
     competing = CompetingPrefixes(corpus, settings.identical_prefixes == "once", settings.include_empty_prefix)
     state = start(loaded.anatomy.layers, settings, loaded.devices)
-    rows = list(rows_of(competing, batching, shard))
-    total = sum(int(corpus.lengths[sentences].sum()) for sentences in rows)
+    stages = stages_of(competing, batching, shard)
+    if any(stage.others for stage in stages) and not can_read_on(loaded):
+        say("Sentences that begin alike are each read whole: this model cannot read on from a beginning.", error=True)
+        stages = stages_of(competing, batching, shard, read_on=False)
+    total = sum(int(corpus.lengths[rows].sum()) for stage in stages for rows in (*stage.whole, *stage.others))
     with (
         resuming(progress_file, state) as save_if_due,
         coefficients(loaded) as run,
         progress(total, "tokens", "triggers", state.tokens) as bar,
     ):
-        for sentences in rows[state.batches :]:
-            batch = describe(competing, sentences, loaded.device)
-            run(batch, state.add)
+        for batch in run_stages(stages, competing, loaded.device, state, run):
             state.count(batch)
             bar.update(batch.tokens)
             save_if_due()
     return triggers_of(state, competing, loaded)
+
+
+def run_stages(
+    stages: Sequence[Stage], competing: CompetingPrefixes, device: str, state: PassState, run: Run
+) -> Iterator[Batch]:
+    """Adds the batches of stages to a state, all but the first `state.batches`, which it has already; yields each one."""
+    end, done = 0, state.batches
+    for stage in stages:
+        number, end = end, end + len(stage)
+        if end <= done:
+            continue
+        kept: list[KeysValues] = []
+        for sentences in stage.whole:
+            added, number = number < done, number + 1
+            if added and not stage.others:
+                continue
+            batch, cache = describe(competing, sentences, device), empty_cache() if stage.others else None
+            run(batch, _ignore if added else state.add, cache)  # of one that was added only the beginnings are needed
+            if cache is not None:
+                kept.append(keep_beginning(cache, stage.begin))
+            if not added:
+                yield batch
+        beginnings = join_beginnings(kept)
+        for sentences, like in zip(stage.others, stage.like, strict=True):
+            added, number = number < done, number + 1
+            if not added:
+                batch = describe(competing, sentences, device, stage.begin)
+                run(batch, state.add, read_on(beginnings, torch.from_numpy(like)))
+                yield batch
+
+
+def _ignore(_batch: Batch, _layer: Layer, _m: Tensor, _gate: Tensor | None) -> None:
+    """Receives coefficients that are not needed."""
 
 
 def check(corpus: Corpus, settings: TriggerSettings) -> None:
@@ -88,8 +140,8 @@ def check(corpus: Corpus, settings: TriggerSettings) -> None:
 
 
 @contextlib.contextmanager
-def coefficients(loaded: LoadedModel) -> Iterator[Callable[[Batch, OnCoefficients], None]]:
-    """Yields `run(batch, on_coefficients)`: one forward pass of a batch.
+def coefficients(loaded: LoadedModel) -> Iterator[Run]:
+    """Yields `run(batch, on_coefficients, cache)`: one forward pass of a batch, which reads on from a cache if it has one.
 
     It calls `on_coefficients(batch, layer, m, gate)` for each layer as soon as the model has computed it: the batch on the
     layer's device; m in float32, 0 where the batch leaves prefixes out [sentence, token, key]; gate tells whether the gate
@@ -113,12 +165,12 @@ def coefficients(loaded: LoadedModel) -> Iterator[Callable[[Batch, OnCoefficient
 
     with tap(loaded.model, loaded.anatomy.layers, "gm", on_tensor) as forward:
 
-        def run(next_batch: Batch, receiver: OnCoefficients) -> None:
+        def run(next_batch: Batch, receiver: OnCoefficients, cache: DynamicCache | None = None) -> None:
             nonlocal on_coefficients
             on_coefficients = receiver
             batches.clear()
             batches[next_batch.ids.device] = next_batch
-            forward(next_batch.ids)
+            forward(next_batch.ids, **({} if cache is None else {"past_key_values": cache, "use_cache": True}))
 
         yield run
 

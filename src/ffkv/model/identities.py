@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+# Relative error up to which an identity counts as true, by type of the weights: rounding, with room to spare.
+TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+
 
 class Identity(NamedTuple):
     """One identity of the proof, in words.

@@ -14,15 +14,13 @@ from ffkv.model.discover.find import find_second_matrices
 from ffkv.model.discover.replay import Arguments, capture, replay
 from ffkv.model.experts.record import layout_of, record_experts
 from ffkv.model.head.head import Head
-from ffkv.model.identities import IDENTITIES
+from ffkv.model.identities import IDENTITIES, TOLERANCE
 from ffkv.model.tap.hooks import AfterHook, after, forward, known_state, relative_error
 from ffkv.model.tap.quantities import Quantity
 from ffkv.model.tap.tap import tap
 from ffkv.model.value_vectors import in_residual, values
 
 REMEDY = "Use model.dtype float32."
-# Relative error up to which an identity counts as true, by type of the weights: rounding, with room to spare.
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 PROVEN_QUANTITIES = "mbsyo"
 SAME_DIRECTION = 1e-2  # relative error up to which logits count as equal whatever the length of the vector
 States = dict[str, Tensor]  # of one layer, by quantity
@@ -163,12 +161,12 @@ def without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tenso
 
 def _require(identity: str, error: float, dtype: torch.dtype, where: str = "") -> None:
     """Refuses an error above the tolerance of a type."""
-    tolerance = TOLERANCE[dtype]
+    tolerance = TOLERANCE[str(dtype).removeprefix("torch.")]
     if error < tolerance:  # false for NaN, too
         return
     if error != error:
         raise UserError(f"{where}coefficients or outputs are not finite: the model overflows in its type. {REMEDY}")
-    remedy = "" if tolerance == TOLERANCE[torch.float32] else f". It may be rounding. {REMEDY}"
+    remedy = "" if tolerance == TOLERANCE["float32"] else f". It may be rounding. {REMEDY}"
     raise UserError(
         f"{where}{IDENTITIES[identity].failure} (relative error {error:.0e}, allowed {tolerance:.0e}){remedy}"
     )
