@@ -53,27 +53,26 @@ def stages_of(
     stages: list[Stage] = []
     for block in blocks(len(competing.corpus), batching.block_sentences, shard):
         sentences = block.start + np.flatnonzero(competing.counts[block.start : block.stop])
-        if read_on and competing.once:
-            for begin in BEGINNINGS:
-                like = _find_like(competing, sentences, begin)
-                grouped = np.isin(like, like[like != sentences])
-                found = [*_read_on(competing, sentences[grouped], like[grouped], begin, batching.batch_tokens)]
-                rest = _read_whole(competing, sentences[~grouped], batching.batch_tokens)
-                before = _count_computed(competing, _read_whole(competing, sentences, batching.batch_tokens))
-                saved = before - _count_computed(competing, found + rest)
-                if found and saved >= LEAST_SAVED * batching.batch_tokens:
-                    stages, sentences = stages + found, sentences[~grouped]
-        stages += _read_whole(competing, sentences, batching.batch_tokens)
+        whole = _read_whole(competing, sentences, batching.batch_tokens)
+        for begin in BEGINNINGS if read_on and competing.once else ():
+            like = _find_like(competing, sentences, begin)
+            grouped = np.isin(like, like[like != sentences])
+            found = [*_read_on(competing, sentences[grouped], like[grouped], begin, batching.batch_tokens)]
+            rest = _read_whole(competing, sentences[~grouped], batching.batch_tokens)
+            saved = _count_computed(competing, whole) - _count_computed(competing, found + rest)
+            if found and saved >= LEAST_SAVED * batching.batch_tokens:
+                stages += found
+                sentences, whole = sentences[~grouped], rest
+        stages += whole
     return stages
 
 
 def _count_computed(competing: CompetingPrefixes, stages: list[Stage]) -> int:
     """Number of tokens that the model computes in stages, padding among them. Short batches of few have more padding."""
-    lengths, tokens = competing.corpus.lengths - 1 + len(competing.corpus.bos), 0
-    for stage in stages:
-        tokens += sum(len(rows) * lengths[rows].max() for rows in stage.whole)
-        tokens += sum(len(rows) * (lengths[rows].max() - stage.begin) for rows in stage.others)
-    return tokens
+    lengths, more = competing.corpus.lengths, len(competing.corpus.bos) - 1
+    batches_from = [(rows, 0) for stage in stages for rows in stage.whole]
+    batches_from += [(rows, stage.begin) for stage in stages for rows in stage.others]
+    return sum(len(rows) * (int(lengths[rows].max()) + more - begin) for rows, begin in batches_from)
 
 
 def _read_whole(competing: CompetingPrefixes, sentences: np.ndarray, batch_tokens: int) -> list[Stage]:
