@@ -7,12 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ffkv.plan.devices import gpu_sizes, plan_devices, warn_of_slow_devices
+from ffkv.plan.devices import DevicePlan, gpu_sizes, plan_devices, warn_of_slow_devices
 from ffkv.plan.growth import Amounts, count_sampled, measure_amounts
 from ffkv.plan.hub import Download, find_downloads, resolve_commits, warn_of_cache
 from ffkv.plan.jobs import Job, import_libraries, libraries_of, read_jobs
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
-from ffkv.plan.text import measure_text
+from ffkv.plan.text import Split, measure_text
 from ffkv.plan.trial import Measured, Tried, try_out
 from ffkv.process.memory import free_memory
 from ffkv.settings import EMBEDDED, Comparison, Settings
@@ -74,49 +74,17 @@ def make_plan(
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
     jobs, tried = read_jobs(snakemake), dict[str, Tried]()
-    plans: dict[str, Any] = {}
-    warnings, downloads, todo = list[str](), list[Download](), list[Row]()
-    models: dict[str, tuple[Shape, int]] = {}  # and the number of sampled prefixes
-    for run, given in runs.items():
-        settings = _as_trained(given, runs, jobs)
-        rules: dict[str, list[Job]] = {}
-        for job in jobs:
-            if job.run == run:
-                rules.setdefault(job.rule, []).append(job)
-        written = {Path(job.outputs[0]).stem: Path(job.outputs[0]) for job in rules["corpus"] if job.done}
-        commits = resolve_commits(settings, rules.get("resolve_commit", []))
-        form = load_model_form(settings, commits.get("model"))
-        shape = measure_shape(form, settings.model.second_matrix)
-        splits, sentences = measure_text(settings, form, written, tokens, commits)
-        models[run] = shape, count_sampled(settings, splits["validation"])
-        device, fetched = (
-            plan_devices(form, settings, shape, gpus or gpu_sizes()),
-            find_downloads(settings, commits, written),
-        )
-        rows = [Row(run, rule, 0, True) for rule in rules]
-        if not all(job.done for of_rule in rules.values() for job in of_rule):
-            trained = settings is given and all(job.done for job in rules.get("train", []))
-            amounts = measure_amounts(settings, shape, splits)
-            model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
-            same = f"{shape} {trained} {written} {settings.model_copy(update={'model': model, 'seed': 0})!r}"
-            if same not in tried:
-                tried[same] = try_out(settings, shape, splits, sentences, cores, trained)
-            rows = [_row(rules[rule], amounts[rule], tried[same].get(rule), cores) for rule in amounts if rule in rules]
-        downloads += fetched
-        todo += [row for row in rows if not row.done]
-        warnings += warn_of_slow_devices(device, run)
-        plans[run] = {
-            "shape": shape._asdict() | {"layers": len(shape.memories), "all_memories": sum(shape.memories)},
-            "text": {name: split._asdict() for name, split in splits.items()},
-            "downloads": [one._asdict() for one in fetched],
-            "device": device._asdict(),
-            "rules": [row._asdict() for row in rows],
-        }
+    planned = {
+        run: _plan_run(run, settings, _as_trained(settings, runs, jobs), jobs, cores, tokens, gpus, tried)
+        for run, settings in runs.items()
+    }
     over = {
-        name: _compare(name, comparison, jobs, runs[comparison.runs[0]], [models[run] for run in comparison.runs])
+        name: _compare(name, comparison, jobs, runs[comparison.runs[0]], [planned[run] for run in comparison.runs])
         for name, comparison in comparisons.items()
     }
-    todo += [row for rows in over.values() for row in rows if not row.done]
+    rows = [row for each in planned.values() for row in each.rows] + [row for each in over.values() for row in each]
+    todo = [row for row in rows if not row.done]
+    downloads = [download for each in planned.values() for download in each.downloads]
     total = {
         "seconds": sum(row.seconds for row in todo),
         "cores": cores,
@@ -125,13 +93,79 @@ def make_plan(
         "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
         "memory_left": free_memory(),
     }
+    slow = [warning for run, each in planned.items() for warning in warn_of_slow_devices(each.device, run)]
     return {
-        "runs": plans,
+        "runs": {run: each.as_dict() for run, each in planned.items()},
         "comparisons": {name: [row._asdict() for row in rows] for name, rows in over.items()},
         "total": total,
-        "warnings": [*warnings, *warn_of_cache(downloads), *find_warnings(todo, total)],
-        "not_estimated": _name_unplanned(jobs, plans),
+        "warnings": [*slow, *warn_of_cache(downloads), *find_warnings(todo, total)],
+        "not_estimated": _name_unplanned(jobs, planned),
     }
+
+
+class Planned(NamedTuple):
+    """The plan of a run.
+
+    Attributes:
+        shape: the shape of its model.
+        text: the sizes of its splits, by name.
+        downloads: what it reads of the hub.
+        device: what a job that runs the model needs of GPUs.
+        prefixes: number of sampled prefixes.
+        rows: what is left to do, per rule.
+    """
+
+    shape: Shape
+    text: dict[str, Split]
+    downloads: list[Download]
+    device: DevicePlan
+    prefixes: int
+    rows: list[Row]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it."""
+        shape = self.shape._asdict()
+        return {
+            "shape": shape | {"layers": len(self.shape.memories), "all_memories": sum(self.shape.memories)},
+            "text": {name: split._asdict() for name, split in self.text.items()},
+            "downloads": [one._asdict() for one in self.downloads],
+            "device": self.device._asdict(),
+            "rules": [row._asdict() for row in self.rows],
+        }
+
+
+def _plan_run(
+    run: str,
+    given: Settings,
+    settings: Settings,
+    jobs: list[Job],
+    cores: int,
+    tokens: Mapping[str, int],
+    gpus: Sequence[float],
+    tried: dict[str, Tried],
+) -> Planned:
+    """Plans a run with settings that are `given`, or those of `_as_trained`. `tried`: the trials so far; runs share them."""
+    rules: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.run == run:
+            rules.setdefault(job.rule, []).append(job)
+    written = {Path(job.outputs[0]).stem: Path(job.outputs[0]) for job in rules["corpus"] if job.done}
+    commits = resolve_commits(settings, rules.get("resolve_commit", []))
+    form = load_model_form(settings, commits.get("model"))
+    shape = measure_shape(form, settings.model.second_matrix)
+    splits, sentences = measure_text(settings, form, written, tokens, commits)
+    device = plan_devices(form, settings, shape, gpus or gpu_sizes())
+    downloads = find_downloads(settings, commits, written)
+    rows = [Row(run, rule, 0, True) for rule in rules]
+    if not all(job.done for of_rule in rules.values() for job in of_rule):
+        trained = settings is given and all(job.done for job in rules.get("train", []))
+        amounts = measure_amounts(settings, shape, splits)
+        model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
+        same = f"{shape} {trained} {written} {settings.model_copy(update={'model': model, 'seed': 0})!r}"
+        if same not in tried:
+            tried[same] = try_out(settings, shape, splits, sentences, cores, trained)
+        rows = [_row(rules[rule], amounts[rule], tried[same].get(rule), cores) for rule in amounts if rule in rules]
+    return Planned(shape, splits, downloads, device, count_sampled(settings, splits["validation"]), rows)
 
 
 def _as_trained(settings: Settings, runs: Mapping[str, Settings], jobs: list[Job]) -> Settings:
@@ -144,23 +178,21 @@ def _as_trained(settings: Settings, runs: Mapping[str, Settings], jobs: list[Job
     return settings
 
 
-def _name_unplanned(jobs: list[Job], plans: dict[str, Any]) -> list[str]:
+def _name_unplanned(jobs: list[Job], planned: dict[str, Planned]) -> list[str]:
     """The rules that are left to do and that nothing measures: the agreement of annotators."""
-    planned = {(run, row["rule"]) for run, plan in plans.items() for row in plan["rules"]}
-    left = {job.rule for job in jobs if not job.done and not job.comparison and (job.run, job.rule) not in planned}
+    known = {(run, row.rule) for run, each in planned.items() for row in each.rows}
+    left = {job.rule for job in jobs if not job.done and not job.comparison and (job.run, job.rule) not in known}
     return sorted(left)
 
 
-def _compare(
-    name: str, comparison: Comparison, jobs: list[Job], first: Settings, models: list[tuple[Shape, int]]
-) -> list[Row]:
+def _compare(name: str, comparison: Comparison, jobs: list[Job], first: Settings, planned: list[Planned]) -> list[Row]:
     """What is left to do of a comparison. `first`: the settings of its first run."""
     done = {job.rule: job.done for job in jobs if job.comparison == name}
     if all(done.values()):
         return [Row(name, rule, 0, True) for rule in done]
     from ffkv.plan.comparisons import measure_comparison  # draws, and plans without comparisons do not
 
-    rows = []
+    models, rows = [(each.shape, each.prefixes) for each in planned], []
     for rule, cost in measure_comparison(name, comparison, first.triggers.per_key, models).items():
         start, base = import_libraries()[libraries_of(rule)]
         left = Row(name, rule, 1, False, 1, 0.0, cost.written, base + cost.memory, start + cost.seconds)
