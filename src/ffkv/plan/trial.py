@@ -39,7 +39,7 @@ from ffkv.settings import EMBEDDED, Settings
 OPERATIONS, SECONDS = 2e10, 1.0  # that a pass or a projection of the trial may take, about
 LEAST_TOKENS = 1000  # of the trial
 TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 48, 4, 30, 2  # at most, in the trial
-MEMORIES, CONTROLS = 2, 20  # of interventions, likewise
+MEMORIES, EXAMPLES, KEPT = 4, 5, 20  # of interventions, likewise
 
 
 class Measured(NamedTuple):
@@ -116,8 +116,8 @@ def _small_settings(
     triggers, most = min(TRIGGERS, settings.triggers.per_key), operations / (120 * layer)  # prefixes without a token
     per_layer = int(min(keys.per_layer, KEYS, max(8, most / 2)))
     removed = min(triggers, keys.removal_triggers, max(2, int(most / per_layer)))
-    few: dict[str, Any] = {"memories": min(MEMORIES, effects.memories), "controls": min(CONTROLS, effects.controls)}
-    few |= {"examples": 1, "directions": 0, "similar": 0, "kept": effects.kept[:1], "kept_prefixes": 2}
+    few: dict[str, Any] = {"memories": min(MEMORIES, effects.memories), "examples": min(EXAMPLES, effects.examples)}
+    few |= {"kept_prefixes": min(KEPT, effects.kept_prefixes)}
     background = max(100, int(keys.background_prefixes * share))
     changes: dict[str, dict[str, Any]] = {
         "triggers": {"per_key": triggers},
