@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: tests run side by side, see `ffkv.process.runtime`
+
 import pytest
 import torch
 from filelock import FileLock
