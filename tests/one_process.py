@@ -25,7 +25,7 @@ def run_command(command: str) -> None:
 def main(directory: str, configfile: str) -> None:
     """Runs all jobs, in an order in which their inputs are there."""
     configure(1)  # no thread pool starts before the forks
-    from ffkv.plan.jobs import ask_snakemake, import_libraries, read_jobs
+    from ffkv.workflow.jobs import ask_snakemake, import_libraries, read_jobs
 
     configfile = str(Path(configfile).absolute())
     os.chdir(directory)

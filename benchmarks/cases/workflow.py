@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import ROOT, Comparison, Contender, Measurement, Work
-from ffkv.plan.jobs import libraries_of
 from ffkv.process.processes import is_step
+from ffkv.workflow.jobs import libraries_of
 
 CORES = 2
 PAUSE = 0.1  # seconds between two looks at the processes
 # Prints the CPU seconds of the imports of a job, by kind of job, and their bytes.
-IMPORT = "import json; from ffkv.plan.jobs import import_libraries; print(json.dumps(import_libraries()))"
+IMPORT = "import json; from ffkv.workflow.jobs import import_libraries; print(json.dumps(import_libraries()))"
 
 
 def ffkv(scratch: Path) -> Work:

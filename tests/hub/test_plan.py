@@ -5,7 +5,7 @@ from hub.contents import parquet_dataset, sentences
 
 PLAN = """
 from ffkv.plan.hub import find_downloads, resolve_commits
-from ffkv.plan.jobs import Job
+from ffkv.workflow.jobs import Job
 from ffkv.plan.text import measure_text
 from ffkv.plan.shape import load_model_form
 from ffkv.settings import Settings

@@ -4,7 +4,6 @@ import pytest
 
 from ffkv.plan import step
 from ffkv.plan.growth import measure_amounts
-from ffkv.plan.jobs import Job
 from ffkv.plan.shape import Shape
 from ffkv.plan.step import Row, _as_trained, _row, find_warnings
 from ffkv.plan.table import in_bytes
@@ -12,6 +11,7 @@ from ffkv.plan.text import Split
 from ffkv.plan.trial import Measured, _small_settings
 from ffkv.process.memory import free_memory
 from ffkv.settings import Settings
+from ffkv.workflow.jobs import Job
 
 SHAPE = Shape("Hand", (8, 16), 4, 10, 400, 256, 80, "float32")
 SPLITS = {"train": Split(1000, 100, 10, 5000, 2, ""), "validation": Split(300, 30, 3, 1500, 1, "")}

@@ -53,10 +53,10 @@ def plan(
     not suffice, it prints a warning, and the exit code is 3.
     """
     from ffkv.architectures.coverage import cores as available_cores
-    from ffkv.plan.jobs import ask_snakemake, import_libraries
     from ffkv.process.runtime import configure
     from ffkv.settings.runs import resolve, resolve_comparisons
     from ffkv.settings.yaml_file import read_settings
+    from ffkv.workflow.jobs import ask_snakemake, import_libraries
 
     configuration, cores = read_settings(configfile), cores or available_cores()
     runs, comparisons = resolve(configuration), resolve_comparisons(configuration)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from ffkv.corpus.hub_rows import describe_split
 from ffkv.hub.commit import Commit, read_commit, resolve_dataset, resolve_model
 from ffkv.hub.fetch import choose_files_of, choose_model_files, measure_missing
-from ffkv.plan.jobs import Job
 from ffkv.settings import Settings, corpus_sources
 from ffkv.terminal import in_bytes
+from ffkv.workflow.jobs import Job
 
 
 class Download(NamedTuple):

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from ffkv.plan.devices import DevicePlan, gpu_sizes, plan_devices, warn_of_slow_devices
 from ffkv.plan.growth import Amounts, count_sampled, measure_amounts
 from ffkv.plan.hub import Download, find_downloads, resolve_commits, warn_of_cache
-from ffkv.plan.jobs import Job, import_libraries, libraries_of, read_jobs
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
 from ffkv.plan.text import Split, measure_text
 from ffkv.plan.trial import Measured, Tried, try_out
 from ffkv.process.memory import free_memory
 from ffkv.settings import EMBEDDED, Comparison, Settings
 from ffkv.terminal import in_bytes
+from ffkv.workflow.jobs import Job, import_libraries, libraries_of, read_jobs
 
 RESULTS = Path("results")
 

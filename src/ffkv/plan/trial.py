@@ -29,12 +29,12 @@ from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.plan.growth import Amounts, measure_amounts
-from ffkv.plan.jobs import Job, ask_snakemake, read_jobs
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
 from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import Split, read_size
 from ffkv.process import progress
 from ffkv.settings import EMBEDDED, Settings
+from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs
 
 OPERATIONS, SECONDS = 2e10, 1.0  # that a pass or a projection of the trial may take, about
 LEAST_TOKENS = 1000  # of the trial

@@ -1,4 +1,4 @@
-"""The jobs of a settings file, as Snakemake lists them. Run as a program, this module prints them as JSON."""
+"""The jobs of a settings file, as Snakemake lists them, and what they import. Run as a program, it prints the jobs as JSON."""
 
 import importlib
 import json
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import psutil
 
-import ffkv
 from ffkv.errors import UserError
+from ffkv.workflow import SNAKEFILE
 from ffkv.workflow.inputs import PLANNING
 
-SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(ffkv.__file__).parent / "workflow/Snakefile")
+SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(SNAKEFILE))
 LIBRARIES = {  # what jobs import, each with what is before it: tables only, the head alone, the model
     "tables": ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
     "head": ("torch", "ffkv.model.head.head_file"),

@@ -1,18 +1,12 @@
 """The jobs that Snakemake lists, and what is done of them."""
 
-import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-import ffkv
 from ffkv.errors import UserError
-from ffkv.plan.growth import measure_amounts
-from ffkv.plan.jobs import ask_snakemake, read_jobs
-from ffkv.plan.shape import Shape
-from ffkv.plan.text import Split
-from ffkv.settings import Settings
+from ffkv.workflow.jobs import ask_snakemake, read_jobs
 
 SNAKEFILE = """
 configfile: "mine.yaml"
@@ -62,13 +56,3 @@ def test_what_snakemake_refuses_is_said(listed, tmp_path):
     (tmp_path / "Snakefile").write_text("rule all:\n    input: 'nowhere'\n")
     with pytest.raises(UserError, match=r"Snakemake cannot plan these runs: (.|\n)*nowhere"):
         listed()
-
-
-def test_every_rule_of_the_workflow_is_known():
-    rules = Path(ffkv.__file__).parent / "workflow/rules"
-    names = {name for path in rules.glob("*.smk") for name in re.findall(r"^rule (\w+):", path.read_text(), re.M)}
-    split = Split(100.0, 10.0, 1.0, 500.0, 1.0, "")
-    shape = Shape("Hand", (8,), 4, 10, 400, 256, 80, "float32")
-    names -= {"all", "annotate_agreement"}  # told as not estimated
-    names -= {"comparison_measure", "comparison_report"}  # of no run: `ffkv.plan.comparisons`
-    assert names == measure_amounts(Settings(), shape, {"train": split, "validation": split}).keys()
