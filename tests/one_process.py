@@ -5,27 +5,16 @@ The libraries are imported once, which takes most of the time of a small run. Wh
 
 import multiprocessing
 import os
-import shlex
 import sys
-from itertools import takewhile
 from pathlib import Path
 
 from ffkv.process.runtime import configure
 
 
-def run_command(command: str) -> None:
-    """In a fork: runs a command of ffkv, without its redirections."""
-    from ffkv.cli import ffkv
-
-    name, *words = shlex.split(command)
-    assert name == "ffkv", command
-    ffkv.main([*takewhile(lambda word: not word.startswith(">"), words)])
-
-
 def main(directory: str, configfile: str) -> None:
     """Runs all jobs, in an order in which their inputs are there."""
     configure(1)  # no thread pool starts before the forks
-    from ffkv.workflow.jobs import ask_snakemake, import_libraries, read_jobs
+    from ffkv.workflow.jobs import ask_snakemake, import_libraries, read_jobs, run_command
 
     configfile = str(Path(configfile).absolute())
     os.chdir(directory)

@@ -164,3 +164,9 @@ def test_the_trial_of_a_run_that_keeps_training_steps_keeps_none(tmp_path):
     settings = Settings.model_validate({"embedded": {"steps": 800, "keep_steps": [0, 300]}})
     small = _small_settings(settings, SHAPE, SPLITS, ["one two three"] * 20, tmp_path, trained=False)
     assert small.embedded.steps < 300 and small.contradictions() == []
+
+
+def test_the_trial_of_a_run_with_a_control_draws_none(tmp_path):
+    """The other run is not in the trial."""
+    settings = Settings.model_validate({"report": {"control": "another"}})
+    assert _small_settings(settings, SHAPE, SPLITS, ["one two"] * 20, tmp_path, trained=False).report.control == ""

@@ -1,5 +1,6 @@
 """What each rule has to do, store and hold: the amounts that its seconds, files and memory grow with."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -108,7 +109,9 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         "triggers": Amounts(passed, 0, passing + 3 * triggers, settings.shards * triggers, tokens=train.tokens),
         # The shards stay until they are merged. The only one becomes the merged file.
         "merge_triggers": Amounts(settings.shards * triggers, 0, 6 * merged, triggers if settings.shards > 1 else 0.0),
-        "sampled_prefixes": Amounts(prefixes * shape.body, memory=passing + held, stored=sampled),
+        "sampled_prefixes": Amounts(
+            _tokens_read(prefixes, validation) * shape.body, memory=passing + held, stored=sampled
+        ),
         "merge_sampled_prefixes": Amounts(),
         "keys_patterns": Amounts(chosen, min(train.sentences, PASSAGES * PASSAGE_SENTENCES), triggers, rows=chosen),
         "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing + triggers, rows=chosen),
@@ -129,6 +132,16 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
 def count_sampled(settings: Settings, validation: Split) -> int:
     """Number of sampled prefixes: as many as are asked for, or all that the validation split has."""
     return int(min(settings.prefixes.count, validation.tokens - validation.sentences))
+
+
+def _tokens_read(prefixes: int, split: Split) -> float:
+    """Tokens that the model reads of sampled prefixes: of each sentence the longest one, which the others begin.
+
+    A sentence has k of them on average, in number as Poisson has it, and each length is as likely as any other. The longest one
+    is then expected to have 1 - (1 - exp(-k)) / k of the sentence.
+    """
+    k = max(prefixes, 1) / max(split.sentences, 1)
+    return split.tokens * (1 - (1 - math.exp(-k)) / k)
 
 
 def batch_bytes(settings: Settings, shape: Shape) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ffkv.plan.comparisons import measure_comparison
 from ffkv.plan.devices import DevicePlan, gpu_sizes, plan_devices, warn_of_slow_devices
 from ffkv.plan.growth import Amounts, count_sampled, measure_amounts
 from ffkv.plan.hub import Download, find_downloads, resolve_commits, warn_of_cache
@@ -73,18 +74,30 @@ def make_plan(
     Raises:
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
-    jobs, tried = read_jobs(snakemake), dict[str, Tried]()
-    planned = {
-        run: _plan_run(run, settings, _as_trained(settings, runs, jobs), jobs, cores, tokens, gpus, tried)
-        for run, settings in runs.items()
+    jobs = read_jobs(snakemake)
+    known = {run: _look(run, _as_trained(settings, runs, jobs), jobs, tokens, gpus) for run, settings in runs.items()}
+    amounts = {
+        name: measure_comparison(name, one, runs[one.runs[0]].triggers.per_key, [known[run].model for run in one.runs])
+        for name, one in comparisons.items()
     }
-    over = {
-        name: _compare(name, comparison, jobs, runs[comparison.runs[0]], [planned[run] for run in comparison.runs])
-        for name, comparison in comparisons.items()
-    }
-    rows = [row for each in planned.values() for row in each.rows] + [row for each in over.values() for row in each]
-    todo = [row for row in rows if not row.done]
-    downloads = [download for each in planned.values() for download in each.downloads]
+    rows: dict[str, list[Row]] = {}
+    over: dict[str, list[Row]] = {}
+    tried: dict[str, Tried] = {}
+    for run, found in known.items():  # a comparison is tried with its first run
+        own = [job for job in jobs if job.run == run]
+        first = {
+            name: [job for job in jobs if job.comparison == name]
+            for name in comparisons
+            if comparisons[name].runs[0] == run
+        }
+        left = {name: comparisons[name] for name, of_it in first.items() if not all(job.done for job in of_it)}
+        taken: Tried = {}
+        if left or not all(job.done for job in own):
+            trained = found.settings is runs[run] and all(job.done for job in own if job.rule == "train")
+            taken = _try_out(found, cores, trained, left, tried)
+        rows[run] = _rows(own, found.amounts, taken, cores)
+        over |= {name: _rows(of_it, amounts[name], taken, cores) for name, of_it in first.items()}
+    todo = [row for each in (*rows.values(), *over.values()) for row in each if not row.done]
     total = {
         "seconds": sum(row.seconds for row in todo),
         "cores": cores,
@@ -93,36 +106,46 @@ def make_plan(
         "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
         "memory_left": free_memory(),
     }
-    slow = [warning for run, each in planned.items() for warning in warn_of_slow_devices(each.device, run)]
+    slow = [warning for run, found in known.items() for warning in warn_of_slow_devices(found.device, run)]
+    downloads = warn_of_cache([download for found in known.values() for download in found.downloads])
+    planned = {(row.run, row.rule) for each in rows.values() for row in each}
+    left_out = {job.rule for job in jobs if not job.done and job.run and (job.run, job.rule) not in planned}
     return {
-        "runs": {run: each.as_dict() for run, each in planned.items()},
-        "comparisons": {name: [row._asdict() for row in rows] for name, rows in over.items()},
+        "runs": {run: found.as_dict(rows[run]) for run, found in known.items()},
+        "comparisons": {name: [row._asdict() for row in each] for name, each in over.items()},
         "total": total,
-        "warnings": [*slow, *warn_of_cache(downloads), *find_warnings(todo, total)],
-        "not_estimated": _name_unplanned(jobs, planned),
+        "warnings": [*slow, *downloads, *find_warnings(todo, total)],
+        "not_estimated": sorted(left_out),
     }
 
 
-class Planned(NamedTuple):
-    """The plan of a run.
+class Known(NamedTuple):
+    """What is known of a run before its trial.
 
     Attributes:
+        settings: its settings, see `_as_trained`.
         shape: the shape of its model.
         text: the sizes of its splits, by name.
+        sentences: some sentences of its corpus.
         downloads: what it reads of the hub.
         device: what a job that runs the model needs of GPUs.
-        prefixes: number of sampled prefixes.
-        rows: what is left to do, per rule.
+        amounts: how much each rule has to do.
     """
 
+    settings: Settings
     shape: Shape
     text: dict[str, Split]
+    sentences: list[str]
     downloads: list[Download]
     device: DevicePlan
-    prefixes: int
-    rows: list[Row]
+    amounts: dict[str, Amounts]
 
-    def as_dict(self) -> dict[str, Any]:
+    @property
+    def model(self) -> tuple[Shape, int]:
+        """What a comparison needs to know: the shape of the model, and the number of sampled prefixes."""
+        return self.shape, count_sampled(self.settings, self.text["validation"])
+
+    def as_dict(self, rows: list[Row]) -> dict[str, Any]:
         """The plan as JSON has it."""
         shape = self.shape._asdict()
         return {
@@ -130,42 +153,44 @@ class Planned(NamedTuple):
             "text": {name: split._asdict() for name, split in self.text.items()},
             "downloads": [one._asdict() for one in self.downloads],
             "device": self.device._asdict(),
-            "rules": [row._asdict() for row in self.rows],
+            "rules": [row._asdict() for row in rows],
         }
 
 
-def _plan_run(
-    run: str,
-    given: Settings,
-    settings: Settings,
-    jobs: list[Job],
-    cores: int,
-    tokens: Mapping[str, int],
-    gpus: Sequence[float],
-    tried: dict[str, Tried],
-) -> Planned:
-    """Plans a run with settings that are `given`, or those of `_as_trained`. `tried`: the trials so far; runs share them."""
-    rules: dict[str, list[Job]] = {}
-    for job in jobs:
-        if job.run == run:
-            rules.setdefault(job.rule, []).append(job)
-    written = {Path(job.outputs[0]).stem: Path(job.outputs[0]) for job in rules["corpus"] if job.done}
-    commits = resolve_commits(settings, rules.get("resolve_commit", []))
+def _look(run: str, settings: Settings, jobs: list[Job], tokens: Mapping[str, int], gpus: Sequence[float]) -> Known:
+    """Finds out the sizes of a run."""
+    own = [job for job in jobs if job.run == run]
+    outputs = [Path(job.outputs[0]) for job in own if job.rule == "corpus" and job.done]
+    written = {path.stem: path for path in outputs}
+    commits = resolve_commits(settings, [job for job in own if job.rule == "resolve_commit"])
     form = load_model_form(settings, commits.get("model"))
     shape = measure_shape(form, settings.model.second_matrix)
     splits, sentences = measure_text(settings, form, written, tokens, commits)
     device = plan_devices(form, settings, shape, gpus or gpu_sizes())
     downloads = find_downloads(settings, commits, written)
-    rows = [Row(run, rule, 0, True) for rule in rules]
-    if not all(job.done for of_rule in rules.values() for job in of_rule):
-        trained = settings is given and all(job.done for job in rules.get("train", []))
-        amounts = measure_amounts(settings, shape, splits)
-        model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
-        same = f"{shape} {trained} {written} {settings.model_copy(update={'model': model, 'seed': 0})!r}"
-        if same not in tried:
-            tried[same] = try_out(settings, shape, splits, sentences, cores, trained)
-        rows = [_row(rules[rule], amounts[rule], tried[same].get(rule), cores) for rule in amounts if rule in rules]
-    return Planned(shape, splits, downloads, device, count_sampled(settings, splits["validation"]), rows)
+    return Known(settings, shape, splits, sentences, downloads, device, measure_amounts(settings, shape, splits))
+
+
+def _try_out(
+    known: Known, cores: int, trained: bool, comparisons: dict[str, Comparison], tried: dict[str, Tried]
+) -> Tried:
+    """The trial of a run, or that of a run like it: `tried` are the trials so far."""
+    settings = known.settings
+    model = settings.model.model_copy(update={"checkpoint": "", "revision": ""})  # revisions share a trial
+    alike = settings.model_copy(update={"model": model, "seed": 0})
+    sizes = [(split.tokens, split.sentences) for split in known.text.values()]
+    same = f"{known.shape} {sizes} {trained} {[*comparisons]} {alike!r}"
+    if same not in tried:
+        tried[same] = try_out(settings, known.shape, known.text, known.sentences, cores, trained, comparisons)
+    return tried[same]
+
+
+def _rows(jobs: list[Job], amounts: Mapping[str, Amounts], tried: Tried, cores: int) -> list[Row]:
+    """What is left to do of the rules of a run or of a comparison."""
+    by_work: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_work.setdefault(job.work, []).append(job)
+    return [_row(by_work[work], amounts[work], tried.get(work), cores) for work in amounts if work in by_work]
 
 
 def _as_trained(settings: Settings, runs: Mapping[str, Settings], jobs: list[Job]) -> Settings:
@@ -178,33 +203,12 @@ def _as_trained(settings: Settings, runs: Mapping[str, Settings], jobs: list[Job
     return settings
 
 
-def _name_unplanned(jobs: list[Job], planned: dict[str, Planned]) -> list[str]:
-    """The rules that are left to do and that nothing measures: the agreement of annotators."""
-    known = {(run, row.rule) for run, each in planned.items() for row in each.rows}
-    left = {job.rule for job in jobs if not job.done and not job.comparison and (job.run, job.rule) not in known}
-    return sorted(left)
-
-
-def _compare(name: str, comparison: Comparison, jobs: list[Job], first: Settings, planned: list[Planned]) -> list[Row]:
-    """What is left to do of a comparison. `first`: the settings of its first run."""
-    done = {job.rule: job.done for job in jobs if job.comparison == name}
-    if all(done.values()):
-        return [Row(name, rule, 0, True) for rule in done]
-    from ffkv.plan.comparisons import measure_comparison  # draws, and plans without comparisons do not
-
-    models, rows = [(each.shape, each.prefixes) for each in planned], []
-    for rule, cost in measure_comparison(name, comparison, first.triggers.per_key, models).items():
-        start, base = import_libraries()[libraries_of(rule)]
-        left = Row(name, rule, 1, False, 1, 0.0, cost.written, base + cost.memory, start + cost.seconds)
-        rows.append(Row(name, rule, 0, True) if done[rule] else left)
-    return rows
-
-
 def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]] | None, cores: int) -> Row:
     """What is left to do of one rule: the trial's costs, as many times as there is more to do."""
     rule, count, todo = jobs[0].rule, len(jobs), sum(not job.done for job in jobs)
+    of = jobs[0].run or jobs[0].comparison
     if not todo or not tried:
-        return Row(jobs[0].run, rule, todo, not todo)
+        return Row(of, rule, todo, not todo)
     small, measured = tried
     # How many times as much the run has to do.
     pairs = (amounts.work, small.work), (amounts.once, small.once), (amounts.rows, small.rows)
@@ -216,7 +220,7 @@ def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]
     rest = max(sum(one.written for one in measured) - small.stored, 0.0)
     at_once = max(1, min(cores // jobs[0].threads, todo))
     return Row(
-        jobs[0].run,
+        of,
         rule,
         todo,
         False,

@@ -8,14 +8,13 @@ import multiprocessing
 import os
 import re
 import resource
-import shlex
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,16 +27,18 @@ from transformers import GPT2Config, GPT2LMHeadModel, logging
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
-from ffkv.plan.growth import Amounts, measure_amounts
+from ffkv.plan.comparisons import measure_comparison
+from ffkv.plan.growth import Amounts, count_sampled, measure_amounts
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
 from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import Split, read_size
 from ffkv.process import progress
-from ffkv.settings import EMBEDDED, Settings
-from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs
+from ffkv.settings import EMBEDDED, Comparison, Settings
+from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs, run_command
 
 OPERATIONS, SECONDS = 2e10, 1.0  # that a pass or a projection of the trial may take, about
 LEAST_TOKENS = 1000  # of the trial
+RUNS = ["trial", "copy"]  # the second one is not run, but copied
 TOKENS, PREFIXES, TRIGGERS, KEYS, STEPS, DOCUMENTS, CARDS = 12_000, 300, 25, 48, 4, 30, 2  # at most, in the trial
 MEMORIES, EXAMPLES, KEPT = 4, 5, 20  # of interventions, likewise
 
@@ -58,14 +59,20 @@ class Measured(NamedTuple):
     written: float = 0.0
 
 
-# How much a rule of the trial had to do, and what each of its jobs took.
+# How much there was to do in the trial, and what each job took, by `Job.work`.
 Tried = dict[str, tuple[Amounts, list[Measured]]]
 
 
 def try_out(
-    settings: Settings, shape: Shape, splits: dict[str, Split], sentences: list[str], cores: int, trained: bool
+    settings: Settings,
+    shape: Shape,
+    splits: dict[str, Split],
+    sentences: list[str],
+    cores: int,
+    trained: bool,
+    comparisons: dict[str, Comparison],
 ) -> Tried:
-    """Runs a small copy of a run in a temporary folder.
+    """Runs a small copy of a run in a temporary folder, and compares it with a copy of itself.
 
     Args:
         settings: the settings of the run.
@@ -74,29 +81,53 @@ def try_out(
         sentences: sentences of its corpus.
         cores: cores that the run may use.
         trained: whether its embedded model exists already.
+        comparisons: the comparisons to make.
     Raises:
         UserError: a command of the trial refuses the model or the text.
     """
     with tempfile.TemporaryDirectory(prefix="ffkv-plan-") as name:
         folder = Path(name)
         small = _small_settings(settings, shape, splits, sentences, folder, trained)
-        (folder / "config.yaml").write_text(yaml.safe_dump({**small.model_dump(), "runs": {"trial": {}}}))
+        compared = {name: _small_comparison(comparison) for name, comparison in comparisons.items()}
+        config = {"runs": {run: {} for run in RUNS}, "comparisons": {k: v.model_dump() for k, v in compared.items()}}
+        (folder / "config.yaml").write_text(yaml.safe_dump({**small.model_dump(), **config}))
         (folder / "results/trial/logs").mkdir(parents=True)
-        jobs = read_jobs(ask_snakemake(folder / "config.yaml", cores, folder))
-        measured: dict[str, list[Measured]] = {}
-        while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
-            for job in ready:
-                taken = _measure(job, folder)
-                if job.rule == "triggers":  # again, with triggers as rare as in the run: they take the time less often
-                    share = read_size(folder / job.inputs[1]).sentences / splits["train"].sentences
-                    rare = rf"\g<1>{max(1, round(min(share, 1.0) * settings.triggers.per_key))}"
-                    other = job.command.replace(job.outputs[0], "rare.h5")
-                    taken = _measure(job._replace(command=re.sub(r"(--per-key[ =])\d+", rare, other)), folder)
-                measured.setdefault(job.rule, []).append(taken)
-            jobs = [job for job in jobs if job not in ready]
+        listed = read_jobs(ask_snakemake(folder / "config.yaml", cores, folder))
+        measured = _measure_ready([job for job in listed if job.run == RUNS[0]], folder, settings, splits)
+        if compared:
+            for place in ("results", "reports"):
+                shutil.copytree(folder / place / RUNS[0], folder / place / RUNS[1])
+            measured |= _measure_ready([job for job in listed if job.comparison], folder, settings, splits)
         written = {split: read_size(folder / f"results/trial/corpus/{split}.h5") for split in splits}
-        amounts = measure_amounts(small, measure_shape(load_model_form(small)), written)
-        return {rule: (amounts[rule], taken) for rule, taken in measured.items()}
+        shape = measure_shape(load_model_form(small))
+        amounts, models = measure_amounts(small, shape, written), [(shape, count_sampled(small, written["validation"]))]
+        for name, comparison in compared.items():
+            amounts |= measure_comparison(name, comparison, small.triggers.per_key, 2 * models)
+        return {work: (amounts[work], taken) for work, taken in measured.items()}
+
+
+def _measure_ready(
+    jobs: list[Job], folder: Path, settings: Settings, splits: dict[str, Split]
+) -> dict[str, list[Measured]]:
+    """Runs jobs as soon as their inputs are there; returns what each took, by `Job.work`."""
+    measured: dict[str, list[Measured]] = {}
+    while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
+        for job in ready:
+            taken = _measure(job, folder)
+            if job.rule == "triggers":  # again, with triggers as rare as in the run: they take the time less often
+                share = read_size(folder / job.inputs[1]).sentences / splits["train"].sentences
+                rare = rf"\g<1>{max(1, round(min(share, 1.0) * settings.triggers.per_key))}"
+                other = job.command.replace(job.outputs[0], "rare.h5")
+                taken = _measure(job._replace(command=re.sub(r"(--per-key[ =])\d+", rare, other)), folder)
+            measured.setdefault(job.work, []).append(taken)
+        jobs = [job for job in jobs if job not in ready]
+    return measured
+
+
+def _small_comparison(comparison: Comparison) -> Comparison:
+    """Settings of a comparison in the trial. Both runs have the same numbers."""
+    values = [0.0, 1.0] if comparison.axis else []
+    return comparison.model_copy(update={"runs": RUNS, "labels": [], "values": values})
 
 
 def _small_settings(
@@ -124,7 +155,7 @@ def _small_settings(
         "prefixes": {"count": int(min(PREFIXES, settings.prefixes.count, max(100, most * 8)))},
         "keys": {"per_layer": per_layer, "removal_triggers": removed, "background_prefixes": background},
         "intervention": few,
-        "report": {"cards": min(CARDS, settings.report.cards)},
+        "report": {"cards": min(CARDS, settings.report.cards), "control": ""},
         "corpus": {"dataset": EMBEDDED, "where": {}, "limit": DOCUMENTS, "validation": [], "validation_share": 0.5},
         "embedded": {"layers": 1, "steps": min(STEPS, settings.embedded.steps), "keep_steps": []},
     }
@@ -181,19 +212,13 @@ def _measure(job: Job, folder: Path) -> Measured:
 
 def _run(command: str, folder: Path) -> tuple[float, float | None, float]:
     """In the fork: runs a command; returns its seconds, those with an open progress bar, and its peak of memory."""
-    from ffkv.cli import ffkv
-
     progress.tqdm = TimedBar  # type: ignore[misc]  # only in this process: no command tells when its work begins
     os.chdir(folder)
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    words = shlex.split(command)
     before, seconds = psutil.Process().memory_info().rss, stop_watch()
-    if words[0] == "ffkv":
-        ffkv.main([*takewhile(lambda word: not word.startswith(">"), words[1:])], standalone_mode=False)
-    else:
-        subprocess.run(command, shell=True, check=True)
+    run_command(command)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return seconds(), sum(TimedBar.spent) if TimedBar.spent else None, float(max(peak - before, 0))
 

@@ -3,10 +3,12 @@
 import importlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +53,11 @@ class Job(NamedTuple):
     done: bool
     comparison: str = ""
 
+    @property
+    def work(self) -> str:
+        """What it does: its rule, and for which comparison."""
+        return f"{self.rule} of {self.comparison}" if self.comparison else self.rule
+
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
     """Starts a Snakemake, in a process of its own, that lists the jobs of a settings file for runs in a folder."""
@@ -92,6 +99,16 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
             run, comparison = (job.wildcards_dict.get(name, "") for name in ("run", "comparison"))
             jobs.append(Job(job.rule.name, run, job.threads, job.shellcmd or "", inputs, outputs, done, comparison))
     return [job for job in jobs if job.outputs]
+
+
+def run_command(command: str) -> None:
+    """Runs the command of a job in this process, without its redirections: a fork of a process with its libraries starts sooner."""
+    from ffkv.cli import ffkv
+
+    name, *words = shlex.split(command)
+    if name != "ffkv":
+        raise ValueError(f"this is no command of ffkv: {command}")
+    ffkv.main([*takewhile(lambda word: not word.startswith(">"), words)], standalone_mode=False)
 
 
 @cache
