@@ -6,7 +6,6 @@ It has two layer groups: the job of the empty one does nothing that grows with t
 
 import multiprocessing
 import os
-import re
 import resource
 import shutil
 import sys
@@ -93,11 +92,11 @@ def try_out(
         (folder / "config.yaml").write_text(yaml.safe_dump({**small.model_dump(), **config}))
         (folder / "results/trial/logs").mkdir(parents=True)
         listed = read_jobs(ask_snakemake(folder / "config.yaml", cores, folder))
-        measured = _measure_ready([job for job in listed if job.run == RUNS[0]], folder, settings, splits)
+        measured = _measure_ready([job for job in listed if job.run == RUNS[0]], folder)
         if compared:
             for place in ("results", "reports"):
                 shutil.copytree(folder / place / RUNS[0], folder / place / RUNS[1])
-            measured |= _measure_ready([job for job in listed if job.comparison], folder, settings, splits)
+            measured |= _measure_ready([job for job in listed if job.comparison], folder)
         written = {split: read_size(folder / f"results/trial/corpus/{split}.h5") for split in splits}
         shape = measure_shape(load_model_form(small))
         amounts, models = measure_amounts(small, shape, written), [(shape, count_sampled(small, written["validation"]))]
@@ -106,20 +105,12 @@ def try_out(
         return {work: (amounts[work], taken) for work, taken in measured.items()}
 
 
-def _measure_ready(
-    jobs: list[Job], folder: Path, settings: Settings, splits: dict[str, Split]
-) -> dict[str, list[Measured]]:
+def _measure_ready(jobs: list[Job], folder: Path) -> dict[str, list[Measured]]:
     """Runs jobs as soon as their inputs are there; returns what each took, by `Job.work`."""
     measured: dict[str, list[Measured]] = {}
     while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
         for job in ready:
-            taken = _measure(job, folder)
-            if job.rule == "triggers":  # again, with triggers as rare as in the run: they take the time less often
-                share = read_size(folder / job.inputs[1]).sentences / splits["train"].sentences
-                rare = rf"\g<1>{max(1, round(min(share, 1.0) * settings.triggers.per_key))}"
-                other = job.command.replace(job.outputs[0], "rare.h5")
-                taken = _measure(job._replace(command=re.sub(r"(--per-key[ =])\d+", rare, other)), folder)
-            measured.setdefault(job.work, []).append(taken)
+            measured.setdefault(job.work, []).append(_measure(job, folder))
         jobs = [job for job in jobs if job not in ready]
     return measured
 
