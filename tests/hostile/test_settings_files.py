@@ -134,8 +134,9 @@ def test_whatever_the_bytes_are_there_are_settings_or_a_user_error(tmp_path, con
     "arguments, files",
     [
         (["--configfile", "a"], ["a"]),
-        (["--configfile=a", "b"], ["a", "b"]),
+        (["--configfile=a", "target"], ["a"]),
         (["-n", "--configfiles", "a", "b", "--cores", "1"], ["a", "b"]),
+        (["--configfile", "missing.yaml"], ["missing.yaml"]),
         (["target", "--cores", "1"], ["config.yaml"]),
     ],
 )

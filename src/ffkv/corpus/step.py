@@ -70,9 +70,10 @@ def encode_corpus(
         )
     encoded.counts.update(left_out)
     if len(encoded.ids) < 2:
+        counted = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in encoded.counts.items() if count)
         raise UserError(
             f"The {split} split of {settings.dataset} has {len(encoded.ids)} sentences of two tokens or more, "
-            f"and at least 2 are needed ({dict(encoded.counts)}). Check the corpus settings."
+            f"and at least 2 are needed ({counted or 'it has no document'}). Check the corpus settings."
         )
     origin = {
         "model": anatomy.checkpoint,

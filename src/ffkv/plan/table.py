@@ -26,11 +26,12 @@ def as_text(plan: dict[str, Any]) -> str:
         lines += _table(found["rules"])
     for name, rules in plan["comparisons"].items():
         lines += [f"Comparison {name}:", *_table(rules)]
+    time = duration(total["seconds"])
     sizes = {name: in_bytes(size) for name, size in total.items() if name not in ("seconds", "cores")}
     return "\n".join(
         [
             *lines,
-            f"Time: up to about {duration(total['seconds'])} on {total['cores']} cores, with nothing else running.",
+            f"Time: {'' if time.startswith('under') else 'up to about '}{time} on {total['cores']} cores, with nothing else running.",
             "Disk: {written} to be written, {disk_left} free.".format(**sizes),
             "Memory: up to {memory} per job, {memory_left} free.".format(**sizes),
             *(

@@ -34,10 +34,10 @@ def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
 def caption(run: Run) -> Caption:
     """Names the number of keys and of trigger examples."""
     table = run.table(REMOVAL)
-    counts = ", ".join(_count(rows(table, removed=removed), removed) for removed in ("first", "random", "last"))
+    counts = " ".join(_count(rows(table, removed=removed), removed) for removed in ("first", "random", "last"))
     text = (
         "Mean relative change of a key's memory coefficient when the first, the last or another random token of its "
-        f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {counts}. "
+        f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {counts} "
         f"Those that are too short to lose such a token are left out. {INTERVALS}"
     ) + paper_line(run, "Grey lines are the paper's.")
     courses = [
@@ -50,7 +50,7 @@ def caption(run: Run) -> Caption:
 def _count(table: pd.DataFrame, removed: str) -> str:
     """How many keys and trigger examples lost a token of this kind, and how many could not."""
     keys, triggers, skipped = (number(table[column].sum()) for column in ("keys", "triggers", "skipped"))
-    return f"{removed} token: {keys} keys with {triggers} trigger examples, {skipped} left out"
+    return f"{removed.capitalize()} token: {keys} keys with {triggers} trigger examples, {skipped} left out."
 
 
 FIGURE = Figure(

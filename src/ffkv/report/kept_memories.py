@@ -57,8 +57,8 @@ def caption(run: Run) -> Caption:
         "those of all others become their means over the corpus. Everything else stays as it is, and the blocks after the "
         f"layer run again. {number(table['prefixes'].max())} validation prefixes; bands are 95 % intervals. Left: the memories "
         "with the largest contributions |m|·‖v‖ on the prefix are kept. Right: random ones of those that are not silent. With "
-        f"{number(none['kept'].max())} memories, predictions stay in {course(none, 'share')}. This is what figure 7's "
-        "effective number causes. The data has every layer and the divergence KL(p‖p′)."
+        f"{number(none['kept'].max())} memories, the share of predictions that stay: {course(none, 'share')}. Figure 7's "
+        "effective number counts contributions; this figure shows what they cause. The data has every layer and the divergence KL(p‖p′)."
     )
     if run.settings.report.control:
         text += " The line of the control is the mean over its layers."

@@ -29,7 +29,7 @@ def scale_free(run: Run) -> str:
         return ""
     return (
         " The final norm gives every vector the same length, so the top probability says nothing about the size of a value."
-        " The column `contribution` of table 2 does."
+        " The column “contribution” of table 2 does."
     )
 
 

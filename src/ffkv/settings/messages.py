@@ -46,7 +46,7 @@ ALLOWED = {
     "int_type": "a whole number",
     "less_than": "below {lt}",
     "less_than_equal": "at most {le}",
-    "list_type": "text or a list of texts",
+    "list_type": "a list",
     "literal_error": "{expected}",
     "model_type": "a mapping of settings ({{}} for none)",
     "string_pattern_mismatch": "'auto', 'cpu', 'cuda' or 'cuda:<number>'",
@@ -76,7 +76,7 @@ def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:
     if detail["type"] in ("extra_forbidden", "invalid_key"):
         return _unknown_setting(key, str(place[-1]), _settings_at(model, place[:-1]))
     if detail["type"] == "missing":
-        return f"{key} is missing"
+        return f"{key} is missing" + (": it names the runs, such as `runs: {mine: {}}`" if key == "runs" else "")
     if place == ["runs"] and "comparisons" in model.model_fields:
         return f"runs is {shown(detail['input'])}: must name one run or more, each with the settings that it overrides"
     return f"{key} is {refusal(detail)}"

@@ -10,9 +10,19 @@ from ffkv.settings.messages import problems_of, regular_expression
 
 # The limit of whole numbers that have no smaller one. With it, nothing that ffkv counts or allocates can overflow.
 LARGEST = 10**9
+
+
+def _globs(value: Any) -> Any:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be text or a list of texts")
+    return value
+
+
 Globs = Annotated[
     list[Annotated[str, Field(min_length=1)]],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
+    BeforeValidator(_globs, json_schema_input_type=str | list[str]),
 ]
 Pattern = Annotated[str, AfterValidator(regular_expression)]
 Whole = Annotated[int, Field(le=LARGEST)]

@@ -121,16 +121,19 @@ def _check_keys(path: Path | str, node: yaml.MappingNode) -> None:
 
 def check_command_line() -> None:
     """Ends the program with a message if a settings file on the command line of Snakemake cannot be read."""
-    files, named = [], False
+    files: list[str] = []
+    named = False
     for argument in sys.argv[1:]:
         flag, _, value = argument.partition("=")
         if argument.startswith("-"):
             named = flag in ("--configfile", "--configfiles")
-            files += [value] if named and value else []
+            if named and value:  # after `--configfile=a`, the next word is a target
+                files.append(value)
+                named = False
         elif named:
             files.append(argument)
     for file in files or ["config.yaml"]:
-        if Path(file).is_file():
+        if Path(file).is_file() or (files and not Path(file).exists()):
             try:
                 read_settings(file)
             except UserError as error:

@@ -62,4 +62,7 @@ def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:
     except Exception as error:  # the library raises plain exceptions here
         raise UserError(f"The tokenizer of {source} does not work: {words_of(error)}") from error
     if not ids:
-        raise UserError(f"The tokenizer of {source} makes no token of a text: its vocabulary is empty or damaged.")
+        raise UserError(
+            f"The tokenizer of {source} makes no token of a text: there is no tokenizer.json, or its vocabulary is empty or damaged."
+            " Put the tokenizer's files beside the model's."
+        )
