@@ -48,15 +48,23 @@ def test_unset_variables_ask_for_the_clusters_defaults(monkeypatch):
     assert not [line for line in settings["default-resources"] + settings["set-resources"] if "slurm_" in line]
 
 
+def rules_with_gpus() -> set[str]:
+    """The rules that ask for the GPUs of the settings on a cluster."""
+    texts = [
+        text
+        for path in (WORKFLOW / "rules").glob("*.smk")
+        for text in re.split(r"^rule ", path.read_text(), flags=re.M)[1:]
+    ]
+    return {text.partition(":")[0] for text in texts if "gpus(on_cluster=True)" in text}
+
+
 def test_variables_name_partitions_and_the_account_even_if_python_knows_the_name(monkeypatch):
     for name, value in {"FFKV_PARTITION": "all", "FFKV_ACCOUNT": "007", "FFKV_GPU_PARTITION": "max"}.items():
         monkeypatch.setenv(name, value)
     settings = profile()
     assert {"slurm_partition='all'", "slurm_account='007'"} <= set(settings["default-resources"])
     partitions = {line for line in settings["set-resources"] if "slurm_partition" in line}
-    assert partitions == {
-        f"{rule}:slurm_partition='max'" for rule in ("triggers", "sampled_prefixes", "keys_removal", "keys_precision")
-    }
+    assert partitions == {f"{rule}:slurm_partition='max'" for rule in rules_with_gpus()}
 
 
 def test_each_attempt_asks_for_more_memory_and_time():

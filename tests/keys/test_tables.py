@@ -90,13 +90,19 @@ def test_the_change_is_averaged_by_key_and_then_over_keys():
     assert by_key[by_key["memory"] == 4]["skipped"].tolist() == [0, 0, 1]
     assert by_key[by_key["memory"] == 9]["change"].isna().all()
     table = average_removals(by_key, layers=2, seed=0)
-    assert list(table.columns) == ["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high"]
+    assert list(table.columns) == ["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high", "median"]
     assert table["change"].tolist()[3:] == [-10, -80, -30]
     assert table[["keys", "triggers", "skipped"]].to_numpy()[3:].tolist() == [[2, 3, 0], [2, 3, 0], [2, 2, 1]]
     assert (table["low"][3:] <= table["change"][3:]).all()
     assert (table["high"][3:] >= table["change"][3:]).all()
     assert table[:3]["change"].isna().all()
     assert table[:3]["keys"].tolist() == [0, 0, 0]
+
+
+def test_the_median_over_keys_shows_what_a_single_key_does_to_the_mean():
+    by_key = make_table([(0, memory, "last", 5, 0, change) for memory, change in enumerate([-90, -80, 7874])], REMOVAL)
+    last = average_removals(by_key, layers=1, seed=0).set_index("removed").loc["last"]
+    assert (last["change"], last["median"]) == (2568, -80)
 
 
 def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):

@@ -37,7 +37,7 @@ def write_keys(folder: Path, layers: int, generator: np.random.Generator) -> Non
     removal = pd.DataFrame(
         [
             {"layer": layer, "removed": removed, "keys": 20, "triggers": 240, "skipped": 3, "change": change + layer,
-             "low": change + layer - 2, "high": change + layer + 2}
+             "low": change + layer - 2, "high": change + layer + 2, "median": change + layer - 1}
             for layer in range(layers)
             for removed, change in (("first", -12.0), ("last", -70.0), ("random", -20.0))
         ]

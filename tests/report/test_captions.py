@@ -3,7 +3,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ffkv.report import facts, sections
+from ffkv.report import facts, figure_3, sections
 from ffkv.report.registry import load_figure
 from ffkv.report.summary import summary
 from ffkv.report.wording import course
@@ -46,6 +46,17 @@ def test_captions_carry_the_counts(run, figure, counts):
     for count in counts:
         assert count in words.text
     assert "layer" in words.description or figure in ("figure_6", "training")
+
+
+def test_figure_3_names_what_few_keys_do_to_the_mean():
+    table = pd.DataFrame({"layer": [0, 1], "removed": "random", "change": [-6.0, 76.0], "median": [-5.0, -4.0]})
+    assert figure_3._outliers(table.assign(high=[-5.0, 247.0])).replace("\u00a0", " ") == (
+        " The largest difference between mean and median over keys: random token, layer 1, mean +76.0 %, median \u22124.0 %."
+        " Where a coefficient is near 0, its relative change is large, and a few such keys make the mean."
+        " The vertical axis ends at 100 %: what is longer is cut off."
+    )
+    assert figure_3._outliers(table.assign(change=[-6.0, -5.0], high=0.0)) == ""
+    assert figure_3._outliers(table.assign(change=float("nan"), median=float("nan"), high=float("nan"))) == ""
 
 
 def test_captions_carry_the_definition_in_force(change):

@@ -45,16 +45,21 @@ def count_patterns(patterns: pd.DataFrame, by_prefix: pd.DataFrame, layers: int)
 
 
 def average_removals(removal: pd.DataFrame, layers: int, seed: int) -> pd.DataFrame:
-    """Mean over keys of their mean change, with its 95 % bootstrap interval, one row per layer and removal (figure 3)."""
+    """Mean over keys of their mean change, with its 95 % bootstrap interval, one row per layer and removal (figure 3).
+
+    The median over keys is beside it: a change relative to a coefficient near 0 can outweigh those of all other keys.
+    """
     rows = []
     for layer, (number, removed) in product(range(layers), enumerate(REMOVED)):
         by_key = removal[(removal["layer"] == layer) & (removal["removed"] == removed)]
         changes = by_key["change"].dropna().to_numpy()
         triggers, skipped = by_key["triggers"].sum(), by_key["skipped"].sum()
-        mean = changes.mean() if len(changes) else np.nan
+        mean, median = (changes.mean(), np.median(changes)) if len(changes) else (np.nan, np.nan)
         stream = random_stream(seed, Purpose.REMOVAL_BOOTSTRAP, layer, number)
-        rows.append((layer, removed, len(changes), triggers, skipped, mean, *bootstrap_mean(changes, stream)))
-    return pd.DataFrame(rows, columns=["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high"])
+        interval = bootstrap_mean(changes, stream)
+        rows.append((layer, removed, len(changes), triggers, skipped, mean, *interval, median))
+    columns = ["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high", "median"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def measure_activity(triggers: Triggers) -> pd.DataFrame:

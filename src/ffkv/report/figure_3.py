@@ -14,6 +14,8 @@ from ffkv.results.run import Run
 from ffkv.results.text import number
 
 REMOVAL = "figure_3_removal"
+TOP = 100  # % at which the axis ends: coefficients near 0 make relative changes of any size
+FAR = 10  # % between mean and median over keys from which the caption names them
 
 
 def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
@@ -25,6 +27,7 @@ def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
         if paper:
             paper_curve(axes, paper[removed], depth(removal), f"the paper: {removed}", style)
     axes.axhline(0, color="0.3", linewidth=0.8)
+    axes.set_ylim(top=min(axes.get_ylim()[1], TOP))
     axes.set_ylabel("change of the coefficient (%)")
     layer_axis(axes, depth(removal))
     legend(figure, axes, columns=3)
@@ -38,7 +41,7 @@ def caption(run: Run) -> Caption:
     text = (
         "Mean relative change of a key's memory coefficient when the first, the last or another random token of its "
         f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {counts} "
-        f"Those that are too short to lose such a token are left out. {INTERVALS}"
+        f"Those that are too short to lose such a token are left out. {INTERVALS}{_outliers(table)}"
     ) + paper_line(run, "Grey lines are the paper's.")
     courses = [
         f"{removed} token removed: {course(rows(table, removed=removed), 'change', change)}"
@@ -51,6 +54,21 @@ def _count(table: pd.DataFrame, removed: str) -> str:
     """How many keys and trigger examples lost a token of this kind, and how many could not."""
     keys, triggers, skipped = (number(table[column].sum()) for column in ("keys", "triggers", "skipped"))
     return f"{removed.capitalize()} token: {keys} keys with {triggers} trigger examples, {skipped} left out."
+
+
+def _outliers(table: pd.DataFrame) -> str:
+    """Says, with a space in front, where few keys make the mean over keys, and where the axis cuts something off; else empty."""
+    apart = (table["change"] - table["median"]).abs()
+    far = table.loc[apart.idxmax()] if apart.notna().any() and apart.max() > FAR else None
+    said = ""
+    if far is not None:
+        said = (
+            f" The largest difference between mean and median over keys: {far['removed']} token, layer {far['layer']}, mean"
+            f" {change(far['change'])}, median {change(far['median'])}. Where a coefficient is near 0, its relative change is"
+            " large, and a few such keys make the mean."
+        )
+    cut = " The vertical axis ends at 100 %: what is longer is cut off." if table["high"].max() > TOP else ""
+    return said + cut
 
 
 FIGURE = Figure(
