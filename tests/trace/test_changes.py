@@ -17,6 +17,7 @@ from ffkv.model.experts.record import layout_of
 from ffkv.model.placement import spread
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
+from ffkv.trace import text
 from ffkv.trace.changes import read_changes
 from ffkv.trace.coefficients import coefficients
 from ffkv.trace.model import model_of
@@ -210,3 +211,18 @@ def test_a_trace_of_a_spread_model_is_that_of_the_model_in_memory(traced, monkey
     np.testing.assert_allclose(
         coefficients(run, 1, 2, [0, 3])[1], coefficients(traced(kind), 1, 2, [3], "cpu")[0], rtol=1e-4, atol=1e-6
     )
+
+
+def test_a_factor_that_changes_nothing_is_said(traced):
+    """With ReLU about half of the coefficients are 0: exactly these are named. If all changed ones are among them, nothing changes."""
+    run = traced("gpt2-relu")
+    every = [f"L0.{memory}" for memory in range(run.anatomy.layers[0].memories)]
+    changed = run.trace(PROMPT, off=every)
+    coefficients = changed.contributions.set_index("name")["coefficient"][every]
+    silent = [name for name in every if coefficients[name] == 0]
+    assert 0 < len(silent) < len(every)
+    assert changed.without_effect.startswith("The coefficient of L0.")
+    assert all((f" {name}," in f"{changed.without_effect} ".replace(" is", ",")) == (name in silent) for name in every)
+    assert "is 0 at position" in text.as_text(run.trace(PROMPT, off=silent[:1]))
+    assert (run.trace(PROMPT, off=silent).effect["change"] == 0).all()
+    assert run.trace(PROMPT, off=[name for name in every if name not in silent]).without_effect == ""

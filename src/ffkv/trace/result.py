@@ -87,6 +87,17 @@ class Trace:
         """One line for a person."""
         return f"<Trace of {self.text!r} in {self.run}: position {self.position}, deviation {self.deviation:.0e}>"
 
+    @property
+    def without_effect(self) -> str:
+        """Says which of the changed memories have the coefficient 0 at the chosen position: a factor changes nothing there."""
+        silent = self.contributions["name"].isin(self.changes) & (self.contributions["coefficient"] == 0)
+        names = ", ".join(self.contributions.loc[silent, "name"])
+        return (
+            f"The coefficient of {names} is 0 at position {self.position}: a factor changes nothing there."
+            if names
+            else ""
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python values, by attribute.
 
@@ -131,7 +142,8 @@ class Trace:
             for row in effect.itertuples()
         ]
         heading = (
-            f"{changes} {where}: KL {number(self.divergence if self.divergence is not None else float('nan'))} nats"
+            f"{changes} {where}: KL {number(self.divergence if self.divergence is not None else float('nan'))} nats."
+            f" {self.without_effect}"
         )
         return table(heading, ["token", "before", "after", "change of log p"], rows)
 

@@ -29,6 +29,7 @@ def as_text(trace: Trace) -> str:
         lines += [
             "",
             f"With {changes} {where} (KL divergence {number(trace.divergence)} nats):",
+            *([f"  {trace.without_effect}"] if trace.without_effect else []),
             *_table(trace.effect, {"token": _token, "before": _percent, "after": _percent, "change": number}),
         ]
     lines += ["", *_layers(trace), "", *_contributions(trace)]
