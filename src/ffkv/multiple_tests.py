@@ -2,6 +2,8 @@
 
 import numpy as np
 
+SIGNIFICANT = 0.05  # false discovery rate up to which an effect of an intervention counts
+
 
 def q_values(p_values: np.ndarray, hypotheses: int) -> np.ndarray:
     """Benjamini-Hochberg adjusted p-values [tested]. Each of the hypotheses without a p-value here has the p-value 1."""

@@ -1,9 +1,11 @@
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.report import facts, figure_3, sections
+from ffkv.multiple_tests import SIGNIFICANT, q_values
+from ffkv.report import facts, figure_3, interventions, sections
 from ffkv.report.registry import load_figure
 from ffkv.report.summary import summary
 from ffkv.report.wording import course
@@ -57,6 +59,23 @@ def test_figure_3_names_what_few_keys_do_to_the_mean():
     )
     assert figure_3._outliers(table.assign(change=[-6.0, -5.0], high=0.0)) == ""
     assert figure_3._outliers(table.assign(change=float("nan"), median=float("nan"), high=float("nan"))) == ""
+
+
+@pytest.mark.parametrize(
+    ("tests", "controls", "least"), [(20, 99, 4), (40, 99, 8), (20, 399, 1), (4, 5, 14), (5, 99, 1)]
+)
+def test_interventions_say_how_many_smallest_p_values_are_significant(tests, controls, least):
+    """`least` p-values of 1 / (controls + 1) beside others of 1 are significant, one fewer is not."""
+
+    def significant(smallest: int) -> bool:
+        p = np.ones(tests)
+        p[:smallest] = 1 / (controls + 1)
+        return bool(q_values(p, tests)[0] <= SIGNIFICANT + 1e-12) and smallest > 0
+
+    assert [significant(k) for k in range(tests + 1)] == [k >= least for k in range(tests + 1)]
+    own = pd.DataFrame({"layer": [0, 0, 1], "memories": [tests // 2, tests - tests // 2, 1]})
+    said = interventions._least(own, controls)
+    assert said == "" if least == 1 else f"of {tests} tests of a layer, {least} or more are significant" in said
 
 
 def test_captions_carry_the_definition_in_force(change):

@@ -10,10 +10,10 @@ import pandas as pd
 
 from ffkv.intervals import bootstrap_mean, wilson
 from ffkv.intervention.tables import OWN
+from ffkv.multiple_tests import SIGNIFICANT
 from ffkv.streams import Purpose, random_stream
 
 SOURCES = ("own", "random_memories", "random_directions", "similar_size", "placebo", "other_tokens")
-SIGNIFICANT = 0.05  # false discovery rate
 
 
 def summarize_sources(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:

@@ -1,11 +1,13 @@
 """What the removal of a memory does to the tokens that its value promotes, beside controls of equal length."""
 
+import math
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
+from ffkv.multiple_tests import SIGNIFICANT
 from ffkv.report.curve import Curve, Units, by_layer
 from ffkv.report.drawing import canvas, curve, depth, layer_axis, legend
 from ffkv.report.figure import Caption, Figure
@@ -62,11 +64,26 @@ def caption(run: Run) -> Caption:
         "directions; or other memories whose contributions are about as long are removed. Placebo: the memory is removed "
         f"from prefixes on which it is silent. {INTERVALS} {number(own['significant'].sum())} of "
         f"{number(own['memories'].sum())} memories{' (each sign counts)' if len(own) > len(positive) else ''} have a total "
-        "effect that random memories do not have (false discovery rate 0.05 per layer)."
+        f"effect that random memories do not have (false discovery rate {SIGNIFICANT} per layer).{_least(own, settings.controls)}"
     )
     if len(own) > len(positive):
         text += " The figure shows positive coefficients. The data has negative ones too: their effects have the other sign."
     return Caption(text, f"Lines by layer. Total effect of the removal: {course(positive, 'mean', nats)}.")
+
+
+def _least(own: pd.DataFrame, controls: int) -> str:
+    """Says, with a space in front, how many memories of a layer must have the smallest possible p-value; else empty.
+
+    By Benjamini and Hochberg, k of n p-values are significant if they are up to k / n times the false discovery rate.
+    """
+    tests = int(own.groupby("layer")["memories"].sum().max()) if len(own) else 0
+    least = math.ceil(round(tests / (SIGNIFICANT * (controls + 1)), 9))
+    if least <= 1:
+        return ""
+    return (
+        f" A p-value is at least 1/{controls + 1}. So of {tests} tests of a layer, {least} or more are significant, or none is:"
+        " fewer memories need more controls."
+    )
 
 
 def nats(effect: float) -> str:

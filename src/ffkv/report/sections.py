@@ -223,7 +223,9 @@ def _predictive(run: Run) -> list[TableBlock]:
 
 def _specific(run: Run) -> list[TableBlock]:
     folded = [("All columns", data_table(run, "intervention_memories"))]
-    return [TableBlock("specific", "Memories with effects of their own", SPECIFIC, specific_effects(run), folded)]
+    return [
+        TableBlock("specific", "Memories with the largest specific effects", SPECIFIC, specific_effects(run), folded)
+    ]
 
 
 def _agreement(run: Run) -> list[TableBlock]:
