@@ -156,6 +156,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "intervention/summaries.py",
         "intervention/tables.py",
         "model",
+        "multiple_tests.py",
         "streams.py",
         "values/projections.py",
     ),
@@ -173,7 +174,7 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
     ),
     "comparison_measure": ("comparison", "intervals.py", "streams.py", *REPORT),
     "comparison_report": ("comparison", *REPORT),
-    "report": REPORT,
+    "report": ("multiple_tests.py", *REPORT),
 }
 
 # Modules that steps import and that change no number, with the reason.
