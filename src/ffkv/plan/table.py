@@ -10,6 +10,8 @@ from ffkv.plan.hub import Download
 from ffkv.report.text import duration
 from ffkv.terminal import in_bytes
 
+COLUMNS = ["rule", "jobs", "tokens", "disk", "memory per job", "time"]
+
 
 def as_text(plan: dict[str, Any]) -> str:
     """The plan for a person: a table per run, and the totals."""
@@ -26,26 +28,25 @@ def as_text(plan: dict[str, Any]) -> str:
         lines += _table(found["rules"])
     for name, rules in plan["comparisons"].items():
         lines += [f"Comparison {name}:", *_table(rules)]
-    time = duration(total["seconds"])
+    if plan["not_estimated"]:
+        lines.append(f"Not estimated: {', '.join(plan['not_estimated'])}. They read finished runs.")
+    rows = [row for found in plan["runs"].values() for row in found["rules"]]
+    if all(row["done"] for row in [*rows, *(row for rules in plan["comparisons"].values() for row in rules)]):
+        return "\n".join([*lines, f"Nothing {'else ' * bool(plan['not_estimated'])}is left to do."])
     sizes = {name: in_bytes(size) for name, size in total.items() if name not in ("seconds", "cores")}
-    return "\n".join(
-        [
-            *lines,
-            f"Time: {'' if time.startswith('under') else 'up to about '}{time} on {total['cores']} cores, with nothing else running.",
-            "Disk: {written} to be written, {disk_left} free.".format(**sizes),
-            "Memory: up to {memory} per job, {memory_left} free.".format(**sizes),
-            *(
-                [f"Not estimated: {', '.join(plan['not_estimated'])}. They read finished runs."]
-                if plan["not_estimated"]
-                else []
-            ),
-            *tell_shortages([row for found in plan["runs"].values() for row in found["rules"]]),
-        ]
-    )
+    time = duration(total["seconds"])
+    about = "" if time.startswith("under") else "up to about "
+    lines += [
+        *tell_shortages(rows),
+        f"Time: {about}{time} on {total['cores']} cores, with nothing else running.",
+        "Disk: {written} to be written, {disk_left} free.".format(**sizes),
+        "Memory: up to {memory} per job, {memory_left} free.".format(**sizes),
+    ]
+    return "\n".join(lines)
 
 
 def _table(rules: list[dict[str, Any]]) -> list[str]:
-    cells = pd.DataFrame([_cells(row) for row in rules]).set_index("rule").rename_axis(None)
+    cells = pd.DataFrame([_cells(row) for row in rules], columns=COLUMNS).set_index("rule").rename_axis(None)
     return [f"  {line}" for line in cells.fillna("").to_string().splitlines()]
 
 
