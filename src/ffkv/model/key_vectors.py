@@ -29,7 +29,8 @@ def _keys_of(model: nn.Module, matrix: SecondMatrix) -> Tensor | None:
     if matrix.experts:
         return None
     halves = [half for name in matrix.first_matrices for half in _rows(model.get_submodule(name), matrix.memories)]
-    return torch.cat(halves, 1) if halves and all(half is not None for half in halves) else None  # type: ignore[arg-type]
+    found = [half for half in halves if half is not None]
+    return torch.cat(found, 1) if found and len(found) == len(halves) else None
 
 
 def _rows(module: nn.Module, memories: int) -> list[Tensor | None]:
