@@ -77,14 +77,16 @@ class Record:
     """A memory with all that an export knows of it.
 
     Attributes:
-        layer, memory: its place, from 0.
+        layer: the layer, from 0.
+        memory: the memory in its layer, from 0.
         place: its place among the exported memories, from 0.
-        positive, negative: its sentences of trigger examples, the one with the highest, or lowest, coefficient on any token
-            first.
+        positive: the sentences of its trigger examples, the one with the highest coefficient on any token first.
+        negative: the sentences of its negative trigger examples, the one with the lowest coefficient first.
         sample: the random sentences that all memories share.
         statistics: how often and how strongly its key fires: columns of `Run.memories`.
         histogram: number of prefixes in each bin of `HISTOGRAM_EDGES`.
-        top, bottom: what the value promotes and demotes.
+        top: the tokens that the value promotes.
+        bottom: the tokens that it demotes.
         value: the value and a histogram of its logits; None if they were not computed.
     """
 

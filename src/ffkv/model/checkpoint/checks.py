@@ -53,8 +53,8 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
             )
     elif not may_be_on_hub(checkpoint):
         raise UserError(
-            f"There is no checkpoint folder {checkpoint}. Check model.checkpoint: its path starts in the working"
-            " directory. For a finished run, start ffkv in the directory in which the run was made."
+            f"There is no checkpoint folder {checkpoint}. Check model.checkpoint. A relative path starts in the working"
+            " directory; that of a finished run may also start in the folder that holds its `results`."
         )
 
 
