@@ -166,7 +166,7 @@ class Corpus(Section):
         problems = []
         if self.language not in known_languages():
             problems.append(
-                f"corpus.language is {shown(self.language)}, which is no code of spaCy: use a code such as 'de', or 'xx' for"
+                f"corpus.language is {shown(self.language)}, which is not a code of spaCy: use a code such as 'de', or 'xx' for"
                 " any other language"
             )
         if self.detokenize and self.pretokenized:

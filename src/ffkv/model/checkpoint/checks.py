@@ -49,7 +49,7 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
         refuse_other_forms(checkpoint, path)
         if not (path / "config.json").is_file() and not is_fairseq(path):
             raise UserError(
-                f"The folder {checkpoint} is no checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
+                f"The folder {checkpoint} is not a checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
             )
     elif not may_be_on_hub(checkpoint):
         raise UserError(
