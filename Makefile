@@ -7,7 +7,7 @@ SHELL := /bin/bash
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help report training explore test coverage check test-failures lint types settings docs models bench install slurm peers clean distclean
+.PHONY: help report training explore test coverage check test-failures lint types docs models bench install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16

@@ -15,7 +15,7 @@ def spell(character: str) -> str:
 
 def plain(text: str) -> str:
     """The text with every character spelled out that a terminal would obey or not show: controls, marks of direction,
-    blanks other than the plain one, and bytes that are no text. Line ends and tabs stay."""
+    blanks other than the plain one, and bytes that are not text. Line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if one in KEPT or one.isprintable() else spell(one) for one in text)

@@ -165,7 +165,7 @@ def test_a_damaged_or_missing_sheet_is_told(annotations):
     with pytest.raises(UserError, match="Choose one of: changes, keys"):
         read_sheet(annotations, "third")
     (annotations / "sheets/keys.json").write_text('{"name": "keys"}')
-    with pytest.raises(UserError, match="is no sheet of ffkv"):
+    with pytest.raises(UserError, match="is not a sheet of ffkv"):
         read_sheet(annotations, "keys")
     (annotations / "secret/changes.json").unlink()
     with pytest.raises(UserError, match="Without it nobody can tell"):

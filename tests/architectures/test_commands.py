@@ -53,7 +53,7 @@ def test_on_a_terminal_long_reasons_are_wrapped_under_their_column(monkeypatch):
 @pytest.mark.parametrize("flags", [[], ["--prove"]])
 def test_an_unknown_type_is_refused_with_close_names(name, hint, flags):
     error = call(name, *flags).exception
-    assert str(error).startswith(f"{name} is no model type")
+    assert str(error).startswith(f"{name} is not a model type")
     assert hint.rstrip("?") in str(error)
 
 

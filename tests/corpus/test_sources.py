@@ -94,7 +94,9 @@ def test_a_compressed_parquet_file_is_unpacked(tmp_path, file):
     packed = (tmp_path / "a.parquet").read_bytes()
     assert texts(file("b.parquet.gz", gzip.compress(packed))) == ["a", "b"]
     assert texts(file("b.parquet.zst", zstandard.compress(packed))) == ["a", "b"]
-    with pytest.raises(UserError, match=r"c\.parquet\.zst cannot be read: it is no parquet file that was compressed"):
+    with pytest.raises(
+        UserError, match=r"c\.parquet\.zst cannot be read: it is not a parquet file that was compressed"
+    ):
         texts(file("c.parquet.zst", zstandard.compress(b"something else")))
 
 

@@ -145,8 +145,8 @@ def test_other_arguments_are_refused(run, tmp_path, monkeypatch):
     for format_name, arguments, message in (
         ("pickle", {}, "no format 'pickle'"),
         ("parquet", {"examples": -1}, "--examples is -1"),
-        ("saedashboard", {"set_name": "../x"}, "--set '../x' is no name"),
-        ("neuronpedia", {"model_id": "GPT2"}, "--model-id 'GPT2' is no name"),
+        ("saedashboard", {"set_name": "../x"}, "--set '../x' is not a name"),
+        ("neuronpedia", {"model_id": "GPT2"}, "--model-id 'GPT2' is not a name"),
     ):
         with pytest.raises(UserError, match=message):
             export(run, format_name, tmp_path / "export", **arguments)

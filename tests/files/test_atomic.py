@@ -175,7 +175,7 @@ def test_what_is_no_file_is_never_replaced(tmp_path, kind):
 
 
 def test_the_root_is_no_output():
-    with pytest.raises(UserError, match="is no name for an output"), atomic("/"):
+    with pytest.raises(UserError, match="is not a name for an output"), atomic("/"):
         pass
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ffkv.errors import UserError
-from ffkv.files import hdf5
+from ffkv.files import hdf5, write_target
 from ffkv.process.signals import TOLD, end_in_good_order
 
 from .conftest import NUMBERS
@@ -41,7 +41,7 @@ def test_a_folder_without_the_right_to_write(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(hdf5, "_Target", refuse)
+    monkeypatch.setattr(hdf5, "WriteTarget", refuse)
     with (
         pytest.raises(UserError, match=r"a\.h5 cannot be written: Permission denied"),
         hdf5.create(tmp_path / "a.h5", "things", {}),
@@ -52,7 +52,7 @@ def test_a_folder_without_the_right_to_write(tmp_path, monkeypatch):
 FILL = """
 import resource, signal, sys
 import numpy as np
-from ffkv.files import hdf5
+from ffkv.files import hdf5, write_target
 from ffkv.errors import UserError
 from ffkv.process.signals import TOLD, end_in_good_order
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -92,7 +92,7 @@ def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number,
             os.kill(os.getpid(), number)
         return memoryview(data)
 
-    monkeypatch.setattr(hdf5, "memoryview", view, raising=False)
+    monkeypatch.setattr(write_target, "memoryview", view, raising=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored
     end_in_good_order()
     try:
@@ -109,7 +109,7 @@ def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number,
     assert list(tmp_path.iterdir()) == []
 
 
-class FullDisk(hdf5._Target):
+class FullDisk(hdf5.WriteTarget):
     """A file on a disk that has no space left."""
 
     def write(self, data):
@@ -120,7 +120,7 @@ class FullDisk(hdf5._Target):
 def test_a_write_that_failed_is_told_before_what_hdf5_makes_of_it(tmp_path, path, monkeypatch):
     """On a full disk HDF5 reads its own half-written chunk back, and the input was called damaged (failure 1)."""
     with hdf5.open(path, "things"):
-        monkeypatch.setattr(hdf5, "_Target", FullDisk)
+        monkeypatch.setattr(hdf5, "WriteTarget", FullDisk)
         with (
             pytest.raises(UserError, match=r"copy\.h5 does not fit"),
             hdf5.create(tmp_path / "copy.h5", "things", {}) as file,

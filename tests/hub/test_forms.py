@@ -152,7 +152,7 @@ print(json.dumps([[attempt(call, Model(checkpoint=name))["refusal"] for name in 
         *_, of_adapter, of_packed, of_nothing = refusals
         assert "Set model.checkpoint to someone/plain and model.adapter to someone/adapter" in of_adapter
         assert "GGUF form ('tiny.Q4_K_M.gguf'). Set model.gguf" in of_packed
-        assert "someone/nothing is no checkpoint: its repository has no config.json. It has README.md." in of_nothing
+        assert "someone/nothing is not a checkpoint: its repository has no config.json. It has README.md." in of_nothing
     assert not hub.asked(r"gguf|adapter_model")
     assert not hub.asked("resolve.*safetensors"), "weights that cannot be read"
 

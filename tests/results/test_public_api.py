@@ -32,6 +32,9 @@ def test_every_public_name_exists_and_is_documented(name):
 
 def test_settings_are_sections_of_ffkv_settings():
     assert ffkv.settings.Triggers(per_key=7).per_key == 7
+    sections = [value for value in vars(ffkv.settings.Settings()).values() if isinstance(value, ffkv.settings.Section)]
+    assert len(sections) == 13
+    assert all(getattr(ffkv.settings, type(section).__name__) is type(section) for section in sections)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

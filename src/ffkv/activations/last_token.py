@@ -65,7 +65,7 @@ def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     Args:
         rows: token ids.
     Returns:
-        The rows that are no prefix of another row [run]; and for each row, the run that it is read from [row].
+        The rows that are not a prefix of another row [run]; and for each row, the run that it is read from [row].
     """
     written = [np.asarray(row, np.int32).tobytes() for row in rows]
     order = sorted(range(len(rows)), key=written.__getitem__)

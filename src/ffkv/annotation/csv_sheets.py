@@ -21,7 +21,7 @@ from ffkv.results.text import BLANK
 PATTERNS = 8  # columns for patterns; more if an annotator wrote more
 KEY_COLUMNS = ("sheet", "item", "row", "text")
 CHANGE_COLUMNS = ("sheet", "item", "text", "before", "after", "related")
-ROWS = ("label", "kind", "done")  # the rows of a key that are no prefix
+ROWS = ("label", "kind", "done")  # the rows of a key that are not prefixes
 ANSWERS = {"yes": "true", "true": "true", "no": "false", "false": "false", "unsure": "unsure"}
 WORDS = {"true": "yes", "false": "no", "unsure": "unsure"}
 MARKED, UNMARKED = ("x", "X", "1", "yes", "true", "TRUE", "✓"), ("", "0", "no", "false", "FALSE")
@@ -140,7 +140,7 @@ def _rows(path: Path, columns: Iterable[str]) -> list[tuple[int, dict[str, str]]
     """The rows of a file with the numbers that a spreadsheet gives them; empty ones are left out."""
     try:
         if path.stat().st_size > LARGEST:
-            raise UserError(f"{path} has more than {LARGEST:,} bytes. It is no sheet.")
+            raise UserError(f"{path} has more than {LARGEST:,} bytes. It is not a sheet.")
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
@@ -154,7 +154,7 @@ def _rows(path: Path, columns: Iterable[str]) -> list[tuple[int, dict[str, str]]
             for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
         ]
     except csv.Error as error:
-        raise UserError(f"{path} is no CSV file: {error}. Save it again from the spreadsheet.") from error
+        raise UserError(f"{path} is not a CSV file: {error}. Save it again from the spreadsheet.") from error
     names = [name.strip() for name in table[0]] if table else []
     if missing := [name for name in columns if name not in names]:
         raise UserError(

@@ -90,7 +90,7 @@ def _with_origin(record: Record, secrets: Mapping[str, SecretKey]) -> tuple[Reco
     origin = secrets[record.sheet].origins[record.item]
     if (record.kind == "change") != (origin.row >= 0):
         raise UserError(
-            f"The item {record.item} of the sheet {record.sheet} is no {record.kind}, but {record.annotator} says so."
+            f"The item {record.item} of the sheet {record.sheet} is not a {record.kind}, but {record.annotator} says so."
         )
     if any(prefix >= len(origin.ranks) for pattern in record.patterns for prefix in pattern.prefixes):
         raise UserError(

@@ -167,6 +167,6 @@ def _read(path: Path, form: type[Stored], belongs_to: Mapping[str, str] | None) 
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path} is no sheet of ffkv ({where}: {first['msg']}). Take it from a copy.") from error
+        raise UserError(f"{path} is not a sheet of ffkv ({where}: {first['msg']}). Take it from a copy.") from error
     check_identities(path, found.identity, belongs_to or {})
     return found

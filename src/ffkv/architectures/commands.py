@@ -82,7 +82,7 @@ def _check(model_types: tuple[str, ...], known: list[str]) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known)
             hint = f"Did you mean {', '.join(close)}?" if close else "`ffkv models` lists all."
-            raise UserError(f"{name} is no model type that transformers has a causal language model of. {hint}")
+            raise UserError(f"{name} is not a model type that transformers has a causal language model of. {hint}")
 
 
 def _aligned(rows: list[dict[str, str]]) -> str:

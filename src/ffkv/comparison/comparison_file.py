@@ -30,8 +30,10 @@ class Measured:
         memories: how memories are found in other runs: "by_number", "by_correlation" or "no".
         runs: what is known of each run, one row per run: run, label, checkpoint, architecture, layers, memories, corpus,
             model_hash, corpus_hash.
-        curves, differences: see `ffkv.comparison.curves`.
-        by_memory, by_layer: see `ffkv.comparison.same_memories.follow_memories`; empty unless memories are found by number.
+        curves: the curves of all figures, see `ffkv.comparison.curves`.
+        differences: the differences of each run from the first one, see `ffkv.comparison.curves`.
+        by_memory: see `ffkv.comparison.same_memories.follow_memories`; empty unless memories are found by number.
+        by_layer: likewise.
         matches: see `ffkv.comparison.matching.match_memories`; empty unless they are found by correlation.
     """
 

@@ -25,7 +25,8 @@ class Difference(NamedTuple):
 
     Attributes:
         difference: the value of a run minus that of the baseline.
-        low, high: the interval.
+        low: lower end of the interval.
+        high: upper end of the interval.
         pairs: number of units that both runs have; 0 if they are not paired.
     """
 

@@ -11,7 +11,13 @@ NONE = -1
 
 
 class _Lists(NamedTuple):
-    """Two lists of each memory of a block: which examples are the same [memory, rank in a, rank in b], and both lengths."""
+    """Two lists of each memory of a block of memories.
+
+    Attributes:
+        same: whether two examples are the same [memory, rank in a, rank in b].
+        length_a: length of list a [memory].
+        length_b: length of list b [memory].
+    """
 
     same: np.ndarray
     length_a: np.ndarray

@@ -9,7 +9,6 @@ from ffkv.activations.prefix_file import read_layer
 from ffkv.composition import summaries
 from ffkv.composition.by_prefix import describe_memories, describe_prefixes
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.head.head_file import load_head
@@ -54,12 +53,7 @@ def measure_composition(
     """
     anatomy = read_anatomy(Path(model))
     layers = layer_group.of(len(anatomy.layers))
-    values = read_projections(projections, anatomy.identity)
-    stored = sorted(set(values.layer.tolist()))
-    if stored != list(layers):
-        raise UserError(
-            f"{projections} has layers {stored}, not layers {list(layers)}: give the file of the same layer group."
-        )
+    values = read_projections(projections, anatomy.identity, layers)
     head = load_head(Path(model), device, str(values.attributes["projection"]))
     by_layer = []
     with (

@@ -68,7 +68,8 @@ class _Chunk(NamedTuple):
     """The sentences of a chunk of documents: arrays of all of them one behind the other, which processes exchange quickly.
 
     Attributes:
-        ids, ends: as in `Encoded`, of all sentences [token].
+        ids: as in `Encoded`, of all sentences [token].
+        ends: as in `Encoded`, of all sentences [token].
         lengths: number of tokens of each sentence [sentence].
         text: text of each sentence [sentence].
         document: number of its document among those of the chunk that have text [sentence].

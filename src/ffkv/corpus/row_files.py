@@ -125,10 +125,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
-    """Unpacks a parquet file into a temporary one. It is compressed already: what gets much smaller is no parquet file."""
+    """Unpacks a parquet file into a temporary one. It is compressed already: what gets much smaller is not a parquet file."""
     most = LARGEST_RATIO * Path(path).stat().st_size + raw_file.MAX_CHARACTERS
     if packed.read(len(PARQUET)) != PARQUET:
-        raise unreadable(path, "it is no parquet file that was compressed")
+        raise unreadable(path, "it is not a parquet file that was compressed")
     whole.write(PARQUET)
     while piece := packed.read(2**20):
         if whole.tell() > most:

@@ -155,9 +155,13 @@ class _OneLength(NamedTuple):
     """The shared prefixes of one length.
 
     Attributes:
-        sentence, position, multiplicity, in_histogram: as in `SharedPrefixes` [prefix].
+        sentence: as in `SharedPrefixes` [prefix].
+        position: as in `SharedPrefixes` [prefix].
+        multiplicity: as in `SharedPrefixes` [prefix].
+        in_histogram: as in `SharedPrefixes` [prefix].
         different: number of different tokens that follow [prefix].
-        next_token, next_count: as in `SharedPrefixes`, ordered by prefix.
+        next_token: as in `SharedPrefixes`, ordered by prefix.
+        next_count: as in `SharedPrefixes`, ordered by prefix.
     """
 
     sentence: np.ndarray

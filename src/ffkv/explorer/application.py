@@ -1,7 +1,8 @@
 """The application: which address shows what, and what an error looks like."""
 
-import functools
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -48,128 +49,147 @@ def create_application(shelf: Shelf, guard: Guard) -> Starlette:
         shelf: the runs, from `open_shelf`.
         guard: the secrets that the user has.
     """
-
-    def page(path: str, function: Callable[[Request], Response]) -> Route:
-        return Route(path, functools.partial(_answer, function), methods=["GET"], name=function.__name__)
-
-    def runs(request: Request) -> Response:
-        return page_run.runs(shelf)
-
-    def run(request: Request) -> Response:
-        return page_run.run(_held(shelf, request))
-
-    def report(request: Request) -> Response:
-        file = report_file(_held(shelf, request))
-        if not file.is_file():
-            raise NoSuch(f"{file} does not exist. The workflow writes it: `snakemake`.")
-        return HTMLResponse(file.read_bytes(), headers={"Content-Security-Policy": REPORT_POLICY})
-
-    def memories(request: Request) -> Response:
-        return page_search.memories(_held(shelf, request), request.query_params)
-
-    def exported(request: Request) -> Response:  # the report links to exported pages; here are live ones
-        held = _held(shelf, request)
-        try:
-            layer, index = parse_memory_name(request.path_params["page"].removesuffix(".html"))
-            check_memory(layer, index, held.sizes)
-        except UserError as error:
-            raise NoSuch(str(error)) from error
-        return RedirectResponse(LIVE.memory(held, layer, index), 303)
-
-    def go(request: Request) -> Response:
-        held = _held(shelf, request)
-        try:
-            return page_search.go(held, request.query_params.get("q", ""))
-        except UserError as error:
-            raise NoSuch(str(error)) from error
-
-    def memory(request: Request) -> Response:
-        held = _held(shelf, request)
-        layer, index = _place(held, request)
-        if request.query_params.get("format") == "json":
-            return page_memory.as_json(held, layer, index)
-        return page_memory.memory(
-            held, shelf, layer, index, *(name in request.query_params for name in ("colours", "all"))
-        )
-
-    def similar(request: Request) -> Response:
-        held = _held(shelf, request)
-        return page_memory.similar(held, *_place(held, request))
-
-    def trace(request: Request) -> Response:
-        return page_trace.trace(_held(shelf, request), shelf, request.query_params)
-
-    def compare(request: Request) -> Response:
-        a, b, *memories = (request.query_params.get(each, "") for each in ("a", "b", "memory", "memory_b"))
-        try:
-            runs = [shelf.run(a or next(iter(shelf.runs))), shelf.run(b or [*shelf.runs][-1])]
-        except UserError as error:
-            raise NoSuch(str(error)) from error
-        return page_compare.compare(list(shelf.runs), runs, memories)
-
-    def comparison(request: Request) -> Response:
-        try:
-            page = page_comparison.comparison(shelf, request.path_params["name"])
-        except UserError as error:
-            raise NoSuch(str(error)) from error
-        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
-
-    def sheets(request: Request) -> Response:
-        return page_annotate.overview(shelf, request.path_params.get("sheet", ""))
-
-    def sheet(request: Request) -> Response:
-        return page_annotate.people(_held(shelf, request), request.path_params["sheet"])
-
-    def person(request: Request) -> Response:
-        names = (request.path_params[name] for name in ("sheet", "annotator"))
-        return page_annotate.continue_at(_held(shelf, request), *names)
-
-    def item(request: Request) -> Response:
-        sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
-        return page_annotate.item(_held(shelf, request), sheet, annotator, number, request.query_params)
-
-    async def keep(request: Request) -> Response:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > page_annotate.LARGEST:
-                return error_page(413, "This is too long", "Shorten the words.")
-
-        def answer(request: Request) -> Response:
-            sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
-            return page_annotate.keep(_held(shelf, request), sheet, annotator, number, body)
-
-        return await run_in_threadpool(_answer, answer, request)
-
-    def static_file(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in STATIC:
-            raise NoSuch("There is no such file.")
-        return Response(static(name), media_type=STATIC[name], headers={"Cache-Control": "private, max-age=3600"})
-
-    routes = [
-        page("/", runs),
-        page("/r/{run}/", run),
-        page("/r/{run}/report", report),
-        page("/r/{run}/memories", memories),
-        page("/r/{run}/memories/{page}", exported),
-        page("/r/{run}/go", go),
-        page("/r/{run}/m/{layer}/{index}", memory),
-        page("/r/{run}/m/{layer}/{index}/similar", similar),
-        page("/r/{run}/trace", trace),
-        page("/compare", compare),
-        page("/comparisons/{name}", comparison),
-        page("/annotate", sheets),
-        page("/annotate/{sheet}", sheets),
-        page("/r/{run}/annotate/{sheet}", sheet),
-        page("/r/{run}/annotate/{sheet}/{annotator}", person),
-        page("/r/{run}/annotate/{sheet}/{annotator}/{number:int}", item),
-        Route("/r/{run}/annotate/{sheet}/{annotator}/{number:int}", keep, methods=["POST"]),
-        page("/static/{name}", static_file),
-    ]
+    routes = [Route(path, partial(_answer, partial(page, shelf)), methods=["GET"]) for path, page in PAGES.items()]
+    routes.append(Route(ITEM, partial(_keep, shelf), methods=["POST"]))
     guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=page_annotate.keeps)
-    handlers = {HTTPException: _no_page}
-    return Starlette(routes=routes, middleware=[guarded], exception_handlers=handlers)
+    return Starlette(routes=routes, middleware=[guarded], exception_handlers={HTTPException: _no_page})
+
+
+def _runs(shelf: Shelf, request: Request) -> Response:
+    return page_run.runs(shelf)
+
+
+def _run(shelf: Shelf, request: Request) -> Response:
+    return page_run.run(_held(shelf, request))
+
+
+def _report(shelf: Shelf, request: Request) -> Response:
+    file = report_file(_held(shelf, request))
+    if not file.is_file():
+        raise NoSuch(f"{file} does not exist. The workflow writes it: `snakemake`.")
+    return HTMLResponse(file.read_bytes(), headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+def _memories(shelf: Shelf, request: Request) -> Response:
+    return page_search.memories(_held(shelf, request), request.query_params)
+
+
+def _exported(shelf: Shelf, request: Request) -> Response:
+    """The report links to exported pages; here are live ones."""
+    held = _held(shelf, request)
+    with _no_such():
+        layer, index = parse_memory_name(request.path_params["page"].removesuffix(".html"))
+        check_memory(layer, index, held.sizes)
+    return RedirectResponse(LIVE.memory(held, layer, index), 303)
+
+
+def _go(shelf: Shelf, request: Request) -> Response:
+    held = _held(shelf, request)
+    with _no_such():
+        return page_search.go(held, request.query_params.get("q", ""))
+
+
+def _memory(shelf: Shelf, request: Request) -> Response:
+    held = _held(shelf, request)
+    layer, index = _place(held, request)
+    if request.query_params.get("format") == "json":
+        return page_memory.as_json(held, layer, index)
+    colours, everything = (name in request.query_params for name in ("colours", "all"))
+    return page_memory.memory(held, shelf, layer, index, colours, everything)
+
+
+def _similar(shelf: Shelf, request: Request) -> Response:
+    held = _held(shelf, request)
+    return page_memory.similar(held, *_place(held, request))
+
+
+def _trace(shelf: Shelf, request: Request) -> Response:
+    return page_trace.trace(_held(shelf, request), shelf, request.query_params)
+
+
+def _compare(shelf: Shelf, request: Request) -> Response:
+    a, b, *memories = (request.query_params.get(each, "") for each in ("a", "b", "memory", "memory_b"))
+    with _no_such():
+        runs = [shelf.run(a or next(iter(shelf.runs))), shelf.run(b or [*shelf.runs][-1])]
+    return page_compare.compare(list(shelf.runs), runs, memories)
+
+
+def _comparison(shelf: Shelf, request: Request) -> Response:
+    with _no_such():
+        page = page_comparison.comparison(shelf, request.path_params["name"])
+    return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+def _sheets(shelf: Shelf, request: Request) -> Response:
+    return page_annotate.overview(shelf, request.path_params.get("sheet", ""))
+
+
+def _sheet(shelf: Shelf, request: Request) -> Response:
+    return page_annotate.people(_held(shelf, request), request.path_params["sheet"])
+
+
+def _person(shelf: Shelf, request: Request) -> Response:
+    sheet, annotator = (request.path_params[name] for name in ("sheet", "annotator"))
+    return page_annotate.continue_at(_held(shelf, request), sheet, annotator)
+
+
+def _item(shelf: Shelf, request: Request) -> Response:
+    sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
+    return page_annotate.item(_held(shelf, request), sheet, annotator, number, request.query_params)
+
+
+async def _keep(shelf: Shelf, request: Request) -> Response:
+    """Keeps what a person says of an item."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > page_annotate.LARGEST:
+            return error_page(413, "This is too long", "Shorten the words.")
+
+    def answer(request: Request) -> Response:
+        sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
+        return page_annotate.keep(_held(shelf, request), sheet, annotator, number, body)
+
+    return await run_in_threadpool(_answer, answer, request)
+
+
+def _static_file(shelf: Shelf, request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in STATIC:
+        raise NoSuch("There is no such file.")
+    return Response(static(name), media_type=STATIC[name], headers={"Cache-Control": "private, max-age=3600"})
+
+
+ITEM = "/r/{run}/annotate/{sheet}/{annotator}/{number:int}"
+# Address: what shows its page.
+PAGES: dict[str, Callable[[Shelf, Request], Response]] = {
+    "/": _runs,
+    "/r/{run}/": _run,
+    "/r/{run}/report": _report,
+    "/r/{run}/memories": _memories,
+    "/r/{run}/memories/{page}": _exported,
+    "/r/{run}/go": _go,
+    "/r/{run}/m/{layer}/{index}": _memory,
+    "/r/{run}/m/{layer}/{index}/similar": _similar,
+    "/r/{run}/trace": _trace,
+    "/compare": _compare,
+    "/comparisons/{name}": _comparison,
+    "/annotate": _sheets,
+    "/annotate/{sheet}": _sheets,
+    "/r/{run}/annotate/{sheet}": _sheet,
+    "/r/{run}/annotate/{sheet}/{annotator}": _person,
+    ITEM: _item,
+    "/static/{name}": _static_file,
+}
+
+
+@contextlib.contextmanager
+def _no_such() -> Iterator[None]:
+    """Inside the `with` statement, what a user cannot ask for is a page that does not exist."""
+    try:
+        yield
+    except UserError as error:
+        raise NoSuch(str(error)) from error
 
 
 def _answer(function: Callable[[Request], Response], request: Request) -> Response:
@@ -213,10 +233,8 @@ def _held(shelf: Shelf, request: Request) -> Held:
     Raises:
         NoSuch: no such run is open.
     """
-    try:
+    with _no_such():
         held = shelf.run(request.path_params["run"])
-    except UserError as error:
-        raise NoSuch(str(error)) from error
     if (data := request.query_params.get("data", held.data)) != held.data:
         raise _OtherData(_other_data(held, request, data))
     return held
@@ -237,8 +255,6 @@ def _place(held: Held, request: Request) -> tuple[int, int]:
     layer, index = request.path_params["layer"], request.path_params["index"]
     if not (layer.isdecimal() and index.isdecimal() and len(layer + index) < 20):
         raise NoSuch("A memory's address ends with its layer and its number, such as m/3/17.")
-    try:
+    with _no_such():
         check_memory(int(layer), int(index), held.sizes)
-    except UserError as error:
-        raise NoSuch(str(error)) from error
     return int(layer), int(index)

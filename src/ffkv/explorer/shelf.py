@@ -146,7 +146,12 @@ class Held:
 
 @dataclass
 class Shelf:
-    """The open runs by name, and one lock for what runs a model."""
+    """The open runs.
+
+    Attributes:
+        runs: the runs by name.
+        model: a lock for what runs a model: one request at a time.
+    """
 
     runs: dict[str, Held]
     model: threading.Lock = field(default_factory=threading.Lock)

@@ -178,8 +178,8 @@ def card(job: Job, rows: dict[str, int]) -> str:
         job: the export.
         rows: number of rows of each table.
     """
-    configs = [{"config_name": table, "data_files": f"{table}.parquet"} for table in rows]
-    configs[0]["default"] = True  # type: ignore[assignment]
+    configs: list[dict[str, Any]] = [{"config_name": table, "data_files": f"{table}.parquet"} for table in rows]
+    configs[0]["default"] = True
     run, corpus, name = job.run, job.run.corpora["train"], public_name(job.run)
     head = {
         "pretty_name": f"Feed-forward memories of {name}",

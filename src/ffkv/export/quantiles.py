@@ -30,7 +30,8 @@ class Interval:
     """Examples with a coefficient in an interval.
 
     Attributes:
-        low, high: the interval; low is not in it.
+        low: lower end, which is not in the interval.
+        high: upper end, which is in it.
         share: share of the tokens of all examples whose coefficient is in it.
         examples: some examples with such a token, and the token of each.
     """

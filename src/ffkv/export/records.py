@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,14 +78,16 @@ class Record:
     """A memory with all that an export knows of it.
 
     Attributes:
-        layer, memory: its place, from 0.
+        layer: the layer, from 0.
+        memory: the memory in its layer, from 0.
         place: its place among the exported memories, from 0.
-        positive, negative: its sentences of trigger examples, the one with the highest, or lowest, coefficient on any token
-            first.
+        positive: the sentences of its trigger examples, the one with the highest coefficient on any token first.
+        negative: the sentences of its negative trigger examples, the one with the lowest coefficient first.
         sample: the random sentences that all memories share.
         statistics: how often and how strongly its key fires: columns of `Run.memories`.
         histogram: number of prefixes in each bin of `HISTOGRAM_EDGES`.
-        top, bottom: what the value promotes and demotes.
+        top: the tokens that the value promotes.
+        bottom: the tokens that it demotes.
         value: the value and a histogram of its logits; None if they were not computed.
     """
 
@@ -140,9 +143,9 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
     selection, corpus = store.selection, run.corpus("train")
     rows = np.asarray(run.anatomy.layer_offset)[selection.layer] + selection.memory
     with run.open_triggers() as file:
-        columns = {name: own.to_numpy()[rows] for name, own in key_statistics(file).items()}
+        statistics = {name: own.to_numpy()[rows] for name, own in key_statistics(file).items()}
     kept = {end: run.kept_tokens(end)[0] for end in ("top", "bottom")}
-    vocabulary = run.vocabulary
+    vocabulary, column_of = run.vocabulary, _columns(selection)
 
     @lru_cache(TEXTS)
     def text(sentence: int) -> Text:
@@ -159,17 +162,11 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
             histograms = _histograms(run, rows[group.start : group.stop])
             found = logits(layer, memories) if logits else [None] * len(group)
             for at, place in enumerate(group):
-                shown: dict[str, list[Example]] = {}
-                column = 0
-                for side, sentences in selection.sentence.items():
-                    shown[side] = []
-                    for rank, sentence in enumerate(sentences[place].tolist()):
-                        if sentence != NONE:
-                            first = int(store.start[place, column + rank]) - base
-                            own = text(sentence)
-                            values = coefficients[first : first + len(own.tokens)]
-                            shown[side].append(Example(own, values, int(selection.position[side][place, rank])))
-                    column += sentences.shape[1]
+                starts = store.start[place] - base
+                shown = {
+                    side: list(_examples(selection, side, place, starts[columns], coefficients, text))
+                    for side, columns in column_of.items()
+                }
                 value, row = found[at], int(rows[place])
                 yield Record(
                     layer=layer,
@@ -181,7 +178,7 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
                         Example(text(sentence), sample[at, start:stop], 0)
                         for sentence, start, stop in zip(selection.sample.tolist(), bounds, bounds[1:])
                     ],
-                    statistics={name: numbers_of[place].item() for name, numbers_of in columns.items()},
+                    statistics={name: of_all[place].item() for name, of_all in statistics.items()},
                     histogram=histograms[at],
                     top=Promoted(kept["top"][row], vocabulary, value.top if value else None),
                     bottom=Promoted(kept["bottom"][row], vocabulary, value.bottom if value else None),
@@ -189,6 +186,36 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
                 )
 
     return read
+
+
+def _columns(selection: Selection) -> dict[str, slice]:
+    """The columns of `Store.start` that hold the sentences of each side."""
+    ends = list(accumulate(sentences.shape[1] for sentences in selection.sentence.values()))
+    return {side: slice(start, end) for side, start, end in zip(selection.sentence, [0, *ends], ends)}
+
+
+def _examples(
+    selection: Selection,
+    side: str,
+    place: int,
+    starts: np.ndarray,
+    coefficients: np.ndarray,
+    text: Callable[[int], Text],
+) -> Iterator[Example]:
+    """The examples of one side of a memory.
+
+    Args:
+        side: "positive" or "negative".
+        place: the memory's place among the exported memories.
+        starts: where the coefficients of each sentence start [rank].
+        coefficients: those of a group of memories, one sentence behind the other [token].
+        text: gives a sentence by its number.
+    """
+    sentences, positions = selection.sentence[side][place].tolist(), selection.position[side][place].tolist()
+    for sentence, position, start in zip(sentences, positions, starts.tolist()):
+        if sentence != NONE:
+            whole = text(sentence)
+            yield Example(whole, coefficients[start : start + len(whole.tokens)], position)
 
 
 def groups(selection: Selection, places: range, size: int = GROUP) -> Iterator[range]:

@@ -102,7 +102,7 @@ def _count(option: str, wanted: int | None, usual: int) -> int:
 
 def _name(option: str, name: str) -> str:
     if not NAME.fullmatch(name):
-        raise UserError(f"--{option} {name!r} is no name there. Use small letters, digits, '.', '_' and '-'.")
+        raise UserError(f"--{option} {name!r} is not a name there. Use small letters, digits, '.', '_' and '-'.")
     return name
 
 

@@ -18,7 +18,8 @@ class ValueLogits:
 
     Attributes:
         vector: the value [d].
-        top, bottom: logits of the tokens that the run keeps at each end [rank].
+        top: logits of the top tokens that the run keeps [rank].
+        bottom: logits of the bottom tokens that the run keeps [rank].
         heights: number of tokens in each of `BINS` equal bins between the lowest and the highest logit [bin].
         edges: their edges [bin + 1].
     """

@@ -37,7 +37,7 @@ def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
     """The fields of a `FairseqConfig`, from the args of a checkpoint and the size of its dictionary.
 
     Raises:
-        UserError: an argument asks for a model of another form or is no valid value; names the argument and its value.
+        UserError: an argument asks for a model of another form or is not a valid value; names the argument and its value.
     """
     given = vars(args)
     for name, (wanted, meaning) in REQUIRED.items():

@@ -60,7 +60,7 @@ def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
     """Reads the args and the state dict of a checkpoint file with torch's weights-only loader.
 
     Raises:
-        UserError: the file does not exist, is damaged, is no checkpoint, or needs a class to be read.
+        UserError: the file does not exist, is damaged, is not a checkpoint, or needs a class to be read.
     """
     if not path.is_file():
         raise UserError(f"There is no {path}: a fairseq checkpoint is a folder with model.pt and dict.txt.")
@@ -79,7 +79,7 @@ def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
         ) from error
     args, state = (stored.get(key) if isinstance(stored, dict) else None for key in ("args", "model"))
     if not isinstance(args, argparse.Namespace) or not _is_state(state):
-        raise UserError(f"{path} is no checkpoint of fairseq 0.10 or older: it holds no `args` and `model`.")
+        raise UserError(f"{path} is not a checkpoint of fairseq 0.10 or older: it holds no `args` and `model`.")
     return args, state
 
 

@@ -81,7 +81,7 @@ def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) 
         owner, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(owner), attribute, weight)
     if state:
-        raise UserError(f"it holds tensors that are no part of the model: {', '.join(sorted(state)[:5])}.")
+        raise UserError(f"it holds tensors that are not part of the model: {', '.join(sorted(state)[:5])}.")
 
 
 def _take(state: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:

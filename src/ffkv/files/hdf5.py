@@ -11,7 +11,6 @@ are compared with their sums as a whole.
 
 import contextlib
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,8 @@ from ffkv.files.atomic import atomic
 from ffkv.files.checksums import target_of, verify_sum
 from ffkv.files.fault import unreadable
 from ffkv.files.provenance import Foreign, check_identities, versions
-from ffkv.process.signals import end_if_told, uninterrupted
+from ffkv.files.write_target import WriteTarget
+from ffkv.process.signals import end_if_told
 
 # 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor; 3 did not
 # know which sentences begin alike.
@@ -47,7 +47,7 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
     Raises:
         UserError: the file cannot be written.
     """
-    with atomic(path) as temporary, _Target(temporary, "w+") as target:
+    with atomic(path) as temporary, WriteTarget(temporary, "w+") as target:
         try:
             with h5py.File(target, "w", libver="v110") as file:
                 own = {"format": FORMAT, "kind": kind, "versions": versions()}
@@ -69,36 +69,6 @@ def _checksum(attributes: Mapping[str, Any]) -> str:
     """A hash over all attributes but itself."""
     lines = sorted(f"{name}={attributes[name]}" for name in attributes if name != "checksum")
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
-
-
-class _Target(io.FileIO):
-    """The file that HDF5 writes into. It remembers the first write error, for example a full disk, and `create` raises it.
-
-    HDF5 writes much of its data when it closes a dataset or a file. h5py cannot raise an error, or a signal's exception,
-    that occurs there: the file would look complete, and the library would crash when the process ends.
-    """
-
-    failure: OSError | None = None
-
-    @uninterrupted
-    def write(self, data: Any) -> int:
-        """Writes all of `data`; nothing more once a write has failed."""
-        rest = memoryview(data).cast("B")
-        try:
-            while rest and not self.failure:
-                rest = rest[super().write(rest) :]
-        except OSError as error:
-            self.failure = error
-        return len(data)
-
-    @uninterrupted
-    def truncate(self, size: int | None = None) -> int:
-        """As `write`."""
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.failure = self.failure or error
-            return size or 0
 
 
 def put(

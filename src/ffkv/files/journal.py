@@ -78,6 +78,6 @@ def read_journal(path: Path) -> Journal:
             continue
         try:
             entries.append((number, json.loads(line)))
-        except ValueError:  # also of bytes that are no text
+        except ValueError:  # also of bytes that are not text
             torn.append(number)
     return Journal(entries, torn)

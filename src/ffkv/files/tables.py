@@ -54,8 +54,6 @@ def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
         types = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
         whole = csv.ReadOptions(block_size=max(2**20, Path(path).stat().st_size + 1))  # a row must fit into one block
         return csv.read_csv(path, whole, csv.ParseOptions(newlines_in_values=True), types).to_pandas()
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist: run the step that makes it first.") from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
 

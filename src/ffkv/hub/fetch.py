@@ -278,7 +278,7 @@ def _is_whole(blob: Path) -> bool:
     if re.fullmatch(r"[0-9a-f]{40}", blob.name):
         content = blob.read_bytes()
         return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == blob.name
-    return True  # the name is no hash that is known
+    return True  # the name is not a hash that is known
 
 
 def _refusal(commit: Commit, error: Exception) -> str:

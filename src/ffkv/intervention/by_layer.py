@@ -48,7 +48,13 @@ class Inputs(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of the tables of one layer, see `ffkv.intervention.tables`."""
+    """Rows of the tables of one layer, with the columns of `ffkv.intervention.tables`.
+
+    Attributes:
+        by_prefix: the columns `BY_PREFIX`.
+        by_memory: the columns `BY_MEMORY`, without q-values.
+        kept: the columns `KEPT`.
+    """
 
     by_prefix: list[dict]
     by_memory: list[dict]

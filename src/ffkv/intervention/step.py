@@ -10,7 +10,6 @@ import pandas as pd
 
 from ffkv.activations.trigger_file import read_triggers
 from ffkv.corpus.corpus_file import Corpus, read_corpus
-from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.intervention import summaries
 from ffkv.intervention.significance import add_q_values
@@ -84,12 +83,7 @@ def measure_interventions(
     anatomy = read_anatomy(model)
     layers = layer_group.of(len(anatomy.layers))
     examples = read_triggers(triggers, anatomy.identity)
-    top = read_projections(projections, anatomy.identity)
-    if {*top.layer.tolist()} != {*layers}:
-        raise UserError(
-            f"{projections} has layers {sorted({*top.layer.tolist()})}, not layers {[*layers]}: give the file of the same"
-            " layer group."
-        )
+    top = read_projections(projections, anatomy.identity, layers)
     sentences = read_corpus(Path(train), examples.attributes)
     with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
         sampled, of_sample = (file["sentence"][...], file["position"][...]), dict(file.attrs)

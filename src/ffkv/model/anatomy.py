@@ -185,7 +185,9 @@ class Anatomy:
         adapter: folder or hub id of the adapter that is merged into the weights; "" for none.
         adapter_revision: its branch, tag or commit on the hub, as in the settings.
         adapter_commit: its commit on the hub; "" for a local folder.
-        weights: "checkpoint", or "random" if they were initialised freshly; weights_seed: the seed of random ones.
+        gguf: name of the GGUF file in the checkpoint; "" for none.
+        weights: "checkpoint", or "random" if they were initialised freshly.
+        weights_seed: seed of random weights.
     """
 
     checkpoint: str

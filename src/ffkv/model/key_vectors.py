@@ -15,7 +15,7 @@ def keys(model: nn.Module, layer: Layer) -> Tensor | None:
     A bias and the gain of a norm before the layer are left out.
 
     Returns:
-        Keys [memory, d] or, with a gate, [memory, 2 d], float32, on the CPU; None if a first matrix is no plain matrix, as in
+        Keys [memory, d] or, with a gate, [memory, 2 d], float32, on the CPU; None if a first matrix is not a plain matrix, as in
         banks of experts.
     """
     parts = [_keys_of(model, matrix) for matrix in layer.second_matrices]
@@ -29,11 +29,12 @@ def _keys_of(model: nn.Module, matrix: SecondMatrix) -> Tensor | None:
     if matrix.experts:
         return None
     halves = [half for name in matrix.first_matrices for half in _rows(model.get_submodule(name), matrix.memories)]
-    return torch.cat(halves, 1) if halves and all(half is not None for half in halves) else None  # type: ignore[arg-type]
+    found = [half for half in halves if half is not None]
+    return torch.cat(found, 1) if found and len(found) == len(halves) else None
 
 
 def _rows(module: nn.Module, memories: int) -> list[Tensor | None]:
-    """What each memory reads: one matrix [memory, d], two of a fused matrix, or None if the module is no plain matrix."""
+    """What each memory reads: one matrix [memory, d], two of a fused matrix, or None if the module is not a plain matrix."""
     if getattr(getattr(module, "weight", None), "ndim", 0) != 2:
         return [None]
     with torch.no_grad(), in_float32(module):

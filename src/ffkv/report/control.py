@@ -18,7 +18,13 @@ GREY, DASHES = "0.35", (0, (2, 1.5))
 
 
 class Line(NamedTuple):
-    """A line in a panel of a figure, from 0: x and y [point]."""
+    """A line in a figure.
+
+    Attributes:
+        panel: number of the panel, from 0.
+        x: [point].
+        y: [point].
+    """
 
     panel: int
     x: np.ndarray

@@ -132,7 +132,8 @@ class Section:
         heading: the heading.
         introduction: the paragraph below the heading.
         exhibits: the figures.
-        before, after: the tables above and below the figures.
+        before: the tables above the figures.
+        after: the tables below the figures.
     """
 
     name: str

@@ -42,7 +42,7 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
 
     The function compares checksums, reads tables and datasets, and compares the model, tokenizer and corpus that a file
     belongs to with the run's own. It names every file that a finished run has and this one lacks. The state that a shard
-    saves to continue from is no problem.
+    saves to continue from is not a problem.
 
     Returns:
         The number of files that were read, and the problems, sorted by path.

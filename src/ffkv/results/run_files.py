@@ -12,7 +12,6 @@ import h5py
 import pandas as pd
 
 from ffkv.corpus.corpus_file import Corpus, read_corpus
-from ffkv.errors import UserError
 from ffkv.files import hdf5, tables
 from ffkv.files.checksums import verify_sum
 from ffkv.files.fault import unreadable
@@ -109,9 +108,9 @@ class RunFiles:
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
     def keep_open(self) -> None:
-        """Keeps from now on the files of memories open and their statistics in memory, for whoever asks all day.
+        """From now on, keeps the files of memories open and their statistics in memory, as the explorer needs it.
 
-        Files are then checked once, when they are opened.
+        A file is then checked once, when it is opened.
         """
         self._kept_files = {}
 
@@ -177,8 +176,6 @@ class RunFiles:
         verify_sum(path)
         try:
             rows = pd.read_parquet(path, filters=[("layer", "==", layer), ("memory", "==", memory)])
-        except FileNotFoundError as error:
-            raise UserError(f"{path} does not exist: run the step that makes it first.") from error
         except (OSError, ValueError) as error:
             raise unreadable(path, error) from error
         check_identities(path, rows.attrs, self._identity_of(name))

@@ -3,7 +3,7 @@
 import bisect
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,22 +65,23 @@ def find(
     ascending: bool = False,
 ) -> Found:
     """Searches as `Run.memories` describes. `statistics`: the table of all memories, in the order of flat arrays."""
-    searches: list[tuple[Callable[[], pd.DataFrame], object, str | None]] = [
-        (lambda: promoting(files, promotes, any_case), promotes, "promoted_probability"),  # type: ignore[arg-type]
-        (lambda: promoting(files, demotes, any_case, "demoted"), demotes, None),  # type: ignore[arg-type]
-        (lambda: triggered(files, text, expression), text, "coefficient_with_text"),  # type: ignore[arg-type]
-        (lambda: patterned(files, pattern), pattern, "examples_with_pattern"),  # type: ignore[arg-type]
-    ]
     kept = _within(statistics, layer, between or {})
-    found, column = [], sort
-    for search, wanted, by_default in searches:
-        if wanted is not None:
-            hits = search().set_index("row")
-            here = np.zeros(len(statistics), bool)
-            here[hits.index] = True
-            kept &= here
-            found.append(hits)
-            column = column or by_default
+    found: list[pd.DataFrame] = []
+    column = sort
+    if promotes is not None:
+        found.append(promoting(files, promotes, any_case))
+        column = column or "promoted_probability"
+    if demotes is not None:
+        found.append(promoting(files, demotes, any_case, "demoted"))
+    if text is not None:
+        found.append(triggered(files, text, expression))
+        column = column or "coefficient_with_text"
+    if pattern is not None:
+        found.append(patterned(files, pattern))
+        column = column or "examples_with_pattern"
+    found = [hits.set_index("row") for hits in found]
+    for hits in found:
+        kept &= np.isin(np.arange(len(statistics)), hits.index)
     rows = np.flatnonzero(kept)
     added = pd.concat([pd.DataFrame(index=rows), *(hits.loc[rows] for hits in found)], axis=1)
     if column is None and minimum is not None:

@@ -1,6 +1,7 @@
 """Settings: what can be set, files that set it, and what is wrong with them."""
 
 from ffkv.settings.analyses import Activations as Activations
+from ffkv.settings.analyses import Annotation as Annotation
 from ffkv.settings.analyses import Composition as Composition
 from ffkv.settings.analyses import Intervention as Intervention
 from ffkv.settings.analyses import Keys as Keys

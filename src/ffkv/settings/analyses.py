@@ -26,9 +26,9 @@ class Triggers(Section):
     """Store only the best prefix of each sentence, as the authors' code does. If this is false, all prefixes of a
     sentence compete, as in the text of the paper."""
     identical_prefixes: Literal["once", "each"] = "once"
-    """How often a prefix competes that several sentences begin with. `once`: it is one prefix, and the token that follows
-    it is the most frequent one. `each`: it competes in each of these sentences, as in the authors' code; rounding decides
-    which of them comes first."""
+    """How often a prefix competes if several sentences begin with it. `once`: once, and its next token is the one that
+    follows it in most of them. `each`: once per sentence, as in the authors' code. Rounding then decides which sentence
+    comes first."""
     include_empty_prefix: bool = False
     """Let the empty prefix compete too, which is the beginning-of-sequence token alone. The authors' code does this."""
     negative: bool = True
@@ -116,31 +116,32 @@ class Intervention(Section):
     """Number of random memories per layer whose coefficients are changed. 0 means that no coefficient is changed and the
     report has no section of interventions."""
     examples: int = Field(10, ge=1, le=10_000)
-    """Number of trigger examples per memory on which its coefficient is changed: so many with positive coefficients, and
-    so many with negative ones if these are stored. They are drawn from the stored trigger examples."""
+    """Number of trigger examples per memory on which its coefficient is changed. They are drawn from those that are
+    stored. If trigger examples with negative coefficients are stored, the same number of these is drawn too."""
     scales: list[Annotated[float, Field(ge=-100, le=100)]] = Field([0.0, 0.5, 2.0, -1.0], min_length=1, max_length=100)
-    """Factors that the coefficient is multiplied by. 0 removes the memory. It must be among them, because the controls
-    are compared with the removal."""
+    """Factors by which the coefficient is multiplied. Factor 0 removes the memory. It must be in the list, because the
+    controls are compared with the removal."""
     tokens: int = Field(10, ge=1, le=100_000)
-    """Number of top tokens of a value whose log-probabilities are measured. At most `values.top_tokens` of them are
-    stored."""
+    """Number of top tokens of a value whose log-probabilities are measured. Only the `values.top_tokens` tokens that are
+    stored can be measured."""
     controls: int = Field(99, ge=1, le=10_000)
-    """Number of random memories of the same layer per memory. Each is changed by a vector as long as the removed
-    contribution. The smallest possible p-value is 1 / (controls + 1)."""
+    """Number of random memories of the same layer per memory, as a control. In place of the contribution, a vector of the
+    same length along the value of such a memory is removed. The smallest possible p-value is 1 / (controls + 1)."""
     directions: int = Field(10, ge=0, le=10_000)
     """Number of random directions per memory, as a second control of the same length."""
     similar: int = Field(10, ge=0, le=10_000)
-    """Number of other memories per prefix that are really removed, as a third control. Their contributions are about as
-    long as that of the memory."""
+    """Number of other memories per prefix that are removed themselves, as a third control. Their contributions are about
+    as long as the contribution of the memory."""
     similar_size: float = Field(0.1, gt=0, le=1)
-    """Maximum relative difference between the length of such a contribution and that of the memory's."""
+    """Maximum difference between the lengths of these two contributions, relative to that of the memory."""
     silent: float = Field(0.05, ge=0, le=1)
-    """A memory counts as silent on a prefix if the size of its coefficient is at most this share of the mean size on its
-    own trigger examples. Its removal from prefixes on which it is silent is the placebo."""
+    """Limit below which a memory counts as silent on a prefix: the size of its coefficient, as a share of the mean size on
+    its own trigger examples. The placebo is the removal of a memory from prefixes on which it is silent."""
     kept: list[Annotated[Whole, Field(ge=0)]] = Field([0, 1, 3, 10, 30, 100], min_length=1, max_length=100)
-    """Numbers of memories of a layer that are kept. The coefficients of all others become their means over the corpus."""
+    """How many memories of a layer keep their coefficients, one measurement per number. The coefficients of all others
+    become their means over the corpus."""
     kept_prefixes: Whole = Field(200, ge=1)
-    """Number of sampled validation prefixes on which so few memories are kept."""
+    """Number of sampled validation prefixes on which this is measured."""
 
     def contradictions(self) -> list[str]:
         """The removal is what controls are compared with. Each scale and each number is there once."""
@@ -160,8 +161,8 @@ class Annotation(Section):
     """What people and machines say about keys, beside the tests."""
 
     folder: str = Field("annotations", min_length=1)
-    """Folder with the annotations of all runs, those of a run in a folder of the run's name. A relative path starts beside
-    the folder `results`. If there are no annotations of a run, its report does without them."""
+    """Folder with the annotations of all runs. It has one folder per run, with the name of the run. A relative path starts
+    in the folder that also holds `results`. If a run has no annotations, its report leaves them out."""
 
 
 class Report(Section):
@@ -174,7 +175,7 @@ class Report(Section):
     card_triggers: int = Field(10, ge=1, le=10_000)
     """Number of trigger examples per memory that the report shows."""
     control: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")
-    """Name of another run whose lines are drawn in grey, as a control: one with `model.weights: random`, for example. Both
-    models have the same number of layers. Empty means none."""
+    """Name of another run whose lines are drawn in grey as a control, such as one with `model.weights: random`. Both models
+    must have the same number of layers. Empty means none."""
     paper_curves: bool = True
     """Draw the numbers of the paper beside those of the run."""

@@ -24,9 +24,8 @@ class Model(Section):
     adapter_revision: str = Field("main", min_length=1)
     """Branch, tag or commit of the adapter's hub repository."""
     gguf: GgufFile = ""
-    """The file of the folder or repository `checkpoint` that holds the model in the GGUF form, such as
-    `tiny.Q8_0.gguf`. Its weights are unpacked. The tokenizer is read from it, too. Empty: the checkpoint is one of
-    transformers or fairseq."""
+    """Name of a GGUF file, such as `tiny.Q8_0.gguf`, in the folder or hub repository that `checkpoint` names. Its weights
+    are unpacked, and the tokenizer is read from it. Empty means that the checkpoint is one of transformers or fairseq."""
     weights: Literal["checkpoint", "random"] = "checkpoint"
     """Weights of the model: those of the `checkpoint`, or `random` ones, freshly initialised as its config says. A run with
     random weights is a control: it shows what the architecture and the text give without training. Config and tokenizer
@@ -41,13 +40,13 @@ class Model(Section):
     weights do not fit this device, `auto` spreads the model over the GPUs of the job, then the CPU's memory, then the
     disk."""
     max_memory: Memory = Field({})
-    """The most memory that weights may take on each device, if the model is to be spread: GPUs by number, and `cpu`, such
-    as `{0: 20GiB, cpu: 60GiB}`. A device that is not named gives four fifths of what is free. Empty: the model is
-    spread only if it does not fit. This setting changes no number in the results."""
+    """Maximum memory that the weights take on each device, if the model is spread over several. The key is the number of a
+    GPU, or `cpu`, as in `{0: 20GiB, cpu: 60GiB}`. A device that is not named gives four fifths of its free memory. Empty
+    means that the model is spread only if it does not fit `device`. This setting changes no number in the results."""
     gpus: int = Field(0, ge=0, le=64)
-    """Number of GPUs that each job requests from a cluster if it runs the model over text. This setting changes no
-    number in the results. `device` decides which of them are used. On a workstation, a job takes at least one GPU if
-    there is one."""
+    """Number of GPUs that a job requests from a cluster if it runs the model over text. `device` decides which of them are
+    used. On a workstation, such a job takes at least one GPU if there is one. This setting changes no number in the
+    results."""
     second_matrix: Pattern = ""
     """Regular expression for the name of the second feed-forward matrix inside its block. Set it only for model code
     whose names ffkv does not know. Empty means the known names. ffkv finds mixtures of experts without it."""
@@ -84,8 +83,8 @@ class Embedded(Section):
     learning_rate: float = Field(1e-3, gt=0, le=1)
     """Highest learning rate of AdamW. The rate rises during a warm-up and then falls along a cosine."""
     keep_steps: list[Annotated[Whole, Field(ge=0)]] = Field([], max_length=1000)
-    """Training steps after which the model is kept too. Step 0 is the model before the training. The folder
-    `results/<run>/checkpoint/steps/<step>` is then a checkpoint that other runs can name."""
+    """Training steps after which a copy of the model is stored. Step 0 is the model before training. A copy is the folder
+    `results/<run>/checkpoint/steps/<step>`. Other runs can name it as their `checkpoint`."""
 
     def contradictions(self) -> list[str]:
         """The width must be a multiple of the number of heads. A step is kept once, and before the end."""
@@ -116,31 +115,31 @@ class Corpus(Section):
     """Text of the validation split, written like `train`. If the list is empty, some of the train documents become the
     validation split."""
     validation_share: float = Field(0.1, gt=0, lt=1)
-    """Share of the train documents that become the validation split if `validation` is empty. A hash of its text
-    decides for each document."""
+    """Share of the train documents that become the validation split if `validation` is empty. A hash of a document's text
+    decides in which split it is."""
     text_field: str = Field("text", min_length=1)
     """Name of the field or column that contains the text."""
     where: Where = Field({})
-    """Which rows of the source are documents: columns, each with its wanted value or a list of them, such as
-    `{language: en}` or `{meta.pile_set_name: [Github, ArXiv]}`. A dot leads to a column inside another. A row must have a
-    wanted value in each of these columns. `limit` counts the documents that are left. Empty: all rows."""
+    """Which rows of the source are read: each column name with the value that a row must have there, or with a list of
+    such values, as in `{language: en}` or `{meta.pile_set_name: [Github, ArXiv]}`. A dot leads to a column inside another
+    one. A row is read if it fits in all of these columns. `limit` counts only rows that are read. Empty means all rows."""
     chat_template: bool = False
-    """The field `text_field` (often called `messages`) contains chats: lists of messages with `role` and `content`. The
-    chat template of the tokenizer makes a text of each. It needs `white_space: keep`."""
+    """Whether the field `text_field` (often called `messages`) contains chats, which are lists of messages with `role` and
+    `content`. The chat template of the tokenizer turns each chat into a text. This needs `white_space: keep`."""
     white_space: Literal["collapse", "keep"] = "collapse"
-    """White space of the text. `collapse`: each run of it becomes one blank, and none is at the ends of a sentence; with
-    `pretokenized`, only the ends change. `keep`: every character stays as it is in the source, as code and chats need it.
-    The sentences of a document, put together, are then the document."""
+    """How to treat white space. `collapse`: one blank replaces several blanks or line breaks in a row, and a sentence has
+    none at its ends; with `pretokenized`, only the ends change. `keep`: every character stays as it is in the source, as
+    code and chats need it. The sentences of a document, put together, are then the document."""
     txt_document: Literal["line", "paragraph", "file"] = "line"
-    """Unit of a txt file that counts as one document: a `line` (as in WikiText), a `paragraph` (wrapped text that an
-    empty line ends), or the whole `file`."""
+    """Unit of a txt file that counts as one document: a `line` (as in WikiText), a `paragraph` (all lines up to
+    an empty one), or the whole `file`."""
     splitter: Literal["sentence", "line", "document"] = "sentence"
-    """Unit of a document that counts as one sentence: a `sentence` as the rules of spaCy find it, a `line`, or the
+    """Unit of a document that counts as one sentence: a `sentence` (found by the rules of spaCy), a `line`, or the
     whole `document`."""
     language: str = ENGLISH
-    """Language of the text: a code of spaCy such as `de`, or `xx` for one that it does not know. It decides where sentences
-    end, which words are stop words, and which classes words have. Without a list of stop words (`xx`), nothing is said
-    about them."""
+    """Language of the text: a code of spaCy such as `de`, or `xx` for a language that spaCy does not know. It decides where
+    sentences end, which words are stop words, and which classes words have. For `xx` there is no list of stop words, so
+    the results say nothing about them."""
     pretokenized: bool = False
     """Set this to true if the words of the text are already separated by spaces, as in WikiText. A word is then the
     text between two spaces."""
@@ -154,11 +153,11 @@ class Corpus(Section):
     long_sentences: Literal["windows", "drop"] = "windows"
     """How to treat sentences that are longer than the context: cut them into `windows`, or `drop` them."""
     bos: Literal["auto", "always", "never"] = "auto"
-    """Whether a beginning-of-sequence token precedes each sentence. `auto`: as the tokenizer does it; if it puts nothing
-    there, its BOS token, or else the token that separates documents, such as `<|endoftext|>` of GPT-2 and Pythia.
-    `always`: its BOS token. `never`: nothing."""
+    """Which token precedes each sentence. `auto`: the one that the tokenizer puts there itself; if it puts none, its BOS
+    (beginning-of-sequence) token; if it has none, the token that separates documents, such as `<|endoftext|>` of GPT-2 and
+    Pythia. `always`: the BOS token. `never`: none."""
     deduplicate: bool = True
-    """Count identical sentences once. The number of copies of each sentence is stored."""
+    """Keep one of several identical sentences. The number of copies of each sentence is stored."""
     limit: Whole = Field(0, ge=0)
     """Maximum number of documents per split. 0 means all documents."""
 
@@ -167,7 +166,7 @@ class Corpus(Section):
         problems = []
         if self.language not in known_languages():
             problems.append(
-                f"corpus.language is {shown(self.language)}, which is no code of spaCy: use a code such as 'de', or 'xx' for"
+                f"corpus.language is {shown(self.language)}, which is not a code of spaCy: use a code such as 'de', or 'xx' for"
                 " any other language"
             )
         if self.detokenize and self.pretokenized:

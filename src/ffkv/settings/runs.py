@@ -66,7 +66,7 @@ def _wrong_comparisons(comparisons: Any, names: set[str]) -> list[str]:
             continue  # told with the other wrong types
         comparison = Comparison(**values)
         found = comparison.contradictions()
-        found += [f"runs: {run!r} is no run of this file" for run in comparison.runs if run not in names]
+        found += [f"runs: {run!r} is not a run of this file" for run in comparison.runs if run not in names]
         problems += [f"{COMPARISONS}.{name}: {problem}" for problem in found]
     return problems
 

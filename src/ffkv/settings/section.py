@@ -37,7 +37,7 @@ def memory_bytes(size: str) -> float:
     """The bytes of a size such as "20GiB", "1.5GB", "800MB" or "1000".
 
     Raises:
-        ValueError: it is no size.
+        ValueError: it is not a size.
     """
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]i?B)?", size, re.IGNORECASE)
     units = {unit.lower(): factor for unit, factor in UNITS.items()}

@@ -158,5 +158,5 @@ def typed(value: Any, given: Any) -> Any:
         return [typed(item, item) for item in value]
     try:
         return yaml.safe_load(value) if isinstance(value, str) else value
-    except yaml.YAMLError:  # text that is no YAML, such as a pattern
+    except yaml.YAMLError:  # text that is not YAML, such as a pattern
         return value

@@ -31,7 +31,7 @@ class Trace:
         changes: the memories that were changed, by name, with the factor of their coefficient: {"L3.17": 0.0}.
         everywhere: whether they were changed at every token; else at the chosen token only.
         tokens: what the model read, one row per token. Columns: position, token_id, token (its text in the vocabulary), text
-            (what it covers of the prompt), beginning (whether it stands in front of every text, and is no token of the
+            (what it covers of the prompt), beginning (whether it stands in front of every text, and is not a token of the
             prompt).
         predictions: the top tokens of head(r), head(y) and head(o), for every position and layer, the highest logit first.
             Columns: position, layer, point ("residual", "ffn", "output"), rank, token_id, token, probability.

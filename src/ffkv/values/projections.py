@@ -1,12 +1,13 @@
 """What each value predicts by itself: p_i = softmax of its projection onto the vocabulary (paper section 4)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ffkv.errors import UserError
 from ffkv.files import datasets, hdf5
 from ffkv.files.datasets import dataset
 
@@ -46,7 +47,23 @@ def write_projections(path: Path | str, projections: Projections) -> None:
         datasets.write(file, projections)
 
 
-def read_projections(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Projections:
-    """Reads `values/projections/<group>.h5`. Arguments and errors: see `hdf5.open`."""
+def read_projections(
+    path: Path | str, belongs_to: Mapping[str, Any] | None = None, layers: Sequence[int] | None = None
+) -> Projections:
+    """Reads `values/projections/<group>.h5`.
+
+    Args:
+        path: the file.
+        belongs_to: see `hdf5.open`.
+        layers: the layers that it must have; None for any.
+    Raises:
+        UserError: see `hdf5.open`; or the file has other layers.
+    """
     with hdf5.open(path, "projections", belongs_to) as file:
-        return datasets.read(file, Projections, attributes=dict(file.attrs))
+        projections = datasets.read(file, Projections, attributes=dict(file.attrs))
+    stored = np.unique(projections.layer).tolist()
+    if layers is not None and stored != list(layers):
+        raise UserError(
+            f"{path} has layers {stored}, not layers {list(layers)}: give the file of the same layer group."
+        )
+    return projections

@@ -16,7 +16,7 @@ from ffkv.errors import UserError
 LONGEST_BODY = 2**22  # bytes of an answer
 SHOWN_BODY = 300  # characters of an error's body
 LONGEST_WAIT = 600.0  # seconds that an endpoint may ask for
-SECRET = 8  # characters; a shorter key, such as "EMPTY", is no secret and may be a word of an answer
+SECRET = 8  # characters; a shorter key, such as "EMPTY", is not a secret and may be a word of an answer
 AGAIN = (408, 409, 425, 429)
 OF_THE_QUESTION = (400, 413, 422)
 
@@ -79,7 +79,7 @@ def chat_address(endpoint: str) -> str:
         parts = urlsplit(endpoint)
         _ = parts.port
     except ValueError as error:
-        raise UserError("--endpoint is no address. Write it as in http://localhost:11434/v1.") from error
+        raise UserError("--endpoint is not an address. Write it as in http://localhost:11434/v1.") from error
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UserError(
             "--endpoint holds a user, a password or a query. Addresses are kept beside the answers. Put the API key into an"
@@ -151,7 +151,7 @@ class Endpoint:
         said = f"HTTP {status}: {self._without_key(body.decode(errors='replace'))}"
         if status == 200:
             reply = self._read(body)
-            return reply or Again(f"an answer that is no chat completion ({said})", None, spent=True)
+            return reply or Again(f"an answer that is not a chat completion ({said})", None, spent=True)
         if status in AGAIN or status >= 500:
             return Again(said, retry_after(headers.get("retry-after")), spent=False)
         if status in OF_THE_QUESTION:

@@ -16,7 +16,7 @@ def request_key(request: Mapping[str, Any], attempt: int) -> str:
     """The hash by which an answer is found again.
 
     Args:
-        request: what is sent: model, messages, parameters. The address of the endpoint is no part of it.
+        request: what is sent: model, messages, parameters. The address of the endpoint is not part of it.
         attempt: how often the same question was answered in another form before.
     Returns:
         64 hexadecimal digits.

@@ -49,12 +49,12 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
         refuse_other_forms(checkpoint, path)
         if not (path / "config.json").is_file() and not is_fairseq(path):
             raise UserError(
-                f"The folder {checkpoint} is no checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
+                f"The folder {checkpoint} is not a checkpoint: it has neither config.json (transformers) nor model.pt and dict.txt (fairseq)."
             )
     elif not may_be_on_hub(checkpoint):
         raise UserError(
-            f"There is no checkpoint folder {checkpoint}. Check model.checkpoint: its path starts in the working"
-            " directory. For a finished run, start ffkv in the directory in which the run was made."
+            f"There is no checkpoint folder {checkpoint}. Check model.checkpoint. A relative path starts in the working"
+            " directory; that of a finished run may also start in the folder that holds its `results`."
         )
 
 

@@ -74,7 +74,7 @@ def refuse_other_forms(checkpoint: str, folder: Path, names: list[str] | None = 
         )
     if on_hub:
         raise UserError(
-            f"{checkpoint} is no checkpoint: its repository has no config.json. It has {', '.join(names[:10]) or 'no files'}"
+            f"{checkpoint} is not a checkpoint: its repository has no config.json. It has {', '.join(names[:10]) or 'no files'}"
             f"{f' and {len(names) - 10} more' if len(names) > 10 else ''}."
         )
 

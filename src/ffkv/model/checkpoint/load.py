@@ -1,7 +1,7 @@
 """Loads a proven model again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ffkv.errors import UserError
+from ffkv.hub.commit import is_local
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.checkpoint.known import hash_once, state_of
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
@@ -56,8 +57,9 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
             device.
     """
     anatomy = read_anatomy(model_folder)
+    located = _located(anatomy, Path(model_folder))
     names = ("checkpoint", "revision", "adapter", "adapter_revision", "gguf", "dtype", "trust_remote_code", *RANDOM)
-    settings, commit = Model.model_validate({name: getattr(anatomy, name) for name in names}), anatomy.source
+    settings, commit = Model.model_validate({name: getattr(located, name) for name in names}), located.source
     placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
     state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize
     with enough_memory(lambda: float(anatomy.parameters * itemsize)):
@@ -68,3 +70,23 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
         )
     record_experts(model)
     return LoadedModel(model, anatomy, placement.device)
+
+
+def _located(anatomy: Anatomy, model_folder: Path) -> Anatomy:
+    """The anatomy with paths that hold here.
+
+    A relative path starts in the working directory of the model step. Here it starts in the working directory too or, if
+    nothing is there, in the folder that holds `results`: it can be read from anywhere. The hash of the weights tells
+    whether it is the same checkpoint.
+    """
+    above = model_folder.resolve().parents
+
+    def locate(name: str, commit: str) -> str:
+        beside = str(above[2] / name) if len(above) > 2 else name
+        return beside if name and not commit and not is_local(name) and is_local(beside) else name
+
+    return replace(
+        anatomy,
+        checkpoint=locate(anatomy.checkpoint, anatomy.commit),
+        adapter=locate(anatomy.adapter, anatomy.adapter_commit),
+    )

@@ -38,7 +38,7 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
         commit: the commit of a checkpoint on the hub that is read; None for the one that the hub names now.
         placement: where its weights go, straight from the file.
     Raises:
-        UserError: there is no such checkpoint, it is no causal language model, or weights are missing or packed.
+        UserError: there is no such checkpoint, it is not a causal language model, or weights are missing or packed.
     """
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
@@ -121,7 +121,7 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
         commit: see `load_checkpoint`.
         device: "meta", which has no weights; or "cpu", with those that the model's class initialises.
     Raises:
-        UserError: there is no such checkpoint, it cannot be reached, or it is no causal language model.
+        UserError: there is no such checkpoint, it cannot be reached, or it is not a causal language model.
     """
     check_checkpoint(settings.checkpoint, settings.gguf)
     if not settings.gguf and is_fairseq(settings.checkpoint):

@@ -26,7 +26,15 @@ TOLERANCE = 1e-4  # relative error up to which two tensors count as equal in flo
 
 
 class _Block(NamedTuple):
-    """One repeat of a block: its name, number and module, its arguments, and its trace as it is."""
+    """One repeat of a block.
+
+    Attributes:
+        name: name of the block in the model.
+        repeat: number of the repeat, from 0.
+        module: the block.
+        arguments: what the model calls it with.
+        intact: its trace as it is, with all its feed-forward layers.
+    """
 
     name: str
     repeat: int
@@ -40,7 +48,12 @@ class _Block(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Second matrices that are added to the residual stream at the same place."""
+    """Second matrices that are added to the residual stream at the same place.
+
+    Attributes:
+        matrices: their names in the block.
+        path: how their output gets into the residual stream.
+    """
 
     matrices: list[str]
     path: ResidualPath

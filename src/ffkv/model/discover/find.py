@@ -160,7 +160,7 @@ def _check(
     ids: Tensor,
 ) -> None:
     if names.count(name) > 1:
-        raise UserError(f"{name} runs {names.count(name)} times within {block}: it is no layer of its own")
+        raise UserError(f"{name} runs {names.count(name)} times within {block}: it is not a layer of its own")
     weight = getattr(modules[name], "weight", None)
     if weight is not None and not weight.is_floating_point():
         raise UserError(

@@ -64,7 +64,7 @@ def find_first_matrices(
     ]
     reversed_m = replay(block, arguments, reversed_inputs=tuple(same_input)).inputs[matrix]
     if not relative_error(reversed_m, reverse(m, arguments)) < tolerance:
-        raise UserError(f"{matrix}: its input at a token depends on other tokens, so it is no feed-forward layer")
+        raise UserError(f"{matrix}: its input at a token depends on other tokens, so it is not a feed-forward layer")
     names = [name for name in feeding if name in same_input]
     fused = intact.outputs[names[0]].shape[-1] == sizes[1]
     if len(names) == 1 and not fused:

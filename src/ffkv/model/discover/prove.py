@@ -210,7 +210,14 @@ def observe(
 
 
 class _End(NamedTuple):
-    """The block that runs last: its name, the length of the tuple that it returns (0: a tensor), its output; the logits."""
+    """The block that runs last.
+
+    Attributes:
+        block: its name.
+        returns: length of the tuple that it returns; 0: it returns a tensor.
+        output: what it returns first.
+        logits: the logits of the model.
+    """
 
     block: str
     returns: int

@@ -86,7 +86,7 @@ def forget_call(bank: nn.Module) -> None:
 
 @contextlib.contextmanager
 def changed_coefficients(bank: nn.Module, change: Change) -> Iterator[None]:
-    """Inside the `with` statement, a bank whose calls are recorded works, and is recorded, with other coefficients."""
+    """Inside the `with` statement, a bank of experts computes with other coefficients. Its record has these."""
     _changes[bank] = change
     try:
         yield

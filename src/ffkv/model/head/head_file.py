@@ -29,7 +29,7 @@ from ffkv.process.runtime import choose_device
 
 HEAD_FILE = "head.safetensors"
 NAMES = "names"  # the only entry of the metadata, because safetensors writes several in any order
-EMBEDDING = "output embedding"  # an entry of the names that is no tensor of the model
+EMBEDDING = "output embedding"  # an entry of the names that is not a tensor of the model
 FAIRSEQ = "FairseqForCausalLM"
 
 

@@ -32,7 +32,12 @@ class _AllSeen(Exception):
 
 @dataclass
 class _Pass:
-    """The forward pass that is running: the shape of its ids [sentence, token], and how often each block has begun."""
+    """The forward pass that is running.
+
+    Attributes:
+        shape: shape of its ids, (sentences, tokens).
+        repeats: how often each block has begun.
+    """
 
     shape: tuple[int, ...] = ()
     repeats: Counter[str] = field(default_factory=Counter)
