@@ -1,7 +1,7 @@
 """The trigger pass against every coefficient of every prefix, one prefix at a time."""
 
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -100,9 +100,16 @@ def check_examples(side, sign, row, everything, corpus, one_prefix, identical):
     assert abs(side.fires[row] - (sign * values > 0).sum()) <= unclear
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "gpt2-relu", "opt", "gpt-neox", "opt-post-norm", "llama"])
-@pytest.mark.parametrize("one_prefix", [True, False])
-@pytest.mark.parametrize("identical", ["each", "once"])
+KINDS = ["gpt2", "gpt2-relu", "opt", "gpt-neox", "opt-post-norm", "llama"]
+# Reading on from a beginning meets their attention or experts: a window that is shorter than the sentences, distances to
+# the tokens before, experts that other tokens are sent to.
+ATTENTION = ["windowed", "bloom", "mixtral"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "one_prefix", "identical"),
+    [*product(KINDS, (True, False), ("each", "once")), *product(ATTENTION, (True,), ("once",))],
+)
 def test_equal_to_brute_force(proven, write_corpus, monkeypatch, kind, one_prefix, identical):
     monkeypatch.setattr(stages, "LEAST_SAVED", -np.inf)  # so few sentences would not be worth it
     loaded = load(proven(kind), "cpu")

@@ -67,6 +67,7 @@ def test_each_sentence_is_read_once_after_what_it_begins_with(sentences, bos, ba
         for batch, begun in [(each, 0) for each in stage.whole] + [(each, stage.begin) for each in stage.others]:
             longest = max(len(text.row(sentence)) for sentence in batch)
             assert len(batch) == 1 or len(batch) * (longest - begun) <= batch_tokens
+            assert len(batch) == 1 or not begun or len(batch) * longest <= stages.MOST_HELD * batch_tokens
         for batch, like in zip(stage.others, stage.like, strict=True):
             for sentence, other in zip(batch.tolist(), whole[like].tolist(), strict=True):
                 assert text.row(sentence)[: stage.begin] == text.row(other)[: stage.begin]
@@ -81,6 +82,14 @@ def test_a_beginning_that_many_sentences_share_is_read_once():
     (stage,) = stages_of(CompetingPrefixes(text, once=True), Activations(batch_tokens=1024))
     assert [batch.tolist() for batch in stage.whole] == [[0]]
     assert stage.begin == 17 and sum(map(len, stage.others)) == 99
+
+
+def test_short_rests_hold_no_more_beginnings_than_their_memory_allows():
+    """A batch of rests of two tokens has room for 512 of them, but their beginnings of 65 tokens are kept, too."""
+    text = Text([[*range(64), 64 + number, 1, 2] for number in range(100)], [9])
+    (stage,) = stages_of(CompetingPrefixes(text, once=True), Activations(batch_tokens=1024))
+    assert stage.begin == 65
+    assert [len(batch) for batch in stage.others] == [30, 30, 30, 9]  # of 67 tokens each, 2 * 1024 at most
 
 
 def test_beginnings_that_save_less_than_a_batch_are_not_worth_batches_of_their_own():

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import WORDS, prove_into
+from transformers import AutoModelForCausalLM
 
 from ffkv.errors import UserError
 from ffkv.model.anatomy import read_anatomy
@@ -20,6 +21,8 @@ from ffkv.model.head import topk
 from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import HEAD_FILE, load_head, read_head, stored_output_embedding
 from ffkv.model.head.predictions import predictions
+from ffkv.model.step import prove
+from ffkv.settings import Model
 
 
 def test_readings_of_a_small_row_of_logits():
@@ -126,6 +129,22 @@ def test_the_stored_head_gives_the_models_logits_in_chunks_of_any_size(proven, k
     chunks = list(head.chunks(final, len(loaded.anatomy.layers) - 1))
     assert [part.stop - part.start for part, _ in chunks] == [5, 5, 5, 3]
     torch.testing.assert_close(torch.cat([logits for _, logits in chunks]), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_head_works_in_float32_whatever_the_type_of_the_model(checkpoints, tmp_path, kind):
+    """Beside float64, with the same rounded weights: bfloat16 has 8 bits, and would err by some 1e-2."""
+    proven = prove(Model(checkpoint=str(checkpoints(kind)), dtype="bfloat16", device="cpu"))
+    (tmp_path / "model").mkdir()
+    proven.write(tmp_path / "model", tmp_path / "values.h5")
+    vectors = torch.randn(50, 16, generator=torch.Generator().manual_seed(1))
+    found = load_head(tmp_path / "model", "cpu").logits(vectors, 0)
+    model = AutoModelForCausalLM.from_pretrained(checkpoints(kind)).bfloat16().double()
+    norm = model.transformer.ln_f if kind == "gpt2" else model.model.norm
+    with torch.no_grad():
+        expected = model.lm_head(norm(vectors.double()))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_head_is_loaded_without_the_blocks(proven):

@@ -13,6 +13,7 @@ from ffkv.settings import Activations
 
 BEGINNINGS = (64, 32, 16, 8, 4, 2)  # tokens of a beginning, BOS not counted
 LEAST_SAVED = 1.0  # batches that the beginnings of a length must save in a block, padding counted
+MOST_HELD = 2  # batches of tokens whose keys and values are held for a batch that reads on, beginnings counted
 
 
 @dataclass(frozen=True)
@@ -123,4 +124,6 @@ def _batches(
     """Sentences in batches [batch][sentence]. Of each, `begin` tokens have been read before."""
     corpus = competing.corpus
     lengths = corpus.lengths[sentences] - 1 + len(corpus.bos) - begin
+    if begin:  # a short rest takes few tokens, but the keys and values of its beginning take memory, too
+        lengths = np.maximum(lengths, -(-(lengths + begin) // MOST_HELD))
     return [sentences[rows] for rows in batches(lengths, batch_tokens)]

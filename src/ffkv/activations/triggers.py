@@ -108,9 +108,11 @@ def run_stages(
             run(batch, _ignore if added else state.add, cache)  # of one that was added only the beginnings are needed
             if cache is not None:
                 kept.append(keep_beginning(cache, stage.begin))
+                del cache  # as large as the whole batch
             if not added:
                 yield batch
         beginnings = join_beginnings(kept)
+        kept.clear()
         for sentences, like in zip(stage.others, stage.like, strict=True):
             added, number = number < done, number + 1
             if not added:

@@ -11,7 +11,8 @@ RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"s ' (?=\w)", "s' "),  # the students ' books
     (r'" ([^"\n]*?) "', r'"\1"'),
     (r"(?<!\S)' ([^'\n]*?) '(?!\S)", r"'\1'"),
-    (r" (n't|'(?:s|m|d|re|ve|ll))(?!\w)", r"\1"),
+    (r" (n't|'(?:s|m|d|re|ve|ll)|(?<=n )'t)(?!\w)", r"\1"),  # WikiText: don 't, the Penn Treebank: do n't
+    (r"(?<=\d) ([:/–]) (?=\d)", r"\1"),  # 9 : 30, 1 / 2, 1939 – 45
     (r"([(\[{$£€]) ", r"\1"),
     (r" ([)\]}%])", r"\1"),
     (r" ([,.;:!?]+)(?= |$|[\"')\]])", r"\1"),
