@@ -97,6 +97,9 @@ def test_words_of_shallow_patterns_take_no_part(detector):
     (placed,) = place_prefixes([key], [{shallow}], detector.pool)
     assert placed.numbers.tolist() == [2, 4]
     assert placed.classes.tolist() == [0, 0]
+    given, _ = detector.pool.topics.score([[topic_word(0, 2)]], [[shallow]])  # the word is there
+    assert (placed.scores[0] == given[0]).all()
+    assert (placed.scores[1] == detector.pool.topics.score([[topic_word(0, 3)]])[0][0]).all()  # it is not there
     (whole,) = place_prefixes([key], [()], detector.pool)
     assert whole.numbers.tolist() == [0, 2, 4] and whole.classes.tolist() == [0, 1, 0]
 
