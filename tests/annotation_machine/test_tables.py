@@ -81,3 +81,12 @@ def test_labels_of_another_run_and_damaged_settings_are_refused(own, annotations
     path.write_text("{}")
     with pytest.raises(UserError, match="--replay"):
         read_machines(annotations, {})
+
+
+def test_a_run_that_only_people_judged_has_no_explanations(own, tmp_path):
+    (tmp_path / "nobody").mkdir()
+    words = ["agreement", "--results", str(own), "--annotations", str(tmp_path / "nobody")]
+    assert CliRunner().invoke(annotate, [*words, "--output", str(own / "annotation")]).exit_code == 0
+    run = ffkv.open(own)
+    assert not len(run.explanations) and not len(run.memory("L0.0").explanations)
+    assert "explanation_detection" not in patterned(run, "press")
