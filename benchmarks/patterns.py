@@ -179,31 +179,33 @@ def study(
         detector: see `prepare_detector`.
         layers: number of layers per line of the table.
         planted: number of planted keys per layer.
-        per_layer: number of keys per layer; those that are not planted are random. As many random keys stand beside them, as in a run.
+        per_layer: number of keys per layer. Those that are not planted ("other keys") are random, apart from their last word if
+            that is the same. As many keys of random prefixes stand beside them, as in a run.
         seed: seed of the random numbers.
     """
     material = make_material(competing, seed=seed)
-    for content, same_word in itertools.product(CONTENT_WORDS, (False, True)):
+    for number, (content, same_word) in enumerate(itertools.product(CONTENT_WORDS, (False, True))):
         planter = Planter(material, content)
         for count in PLANTED:
-            found, false, random, members = 0, 0, 0, []
+            found, alike, false, random, members = 0, 0, 0, 0, []
             for layer in range(layers):
                 generator = np.random.default_rng([seed, 2, same_word, count, layer])
                 keys: list[Sequence] = [planter.plant(count, same_word, generator) for _ in range(planted)]
                 keys += [planter.control(same_word, generator) for _ in range(per_layer - planted)]
-                controls = random_examples(competing, per_layer, PREFIXES, seed + 1000 * count, layer)
+                controls = random_examples(competing, per_layer, PREFIXES, seed + 1000 * count + 100 * number, layer)
                 keys += [example.prefixes for example in controls]
-                topics = [
-                    [each for each in found if each.family == "semantic"] for found in detect_patterns(keys, detector)
-                ]
+                patterns = detect_patterns(keys, detector)
+                topics = [[each for each in of_key if each.family == "semantic"] for of_key in patterns]
                 found += sum(map(bool, topics[:planted]))
+                alike += sum(map(bool, topics[planted:per_layer]))
                 false += sum(map(bool, topics[per_layer:]))
                 random += len(controls)
                 members += [len({*pattern.members}) for each in topics[:planted] for pattern in each]
             total = layers * planted
             yield {
                 "corpus": name, "content words": content, "last word": "same" if same_word else "any", "of one article": count, "keys": total,
-                "power": found / total, "random keys": random, "false findings": false,
+                "power": found / total, "other keys": layers * (per_layer - planted), "topics of other keys": alike,
+                "random keys": random, "false findings": false,
                 "prefixes per topic": float(np.mean(members)) if members else float("nan"),
             }  # fmt: skip
 

@@ -257,6 +257,9 @@ def test_the_command_writes_the_same_bytes_again(own, annotations, keys, secret,
         "figure_2_by_annotator.csv",
         "agreement.csv",
         "related_changes.csv",
+        "machine_labels.parquet",
+        "machine_scores.parquet",
+        "machine_scores_by_layer.csv",
     }
     for name in names:
         assert (outputs[0] / name).read_bytes() == (outputs[1] / name).read_bytes()

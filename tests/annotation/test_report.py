@@ -1,6 +1,7 @@
 """What annotators said, where people look for it: figure 2, memory pages, search, notebooks."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from report.conftest import write_results
 from results.conftest import IDENTITY, write_small_run
 
 import ffkv
+from ffkv.annotation.machine.tables import BY_LAYER, LABELS, SCORES
 from ffkv.annotation.ratings import PATTERNS
 from ffkv.errors import UserError
 from ffkv.explorer.shelf import open_shelf
@@ -154,3 +156,90 @@ def test_labels_of_another_run_are_refused(labelled):
     tables.write(tables.identify(tables.read(path), {"model_hash": "f" * 16}), path)
     with pytest.raises(UserError, match="another model"):
         ffkv.open(labelled).labels  # noqa: B018
+
+
+EXPLAINED = "<b>cats</b> of a machine"
+
+
+@pytest.fixture
+def explained(labelled):
+    """Two machines explained memories: one L1.1 and L0.1, the other one gave no label for L1.1."""
+    labels = [
+        ("machine:a", 0, 1, "about Cats, too", "", 10, 8, 20, 0.1),
+        ("machine:a", 1, 1, EXPLAINED, "", 10, 8, 20, 0.1),
+        ("machine:b", 1, 1, "", "not JSON", 10, 8, 20, 0.1),
+    ]
+    scores = [
+        ("machine:a", 0, 1, "detection", "own", 0.7),
+        ("machine:a", 1, 1, "detection", "own", 0.9),
+        ("machine:a", 1, 1, "detection", "other", 0.45),
+        ("machine:a", 1, 1, "detection of the same word", "own", 0.6),
+        ("machine:a", 1, 1, "simulation", "own", -0.25),
+        ("machine:a", 1, 1, "fuzzing", "own", np.nan),
+        ("machine:b", 1, 1, "intruder", "none", 0.8),
+    ]
+    scores = [(*row[:5], 4, 3, 1, 12, row[5], 0.5, 0.5, 0.5) for row in scores]
+    identity = tables.read(labelled / "annotation/patterns.parquet").attrs
+    for name, rows, columns in (("labels", labels, LABELS), ("scores", scores, SCORES)):
+        table = pd.DataFrame(rows, columns=list(columns)).astype(columns)
+        tables.write(tables.identify(table, identity), labelled / f"annotation/machine_{name}.parquet")
+    return labelled
+
+
+def test_a_memory_knows_how_machines_explain_it(explained):
+    first, second = ffkv.open(explained).memory("L1.1").explanations.to_dict("records")
+    assert (first["annotator"], first["label"], first["refusal"]) == ("machine:a", EXPLAINED, "")
+    assert [first[name] for name in ("detection", "same_word", "simulation")] == [0.9, 0.6, -0.25]
+    assert first["detection_of_other"] == 0.45
+    assert all(np.isnan(first[name]) for name in ("fuzzing", "intruder", "simulation_of_other"))
+    assert (second["label"], second["refusal"], second["intruder"]) == ("", "not JSON", 0.8)
+    assert not len(ffkv.open(explained).memory("L0.0").explanations)
+
+
+def test_search_finds_explanations_with_their_scores(explained):
+    run = ffkv.open(explained)
+    found = run.memories(pattern="cats")
+    # What a person marked in trigger examples comes first; an explanation marks none.
+    assert found["name"].tolist() == ["L1.1", "L0.1"]
+    assert found["pattern_found"].tolist() == [HOSTILE, "about Cats, too"]
+    assert found["examples_with_pattern"].tolist() == [2, 0]
+    assert found["explanation_detection"].tolist() == [0.9, 0.7]
+    by_score = run.memories(pattern="cats", sort="explanation_detection", minimum=0.8)
+    assert by_score["name"].tolist() == ["L1.1"]
+    assert run.memories(pattern="ends with")["explanation_detection"].isna().all()
+
+
+def test_without_explanations_search_has_no_column_for_them(labelled):
+    assert "explanation_detection" not in ffkv.open(labelled).memories(pattern="cats")
+
+
+def test_the_pages_show_explanations_and_scores_escaped(explained):
+    visitor = Visitor(open_shelf([explained]))
+    page = visitor.get("/r/small/m/1/1")
+    assert "&lt;b&gt;cats&lt;/b&gt; of a machine" in page and "<b>cats" not in page
+    text = text_of(page)
+    assert "machine:a ; detection 0.90 (0.45), detection of the same word 0.60, simulation −0.25 explained" in text
+    assert "explained without a label says machine:b ; intruder 0.80" in text
+    rows = json.loads(visitor.get("/r/small/m/1/1?format=json"))["explanations"]
+    assert [(row["annotator"], row["detection"]) for row in rows] == [("machine:a", 0.9), ("machine:b", None)]
+    found = text_of(visitor.get("/r/small/memories?pattern=cats"))
+    assert "explanation detection" in found and "about Cats, too" in found and "0.9" in found
+
+
+def test_the_report_shows_the_scores_of_machines(judged, tmp_path):
+    folder = tmp_path / "results" / "demo"
+    shutil.copytree(judged, folder)
+    rows = [
+        ("machine:a", -1, "detection", "other", 8, 40, 38, 2, 0.52, 0.45, 0.6, 0.5),
+        ("machine:a", -1, "detection", "own", 8, 40, 39, 1, 0.9, 0.8, 0.95, 0.5),
+        ("machine:a", -1, "detection", "own - other", 8, None, None, None, 0.38, 0.2, 0.5, 0.0),
+        ("machine:a", -1, "intruder", "none", 8, 16, 16, 0, 0.75, np.nan, np.nan, 0.2),
+        ("machine:a", 0, "intruder", "none", 4, 8, 8, 0, 0.99, 0.9, 1.0, 0.2),
+    ]
+    table = pd.DataFrame(rows, columns=list(BY_LAYER)).astype(BY_LAYER)
+    tables.write(table, folder / "annotation/machine_scores_by_layer.csv")
+    write_report(ffkv.open(folder), tmp_path / "index.html")
+    text = text_of((tmp_path / "index.html").read_text())
+    assert "Labels of machines" in text
+    assert "machine:a detection 8 0.90 (0.80 to 0.95) 0.52 (0.45 to 0.60) 0.38 (0.20 to 0.50) 0.5 1 of 40" in text
+    assert "machine:a intruder 8 0.75 – – 0.2 0 of 16" in text

@@ -173,6 +173,13 @@ def test_without_a_report_the_upper_bound_counts(stub, ask):
     assert asker.ledger.spent == len("question 0") + 100 + 50
 
 
+@pytest.mark.parametrize(("status", "counts"), [(504, True), (524, True), (500, False), (429, False)])
+def test_the_upper_bound_counts_where_a_proxy_stopped_waiting(stub, ask, status, counts):
+    endpoint = stub(lambda number, body: (status, {}, b"no answer") if number == 0 else (200, {}, LABEL))
+    ((answered,), asker) = ask(endpoint.address)
+    assert answered.value == "x" and asker.ledger.spent == 55 + counts * (len("question 0") + 100 + 50)
+
+
 @pytest.mark.parametrize("usage", [{"prompt_tokens": -5, "completion_tokens": 1}, {"prompt_tokens": "9"}, [], {"prompt_tokens": 1}])  # fmt: skip
 def test_a_senseless_report_does_not_count(stub, ask, usage):
     body = json.dumps({**json.loads(LABEL), "usage": usage}).encode()

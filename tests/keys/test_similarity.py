@@ -6,12 +6,12 @@ from ffkv.keys import draws, similarity
 from ffkv.keys.chance import LENGTH_CLASSES
 from ffkv.keys.draws import Pool, _draw_prefixes, draw_blocks, strongest
 from ffkv.keys.key_sample import random_examples
-from ffkv.keys.patterns import prepare_detector
+from ffkv.keys.patterns import detect_topics, prepare_detector
 from ffkv.keys.similarity import PlacedKey, find_members, place_prefixes, topic_p_values
 from ffkv.keys.topics import Topics
 from ffkv.settings import Keys
 
-from .conftest import TOPICS, topic_word
+from .conftest import TOPICS, subject_word, topic_word
 
 FEW = 200  # draws, where all of them are computed by hand
 
@@ -91,12 +91,38 @@ def test_keys_of_which_some_prefixes_are_about_one_subject_are_found(many_subjec
     assert np.mean(p <= 0.01) > 0.9
 
 
+def test_a_key_of_two_subjects_has_two_topics_and_a_key_of_one_has_one(many_subjects):
+    competing = CompetingPrefixes(many_subjects, True)
+    detector = prepare_detector(competing, Keys(background_prefixes=5000), seed=0)
+    random = [key.prefixes for key in random_examples(competing, 20, 25, 9, 0)]
+
+    def about(subject, places):
+        return [
+            [subject_word(subject, 3 * n), subject_word(subject, 3 * n + 1), subject_word(subject, 3 * n + 2)]
+            for n in places
+        ]
+
+    two = [about(n, range(10)) + about(n + 20, range(10)) + key[20:] for n, key in enumerate(random[:10])]
+    one = [about(n, range(12)) + key[12:] for n, key in enumerate(random[10:])]
+    found = detect_topics([*two, *one], [()] * 20, detector)
+    members = [[{*pattern.members} for pattern in patterns] for patterns in found]
+    both = [sorted(key[:2], key=lambda own: -len(own & {*range(10)})) for key in members[:10] if len(key) >= 2]
+    assert len(both) >= 9  # of 10
+    for first, second in both:
+        assert not first & second
+        assert len(first & {*range(10)}) >= 7 and len(second & {*range(10, 20)}) >= 7
+    assert sum(len(key) == 1 for key in members[10:]) >= 8  # of 10: at a rate of 5 % another one is found by chance
+
+
 def test_words_of_shallow_patterns_take_no_part(detector):
     shallow = topic_word(0, 1)
     key = [["the", shallow.title()], ["of"], [shallow, topic_word(0, 2)], ["unheard"], [topic_word(0, 3)]]
     (placed,) = place_prefixes([key], [{shallow}], detector.pool)
     assert placed.numbers.tolist() == [2, 4]
     assert placed.classes.tolist() == [0, 0]
+    given, _ = detector.pool.topics.score([[topic_word(0, 2)]], [[shallow]])  # the word is there
+    assert (placed.scores[0] == given[0]).all()
+    assert (placed.scores[1] == detector.pool.topics.score([[topic_word(0, 3)]])[0][0]).all()  # it is not there
     (whole,) = place_prefixes([key], [()], detector.pool)
     assert whole.numbers.tolist() == [0, 2, 4] and whole.classes.tolist() == [0, 1, 0]
 

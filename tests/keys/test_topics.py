@@ -56,6 +56,32 @@ def test_random_prefixes_are_as_likely_as_topics_say():
     assert (scores.mean(axis=0) < 0).all()
 
 
+def test_explained_words_by_hand():
+    """The prefix ["b"] in a key of "a": "a" makes topic 0 more likely, so that "b" has less to add to it."""
+    topics = Topics({"a": 0, "b": 1}, np.array([[2.0, 0.0], [1.0, 0.0]]), np.array([0.5, 0.5]), ["", ""])
+    scores, known = topics.score([["b"], ["b"], []], [["a"], ["unknown"], ["a"]])
+    first = np.exp(2 * WEIGHT) / (np.exp(2 * WEIGHT) + 1)  # P(topic 0 | "a")
+    speaks = np.exp(WEIGHT)
+    ratio = np.array([speaks, 1]) / (first * speaks + 1 - first)
+    assert scores[0] == pytest.approx(np.log(1 - SHARE + SHARE * ratio), abs=1e-6)  # of float32
+    assert (scores[1] == topics.score([["b"]])[0][0]).all() and not scores[2].any()
+    assert known.tolist() == [1, 1, 0]
+
+
+def test_what_stands_around_a_word_anywhere_is_no_topic_of_the_keys_that_end_with_it():
+    """Prefixes with "w", which is four times as frequent in topic 0, have more words of topic 0 than random ones."""
+    generator = np.random.default_rng(0)
+    frequency, of_topic = np.array([0.5, 0.3, 0.2]), np.array([[0.8, 0.2], [0.15, 0.45], [0.05, 0.35]])
+    evidence = np.vstack([np.log([1.6, 0.4]), np.log(of_topic / frequency[:, None])])
+    topics = Topics({word: n for n, word in enumerate("wabc")}, evidence, np.array([0.5, 0.5]), ["", ""])
+    about = generator.random(5000) < 0.8  # P(topic 0 | "w")
+    prefixes = [[generator.choice(list("abc"), p=of_topic[:, 0 if first else 1])] for first in about]
+    without, _ = topics.score(prefixes)
+    given, _ = topics.score(prefixes, [["w"]] * len(prefixes))
+    # The weight of words leaves a little.
+    assert given[:, 0].mean() < without[:, 0].mean() / 3 and without[:, 0].mean() > 0.02 and given[:, 1].mean() < 0
+
+
 def test_neighbours_count_as_far_as_they_are_alike():
     alike = np.repeat(np.eye(4), 25, axis=0)
     noise = np.random.default_rng(0).normal(size=alike.shape)

@@ -128,11 +128,11 @@ def import_csv(results: Path, file: Path, sheet: str, annotator: str, annotation
 def agreement(results: Path, annotations: Path, output: Path) -> None:
     """Turn what people and machines said into tables, and measure how far they and the tests agree."""
     import ffkv
-    from ffkv.annotation.step import compare_annotators
+    from ffkv.annotation.step import DETAILS, compare_annotators
     from ffkv.files import tables
 
     for name, table in compare_annotators(ffkv.open(results), annotations).items():
-        tables.write(table, output / f"{name}.{'parquet' if name in ('patterns', 'by_prefix') else 'csv'}")
+        tables.write(table, output / f"{name}.{'parquet' if name in DETAILS else 'csv'}")
 
 
 annotate.add_command(machine)

@@ -132,7 +132,8 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
                     )
                 )  # fmt: skip
         except ValidationError as error:
-            raise UserError(f"{path}, row {rows[0][0]}, item {item}: {error.errors()[0]['msg']}.") from error
+            problem = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
+            raise UserError(f"{path}, item {item} from row {rows[0][0]} on: {problem}.") from error
     return found
 
 

@@ -193,6 +193,7 @@ def _read_file(path: Path, torn: Callable[[str], None]) -> list[tuple[int, Recor
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the record"
             raise UserError(
-                f"{path}, line {number}: {where}: {first['msg']}. Correct the line, or move the file away."
+                f"{path}, line {number}: {where}: {first['msg'].removeprefix('Value error, ').rstrip('.')}. Correct the line,"
+                " or move the file away."
             ) from error
     return records

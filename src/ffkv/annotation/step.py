@@ -7,6 +7,7 @@ import pandas as pd
 from ffkv.annotation import summaries
 from ffkv.annotation.csv_sheets import read_csv, write_csv
 from ffkv.annotation.draw import SheetDesign, draw_changes, draw_keys
+from ffkv.annotation.machine.tables import read_machines
 from ffkv.annotation.ratings import Ratings, of_tests, tabulate
 from ffkv.annotation.records import Record, append_record, identity_of, read_records
 from ffkv.annotation.sheets import Sheet, read_secret, read_sheet, sheet_names, write_sheet
@@ -16,6 +17,7 @@ from ffkv.results.run import Run
 from ffkv.terminal import say
 
 DRAWN = {"keys": draw_keys, "changes": draw_changes}
+DETAILS = ("patterns", "by_prefix", "machine_labels", "machine_scores")  # tables that are kept as parquet
 
 
 def make_sheets(run: Run, folder: Path | str, design: SheetDesign, name: str = "") -> list[Path]:
@@ -116,17 +118,19 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         folder: `annotations/<run>`.
     Returns:
         The tables by the name of their file, without its ending. `patterns` and `by_prefix` hold what each annotator said, in
-        the form of `keys/patterns` and `keys/by_prefix`; their `attrs` hold the identities of model, tokenizer and corpus. The
-        others are summaries. The tests are among the annotators of all tables but these two.
+        the form of `keys/patterns` and `keys/by_prefix`. `machine_labels` and `machine_scores` hold how machines explained
+        memories, and how good that is. The `attrs` of these four hold the identities of model, tokenizer and corpus. The
+        others are summaries. The tests are among the annotators of `annotators`, `figure_2_by_annotator` and `agreement`.
     Raises:
-        UserError: a record belongs to another run, or the secret key of its sheet is missing.
+        UserError: a record or a label belongs to another run, or the secret key of a sheet is missing.
     """
     folder, identity = Path(folder), run.identity("train")
     records = read_records(folder, identity)
     for line in records.torn:
         say(line, error=True)
+    machines = read_machines(folder, identity)
     if not any(record.done for record in records.latest):
-        say(f"Nobody is done with an item in {folder} yet. The tables are about the tests alone.", error=True)
+        say(f"Nobody is done with an item of a sheet in {folder} yet. Figure 2 is about the tests alone.", error=True)
     sheets = {record.sheet for record in records.latest if record.done}
     secrets = {name: read_secret(folder, name, identity_of(identity)) for name in sheets}
     said = tabulate(records.latest, secrets, run.settings.keys.minimum_prefixes)
@@ -138,6 +142,9 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         "figure_2_by_annotator": summaries.count_categories(of_all.by_prefix, len(run.anatomy.layers)),
         "agreement": summaries.measure_agreement(of_all, run.settings.seed),
         "related_changes": summaries.count_related(said.changes),
+        "machine_labels": tables.identify(machines["machine_labels"], identity),
+        "machine_scores": tables.identify(machines["machine_scores"], identity),
+        "machine_scores_by_layer": machines["machine_scores_by_layer"],
     }
 
 

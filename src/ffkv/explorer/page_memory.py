@@ -1,7 +1,8 @@
 """The page of one memory, and its parts that take longer: coloured tokens and similar memories."""
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from ffkv.explorer.examples import strengths
 from ffkv.explorer.pages import LIVE, Live, python_of, render, write
 from ffkv.explorer.shelf import Held, Shelf
 from ffkv.report.cards import Card, pattern_numbers
+from ffkv.report.text import MINUS
 from ffkv.results.memory import Memory
 from ffkv.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
 from ffkv.results.memory_name import memory_name
@@ -23,6 +25,13 @@ from ffkv.results.text import visible
 EXAMPLES = 10  # trigger examples per sign that the page shows at first
 PREDICTIONS = 20
 SIMILAR = 10
+SCORES = {
+    "detection": "detection",
+    "same_word": "detection of the same word",
+    "fuzzing": "fuzzing",
+    "simulation": "simulation",
+    "intruder": "intruder",
+}  # of explanations, in words
 NO_RANK = -1  # of a key without trigger examples
 BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
 TOTAL = {"positive": "trigger_examples", "negative": "negative_trigger_examples"}
@@ -154,6 +163,9 @@ def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf |
         "bottom": bottom,
         "strengths": strengths(held, memory),
         "labels": memory.labels.to_dict("records"),
+        "explanations": [
+            (row["annotator"], row["label"], scores_of(row)) for row in memory.explanations.to_dict("records")
+        ],
         "effects": memory.effects.to_dict("records"),
         "neighbours": neighbours(held, layer, index, links),
         "python": python_of(memory, held),
@@ -175,6 +187,20 @@ def facts(card: Card) -> list[tuple[str, float, str]]:
     if numbers["trigger_examples"]:
         found.append(("precision", numbers["matching"] / numbers["trigger_examples"], "percent"))
     return found
+
+
+def scores_of(row: Mapping[str, Any]) -> str:
+    """The scores of an explanation that are known, in words; those of another memory's label in brackets."""
+    told = []
+    for name, words in SCORES.items():
+        value, other = (float(row.get(each, math.nan)) for each in (name, f"{name}_of_other"))
+        if not math.isnan(value):
+            told.append(f"{words} {_decimals(value)}" + ("" if math.isnan(other) else f" ({_decimals(other)})"))
+    return ", ".join(told) or "no scores"
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.2f}".replace("-", MINUS)
 
 
 def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tuple[str, str]]:
@@ -214,6 +240,7 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
         "demotes": lambda: memory.demotes(shown),
         "patterns": lambda: memory.patterns,
         "labels": lambda: memory.labels,
+        "explanations": lambda: memory.explanations,
         "histogram": lambda: memory.histogram.replace([np.inf, -np.inf], np.nan),
     }
     found = {

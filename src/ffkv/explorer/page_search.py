@@ -36,7 +36,13 @@ SHOWN = [
 FORMS = {"firing_rate": "percent", "top_probability": "percent", "negative_rate": "percent"}
 FORMS |= {"promoted_probability": "percent", "demoted_probability": "percent"}
 FOUND = [f"{what}_{name}" for what in ("promoted", "demoted") for name in ("token", "rank", "probability")]
-FOUND += ["examples_with_text", "coefficient_with_text", "pattern_found", "examples_with_pattern"]
+FOUND += [
+    "examples_with_text",
+    "coefficient_with_text",
+    "pattern_found",
+    "examples_with_pattern",
+    "explanation_detection",
+]
 TEXTS = ("promotes", "demotes", "text", "pattern", "layer", "sort", "order")
 
 

@@ -141,6 +141,7 @@ class Held:
                 self.run.trigger_places  # noqa: B018
                 self.run.trigger_patterns  # noqa: B018
                 self.run.labels  # noqa: B018
+                self.run.explanations  # noqa: B018
                 self.prepared = True
 
 

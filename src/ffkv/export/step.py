@@ -133,6 +133,8 @@ def _write_units(job: Job, chosen: Format, output: Path, device: str) -> list[st
             assert read is not None
             with atomic(output / unit.path, summed=False) as temporary:
                 unit.write(temporary, _counted(read, unit, bar.update))
+            done += len(unit.places)
+            bar.update(done - bar.n)  # a format that reads coefficients alone has counted no memory
     if not chosen.left_out:
         return []
     without = np.all(job.selection.sentence["positive"] == NONE, axis=1)

@@ -83,7 +83,7 @@ def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector)
         keys: words of the prefixes of each key [key][prefix][word]. All keys are tested together.
     Returns:
         The patterns of each key [key][pattern]. Shallow patterns come first, ordered by significance and without
-        repetitions; then the topic, if the key has one.
+        repetitions; then the topics, if the key has any.
     """
     minimum, rate = detector.minimum_prefixes, detector.false_discovery_rate
     language = detector.pool.topics.language
@@ -102,27 +102,49 @@ def words_of(patterns: Sequence[Pattern]) -> frozenset[str]:
 def detect_topics(
     keys: Sequence[Sequence[Sequence[str]]], explained: Sequence[Collection[str]], detector: Detector
 ) -> list[list[Pattern]]:
-    """Finds the topic of each key whose prefixes speak more for one topic than chance explains.
+    """Finds the topics of keys whose prefixes speak more for one topic than chance explains.
 
-    Each key is one hypothesis of the Benjamini-Hochberg correction.
+    Each key is one hypothesis of the Benjamini-Hochberg correction. The prefixes of a key with a topic that do not belong to it are
+    tested again, as a key of their own among those of all such keys, until nothing more is found.
 
     Args:
         keys: words of the prefixes of each key [key][prefix][word].
         explained: words of each key that count for no topic: those of its shallow patterns [key].
     Returns:
-        One pattern or none per key [key][pattern].
+        The topics of each key, the first one found first; no two share a prefix [key][pattern].
     """
+    patterns: list[list[Pattern]] = [[] for _ in keys]
+    left = {
+        number: [*range(len(key))] for number, key in enumerate(keys)
+    }  # prefixes without a topic, of each key to test
+    while left:
+        tested = [[keys[number][prefix] for prefix in prefixes] for number, prefixes in left.items()]
+        found = _detect_one_topic(tested, [explained[number] for number in left], detector)
+        without = {}
+        for (number, prefixes), pattern in zip(left.items(), found, strict=True):
+            if pattern is not None:
+                members = tuple(prefixes[place] for place in pattern.members)
+                patterns[number].append(pattern._replace(members=members))
+                without[number] = [prefix for prefix in prefixes if prefix not in members]
+        left = {number: rest for number, rest in without.items() if len(rest) >= detector.minimum_prefixes}
+    return patterns
+
+
+def _detect_one_topic(
+    keys: Sequence[Sequence[Sequence[str]]], explained: Sequence[Collection[str]], detector: Detector
+) -> list[Pattern | None]:
+    """Finds the clearest topic of each key, if it has any. Arguments as for `detect_topics`."""
     placed = place_prefixes(keys, explained, detector.pool)
     p = topic_p_values(placed, detector.pool, detector.minimum_prefixes, detector.seed)
     q = q_values(p, len(keys))
-    patterns: list[list[Pattern]] = [[] for _ in keys]
+    patterns: list[Pattern | None] = [None] * len(keys)
     for index in np.flatnonzero(q <= detector.false_discovery_rate).tolist():
         key = placed[index]
         members = find_members(key, detector.pool)
         if len(members) >= detector.minimum_prefixes:
             topic = detector.pool.topics.names[key.topic]
             numbers = tuple(key.numbers[members].tolist())
-            patterns[index].append(Pattern(("topic", topic), numbers, CHANCE, float(p[index]), float(q[index])))
+            patterns[index] = Pattern(("topic", topic), numbers, CHANCE, float(p[index]), float(q[index]))
     return patterns
 
 

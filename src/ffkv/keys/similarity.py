@@ -51,17 +51,17 @@ def place_prefixes(keys: Sequence[Prefixes], explained: Sequence[Collection[str]
 
     Args:
         keys: words of the prefixes of each key [key][prefix][word].
-        explained: words of each key that count for no topic, in lower case [key].
+        explained: words of each key that count for no topic, in lower case [key]. See `Topics.score`.
         pool: what random prefixes say.
     """
     topics = pool.topics
-    scores, known = topics.score(
-        [
-            [word for word in content_words(prefix, topics.language) if word not in known_already]
-            for key, known_already in zip(keys, explained, strict=True)
-            for prefix in key
-        ]
+    content = [content_words(prefix, topics.language) for key in keys for prefix in key]
+    of_key = [words for key, words in zip(keys, explained, strict=True) for _ in key]
+    counted, told = (
+        [[word for word in own if (word in words) == told] for own, words in zip(content, of_key, strict=True)]
+        for told in (False, True)
     )
+    scores, known = topics.score(counted, told)
     classes = _length_classes(known)
     usable = (classes >= 0) & (np.diff(pool.starts) > 0)[classes]
     placed, end = [], 0

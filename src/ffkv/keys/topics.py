@@ -48,24 +48,42 @@ class Topics:
     names: list[str]
     language: str = ENGLISH
 
-    def score(self, prefixes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Computes how much each prefix speaks for a key about each topic, from the content words of each [prefix][word].
+    def score(
+        self, prefixes: Sequence[Sequence[str]], explained: Sequence[Sequence[str]] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Computes how much each prefix speaks for a key about each topic.
 
         With r = P(topic | words) / P(topic) of a naive Bayes classifier, the score is log(1 - s + s r): the log-likelihood
         ratio of a key of which a share s of the prefixes is about the topic, against a random key. s is `SHARE`. So a
         prefix about something else counts little against a topic.
 
+        Explained words count for no topic, and a prefix that has them is compared with what they let expect: P(topic) becomes
+        P(topic | explained words). Else prefixes that end with "troops" would be about war, because of what stands around
+        this word anywhere.
+
+        Args:
+            prefixes: content words of each prefix that count [prefix][word].
+            explained: content words of each prefix that are explained otherwise [prefix][word]; None: none are.
         Returns:
             The scores, 0 for a prefix without known words [prefix, topic]; and the number of different known words [prefix].
         """
-        numbers = [sorted({self.columns[word] for word in prefix if word in self.columns}) for prefix in prefixes]
-        scores = np.zeros((len(prefixes), len(self.shares)), np.float32)
-        for row, known in enumerate(numbers):
+        numbers = [self._known(prefix) for prefix in prefixes]
+        given = [self._known(prefix) for prefix in explained] if explained is not None else [[] for _ in numbers]
+        scores = np.zeros((len(numbers), len(self.shares)), np.float32)
+        for row, (known, told) in enumerate(zip(numbers, given, strict=True)):
             if known:
-                speaks = WEIGHT * self.evidence[known].sum(axis=0)
-                ratio = np.exp(speaks - speaks.max())
-                scores[row] = np.log(1 - SHARE + SHARE * ratio / (self.shares @ ratio))
+                shares = self.shares * self._likelihood(told) if told else self.shares
+                ratio = self._likelihood(known)
+                scores[row] = np.log(1 - SHARE + SHARE * ratio * shares.sum() / (shares @ ratio))
         return scores, np.array([len(known) for known in numbers], int)
+
+    def _known(self, words_of_prefix: Sequence[str]) -> list[int]:
+        return sorted({self.columns[word] for word in words_of_prefix if word in self.columns})
+
+    def _likelihood(self, known: list[int]) -> np.ndarray:
+        """How likely words are in each topic, up to a factor [topic]."""
+        speaks = WEIGHT * self.evidence[known].sum(axis=0)
+        return np.exp(speaks - speaks.max())
 
 
 def content_words(prefix: Sequence[str], language: str = ENGLISH) -> list[str]:

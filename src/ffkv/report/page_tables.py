@@ -98,11 +98,39 @@ def agreement_of_annotators(run: Run) -> PageTable:
     )
 
 
-def _with_interval(row: Any) -> str:
+def scores_of_machines(run: Run) -> PageTable:
+    """How good the labels of each machine are, over all layers, one row per machine and score."""
+    table = run.table("machine_scores_by_layer").query("layer == -1")
+    rows: list[list[Markup | str | Named]] = []
+    for (annotator, score), own in table.groupby(["annotator", "score"], sort=False):
+        found = {row.label: row for row in own.itertuples()}
+        about = found.get("own", found.get("none"))
+        if about is None:
+            continue
+        means = [found.get(label) for label in ("other", "own - other")]
+        refused = f"{number(about.refused)} of {number(about.asked)}"
+        means_with_interval = [_with_interval(row, "mean") for row in (about, *means)]
+        rows.append(
+            [visible(annotator), score, number(about.memories), *means_with_interval, f"{about.chance:.2g}", refused]
+        )
+    headers = [
+        "machine",
+        "score",
+        "memories",
+        "mean",
+        "label of another memory",
+        "difference",
+        "chance",
+        "refused questions",
+    ]
+    return PageTable("scores_of_machines", headers, [False, False, *[True] * 6], rows)
+
+
+def _with_interval(row: Any, statistic: str = "value") -> str:
     """A statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
-    if row is None or pd.isna(row.value):
+    if row is None or pd.isna(getattr(row, statistic)):
         return "–"
-    value, low, high = (f"{each:.2f}".replace("-", MINUS) for each in (row.value, row.low, row.high))
+    value, low, high = (f"{each:.2f}".replace("-", MINUS) for each in (getattr(row, statistic), row.low, row.high))
     return value if pd.isna(row.low) else f"{value} ({low} to {high})"
 
 

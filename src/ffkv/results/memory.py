@@ -182,6 +182,25 @@ class Memory:
         return labels[labels["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 
     @functools.cached_property
+    def explanations(self) -> pd.DataFrame:
+        """How machines explain the memory, and how good that is, one row per machine (docs/annotation-machine.md).
+
+        There are no rows if no machine explained it.
+
+        Columns:
+            annotator: "machine:<name>".
+            label: the explanation; "" if the machine gave none.
+            refusal: why there is none.
+            detection, same_word, fuzzing: balanced accuracy of the label on held-out trigger examples and silent prefixes;
+                0.5 by chance. In `same_word` both end with the same word. NaN where a score is undefined.
+            simulation: correlation of the coefficients that the label lets the machine expect with the true ones.
+            detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's label.
+            intruder: share of sets in which the machine found the silent prefix among trigger examples, without a label.
+        """
+        table = self._files.explanations
+        return table[table["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
+
+    @functools.cached_property
     def effects(self) -> pd.DataFrame:
         """What the removal of the memory does, beside controls, one row per side and reach (docs/interventions.md).
 

@@ -194,7 +194,7 @@ class Run(RunIndexes):
             minimum: only memories whose value in the sorted column is at least this.
             demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
             pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns that
-                people and machines saw count, too.
+                people and machines saw count, too, and so do the labels by which machines explain memories.
             layer: only memories of this layer, from 0.
             between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
                 stands for no limit, as in {"firing_rate": (0.1, None)}.
@@ -237,7 +237,9 @@ class Run(RunIndexes):
             coefficient_with_text: their highest coefficient.
             demoted_token, demoted_rank, demoted_probability: for a search by `demotes`, among the bottom tokens.
             pattern_found: for a search by `pattern`: the label of the pattern in the most trigger examples.
-            examples_with_pattern: number of trigger examples that have it.
+            examples_with_pattern: number of trigger examples that have it; 0 if it is the explanation of a machine.
+            explanation_detection: the highest detection score of an explanation with the text; only if a machine explained
+                memories.
         Raises:
             UserError: the model has no such token; there is no such column or layer; `minimum` without a sorted column; or
                 the regular expression is none or takes too long.

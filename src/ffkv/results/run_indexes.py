@@ -12,6 +12,8 @@ from ffkv.errors import UserError
 from ffkv.files import tables
 from ffkv.intervention.tables import BY_MEMORY
 from ffkv.model.anatomy import Anatomy
+from ffkv.results.explanations import COLUMNS as EXPLANATION
+from ffkv.results.explanations import explanations
 from ffkv.results.run_files import RunFiles
 from ffkv.settings import Settings, intervenes
 
@@ -139,6 +141,29 @@ class RunIndexes(RunFiles):
         first = np.asarray(self.anatomy.layer_offset)[table["layer"].to_numpy()]
         table = table.assign(row=first + table["memory"].to_numpy())
         return table.sort_values(["row", "annotator", "pattern"], ignore_index=True)
+
+    @functools.cached_property
+    def explanations(self) -> pd.DataFrame:
+        """How machines explain memories, and how good that is, one row per machine and memory, with the memory's row in flat arrays.
+
+        They are in the order of the memories, then of the machines. There are none if no machine explained any.
+
+        Columns:
+            annotator: "machine:<name>".
+            layer, memory: the memory.
+            label: the explanation; "" if the machine gave none.
+            refusal: why there is none.
+            detection, same_word, fuzzing, simulation: scores of the label (docs/annotation-machine.md); NaN where there is none.
+            detection_of_other, ...: the same scores of the label of another memory: the baseline.
+            intruder: score of the memory itself, without a label.
+            row: the memory's row.
+        """
+        paths = [self.folder / "annotation" / f"machine_{name}.parquet" for name in ("labels", "scores")]
+        if not all(path.exists() for path in paths):  # of an earlier ffkv, or nobody said anything
+            return pd.DataFrame(columns=[*EXPLANATION, "row"])
+        table = explanations(*(tables.read_all([path], self.identity("train")) for path in paths))
+        first = np.asarray(self.anatomy.layer_offset)[table["layer"].to_numpy()]
+        return table.assign(row=first + table["memory"].to_numpy()).sort_values(["row", "annotator"], ignore_index=True)
 
     def _in_order(self, patterns: pd.DataFrame) -> pd.DataFrame:
         patterns = patterns[patterns["sample"] == "trigger"].drop(columns="sample")

@@ -9,10 +9,10 @@ from ffkv.errors import UserError
 from ffkv.files import tables
 from ffkv.settings import EMBEDDED, Settings, intervenes, measures_precision
 
-# The last five are of tables that may have no row.
+# The second line is of tables that may have no row.
 TEXTS = (
     *("prefix", "text", "token", "next_token", "residual_token", "output_token", "related"),
-    *("annotator", "first", "second", "unit", "statistic"),
+    *("annotator", "first", "second", "unit", "statistic", "score", "label"),
 )
 
 

@@ -174,18 +174,24 @@ def triggered(files: RunIndexes, text: str, expression: bool = False) -> pd.Data
 def patterned(files: RunIndexes, label: str) -> pd.DataFrame:
     """Finds the memories that have a pattern whose label contains a text. Capital and small letters are the same.
 
-    Patterns that people and machines saw count, too.
+    Patterns that people and machines saw count, too, and so do the labels by which machines explain memories.
 
     Returns:
         One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most trigger
-        examples), examples_with_pattern (their number).
+        examples, or else the explanation), examples_with_pattern (their number; 0 of an explanation). If a machine explained any
+        memory of the run, also explanation_detection (the highest detection score of an explanation with the text; NaN if
+        there is none).
     """
-    columns = ["row", "pattern", "label", "prefixes"]
-    seen = [table[columns] for table in (files.trigger_patterns, files.labels) if len(table)]
-    patterns = pd.concat(seen) if seen else files.trigger_patterns
+    columns = ["row", "pattern", "label", "prefixes", "detection"]
+    explained = files.explanations.assign(pattern=0, prefixes=0)
+    seen = [table.reindex(columns=columns) for table in (files.trigger_patterns, files.labels, explained) if len(table)]
+    patterns = pd.concat(seen) if seen else files.trigger_patterns.reindex(columns=columns)
     hits = patterns[patterns["label"].str.casefold().str.contains(label.casefold(), regex=False)]
     best = hits.sort_values(["prefixes", "pattern"], ascending=[False, True]).drop_duplicates("row")
-    return best[["row", "label", "prefixes"]].set_axis(["row", "pattern_found", "examples_with_pattern"], axis=1)
+    found = best[["row", "label", "prefixes"]].set_axis(["row", "pattern_found", "examples_with_pattern"], axis=1)
+    if not len(explained):
+        return found
+    return found.assign(explanation_detection=found["row"].map(hits.groupby("row")["detection"].max()))
 
 
 def _shortest_prefix(files: RunIndexes, text: str) -> np.ndarray:

@@ -18,6 +18,8 @@ from ffkv.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.options import command_line
 from ffkv.settings import EMBEDDED, Corpus, corpus_sources, section
 
+# Of `ffkv annotate machine`, without importing it: rules start often.
+MACHINE_FILES = ("settings.json", "labels.csv", "scores_by_memory.csv", "scores.csv")
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
 NOTES = Path(".snakemake/ffkv_contents.json")  # path: size, time and inode of a file, and the hash of its content
 
@@ -59,6 +61,8 @@ def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
 def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
     """The files with what people and machines said about a run, and the secret keys of its sheets; none if nobody did.
 
+    Of a machine that explained memories these are its tables; its answers, which the tables come from, are not read.
+
     Args:
         settings: the settings of the run.
         run: its name.
@@ -67,9 +71,10 @@ def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
     try:
         records = [str(path) for path in files_in(folder / "records") if path.suffix == ".jsonl"]
         keys = [str(path) for path in files_in(folder / "secret") if path.suffix == ".json"]
+        machines = [str(path) for path in sorted((folder / "machine").glob("*/*.*")) if path.name in MACHINE_FILES]
     except OSError:  # the step that reads them says why
         return []
-    return records + keys if records else []
+    return records + keys + machines if records or machines else []
 
 
 def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:

@@ -18,6 +18,7 @@ SHOWN_BODY = 300  # characters of an error's body
 LONGEST_WAIT = 600.0  # seconds that an endpoint may ask for
 SECRET = 8  # characters; a shorter key, such as "EMPTY", is not a secret and may be a word of an answer
 AGAIN = (408, 409, 425, 429)
+TIMED_OUT = (504, 524)  # a proxy stopped waiting for the model, which may have worked
 OF_THE_QUESTION = (400, 413, 422)
 
 
@@ -153,7 +154,7 @@ class Endpoint:
             reply = self._read(body)
             return reply or Again(f"an answer that is not a chat completion ({said})", None, spent=True)
         if status in AGAIN or status >= 500:
-            return Again(said, retry_after(headers.get("retry-after")), spent=False)
+            return Again(said, retry_after(headers.get("retry-after")), spent=status in TIMED_OUT)
         if status in OF_THE_QUESTION:
             return Reply({"content": "", "problem": said, "finish": "", "model": "", "usage": {}}, 0)
         raise UserError(f"{self.address} refuses to answer. {said}")

@@ -11,7 +11,7 @@ from ffkv.annotation.machine.step import Annotation
 from ffkv.files import tables
 from ffkv.files.atomic import atomic
 
-ANSWERS = "answers.jsonl"
+ANSWERS, SETTINGS = "answers.jsonl", "settings.json"
 TABLES = ("labels", "scores_by_memory", "scores")
 
 
@@ -37,5 +37,5 @@ def write_annotation(folder: Path, annotation: Annotation, about: Mapping[str, A
     frames = (annotation.labels, annotation.by_memory, annotation.by_layer)
     for name, frame in zip(TABLES, frames, strict=True):
         tables.write(frame, folder / f"{name}.csv")
-    with atomic(folder / "settings.json") as temporary:
+    with atomic(folder / SETTINGS) as temporary:
         temporary.write_text(json.dumps(dict(about), indent=1, sort_keys=True) + "\n")

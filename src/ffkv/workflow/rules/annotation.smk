@@ -23,6 +23,9 @@ rule annotate_agreement:
         categories="results/{run}/annotation/figure_2_by_annotator.csv",
         agreement="results/{run}/annotation/agreement.csv",
         changes="results/{run}/annotation/related_changes.csv",
+        machine_labels="results/{run}/annotation/machine_labels.parquet",
+        machine_scores="results/{run}/annotation/machine_scores.parquet",
+        scores_by_layer="results/{run}/annotation/machine_scores_by_layer.csv",
     log:
         "results/{run}/logs/annotate_agreement.log",
     benchmark:
