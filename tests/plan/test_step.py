@@ -94,6 +94,13 @@ def test_a_job_without_layers_shows_what_does_not_grow():
     assert found.seconds == pytest.approx(2 + 1 + 12)
 
 
+def test_what_a_job_without_layers_takes_with_an_open_bar_does_not_grow():
+    """Of 1.4 seconds with an open bar, 0.4 do not grow; 0.6 are around it. Ten times as much work: 2 + 0.6 + 0.4 + 10."""
+    measured = [Measured(1.0, 0.4, 0.0), Measured(2.0, 1.4, 0.0)]
+    found = row("composition_measure", measured, work=amounts()["composition_measure"].work / 10)
+    assert found.seconds == pytest.approx(13)
+
+
 def test_work_is_shared_by_jobs_that_run_at_the_same_time():
     found = row("values_project", [Measured(1.0, 0.0, 0.0), Measured(7.0, 6.0, 0.0)], jobs=3, cores=2)
     assert (found.jobs, found.at_once) == (3, 2)

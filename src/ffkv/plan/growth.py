@@ -80,6 +80,10 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     trained += (min(MEASUREMENTS, made.steps) - 1) * min(SAMPLE_TOKENS, validation.tokens)
     chosen = sum(min(keys.per_layer, size) for size in shape.memories)
     key_pass = chosen * shape.body * (layers + 1) / layers
+    # Of prefixes without the last or the first token, those that begin alike are read once; those without another one are not.
+    removed = chosen * min(keys.removal_triggers, per_key)
+    alone = removed * train.tokens / max(train.sentences, 1) / 2
+    removal = (2 * layers * _tokens_read(removed // layers, train) + alone) * shape.body * (layers + 1) / layers
     # Time of a pass in float32, beside one in the type of the weights.
     in_float32 = measure_speed(shape.dtype) / measure_speed("float32")
     through_head, effects = shape.vocabulary * shape.width, settings.intervention.memories * layers
@@ -114,7 +118,7 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         ),
         "merge_sampled_prefixes": Amounts(),
         "keys_patterns": Amounts(chosen, min(train.sentences, PASSAGES * PASSAGE_SENTENCES), triggers, rows=chosen),
-        "keys_removal": Amounts(key_pass * min(keys.removal_triggers, per_key), memory=passing + triggers, rows=chosen),
+        "keys_removal": Amounts(removal, memory=passing + triggers, rows=chosen),
         "keys_precision": Amounts(in_float32 * key_pass * per_key, memory=passing + triggers + single),
         "keys_summarize": summing,
         "values_project": Amounts(memories * through_head, memory=reading, stored=projections, rows=memories),

@@ -235,14 +235,15 @@ def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]
 def _split_seconds(measured: list[Measured], grows: bool) -> tuple[float, float]:
     """The constant seconds of each job of the trial, and the seconds of work of all.
 
-    Work is done while the progress bar is open. Of a command without a bar, the job that has no layers does none.
+    Work is done while the progress bar is open. What happens before and after it is constant, and so is what the job that
+    has no layers takes with an open bar, or without any.
     """
     if not grows:
         return max(one.seconds for one in measured), 0.0
-    if all(one.working is not None for one in measured):
-        return max(one.seconds - (one.working or 0) for one in measured), sum(one.working or 0 for one in measured)
-    least = min(one.seconds for one in measured) if len(measured) > 1 else 0.0
-    return least, sum(one.seconds - least for one in measured)
+    working = [one.seconds if one.working is None else one.working for one in measured]
+    least = min(working) if len(measured) > 1 else 0.0
+    around = max(one.seconds - work for one, work in zip(measured, working, strict=True))
+    return around + least, sum(working) - len(working) * least
 
 
 def find_warnings(todo: list[Row], total: dict[str, float]) -> list[str]:
