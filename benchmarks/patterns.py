@@ -5,6 +5,7 @@ model. A prefix such as "In the" is about nothing, wherever it is from: so a pre
 words. Lines without this condition are measured too.
 """
 
+import functools
 import itertools
 import re
 import tempfile
@@ -158,6 +159,20 @@ class Planter:
         chosen += self._different(generator.permutation(around), taken, PREFIXES - count, avoid=article)
         return [self.material.words[number] for number in generator.permutation(chosen).tolist()]
 
+    def plant_two(self, count: int, generator: np.random.Generator) -> Key:
+        """Makes a key: `count` prefixes are of one article, as many of another one, the others of any."""
+        fitting = self._of_article[self._of_article >= count]
+        articles = generator.choice(fitting.index, 2, replace=False, p=fitting / fitting.sum())
+        taken: set[int] = set()
+        chosen = [
+            number
+            for article in articles
+            for number in self._different(generator.permutation(self._by_article[article]), taken, count)
+        ]
+        everything = generator.permutation(len(self.material.words))
+        chosen += self._different(everything, taken, PREFIXES - len(chosen))
+        return [self.material.words[number] for number in generator.permutation(chosen).tolist()]
+
     def control(self, same_word: bool, generator: np.random.Generator) -> Key:
         """Makes a key of random prefixes of different sentences, which all end with one word if `same_word`."""
         fitting = self._of_word[self._of_word >= PREFIXES]
@@ -210,6 +225,30 @@ def study(
             }  # fmt: skip
 
 
+def study_second_topics(
+    competing: CompetingPrefixes, detector: Detector, layers: int, planted: int, per_layer: int, seed: int
+) -> Iterator[dict]:
+    """How many keys have a topic, and how many a second one: of two articles, and of one. Arguments: see `study`."""
+    planter = Planter(make_material(competing, seed=seed), CONTENT_WORDS[0])
+    for number, (articles, count) in enumerate(((2, 8), (1, 12))):
+        topics = []
+        for layer in range(layers):
+            generator = np.random.default_rng([seed, 3, number, layer])
+            plant = planter.plant_two if articles == 2 else functools.partial(planter.plant, same_word=False)
+            keys: list[Sequence] = [plant(count, generator=generator) for _ in range(planted)]
+            keys += [planter.control(False, generator) for _ in range(per_layer - planted)]
+            controls = random_examples(competing, per_layer, PREFIXES, seed + 10_000 + 100 * number, layer)
+            keys += [example.prefixes for example in controls]
+            topics += [
+                sum(pattern.family == "semantic" for pattern in of_key)
+                for of_key in detect_patterns(keys, detector)[:planted]
+            ]
+        shares = {
+            name: float(np.mean(np.array(topics) >= least)) for least, name in ((1, "a topic"), (2, "a second one"))
+        }
+        yield {"articles": articles, "prefixes of each": count, "keys": len(topics), **shares}
+
+
 def random_p_values(competing: CompetingPrefixes, detector: Detector, keys: int, seed: int) -> Iterator[dict]:
     """How often the p-values of random keys are small: of all prefixes, of few, of short ones and of long ones."""
     for name, drawn, choose in (
@@ -250,6 +289,8 @@ def main(text: Path | None, layers: int, planted: int, per_layer: int, seed: int
         rows = []
         for row in study(text.name if text else "embedded", competing, detector, layers, planted, per_layer, seed):
             rows.append(row)
+            show(row)
+        for row in study_second_topics(competing, detector, layers, planted, per_layer, seed):
             show(row)
         for row in random_p_values(competing, detector, 1000, seed):
             show(row)

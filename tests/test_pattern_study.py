@@ -31,3 +31,14 @@ def test_a_planted_key_has_prefixes_of_one_article_with_enough_words(material, c
 
 def test_keys_of_one_last_word_need_an_article_that_has_it_often_enough(material):
     assert Planter(material, 3).plant(8, True, np.random.default_rng(0)) is None
+
+
+def test_a_key_of_two_articles_has_prefixes_of_both(material):
+    """8 of three words of each article; all 25 are of different sentences."""
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        key = Planter(material, 3).plant_two(8, generator)
+        long = [each[0] for each in key if len(each) == 3]
+        assert len(key) == 25 and all(sum(word.startswith(of) for word in long) >= 8 for of in ("red", "blue"))
+        sentences = [each[0].removesuffix("a") for each in key if len(each) == 3]
+        assert len({*sentences}) == len(sentences)
