@@ -185,6 +185,6 @@ def test_any_number_of_processes_writes_the_same_bytes_and_counts_what_is_left_o
             written.add((limit, (tmp_path / "train.h5").read_bytes()))
             del made
     assert len(written) == 2
-    with pytest.raises(UserError, match=r"'left_out_documents': 3000"):
+    with pytest.raises(UserError, match=r"left out documents: 3000"):
         corpus = section(Corpus, dataset="files", train=[path], where={"n": 7})
         encode_corpus(byte_model, "train", corpus, tmp_path / "train.h5")

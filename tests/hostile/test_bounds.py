@@ -57,7 +57,7 @@ def test_a_bomb_that_is_called_parquet_is_refused_early(byte_model, tmp_path):
     """Failure 18: it was unpacked without bound into the temporary folder. 200 MB here; a file may have 84 MB."""
     (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(b"PAR1" + bytes(200_000_000), 9))
     (tmp_path / "b.parquet.gz").write_bytes(gzip.compress(bytes(200_000_000), 9))
-    for name, message in {"a": "it unpacks to more than", "b": "no parquet file that was compressed"}.items():
+    for name, message in {"a": "it unpacks to more than", "b": "not a parquet file that was compressed"}.items():
         text = ["--dataset", "files", "--train", str(tmp_path / f"{name}.parquet.gz"), "--validation", "x"]
         output = ["--output", str(tmp_path / "train.h5")]
         done = limited("corpus", "--model", str(byte_model), "--split", "train", *text, *output, file=80 * 2**20)
