@@ -20,7 +20,9 @@ def folder(tmp_path):
 
 
 def make(folder, target: str, answer: str = "") -> subprocess.CompletedProcess:
-    return subprocess.run(["make", "--no-print-directory", target], cwd=folder, input=answer, capture_output=True, text=True)
+    return subprocess.run(
+        ["make", "--no-print-directory", target], cwd=folder, input=answer, capture_output=True, text=True
+    )
 
 
 def test_help_shows_every_target_that_is_no_file(folder):

@@ -55,12 +55,13 @@ def test_each_sentence_is_read_once_after_what_it_begins_with(sentences, bos, ba
     batching = Activations(batch_tokens=batch_tokens, block_sentences=block)
     least, stages.LEAST_SAVED = stages.LEAST_SAVED, -np.inf
     try:
-        found = stages_of(competing, batching)
+        found = list(stages_of(competing, batching))
         in_shards = [stage for shard in range(3) for stage in stages_of(competing, batching, Part(shard, 3))]
     finally:
         stages.LEAST_SAVED = least
     read = [sentence for stage in found for batch in (*stage.whole, *stage.others) for sentence in batch.tolist()]
     assert sorted(read) == np.flatnonzero(competing.counts).tolist()
+    assert stages.count_tokens(competing, batching) == text.lengths[read].sum()
     assert [repr(stage) for stage in in_shards] == [repr(stage) for stage in found]
     for stage in found:
         whole = np.concatenate(stage.whole)
@@ -149,7 +150,7 @@ def test_a_pass_goes_on_at_any_batch_with_the_same_numbers(proven, write_corpus)
     loaded = load(proven("gpt2"), "cpu")
     corpus = read_corpus(write_corpus(alike(4, 40), load_tokenizer(proven("gpt2"))))
     competing, batching = CompetingPrefixes(corpus, once=True), Activations(batch_tokens=60, block_sentences=20)
-    found = stages_of(competing, batching)
+    found = list(stages_of(competing, batching))
     total = sum(map(len, found))
     assert any(stage.others for stage in found) and total > 10
 

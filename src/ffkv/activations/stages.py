@@ -39,8 +39,8 @@ class Stage:
 
 def stages_of(
     competing: CompetingPrefixes, batching: Activations, shard: Part = WHOLE, read_on: bool = True
-) -> list[Stage]:
-    """The stages of a shard. Sentences of which no prefix competes are left out.
+) -> Iterator[Stage]:
+    """The stages of a shard, planned block by block. Sentences of which no prefix competes are left out.
 
     A sentence reads on from another one only if none of its prefixes up to there competes: these compete in the other one, or
     in another block. So no sentence does if each prefix competes in all sentences.
@@ -51,7 +51,6 @@ def stages_of(
         shard: which part of the corpus.
         read_on: whether the model can read on from a beginning.
     """
-    stages: list[Stage] = []
     for block in blocks(len(competing.corpus), batching.block_sentences, shard):
         sentences = block.start + np.flatnonzero(competing.counts[block.start : block.stop])
         whole = _read_whole(competing, sentences, batching.batch_tokens)
@@ -62,10 +61,16 @@ def stages_of(
             rest = _read_whole(competing, sentences[~grouped], batching.batch_tokens)
             saved = _count_computed(competing, whole) - _count_computed(competing, found + rest)
             if found and saved >= LEAST_SAVED * batching.batch_tokens:
-                stages += found
+                yield from found
                 sentences, whole = sentences[~grouped], rest
-        stages += whole
-    return stages
+        yield from whole
+
+
+def count_tokens(competing: CompetingPrefixes, batching: Activations, shard: Part = WHOLE) -> int:
+    """Number of tokens of the sentences of a shard of which a prefix competes, their last tokens among them, without BOS."""
+    lengths, counts = competing.corpus.lengths, competing.counts
+    found = blocks(len(competing.corpus), batching.block_sentences, shard)
+    return sum(int(lengths[b.start : b.stop][counts[b.start : b.stop] > 0].sum()) for b in found)
 
 
 def _count_computed(competing: CompetingPrefixes, stages: list[Stage]) -> int:

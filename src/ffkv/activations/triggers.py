@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,7 @@ from ffkv.activations import packing
 from ffkv.activations.batches import Batch, describe
 from ffkv.activations.pass_state import PassState, start, triggers_of
 from ffkv.activations.resume import ProgressFile, resuming
-from ffkv.activations.stages import Stage, stages_of
+from ffkv.activations.stages import Stage, count_tokens, stages_of
 from ffkv.activations.trigger_file import Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
@@ -73,11 +73,11 @@ def find_triggers(
     check(corpus, settings)
     competing = CompetingPrefixes(corpus, settings.identical_prefixes == "once", settings.include_empty_prefix)
     state = start(loaded.anatomy.layers, settings, loaded.devices)
-    stages = stages_of(competing, batching, shard)
-    if any(stage.others for stage in stages) and not can_read_on(loaded):
+    pays = any(stage.others for stage in stages_of(competing, batching, shard))
+    if pays and not can_read_on(loaded):
         say("Sentences that begin alike are each read whole: this model cannot read on from a beginning.", error=True)
-        stages = stages_of(competing, batching, shard, read_on=False)
-    total = sum(int(corpus.lengths[rows].sum()) for stage in stages for rows in (*stage.whole, *stage.others))
+        pays = False
+    stages, total = stages_of(competing, batching, shard, read_on=pays), count_tokens(competing, batching, shard)
     with (
         resuming(progress_file, state) as save_if_due,
         coefficients(loaded) as run,
@@ -91,7 +91,7 @@ def find_triggers(
 
 
 def run_stages(
-    stages: Sequence[Stage], competing: CompetingPrefixes, device: str, state: PassState, run: Run
+    stages: Iterable[Stage], competing: CompetingPrefixes, device: str, state: PassState, run: Run
 ) -> Iterator[Batch]:
     """Adds the batches of stages to a state, all but the first `state.batches`, which it has already; yields each one."""
     end, done = 0, state.batches
