@@ -76,36 +76,9 @@ def make_plan(
     """
     jobs = read_jobs(snakemake)
     known = {run: _look(run, _as_trained(settings, runs, jobs), jobs, tokens, gpus) for run, settings in runs.items()}
-    amounts = {
-        name: measure_comparison(name, one, runs[one.runs[0]].triggers.per_key, [known[run].model for run in one.runs])
-        for name, one in comparisons.items()
-    }
-    rows: dict[str, list[Row]] = {}
-    over: dict[str, list[Row]] = {}
-    tried: dict[str, Tried] = {}
-    for run, found in known.items():  # a comparison is tried with its first run
-        own = [job for job in jobs if job.run == run]
-        first = {
-            name: [job for job in jobs if job.comparison == name]
-            for name in comparisons
-            if comparisons[name].runs[0] == run
-        }
-        left = {name: comparisons[name] for name, of_it in first.items() if not all(job.done for job in of_it)}
-        taken: Tried = {}
-        if left or not all(job.done for job in own):
-            trained = found.settings is runs[run] and all(job.done for job in own if job.rule == "train")
-            taken = _try_out(found, cores, trained, left, tried)
-        rows[run] = _rows(own, found.amounts, taken, cores)
-        over |= {name: _rows(of_it, amounts[name], taken, cores) for name, of_it in first.items()}
+    rows, over = _predict(runs, known, comparisons, jobs, cores)
     todo = [row for each in (*rows.values(), *over.values()) for row in each if not row.done]
-    total = {
-        "seconds": sum(row.seconds for row in todo),
-        "cores": cores,
-        "written": sum(row.written for row in todo),
-        "memory": max((row.memory for row in todo), default=0.0),
-        "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
-        "memory_left": free_memory(),
-    }
+    total = _add_up(todo, cores)
     slow = [warning for run, found in known.items() for warning in warn_of_slow_devices(found.device, run)]
     downloads = warn_of_cache([download for found in known.values() for download in found.downloads])
     planned = {(row.run, row.rule) for each in rows.values() for row in each}
@@ -155,6 +128,47 @@ class Known(NamedTuple):
             "device": self.device._asdict(),
             "rules": [row._asdict() for row in rows],
         }
+
+
+def _predict(
+    runs: Mapping[str, Settings],
+    known: Mapping[str, Known],
+    comparisons: Mapping[str, Comparison],
+    jobs: list[Job],
+    cores: int,
+) -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
+    """What is left to do of each run, and of each comparison, which is tried with its first run."""
+    rows: dict[str, list[Row]] = {}
+    over: dict[str, list[Row]] = {}
+    tried: dict[str, Tried] = {}
+    for run, found in known.items():
+        own = [job for job in jobs if job.run == run]
+        first = {name: one for name, one in comparisons.items() if one.runs[0] == run}
+        of = {name: [job for job in jobs if job.comparison == name] for name in first}
+        left = {name: one for name, one in first.items() if not all(job.done for job in of[name])}
+        taken: Tried = {}
+        if left or not all(job.done for job in own):
+            trained = found.settings is runs[run] and all(job.done for job in own if job.rule == "train")
+            taken = _try_out(found, cores, trained, left, tried)
+        rows[run] = _rows(own, found.amounts, taken, cores)
+        for name, one in first.items():
+            models = [known[each].model for each in one.runs]
+            over[name] = _rows(
+                of[name], measure_comparison(name, one, runs[run].triggers.per_key, models), taken, cores
+            )
+    return rows, over
+
+
+def _add_up(todo: list[Row], cores: int) -> dict[str, float]:
+    """Seconds and bytes of all that is left to do, and what is free."""
+    return {
+        "seconds": sum(row.seconds for row in todo),
+        "cores": cores,
+        "written": sum(row.written for row in todo),
+        "memory": max((row.memory for row in todo), default=0.0),
+        "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
+        "memory_left": free_memory(),
+    }
 
 
 def _look(run: str, settings: Settings, jobs: list[Job], tokens: Mapping[str, int], gpus: Sequence[float]) -> Known:
