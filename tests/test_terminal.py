@@ -13,6 +13,8 @@ from support import ROOT, random_checkpoint
 from ffkv import terminal
 from ffkv.terminal import plain
 
+pytestmark = pytest.mark.slow
+
 EVIL = "relu\x1b]52;c;ZXZpbA==\x07\x9b31m\u202e"
 
 

@@ -11,10 +11,13 @@ from explorer.test_browser import CHROMIUM, DRIVER, Browser
 from ffkv.annotation.sheets import read_sheet
 from ffkv.annotation.step import latest_of_person
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="there is no chromium or chromedriver (Debian's packages: chromium, chromium-driver)",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="there is no chromium or chromedriver (Debian's packages: chromium, chromium-driver)",
+    ),
+]
 UP, DOWN, LEFT, RIGHT, ENTER, SPACE = "\ue013", "\ue015", "\ue012", "\ue014", "\ue007", " "
 KEYS = "/r/made/annotate/keys/anna"
 

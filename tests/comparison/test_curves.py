@@ -17,6 +17,8 @@ from ffkv.intervals import Z_95, wilson
 from ffkv.report.curve import Curve, Units
 from ffkv.report.registry import FIGURES
 
+pytestmark = pytest.mark.slow
+
 
 def test_means_by_hand():
     found = difference_of_means(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 1.0]))

@@ -26,6 +26,8 @@ from ffkv.explorer.shelf import open_shelf
 from ffkv.report.registry import load_figure
 from ffkv.settings import Comparison
 
+pytestmark = pytest.mark.slow
+
 AXIS = Comparison(
     runs=["tiny", "again"], labels=["<first>", "second"], axis="training step", values=[0, 100], permutations=2
 )

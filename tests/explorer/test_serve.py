@@ -14,6 +14,8 @@ from ffkv.explorer.serve import LONGEST_REQUEST, has_display, listen_port, liste
 
 from .server import running
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server(small):

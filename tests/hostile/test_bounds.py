@@ -18,6 +18,8 @@ from ffkv.report.page_tables import MAX_CELL_CHARACTERS, _cell
 from ffkv.results.text import LONGEST_TOKEN, token
 from ffkv.settings import Corpus, Settings
 
+pytestmark = pytest.mark.slow
+
 GIGABYTE = 2**30
 
 

@@ -5,11 +5,14 @@ import re
 from pathlib import Path
 
 import h5py
+import pytest
 from hub.attempts import BEGIN, reported
 from hub.contents import json_dataset, sentences
 
 from ffkv.model.step import prove
 from ffkv.settings import Model
+
+pytestmark = pytest.mark.slow
 
 CONFIGURATION = """
 from transformers import LlamaConfig

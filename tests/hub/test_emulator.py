@@ -3,9 +3,12 @@
 import hashlib
 import json
 
+import pytest
 from hub.contents import chats, json_dataset, parquet_dataset, sentences
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+
+pytestmark = pytest.mark.slow
 
 # Reports what a call returns, or the exception and its status.
 TRY = """

@@ -5,8 +5,11 @@ import re
 import subprocess
 import sys
 
+import pytest
 from hub.attempts import BEGIN, reported
 from hub.contents import json_dataset, sentences
+
+pytestmark = pytest.mark.slow
 
 LOGIN = "hf auth login"
 NOT_THE_HUB = "is not the hub, but perhaps the login page"

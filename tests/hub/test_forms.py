@@ -18,6 +18,8 @@ from ffkv.model.checkpoint.read import load_checkpoint
 from ffkv.model.step import prove
 from ffkv.settings import Model
 
+pytestmark = pytest.mark.slow
+
 # The values of the 16 codes of FP4 (one bit of sign, two of exponent, one of mantissa).
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 

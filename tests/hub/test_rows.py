@@ -1,7 +1,10 @@
 """The rows of data sets of the hub: what is read, in which order, how much is fetched, and what is refused."""
 
+import pytest
 from hub.attempts import BEGIN, reported
 from hub.contents import json_dataset, parquet, parquet_dataset, readme, sentences
+
+pytestmark = pytest.mark.slow
 
 DOCUMENTS = """
 from ffkv.corpus.sources import read_documents

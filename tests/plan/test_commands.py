@@ -15,6 +15,8 @@ from ffkv.plan.commands import plan
 from ffkv.plan.trial import try_out
 from ffkv.process.runtime import configure
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trials():

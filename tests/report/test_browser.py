@@ -15,7 +15,10 @@ from ffkv.report.commands import report
 from ffkv.terminal import plain
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian's package: chromium)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian's package: chromium)"),
+]
 TITLE = "</title><script>document.title='pwned'</script><img src=x onerror=\"document.title='pwned'\"> \u202eשלום"
 # What a page that runs its text would do: a script, a handler, an image, a style sheet from the network.
 CARELESS = """<!DOCTYPE html><title>calm</title><body><p>{}</p>

@@ -16,6 +16,8 @@ from ffkv.report.summary import summary
 from ffkv.results.run import open
 from ffkv.settings.runs import resolve
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory, folder):

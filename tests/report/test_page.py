@@ -15,6 +15,8 @@ from ffkv.report.registry import FIGURES, load_figure
 from ffkv.report.text import MINUS, signed
 from ffkv.results.text import LONGEST_TOKEN, ending, shortened, token, visible
 
+pytestmark = pytest.mark.slow
+
 VOID = {"meta", "br", "rect", "use", "path"}
 
 

@@ -18,6 +18,8 @@ from ffkv.report.sections import draw_exhibits
 from ffkv.report.step import write_report
 from ffkv.results.run import open
 
+pytestmark = pytest.mark.slow
+
 
 def page_of(folder) -> str:
     run = open(folder)
