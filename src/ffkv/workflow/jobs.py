@@ -37,11 +37,17 @@ def libraries_of(rule: str) -> str:
 
 
 class Job(NamedTuple):
-    """One job of the workflow: its rule, run and threads, its shell command, the paths that it reads and writes.
+    """One job of the workflow.
 
-    A job of a comparison has no run, but the comparison's name.
-
-    `done` says whether each output exists and Snakemake would not run the job again.
+    Attributes:
+        rule: its rule.
+        run: its run; "" if it is of a comparison.
+        threads: number of its threads.
+        command: its shell command.
+        inputs: the paths that it reads.
+        outputs: the paths that it writes.
+        done: whether each output exists and Snakemake would not run it again.
+        comparison: its comparison; "" if it is of a run.
     """
 
     rule: str
