@@ -30,7 +30,8 @@ coverage: install ## The lines that no test runs. Takes twice as long as the tes
 	coverage combine --quiet
 	coverage report --fail-under=90
 
-check: install lint types ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.
+check: install ## The fast loop: lint, types, and the tests that start no Snakemake. Under 4 minutes.
+	$(MAKE) --jobs 2 lint types
 	pytest -q $(SIDE_BY_SIDE) -m "not workflow and not slow and not cluster and not kills"
 
 test-failures: slurm ## Tests that kill runs, and tests on a SLURM cluster of their own (needs root and SLURM's packages).

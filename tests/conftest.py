@@ -23,12 +23,18 @@ torch.set_num_threads(2)
 COSTS: list[str] = []
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items) -> None:
-    """Whole runs come first: the last process to end should not begin with one.
+    """Marks who asks for the run `tiny`, which Snakemake makes, and orders the tests.
+
+    Whole runs come first: the last process to end should not begin with one.
 
     Of the files that share the run `tiny`, one makes it. The others come after whole runs of another kind, so that no process
     waits for it.
     """
+    for item in items:
+        if "tiny" in item.fixturenames:
+            item.add_marker("workflow")
     sharing = [item.path for item in items if "workflow" in item.keywords and "tiny" in item.fixturenames]
     later = {*sharing} - {*sharing[:1]}
     items.sort(key=lambda item: ("workflow" not in item.keywords, item.path in later))

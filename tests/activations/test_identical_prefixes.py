@@ -54,6 +54,7 @@ def test_w_depends_on_neither_batches_nor_threads(alike):
     assert (found[0].multiplicity[:, 0] > 1).mean() > 0.2  # many of the best prefixes are shared ones
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STORIES.exists(), reason="the trained model is not beside the project")
 def test_w_of_a_trained_model_depends_on_neither_batches_nor_threads(tmp_path, write_corpus):
     from support import prove_into

@@ -114,6 +114,7 @@ def written_shards(folder, memories: int, t: int, count: int) -> list:
     return paths
 
 
+@pytest.mark.slow
 def test_a_merge_in_parts_is_the_merge_of_all_and_cannot_be_told_from_one_shard(tmp_path, monkeypatch):
     """70 memories, cut into parts of 1, 7 or all: the same datasets, and those of the whole merged in memory."""
     shards = written_shards(tmp_path, 70, 5, 3)
@@ -163,6 +164,7 @@ def test_a_damaged_only_shard_does_not_become_the_merged_file(tmp_path):
     assert not (tmp_path / "merged.h5").exists()
 
 
+@pytest.mark.slow
 def test_a_merge_of_large_shards_takes_bounded_memory(tmp_path):
     """Three shards of 130 MB each, in a process that may take 250 MB of data beside its libraries. All at once, it takes 550 MB."""
     shards = written_shards(tmp_path, 50_000, 50, 3)

@@ -90,6 +90,7 @@ def test_without_annotations_figure_2_is_as_before(tmp_path):
     assert not len(run.labels)
 
 
+@pytest.mark.slow
 def test_the_report_tells_who_judged_and_how_far_they_agree(judged, tmp_path):
     write_report(ffkv.open(judged), tmp_path / "index.html")
     text = text_of((tmp_path / "index.html").read_text())
@@ -226,6 +227,7 @@ def test_the_pages_show_explanations_and_scores_escaped(explained):
     assert "explanation detection" in found and "about Cats, too" in found and "0.9" in found
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_scores_of_machines(judged, tmp_path):
     folder = tmp_path / "results" / "demo"
     shutil.copytree(judged, folder)

@@ -205,6 +205,7 @@ def test_no_documents_give_nothing():
     assert flatten(result.ids).tolist() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text, splitter",
     [

@@ -28,6 +28,7 @@ def made(model: Path, folder: Path, processes: int, **settings) -> bytes:
     return (folder / "train.h5").read_bytes()
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join), min_size=30, max_size=60),
     st.sampled_from(["sentence", "line", "document"]),

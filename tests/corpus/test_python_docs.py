@@ -16,6 +16,7 @@ def corpus():
     return list(documents())
 
 
+@pytest.mark.slow
 def test_the_library_gives_hundreds_of_documents_and_more_than_a_megabyte(corpus):
     assert 300 < len(corpus) < 1000
     assert 1_000_000 < sum(len(document.text) for document in corpus) < 4_000_000
@@ -28,6 +29,7 @@ def test_names_are_unique_and_say_what_a_document_is(corpus):
     assert not [name for name in names if "site-packages" in name or "/test/" in name]
 
 
+@pytest.mark.slow
 def test_the_same_python_gives_the_same_documents(corpus):
     assert list(documents()) == corpus
 

@@ -137,6 +137,7 @@ def test_packed_text_without_its_ending_is_told(file):
         texts(file("a.txt", zstandard.compress(b"one")))
 
 
+@pytest.mark.slow
 def test_a_bomb_is_read_in_bounded_memory(tmp_path):
     """A gigabyte of NUL bytes in 33 kB."""
     packer = zstandard.ZstdCompressor(level=1).compressobj()

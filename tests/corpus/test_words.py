@@ -66,6 +66,7 @@ def test_english_stop_words_are_those_of_scikit_learn():
     assert {"the", "of", "and"} <= listed and len(listed) == 318
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("language", "word"), [("de", "und"), ("fr", "les"), ("ru", "что"), ("tr", "ve")])
 def test_other_languages_have_the_lists_of_spacy(language, word):
     listed = stop_words(language)

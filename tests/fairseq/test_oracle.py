@@ -122,6 +122,7 @@ def test_top_tokens_of_every_value(stage, head, oracle, record_property):
     np.testing.assert_array_equal(found.top[~found.tied], ids[~found.tied, 0])
 
 
+@pytest.mark.slow
 def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property):
     """The authors' definitions: the empty prefix competes, one prefix a sentence, nothing is left out as a duplicate."""
     sentences = json.loads((oracle / "sentences.json").read_text())

@@ -55,6 +55,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_file_is_named_with_its_line(tmp_path, monkeypatch, capsys, case):
     content, message = BROKEN[case]

@@ -1,5 +1,6 @@
 """What `ffkv plan` says of the hub: commits, downloads, and what would fail later."""
 
+import pytest
 from hub.attempts import BEGIN, reported
 from hub.contents import parquet_dataset, sentences
 
@@ -21,6 +22,7 @@ def plan(tokens=None, **corpus):
 """
 
 
+@pytest.mark.slow
 def test_downloads_are_told_and_nothing_large_is_fetched(hub, child, model_folders):
     folder = model_folders("gpt2", "sharded")
     model = hub.model("someone/tiny").push_folder(folder)

@@ -169,6 +169,7 @@ def test_causes_that_were_planted_are_found(tmp_path):
     assert np.abs(alike["own"]).max() < 1e-4 and (alike["coefficient"] > 3).all()
 
 
+@pytest.mark.slow
 def test_p_values_are_uniform_where_a_memory_is_like_its_controls(tmp_path, monkeypatch):
     """On random weights, a memory has no more to do with the tokens of another memory's value than its controls have."""
     measure = by_layer.measure_units

@@ -154,6 +154,7 @@ def test_random_prefixes_have_no_pattern(corpus, detector):
     assert found_in(detector, random_prefixes(corpus, 25)) == [[]]
 
 
+@pytest.mark.slow
 def test_the_share_of_random_keys_with_a_pattern_is_below_the_false_discovery_rate(corpus, detector):
     """Beside keys that have patterns, so that the level is the one that real keys are held to."""
     words = [topic_word(topic, number) for topic in range(TOPICS) for number in range(6)]

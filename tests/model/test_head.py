@@ -192,6 +192,7 @@ def test_any_other_head_is_the_models_own(proven, kind):
     assert read_anatomy(proven(kind)).head_chain == []
 
 
+@pytest.mark.slow
 def test_a_head_of_plain_modules_imports_no_modeling_code(proven):
     code = f"import sys; from ffkv.model.head.head_file import load_head; load_head({str(proven('gpt2'))!r}, 'cpu')"
     subprocess.run([sys.executable, "-c", f"{code}; assert 'transformers' not in sys.modules"], check=True)

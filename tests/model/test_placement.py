@@ -127,6 +127,7 @@ def results(folder, checkpoint, corpora, dtype, max_memory):
     return data, load(model, "cpu", max_memory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [("gpt2", "float32"), ("gemma2", "float32"), ("gpt-oss", "float32"), ("gpt2", "bfloat16"), ("mixtral", "bfloat16")],

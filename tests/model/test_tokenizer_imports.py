@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_corpus_is_encoded_without_modeling_code(checkpoints):
     code = (
         "import sys; import ffkv.corpus.step; from ffkv.model.checkpoint.tokenizer import load_tokenizer; "

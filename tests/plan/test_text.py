@@ -64,6 +64,7 @@ def test_a_large_corpus_is_estimated_from_its_first_documents(splits, tmp_path, 
     assert found["validation"].tokens == pytest.approx(found["train"].tokens / 3)
 
 
+@pytest.mark.slow
 def test_a_packed_file_is_estimated_by_how_far_it_is_read(splits, tmp_path, monkeypatch):
     many = random_sentences(5, 60_000)
     (tmp_path / "text.txt.gz").write_bytes(gzip.compress("\n".join(many).encode()))

@@ -107,6 +107,7 @@ def test_a_process_that_is_killed_is_told_in_one_message(end, how):
     assert children() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_the_first_one(number):
     """However it ends: idle processes notice that nobody sends them items, busy ones that nobody takes their results."""

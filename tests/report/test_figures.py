@@ -223,6 +223,7 @@ def test_kept_memories_are_drawn_for_some_layers(run):
     assert lines(left)["layer 3"][1].tolist() == [0.6, 0.9] and lines(right)["layer 3"][1].tolist() == [0.6, 0.65]
 
 
+@pytest.mark.slow
 def test_a_run_without_interventions_has_no_figure_of_them(run, change):
     settings = run.settings.model_copy(
         update={"intervention": run.settings.intervention.model_copy(update={"memories": 0})}

@@ -59,6 +59,7 @@ def chosen_memories(run, trace) -> list[tuple[int, int]]:
     return [(row.layer, row.memory) for row in trace.contributions.groupby("layer").head(1).itertuples()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "factor"),
     [(kind, 0.0) for kind in KINDS + OTHERS] + [(kind, 2.5) for kind in ("gpt2", "mixtral", "gemma2")],

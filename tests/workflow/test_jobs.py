@@ -8,6 +8,8 @@ import yaml
 from ffkv.errors import UserError
 from ffkv.workflow.jobs import ask_snakemake, read_jobs
 
+pytestmark = pytest.mark.workflow
+
 SNAKEFILE = """
 configfile: "mine.yaml"
 rule all:
