@@ -1,5 +1,6 @@
 """A finished run that is small enough to know every number of."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -143,10 +144,16 @@ def write_small_run(folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    """The folder of the small run, for tests to copy."""
+    return write_small_run(tmp_path_factory.mktemp("written") / "small")
+
+
 @pytest.fixture
-def folder(tmp_path) -> Path:
-    """The folder of the small run."""
-    return write_small_run(tmp_path / "small")
+def folder(written, tmp_path) -> Path:
+    """The folder of a small run that a test may change."""
+    return Path(shutil.copytree(written, tmp_path / "small"))
 
 
 @pytest.fixture
