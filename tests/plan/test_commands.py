@@ -34,12 +34,12 @@ def planned(checkpoints, tmp_path, monkeypatch, trials):
         if path.suffix == ".json":
             (folder / path.name).write_bytes(path.read_bytes())
 
-    def once(settings, shape, *arguments):
-        if shape not in trials:
+    def once(run, *arguments):
+        if run.shape not in trials:
             # Not in this process: its pool of threads, which other tests have started, would not survive a fork.
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), configure, (1,)) as fresh:
-                trials[shape] = fresh.submit(try_out, settings, shape, *arguments).result()
-        return trials[shape]
+                trials[run.shape] = fresh.submit(try_out, run, *arguments).result()
+        return trials[run.shape]
 
     monkeypatch.setattr(step, "try_out", once)
     (tmp_path / "text.txt").write_text("\n".join(random_sentences(1, 300)))
@@ -82,7 +82,7 @@ def test_the_sampled_prefixes_are_measured_as_they_are_read(planned, trials):
     """Prefixes are read inside of longer rows, never each alone: nothing but their real pass says what that takes."""
     planned()
     (trial,) = trials.values()
-    _, (measured,) = trial["sampled_prefixes"]
+    _, (measured,) = trial["", "sampled_prefixes"]
     assert measured.working is not None
 
 

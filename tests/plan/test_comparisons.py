@@ -1,13 +1,14 @@
 """What the rules of a comparison have to do, by hand."""
 
 import pytest
+from plan.hand import known
 
 from ffkv.errors import UserError
-from ffkv.plan.comparisons import measure_comparison
-from ffkv.plan.growth import Amounts
+from ffkv.plan.growth import Amounts, measure_comparison
 from ffkv.plan.shape import Shape
+from ffkv.plan.text import Split
 from ffkv.plan.trial import _small_comparison
-from ffkv.settings import Comparison
+from ffkv.settings import Comparison, Settings
 
 
 def shape(layers: int, memories: int, width: int = 32) -> Shape:
@@ -17,7 +18,10 @@ def shape(layers: int, memories: int, width: int = 32) -> Shape:
 def amounts(*shapes: Shape, **settings) -> Amounts:
     """Of the rule that measures: ten triggers per key, 300 sampled prefixes."""
     comparison = Comparison(runs=[f"run-{number}" for number in range(len(shapes))], **settings)
-    return measure_comparison("hand", comparison, 10, [(shape, 300) for shape in shapes])["comparison_measure of hand"]
+    settings = Settings(model={"checkpoint": "somewhere"}, triggers={"per_key": 10}, prefixes={"count": 300})
+    split = Split(1000.0, 100.0, 10.0, 5000.0, 1.0, "")
+    runs = [known(settings, shape, {"validation": split}) for shape in shapes]
+    return measure_comparison(comparison, "hand", runs)["comparison_measure"]
 
 
 def test_every_memory_of_each_run_is_a_row_beside_the_first_run_and_the_last():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plan.hand import known
 
 import ffkv
 from ffkv.plan.growth import _tokens_read, measure_amounts
@@ -20,8 +21,8 @@ def test_every_rule_of_the_workflow_is_known():
     rules = Path(ffkv.__file__).parent / "workflow/rules"
     names = {name for path in rules.glob("*.smk") for name in re.findall(r"^rule (\w+):", path.read_text(), re.M)}
     names -= {"all", "annotate_agreement"}  # told as not estimated
-    names -= {"comparison_measure", "comparison_report"}  # of no run: `ffkv.plan.comparisons`
-    assert names == measure_amounts(Settings(), SHAPE, {"train": SPLIT, "validation": SPLIT}).keys()
+    names -= {"comparison_measure", "comparison_report"}  # of no run: see `measure_comparison`
+    assert names == measure_amounts(known(Settings(), SHAPE, {"train": SPLIT, "validation": SPLIT})).keys()
 
 
 @pytest.mark.parametrize("prefixes", [1, 10, 40, 90])

@@ -1,6 +1,7 @@
 """The speed of matrix products, which bounds the trial of a plan."""
 
 import pytest
+from plan.hand import known
 
 from ffkv.plan import growth, trial
 from ffkv.plan.growth import measure_amounts
@@ -26,7 +27,7 @@ def test_a_slow_type_gets_a_small_trial(monkeypatch, tmp_path, speed, weights):
     asked = []
     monkeypatch.setattr(trial, "measure_speed", lambda dtype: speed)
     monkeypatch.setattr(trial, "_write_small_model", lambda *arguments: asked.append(arguments))
-    trial._small_settings(SETTINGS, LARGE, SPLITS, ["a b c"] * 2000, tmp_path, True)
+    trial._small_settings(known(SETTINGS, LARGE, SPLITS, ["a b c"] * 2000), tmp_path, True)
     _, layer, operations, *_ = asked[0]
     assert (layer, operations) == (pytest.approx(weights), pytest.approx(min(2e10, speed)))
 
@@ -34,6 +35,6 @@ def test_a_slow_type_gets_a_small_trial(monkeypatch, tmp_path, speed, weights):
 def test_a_pass_in_float32_takes_as_long_as_its_products(monkeypatch):
     speeds = {"bfloat16": 1e9, "float32": 4e9}
     monkeypatch.setattr(growth, "measure_speed", speeds.get)
-    quarter = measure_amounts(SETTINGS, LARGE, SPLITS)["keys_precision"].work
+    quarter = measure_amounts(known(SETTINGS, LARGE, SPLITS))["keys_precision"].work
     speeds["bfloat16"] = 4e9
-    assert measure_amounts(SETTINGS, LARGE, SPLITS)["keys_precision"].work == pytest.approx(4 * quarter)
+    assert measure_amounts(known(SETTINGS, LARGE, SPLITS))["keys_precision"].work == pytest.approx(4 * quarter)

@@ -1,11 +1,13 @@
 """What the trial's costs become for a whole run, by hand."""
 
 import pytest
+from plan.hand import known
 
 from ffkv.plan import step
 from ffkv.plan.growth import measure_amounts
+from ffkv.plan.known import as_trained
 from ffkv.plan.shape import Shape
-from ffkv.plan.step import Row, _as_trained, _row, find_warnings
+from ffkv.plan.step import Row, _row, find_warnings
 from ffkv.plan.table import in_bytes
 from ffkv.plan.text import Split
 from ffkv.plan.trial import Measured, _small_settings
@@ -20,7 +22,7 @@ LIBRARIES = {"tables": (1.0, 1e8), "head": (2.0, 2e8), "model": (3.0, 4e8)}
 
 def amounts(signed=False, **settings):
     settings = Settings(**{"model": {"checkpoint": "somewhere"}, "prefixes": {"count": 50}, **settings})
-    return measure_amounts(settings, SHAPE._replace(signed=signed), SPLITS)
+    return measure_amounts(known(settings, SHAPE._replace(signed=signed), SPLITS))
 
 
 def job(rule, number=0, inputs=()):
@@ -59,7 +61,7 @@ def test_states_are_planned_as_they_are_stored(monkeypatch):
 
     def planned(**shape):
         shape = SHAPE._replace(**shape)
-        return measure_amounts(Settings(model={"checkpoint": "somewhere"}), shape, SPLITS)["sampled_prefixes"]
+        return measure_amounts(known(Settings(model={"checkpoint": "somewhere"}), shape, SPLITS))["sampled_prefixes"]
 
     dense, few, half = planned(), planned(active=0.25), planned(dtype="bfloat16")
     m = 270 * 2 * 16 * 4  # whole chunks, as wide as the larger layer
@@ -72,10 +74,8 @@ def test_states_are_planned_as_they_are_stored(monkeypatch):
 def test_no_work_of_the_model_step_grows_with_the_square_of_a_layer():
     """Values are columns of weights: nothing is multiplied with unit vectors."""
     settings = Settings(model={"checkpoint": "somewhere"})
-    wide = SHAPE._replace(memories=(80, 160))
-    assert (
-        measure_amounts(settings, wide, SPLITS)["model"].work == measure_amounts(settings, SHAPE, SPLITS)["model"].work
-    )
+    wide, narrow = (known(settings, SHAPE._replace(memories=sizes), SPLITS) for sizes in ((80, 160), (8, 16)))
+    assert measure_amounts(wide)["model"].work == measure_amounts(narrow)["model"].work
 
 
 def test_more_prefixes_than_there_are_cannot_be_sampled():
@@ -156,24 +156,26 @@ def test_a_checkpoint_that_is_not_trained_yet_is_planned_as_the_model_that_will_
         "long": Settings.model_validate({"embedded": {"layers": 2, "keep_steps": [25]}}),
         "early": Settings.model_validate({"model": {"checkpoint": checkpoint}, "prefixes": {"count": 77}}),
     }
-    planned = _as_trained(runs["early"], runs, training_jobs(done=False))
+    planned = as_trained(runs["early"], runs, training_jobs(done=False))
     assert (planned.model.checkpoint, planned.embedded, planned.prefixes.count) == (
         "embedded",
         runs["long"].embedded,
         77,
     )
-    assert _as_trained(runs["early"], runs, training_jobs(done=True)) is runs["early"]
-    assert _as_trained(runs["long"], runs, training_jobs(done=False)) is runs["long"]
+    assert as_trained(runs["early"], runs, training_jobs(done=True)) is runs["early"]
+    assert as_trained(runs["long"], runs, training_jobs(done=False)) is runs["long"]
 
 
 def test_the_trial_of_a_run_that_keeps_training_steps_keeps_none(tmp_path):
     """It trains fewer steps than those that are to be kept, and a step after the last one is refused."""
     settings = Settings.model_validate({"embedded": {"steps": 800, "keep_steps": [0, 300]}})
-    small = _small_settings(settings, SHAPE, SPLITS, ["one two three"] * 20, tmp_path, trained=False)
+    small = _small_settings(known(settings, SHAPE, SPLITS, ["one two three"] * 20), tmp_path, trained=False)
     assert small.embedded.steps < 300 and small.contradictions() == []
 
 
 def test_the_trial_of_a_run_with_a_control_draws_none(tmp_path):
     """The other run is not in the trial."""
     settings = Settings.model_validate({"report": {"control": "another"}})
-    assert _small_settings(settings, SHAPE, SPLITS, ["one two"] * 20, tmp_path, trained=False).report.control == ""
+    assert (
+        _small_settings(known(settings, SHAPE, SPLITS, ["one two"] * 20), tmp_path, trained=False).report.control == ""
+    )

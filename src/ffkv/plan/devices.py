@@ -8,14 +8,12 @@ import torch
 from torch import nn
 
 from ffkv.model.placement.spread import CPU, DISK, WEIGHTS_SHARE, Device, arrange, parts_of
-from ffkv.plan.growth import batch_bytes
 from ffkv.plan.shape import Shape
 from ffkv.process.memory import free_memory
 from ffkv.settings import Settings
 from ffkv.settings.section import memory_bytes
 from ffkv.terminal import in_bytes
 
-NAMES = {CPU: "CPU", DISK: "disk"}
 CONTEXT = 5e8  # bytes that the driver and torch's own code take on a GPU
 
 
@@ -46,10 +44,8 @@ def plan_devices(form: nn.Module, settings: Settings, shape: Shape, gpus: Sequen
     `gpus` are the bytes of each GPU that a job has. `model.max_memory` comes before them.
     """
     itemsize = getattr(torch, shape.dtype).itemsize
-    signs = 2 if shape.signed and settings.triggers.negative else 1
-    working = CONTEXT + batch_bytes(settings, shape) + 8 * signs * settings.triggers.per_key * sum(shape.memories)
-    weights = float(shape.parameters * itemsize)
-    named = settings.model.max_memory
+    signs, named = 1 + (shape.signed and settings.triggers.negative), settings.model.max_memory
+    working = CONTEXT + shape.batch_bytes(settings) + 8 * signs * settings.triggers.per_key * sum(shape.memories)
     given = {number: WEIGHTS_SHARE * size for number, size in enumerate(gpus)}
     given |= {int(name): memory_bytes(size) for name, size in named.items() if name != CPU}
     room: dict[Device, float] = {number: size for number, size in sorted(given.items()) if size}
@@ -58,10 +54,9 @@ def plan_devices(form: nn.Module, settings: Settings, shape: Shape, gpus: Sequen
         room[CPU] = memory_bytes(named[CPU]) if CPU in named else WEIGHTS_SHARE * free_memory()
         parts = parts_of(form)
         places = arrange(parts, {**room, DISK: float("inf")}, bool(named))
-        for name in parts.blocks:
-            device = places[name]
-            blocks[f"GPU {device}" if isinstance(device, int) else f"the {NAMES[device]}"] += 1
-    return DevicePlan(weights, working, dict(blocks))
+        names = {**{gpu: f"GPU {gpu}" for gpu in room}, CPU: "the CPU", DISK: "the disk"}
+        blocks.update(names[places[block]] for block in parts.blocks)
+    return DevicePlan(float(shape.parameters * itemsize), working, dict(blocks))
 
 
 def gpu_sizes() -> list[float]:
@@ -75,7 +70,5 @@ def warn_of_slow_devices(plan: DevicePlan, run: str) -> list[str]:
     slow = [f"{count} of its blocks are on {where}" for where, count in plan.blocks.items() if where[:3] != "GPU"]
     if not slow:
         return []
-    slow_blocks = " and ".join(slow)
-    return [
-        f"The GPUs do not hold the model of {run}: {slow_blocks}, which is slow. Give a job more GPUs, or larger ones."
-    ]
+    remedy = "Give a job more GPUs, or larger ones."
+    return [f"The GPUs do not hold the model of {run}: {' and '.join(slow)}, which is slow. {remedy}"]

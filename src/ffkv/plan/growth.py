@@ -1,22 +1,25 @@
 """What each rule has to do, store and hold: the amounts that its seconds, files and memory grow with."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from ffkv.activations.prefix_file import SampledPrefixes, storage
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES, PART_BYTES, Triggers
+from ffkv.comparison.compared import find_memories_by
+from ffkv.comparison.same_memories import BY_CHANCE
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.embedded.training import MEASUREMENTS, SAMPLE_TOKENS
 from ffkv.files.datasets import datasets_of, stored_bytes
 from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.model.values_file import ValuesFile
-from ffkv.plan.shape import Shape
+from ffkv.plan.known import Known
 from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import Split
-from ffkv.settings import Settings
+from ffkv.settings import Comparison
 from ffkv.values.projections import Projections
 
 # Per token of a corpus: prefixes that several sentences begin with, and their different next tokens. Of the embedded corpus.
@@ -47,33 +50,21 @@ class Amounts(NamedTuple):
     text: float = 0.0
 
 
-def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) -> dict[str, Amounts]:
-    """How much each rule of a run has to do.
-
-    Args:
-        settings: the settings of the run.
-        shape: the shape of its model.
-        splits: the sizes of "train" and "validation".
-    """
-    train, validation, made, keys = splits["train"], splits["validation"], settings.embedded, settings.keys
+def measure_amounts(run: Known) -> dict[str, Amounts]:
+    """How much each rule of a run has to do."""
+    settings, shape, train, validation = run.settings, run.shape, run.text["train"], run.text["validation"]
+    made, keys, per_key, prefixes = settings.embedded, settings.keys, settings.triggers.per_key, run.sampled
     layers, memories, largest = len(shape.memories), sum(shape.memories), max(shape.memories)
-    per_key, itemsize = settings.triggers.per_key, getattr(torch, shape.dtype).itemsize
-    prefixes = count_sampled(settings, validation)
     states, text = prefixes * layers, train.seconds + validation.seconds
 
     # Bytes of files, by their descriptions.
     sizes = {"layer": layers, "memory": memories, "width": shape.width, "rank": per_key}
     sizes |= {"vocabulary": shape.vocabulary, "prefix": prefixes, "bin": len(HISTOGRAM_EDGES) - 1}
     triggers = stored_bytes(Triggers, sizes, () if shape.signed and settings.triggers.negative else ("negative",))
-    held, sampled = _measure_sample(settings, shape, prefixes)
+    held, sampled = _measure_sample(run)
     values = stored_bytes(ValuesFile, sizes)
     projections = stored_bytes(Projections, sizes | {"rank": min(settings.values.top_tokens, shape.vocabulary)})
-    corpus = 0
-    for split in splits.values():
-        sizes |= {"token": int(split.tokens), "sentence": int(split.sentences), "document": int(split.documents)}
-        sizes |= {"text_byte": int(split.text_bytes), "document_name_byte": 40 * int(split.documents)}
-        sizes |= {"shared_prefix": int(SHARED * split.tokens), "next_token": int(CONTINUATIONS * split.tokens)}
-        corpus += stored_bytes(Corpus, sizes)
+    corpus = sum(_corpus_bytes(split) for split in run.text.values())
 
     # Operations. A key's pass ends at its own layer.
     trained = 3 * made.steps * made.batch_tokens + validation.tokens
@@ -86,31 +77,44 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
     removal = (2 * layers * _tokens_read(removed // layers, train) + alone) * shape.body * (layers + 1) / layers
     # Time of a pass in float32, beside one in the type of the weights.
     in_float32 = measure_speed(shape.dtype) / measure_speed("float32")
-    through_head, effects = shape.vocabulary * shape.width, settings.intervention.memories * layers
-    proof = 40 * shape.body  # values are columns of the weights
+    through_head = shape.vocabulary * shape.width
 
     # Bytes of memory. Sentences that are encoded are lists and arrays, beside the text.
+    itemsize = getattr(torch, shape.dtype).itemsize
     weights, head, encoding = shape.parameters * itemsize, shape.outside * itemsize, 20 * train.text_bytes
-    passing = 1.25 * weights + batch_bytes(settings, shape) + 24 * train.sentences
-    loading, merged = 1.25 * weights + head + 16 * largest * shape.width, min(triggers, PART_BYTES)
+    passing = 1.25 * weights + shape.batch_bytes(settings) + 24 * train.sentences
+    merged = min(triggers, PART_BYTES)
     # In float32 there is one block or one embedding at a time, beside the weights as they are.
     single = 4 * max(shape.body / layers, through_head)
     logits = 3 * min(CHUNK_BYTES, 4 * shape.vocabulary * largest) + 4 * prefixes * (2 * largest + 4 * shape.width)
     reading = head + logits + triggers + projections
-    intervening = passing + triggers + logits + head + single + 8 * largest * shape.width
 
-    passed, summing = train.tokens * shape.body, Amounts(memory=triggers)
+    summing = Amounts(memory=triggers)
     measuring = Amounts(states * through_head, memory=reading, rows=states)
-    training = Amounts(
-        trained * (shape.body + shape.outside), 0, 16 * shape.parameters + encoding, 4 * shape.parameters
-    )
     return {
         "write_settings": Amounts(),
         "resolve_commit": Amounts(),
-        "train": training._replace(tokens=made.steps * made.batch_tokens, text=text),
-        "model": Amounts(proof, shape.vocabulary, loading, head + values, shape.vocabulary),
+        "train": Amounts(
+            trained * (shape.body + shape.outside),
+            memory=16 * shape.parameters + encoding,
+            stored=4 * shape.parameters,
+            tokens=made.steps * made.batch_tokens,
+            text=text,
+        ),
+        "model": Amounts(  # values are columns of the weights
+            40 * shape.body,
+            once=shape.vocabulary,
+            memory=1.25 * weights + head + 16 * largest * shape.width,
+            stored=head + values,
+            rows=shape.vocabulary,
+        ),
         "corpus": Amounts(memory=encoding, stored=corpus, text=text),
-        "triggers": Amounts(passed, 0, passing + 3 * triggers, settings.shards * triggers, tokens=train.tokens),
+        "triggers": Amounts(
+            train.tokens * shape.body,
+            memory=passing + 3 * triggers,
+            stored=settings.shards * triggers,
+            tokens=train.tokens,
+        ),
         # The shards stay until they are merged. The only one becomes the merged file.
         "merge_triggers": Amounts(settings.shards * triggers, 0, 6 * merged, triggers if settings.shards > 1 else 0.0),
         "sampled_prefixes": Amounts(
@@ -127,15 +131,36 @@ def measure_amounts(settings: Settings, shape: Shape, splits: dict[str, Split]) 
         "composition_summarize": Amounts(memory=states),
         "refinement_measure": measuring,
         "refinement_summarize": Amounts(memory=reading),
-        "intervention_measure": Amounts(in_float32 * _intervene(settings, shape, train), 0, intervening, rows=effects),
-        "intervention_summarize": Amounts(memory=projections, rows=effects),
+        "intervention_measure": Amounts(
+            in_float32 * _intervene(run),
+            memory=passing + triggers + logits + head + single + 8 * largest * shape.width,
+            rows=settings.intervention.memories * layers,
+        ),
+        "intervention_summarize": Amounts(memory=projections, rows=settings.intervention.memories * layers),
         "report": summing._replace(rows=settings.report.cards),
     }
 
 
-def count_sampled(settings: Settings, validation: Split) -> int:
-    """Number of sampled prefixes: as many as are asked for, or all that the validation split has."""
-    return int(min(settings.prefixes.count, validation.tokens - validation.sentences))
+def measure_comparison(comparison: Comparison, name: str, runs: Sequence[Known]) -> dict[str, Amounts]:
+    """How much each rule of a comparison has to do, of `runs` in their order.
+
+    Raises:
+        UserError: the settings ask for memories by number, and the models have different shapes.
+    """
+    shape, *others = (run.shape for run in runs)
+    memories, prefixes, per_key = sum(shape.memories), runs[0].sampled, runs[0].settings.triggers.per_key
+    found_by = find_memories_by(comparison, [(run.shape.width, run.shape.memories) for run in runs], name)
+    measured = Amounts()
+    if found_by == "by_number":  # beside the first run and the last one, and beside permuted memories
+        rows, held = 2 * len(runs) * memories, 24 * memories * (shape.width + per_key)  # of three runs
+        chance = 2 * len(runs) * comparison.permutations * sum(min(BY_CHANCE, size) for size in shape.memories)
+        measured = Amounts((rows + chance) * (per_key**2 + shape.width), memory=held, rows=rows)
+    if found_by == "by_correlation":  # with each layer, and with a rotated one
+        sizes = [size for other in others for size in other.memories]
+        sampled = min(comparison.sampled_memories, memories)
+        work = sum(prefixes * size * (2 * sampled + size) + size**3 for size in sizes)
+        measured = Amounts(work, memory=max(16 * prefixes * size + 12 * size**2 for size in sizes))
+    return {"comparison_measure": measured, "comparison_report": Amounts(memory=measured.memory / 10)}
 
 
 def _tokens_read(prefixes: int, split: Split) -> float:
@@ -148,20 +173,15 @@ def _tokens_read(prefixes: int, split: Split) -> float:
     return split.tokens * (1 - (1 - math.exp(-k)) / k)
 
 
-def batch_bytes(settings: Settings, shape: Shape) -> float:
-    """Bytes of the states and coefficients of a batch."""
-    return 4 * settings.activations.batch_tokens * (8 * max(shape.memories) + 12 * shape.width)
-
-
-def _intervene(settings: Settings, shape: Shape, train: Split) -> float:
+def _intervene(run: Known) -> float:
     """Operations of the interventions: of the passes over prefixes, of the blocks after each layer, and of the head.
 
     After the last layer no block runs, and the direct effect is the total one.
     """
-    its, layers = settings.intervention, len(shape.memories)
+    its, shape, train, layers = run.settings.intervention, run.shape, run.text["train"], len(run.shape.memories)
     tokens = train.tokens / max(train.sentences, 1) / 2  # of a prefix
     blocks, head = shape.body * (layers - 1) / 2, shape.vocabulary * shape.width  # after all layers; once
-    prefixes = its.memories * its.examples * (1 + (shape.signed and settings.triggers.negative))
+    prefixes = its.memories * its.examples * (1 + (shape.signed and run.settings.triggers.negative))
     changes = len(its.scales) + 1 + its.controls + its.directions + its.similar
 
     def on(prefixes: float, changes: int, read_out: int) -> float:
@@ -172,12 +192,21 @@ def _intervene(settings: Settings, shape: Shape, train: Split) -> float:
     return on(prefixes, changes, 2 * layers - 1) + kept + its.kept_prefixes * sum(shape.memories) * shape.width
 
 
-def _measure_sample(settings: Settings, shape: Shape, prefixes: int) -> tuple[float, float]:
+def _corpus_bytes(split: Split) -> int:
+    """Bytes of the file of a split."""
+    sizes = {"token": split.tokens, "sentence": split.sentences, "document": split.documents}
+    sizes |= {"text_byte": split.text_bytes, "document_name_byte": 40 * split.documents}
+    sizes |= {"shared_prefix": SHARED * split.tokens, "next_token": CONTINUATIONS * split.tokens}
+    return stored_bytes(Corpus, {name: int(size) for name, size in sizes.items()})
+
+
+def _measure_sample(run: Known) -> tuple[float, float]:
     """Bytes of the states that a job holds in memory, and of all files of the sample."""
+    settings, shape = run.settings, run.shape
     without = [name for name in ("x", "factor", "end") if name not in settings.prefixes.keep]
-    block = min(prefixes, settings.activations.block_sentences)
+    block = min(run.sampled, settings.activations.block_sentences)
     stored = storage(shape.memories, shape.width, shape.dtype, shape.active < 1, without, block)
-    sizes, written = {**stored.sizes, "prefix": prefixes}, 0.0
+    sizes, written = {**stored.sizes, "prefix": run.sampled}, 0.0
     for name, (part,) in datasets_of(SampledPrefixes, without).items():
         ratio = COMPRESSED.get(shape.dtype, 1.0) * (shape.active if name == "m" else 1.0)
         written += part.stored_bytes(sizes) * (ratio if name in stored.compressed else 1.0)

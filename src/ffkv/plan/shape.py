@@ -43,6 +43,10 @@ class Shape(NamedTuple):
     signed: bool = True
     active: float = 1.0
 
+    def batch_bytes(self, settings: Settings) -> float:
+        """Bytes of the states and coefficients of a batch."""
+        return 4 * settings.activations.batch_tokens * (8 * max(self.memories) + 12 * self.width)
+
 
 def load_model_form(settings: Settings, commit: Commit | None = None) -> PreTrainedModel:
     """The model of a run on torch's meta device: all its modules, no weights. Raises UserError if there is none."""

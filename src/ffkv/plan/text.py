@@ -67,9 +67,9 @@ def measure_text(
         UserError: the corpus or the tokenizer cannot be read, or the hub does not tell the size of its data set.
     """
     corpus, made, named = settings.corpus, settings.embedded, settings.model
-    hub = corpus.dataset not in (EMBEDDED, "files")  # is not downloaded: the embedded corpus stands for its text
+    on_hub = corpus.dataset not in (EMBEDDED, "files")  # is not downloaded: the embedded corpus stands for its text
     if named.checkpoint == EMBEDDED:
-        texts = (document.text for document in _embedded_documents()[0])
+        texts = (document.text for document in python_docs.documents(EVERY))
         tokenizer = train_tokenizer(texts, made.vocabulary, made.context)
     else:
         tokenizer = load_tokenizer(named.checkpoint, commits.get("model"), named.trust_remote_code, named.gguf)
@@ -79,7 +79,7 @@ def measure_text(
     encoding = functools.partial(
         encode, tokenizer=tokenizer, max_tokens=longest, settings=corpus, beginning=beginning.ids
     )
-    train, sentences = _sample(Corpus() if hub else corpus, "train", render, encoding)
+    train, sentences = _sample(Corpus() if on_hub else corpus, "train", render, encoding)
     if corpus.dataset == "files" and corpus.validation:
         validation, more = _sample(corpus, "validation", render, encoding)
     else:  # both splits read the same documents
@@ -89,17 +89,16 @@ def measure_text(
         validation = validation._replace(seconds=train.seconds)
     splits = {"train": train, "validation": validation}
     for name, split in splits.items():
-        size = None
-        if hub and name not in written:
-            size = _hub_bytes(corpus, name, commits.get("dataset") or resolve_dataset(corpus))
         if name in written:
             splits[name] = read_size(written[name])
-        elif name in tokens:
+            continue
+        size = _hub_bytes(corpus, name, commits.get("dataset") or resolve_dataset(corpus)) if on_hub else None
+        if name in tokens:
             splits[name] = split.times(tokens[name] / split.tokens, "given tokens")
         elif size:
             source = "the size that the hub tells" + ", without corpus.where" * bool(corpus.where)
             splits[name] = split.times(size / split.text_bytes, source)
-        elif hub:
+        elif on_hub:
             remedy = "Pass --train-tokens and --validation-tokens."
             raise UserError(f"The hub does not tell the size of {corpus.dataset}. {remedy}")
     return splits, sentences + more
@@ -109,13 +108,14 @@ def _sample(
     corpus: Corpus, split: str, render: Render | None, encoding: Callable[[list[Document]], Encoded]
 ) -> tuple[Split, list[str]]:
     """The size of a split as some of its documents tell it, and their sentences."""
-    share = 1.0  # of the documents of the split
+    encoding([Document("", "A first word.")])  # loads what the first call loads
+    start, share = time.process_time(), 1.0
+    documents: list[Document] = []
     if corpus.dataset == EMBEDDED:
-        all_read, reading = _embedded_documents()
-        documents = list(select_split(all_read, corpus, split))
+        documents += select_split(python_docs.documents(EVERY), corpus, split)
         share = max(1 / EVERY, len(documents) / corpus.limit if corpus.limit else 0)
     else:
-        start, documents, size = time.process_time(), [], 0
+        size = 0
         for document in (reader := read_documents(corpus, split, render)):
             documents.append(document)
             size += _bytes(document)
@@ -124,12 +124,9 @@ def _sample(
                 share = max(share, len(documents) / corpus.limit) if corpus.limit else min(share, 1.0)
                 break
         del reader  # it holds the file open
-        reading = time.process_time() - start
-    encoding([Document("", "A first word.")])  # loads what the first call loads
-    start = time.process_time()
     encoded = encoding(documents)
-    seconds = time.process_time() - start + reading
-    tokens, size = float(sum(map(len, encoded.ids))), sum(map(_bytes, documents))
+    seconds = time.process_time() - start
+    tokens, size = sum(map(len, encoded.ids)), sum(map(_bytes, documents))
     if not tokens:
         raise UserError("The first documents of the corpus hold no sentence of two tokens. Check the corpus settings.")
     known = "counted" if share == 1 else f"estimated from {len(documents):,} documents"
@@ -139,13 +136,6 @@ def _sample(
 
 def _bytes(document: Document) -> int:
     return len(document.text.encode("utf-8", "replace")) + 1
-
-
-@functools.cache
-def _embedded_documents() -> tuple[list[Document], float]:
-    """Some documents of the embedded corpus, and the seconds to read them."""
-    start = time.process_time()
-    return list(python_docs.documents(EVERY)), time.process_time() - start
 
 
 def _share_read(paths: list[str], last: Document, size: int) -> float:

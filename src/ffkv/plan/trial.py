@@ -26,11 +26,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, logging
 from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.errors import UserError
 from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
-from ffkv.plan.comparisons import measure_comparison
-from ffkv.plan.growth import Amounts, count_sampled, measure_amounts
+from ffkv.plan.growth import Amounts, measure_amounts, measure_comparison
+from ffkv.plan.known import Known
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
 from ffkv.plan.speed import measure_speed
-from ffkv.plan.text import Split, read_size
+from ffkv.plan.text import read_size
 from ffkv.process import progress
 from ffkv.settings import EMBEDDED, Comparison, Settings
 from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs, run_command
@@ -58,35 +58,24 @@ class Measured(NamedTuple):
     written: float = 0.0
 
 
-# How much there was to do in the trial, and what each job took, by `Job.work`.
-Tried = dict[str, tuple[Amounts, list[Measured]]]
+# How much there was to do in the trial, and what each job took, by comparison ("": of the run) and by rule.
+Tried = dict[tuple[str, str], tuple[Amounts, list[Measured]]]
 
 
-def try_out(
-    settings: Settings,
-    shape: Shape,
-    splits: dict[str, Split],
-    sentences: list[str],
-    cores: int,
-    trained: bool,
-    comparisons: dict[str, Comparison],
-) -> Tried:
+def try_out(run: Known, cores: int, trained: bool, comparisons: dict[str, Comparison]) -> Tried:
     """Runs a small copy of a run in a temporary folder, and compares it with a copy of itself.
 
     Args:
-        settings: the settings of the run.
-        shape: the shape of its model.
-        splits: the sizes of its corpus.
-        sentences: sentences of its corpus.
+        run: what is known of the run.
         cores: cores that the run may use.
-        trained: whether its embedded model exists already.
+        trained: whether the embedded model exists already. If not, the trial trains one.
         comparisons: the comparisons to make.
     Raises:
         UserError: a command of the trial refuses the model or the text.
     """
     with tempfile.TemporaryDirectory(prefix="ffkv-plan-") as name:
         folder = Path(name)
-        small = _small_settings(settings, shape, splits, sentences, folder, trained)
+        small = _small_settings(run, folder, trained)
         compared = {name: _small_comparison(comparison) for name, comparison in comparisons.items()}
         config = {"runs": {run: {} for run in RUNS}, "comparisons": {k: v.model_dump() for k, v in compared.items()}}
         (folder / "config.yaml").write_text(yaml.safe_dump({**small.model_dump(), **config}))
@@ -97,20 +86,19 @@ def try_out(
             for place in ("results", "reports"):
                 shutil.copytree(folder / place / RUNS[0], folder / place / RUNS[1])
             measured |= _measure_ready([job for job in listed if job.comparison], folder)
-        written = {split: read_size(folder / f"results/trial/corpus/{split}.h5") for split in splits}
-        shape = measure_shape(load_model_form(small))
-        amounts, models = measure_amounts(small, shape, written), [(shape, count_sampled(small, written["validation"]))]
-        for name, comparison in compared.items():
-            amounts |= measure_comparison(name, comparison, small.triggers.per_key, 2 * models)
-        return {work: (amounts[work], taken) for work, taken in measured.items()}
+        text = {split: read_size(folder / f"results/trial/corpus/{split}.h5") for split in run.text}
+        tried = run._replace(settings=small, shape=measure_shape(load_model_form(small)), text=text)
+        amounts = {"": measure_amounts(tried)}
+        amounts |= {name: measure_comparison(one, name, 2 * [tried]) for name, one in compared.items()}
+        return {(of, rule): (amounts[of][rule], taken) for (of, rule), taken in measured.items()}
 
 
-def _measure_ready(jobs: list[Job], folder: Path) -> dict[str, list[Measured]]:
-    """Runs jobs as soon as their inputs are there; returns what each took, by `Job.work`."""
-    measured: dict[str, list[Measured]] = {}
+def _measure_ready(jobs: list[Job], folder: Path) -> dict[tuple[str, str], list[Measured]]:
+    """Runs jobs as soon as their inputs are there; returns what each took."""
+    measured: dict[tuple[str, str], list[Measured]] = {}
     while ready := [job for job in jobs if all((folder / path).exists() for path in job.inputs)]:
         for job in ready:
-            measured.setdefault(job.work, []).append(_measure(job, folder))
+            measured.setdefault((job.comparison, job.rule), []).append(_measure(job, folder))
         jobs = [job for job in jobs if job not in ready]
     return measured
 
@@ -121,40 +109,40 @@ def _small_comparison(comparison: Comparison) -> Comparison:
     return comparison.model_copy(update={"runs": RUNS, "labels": [], "values": values})
 
 
-def _small_settings(
-    settings: Settings, shape: Shape, splits: dict[str, Split], sentences: list[str], folder: Path, trained: bool
-) -> Settings:
+def _small_settings(run: Known, folder: Path, trained: bool) -> Settings:
     """Settings of the trial; writes a model and a text, unless the trial trains the embedded model."""
+    settings, shape, train = run.settings, run.shape, run.text["train"]
     operations = min(OPERATIONS, SECONDS * measure_speed(shape.dtype))
-    keys, effects, layer = (
-        settings.keys,
-        settings.intervention,
-        min(shape.body / len(shape.memories), operations / LEAST_TOKENS),
-    )
+    layer = min(shape.body / len(shape.memories), operations / LEAST_TOKENS)
     tokens = max(LEAST_TOKENS, min(TOKENS, operations / (2 * layer)))
-    words = accumulate(len(sentence.split()) + 1 for sentence in sentences)
-    lines = [" ".join(sentence.split()) for sentence in sentences[: 2 + sum(total < 2 * tokens for total in words)]]
-    share = min(1.0, len(lines) / 2 / min(splits["train"].sentences, PASSAGES * PASSAGE_SENTENCES))
-    triggers, most = min(TRIGGERS, settings.triggers.per_key), operations / (120 * layer)  # prefixes without a token
+    words = accumulate(len(sentence.split()) + 1 for sentence in run.sentences)
+    lines = [" ".join(each.split()) for each in run.sentences[: 2 + sum(total < 2 * tokens for total in words)]]
+    share = min(1.0, len(lines) / 2 / min(train.sentences, PASSAGES * PASSAGE_SENTENCES))
+    keys, effects, triggers = settings.keys, settings.intervention, min(TRIGGERS, settings.triggers.per_key)
+    most = operations / (120 * layer)  # prefixes without a token
     per_layer = int(min(keys.per_layer, KEYS, max(8, most / 2)))
-    removed = min(triggers, keys.removal_triggers, max(2, int(most / per_layer)))
-    few: dict[str, Any] = {"memories": min(MEMORIES, effects.memories), "examples": min(EXAMPLES, effects.examples)}
-    few |= {"kept_prefixes": min(KEPT, effects.kept_prefixes)}
-    background = max(100, int(keys.background_prefixes * share))
     changes: dict[str, dict[str, Any]] = {
         "triggers": {"per_key": triggers},
         "prefixes": {"count": int(min(PREFIXES, settings.prefixes.count, max(100, most * 8)))},
-        "keys": {"per_layer": per_layer, "removal_triggers": removed, "background_prefixes": background},
-        "intervention": few,
+        "keys": {
+            "per_layer": per_layer,
+            "removal_triggers": min(triggers, keys.removal_triggers, max(2, int(most / per_layer))),
+            "background_prefixes": max(100, int(keys.background_prefixes * share)),
+        },
+        "intervention": {
+            "memories": min(MEMORIES, effects.memories),
+            "examples": min(EXAMPLES, effects.examples),
+            "kept_prefixes": min(KEPT, effects.kept_prefixes),
+        },
         "report": {"cards": min(CARDS, settings.report.cards), "control": ""},
         "corpus": {"dataset": EMBEDDED, "where": {}, "limit": DOCUMENTS, "validation": [], "validation_share": 0.5},
         "embedded": {"layers": 1, "steps": min(STEPS, settings.embedded.steps), "keep_steps": []},
     }
     if settings.model.checkpoint != EMBEDDED or trained:
         _write_small_model(shape, layer, operations, lines, folder / "checkpoint")
-        paths = {split: [str(folder / f"{split}.txt")] for split in splits}
-        for start, path in enumerate(paths.values()):
-            Path(path[0]).write_text("\n".join(lines[start::2]), errors="replace")
+        paths = {split: [str(folder / f"{split}.txt")] for split in run.text}
+        for start, (path,) in enumerate(paths.values()):
+            Path(path).write_text("\n".join(lines[start::2]), errors="replace")
         plain = {"where": {}, "chat_template": False, "splitter": "line", "txt_document": "line"}  # of text files
         changes["corpus"] = {"dataset": "files", "limit": 0, **plain, **paths}
         other = type(settings.model).model_validate({"checkpoint": str(folder / "checkpoint"), "dtype": shape.dtype})

@@ -60,9 +60,9 @@ class Job(NamedTuple):
     comparison: str = ""
 
     @property
-    def work(self) -> str:
-        """What it does: its rule, and for which comparison."""
-        return f"{self.rule} of {self.comparison}" if self.comparison else self.rule
+    def of(self) -> str:
+        """The run or the comparison that it is of."""
+        return self.run or self.comparison
 
 
 def ask_snakemake(configfile: Path, cores: int, folder: Path = Path()) -> subprocess.Popen:
