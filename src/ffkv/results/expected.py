@@ -2,7 +2,7 @@
 
 from ffkv.settings import EMBEDDED, Settings, intervenes, measures_precision
 
-# Folder: the tables that it holds as CSV files.
+# Folder: the tables that its rule `<folder>_summarize` writes as CSV files.
 TABLES = {
     "keys": ("activity", "figure_2_categories", "figure_2_pattern_counts", "figure_3_removal"),
     "values": (
@@ -24,8 +24,8 @@ TABLES = {
         "figure_11_breakdown",
         "prediction_changes",
     ),
+    "intervention": ("interventions_by_layer", "intervention_doses", "kept_memories", "intervention_memories"),
 }
-INTERVENTION = ("interventions_by_layer", "intervention_doses", "kept_memories", "intervention_memories")
 WHOLE = (
     "settings.json",
     "model",
@@ -50,10 +50,10 @@ INTERVENTION_BY_LAYER_GROUP = tuple(f"intervention/{name}/{{}}.parquet" for name
 
 def expected_files(settings: Settings) -> list[str]:
     """The files, and the folders that are written as one, that the steps of a run write. Paths below its folder."""
-    names = [*WHOLE, *(f"{folder}/{table}.csv" for folder, tables in TABLES.items() for table in tables)]
+    folders = [folder for folder in TABLES if folder != "intervention" or intervenes(settings)]
+    names = [*WHOLE, *(f"{folder}/{table}.csv" for folder in folders for table in TABLES[folder])]
     names += ["checkpoint"] if settings.model.checkpoint == EMBEDDED else []
     names += ["keys/precision.csv"] if measures_precision(settings) else []
     names += [name.format(shard) for name in BY_SHARD for shard in range(settings.shards)]
-    names += [f"intervention/{table}.csv" for table in INTERVENTION if intervenes(settings)]
     by_group = BY_LAYER_GROUP + (INTERVENTION_BY_LAYER_GROUP if intervenes(settings) else ())
     return names + [name.format(group) for name in by_group for group in range(settings.layer_groups)]

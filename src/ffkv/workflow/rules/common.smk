@@ -12,6 +12,7 @@ from ffkv.errors import UserError
 from ffkv.options import command_line
 from ffkv.process.disk import check_disk, describe_full, full, temporary_folders
 from ffkv.process.recover import note_owner
+from ffkv.results.expected import TABLES
 from ffkv.settings import EMBEDDED
 from ffkv.settings.runs import resolve, resolve_comparisons
 from ffkv.settings.yaml_file import typed
@@ -147,6 +148,11 @@ def repeated(name):
 def code(name):
     """The version of the modules that a rule's numbers depend on. A change of one of them repeats the rule."""
     return f"code {code_hash(name)}"
+
+
+def tables(room):
+    """The tables that a room writes for the report."""
+    return [f"results/{{run}}/{room}/{table}.csv" for table in TABLES[room]]
 
 
 def every_shard(path):

@@ -48,10 +48,7 @@ rule composition_summarize:
         ),
         model="results/{run}/model",
     output:
-        active_memories="results/{run}/composition/figure_7_active_memories.csv",
-        effective_number="results/{run}/composition/figure_7_effective_number.csv",
-        no_agreement="results/{run}/composition/figure_8_no_agreement.csv",
-        agreement_cases="results/{run}/composition/figure_8_agreement_cases.csv",
+        tables("composition"),
     log:
         "results/{run}/logs/composition_summarize.log",
     benchmark:
@@ -59,7 +56,7 @@ rule composition_summarize:
     conda:
         "../envs/ffkv.yaml"
     params:
-        folder=subpath(output.active_memories, parent=True),
+        folder=subpath(output[0], parent=True),
         options=options("composition/short_prefix"),
         code=code("composition_summarize"),
     message:

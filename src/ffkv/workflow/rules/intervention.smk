@@ -69,10 +69,7 @@ rule intervention_summarize:
         kept=every_layer_group("results/{run}/intervention/kept/{group}.parquet"),
         projections=every_layer_group("results/{run}/values/projections/{group}.h5"),
     output:
-        by_layer="results/{run}/intervention/interventions_by_layer.csv",
-        by_dose="results/{run}/intervention/intervention_doses.csv",
-        kept_memories="results/{run}/intervention/kept_memories.csv",
-        by_memory="results/{run}/intervention/intervention_memories.csv",
+        tables("intervention"),
     log:
         "results/{run}/logs/intervention_summarize.log",
     benchmark:
@@ -80,7 +77,7 @@ rule intervention_summarize:
     conda:
         "../envs/ffkv.yaml"
     params:
-        folder=subpath(output.by_layer, parent=True),
+        folder=subpath(output[0], parent=True),
         by_prefix=repeated("by_prefix"),
         by_memory=repeated("by_memory"),
         kept=repeated("kept"),

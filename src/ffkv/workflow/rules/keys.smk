@@ -131,10 +131,7 @@ rule keys_summarize:
         by_prefix=every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
         removal=every_layer_group("results/{run}/keys/removal/{group}.parquet"),
     output:
-        categories="results/{run}/keys/figure_2_categories.csv",
-        pattern_counts="results/{run}/keys/figure_2_pattern_counts.csv",
-        removal="results/{run}/keys/figure_3_removal.csv",
-        activity="results/{run}/keys/activity.csv",
+        tables("keys"),
     log:
         "results/{run}/logs/keys_summarize.log",
     benchmark:
@@ -142,7 +139,7 @@ rule keys_summarize:
     conda:
         "../envs/ffkv.yaml"
     params:
-        folder=subpath(output.categories, parent=True),
+        folder=subpath(output[0], parent=True),
         patterns=repeated("patterns"),
         by_prefix=repeated("by_prefix"),
         removal=repeated("removal"),

@@ -46,10 +46,7 @@ rule refinement_summarize:
         prefixes="results/{run}/sampled_prefixes.h5",
         corpus="results/{run}/corpus/validation.h5",
     output:
-        residual_agreement="results/{run}/refinement/figure_9_residual_agreement.csv",
-        final_probability="results/{run}/refinement/figure_10_final_probability.csv",
-        breakdown="results/{run}/refinement/figure_11_breakdown.csv",
-        changes="results/{run}/refinement/prediction_changes.csv",
+        tables("refinement"),
     log:
         "results/{run}/logs/refinement_summarize.log",
     benchmark:
@@ -57,7 +54,7 @@ rule refinement_summarize:
     conda:
         "../envs/ffkv.yaml"
     params:
-        folder=subpath(output.breakdown, parent=True),
+        folder=subpath(output[0], parent=True),
         options=options("refinement/changes", "seed"),
         code=code("refinement_summarize"),
     message:

@@ -50,11 +50,7 @@ rule values_summarize:
         triggers="results/{run}/triggers.h5",
         corpus="results/{run}/corpus/train.h5",
     output:
-        agreement="results/{run}/values/figure_4_agreement.csv",
-        rank="results/{run}/values/figure_5_rank.csv",
-        top_probability="results/{run}/values/figure_6_top_probability.csv",
-        predictive_values="results/{run}/values/table_2_predictive_values.csv",
-        predictive_layers="results/{run}/values/table_2_predictive_layers.csv",
+        tables("values"),
     log:
         "results/{run}/logs/values_summarize.log",
     benchmark:
@@ -62,7 +58,7 @@ rule values_summarize:
     conda:
         "../envs/ffkv.yaml"
     params:
-        folder=subpath(output.agreement, parent=True),
+        folder=subpath(output[0], parent=True),
         options=options("values/predictive", "values/bins", "seed"),
         code=code("values_summarize"),
     message:
