@@ -135,7 +135,7 @@ def test_search_is_that_of_python(visitor):
         ({"sort": "beauty"}, "There is no column 'beauty'"),
         ({"layer": "7"}, "There is no layer 7"),
         ({"layer": "x"}, "Write a whole number"),
-        ({"min_norm": "much"}, "Write a number"),
+        ({"min_norm": "much"}, "The lower end of norm is 'much'. Write a number"),
         ({"min_norm": "nan"}, "Write a number"),
         ({"min_top_token": "1"}, "holds texts"),
         ({"min_beauty": "1"}, "no column 'beauty'"),

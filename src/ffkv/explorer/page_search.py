@@ -79,8 +79,9 @@ class Question:
         for name, value in self.asked.items():
             if name in ranges:
                 low, high = between.get(name[4:], (None, None))
-                limit = _decimal(name, value)
-                between[name[4:]] = (limit, high) if name.startswith("min_") else (low, limit)
+                least = name.startswith("min_")
+                limit = _decimal(f"The {'lower' if least else 'upper'} end of {name[4:].replace('_', ' ')}", value)
+                between[name[4:]] = (limit, high) if least else (low, limit)
         self.options["between"] = between
 
 

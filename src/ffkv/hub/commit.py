@@ -198,8 +198,9 @@ def _resolve(kind: Kind, repository: str, revision: str) -> str:
 def _refusal(kind: Kind, repository: str, revision: str, error: Exception) -> str:
     reason = explain(error, kind, repository, revision) or words(error)
     above = Path(repository).parts[0]
-    beside = f" The folder {above} in the working directory holds nothing of this name." if is_local(above) else ""
-    return f"The {NAMES[kind]} {repository} cannot be read: {reason}{beside}"
+    beside = f"The folder {above} in the working directory holds nothing of this name."
+    nowhere = f"The working directory has no folder {repository}, either."
+    return f"The {NAMES[kind]} {repository} cannot be read: {reason} {beside if is_local(above) else nowhere}"
 
 
 def _code_elsewhere(commit: Commit) -> dict[str, str]:
