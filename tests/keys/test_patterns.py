@@ -3,10 +3,9 @@ import pytest
 
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.keys.chance import count_background
-from ffkv.keys.features import Evidence
+from ffkv.keys.features import CATEGORIES, Evidence
 from ffkv.keys.key_sample import prefix_words, random_examples
 from ffkv.keys.patterns import (
-    CATEGORIES,
     Pattern,
     categorize,
     detect_patterns,

@@ -18,10 +18,12 @@ def test_importing_ffkv_imports_nothing_heavy():
     assert not {"torch", "transformers", "pandas", "numpy", "pydantic", "h5py"} & set(modules)
 
 
-def test_opening_a_run_needs_no_torch():
-    code = "import sys, ffkv; ffkv.open, ffkv.Run, ffkv.Memory; print(*sys.modules)"
+@pytest.mark.parametrize("start", ["ffkv; ffkv.open, ffkv.Run, ffkv.Memory", "ffkv.explorer.application"])
+def test_opening_and_exploring_a_run_loads_nothing_heavy(start):
+    """What takes long to import or much memory is imported by what needs it."""
+    code = f"import sys, {start}; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "transformers"} & set(modules)
+    assert not {"torch", "transformers", "sklearn", "scipy", "matplotlib"} & set(modules)
 
 
 @pytest.mark.parametrize("name", ffkv.__all__)

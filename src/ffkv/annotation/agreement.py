@@ -9,7 +9,6 @@ worked examples of the packages krippendorff, scikit-learn and nltk.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 RESAMPLES = 2000
 MISSING = -1  # category of a unit that an annotator has not judged
@@ -127,6 +126,8 @@ def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> 
     Returns:
         A number from 0 to 1; NaN if neither saw a pattern.
     """
+    from scipy.optimize import linear_sum_assignment  # half a second, which the explorer need not wait for
+
     if not first and not second:
         return float("nan")
     if not first or not second:

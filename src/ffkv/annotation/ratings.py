@@ -8,7 +8,7 @@ import pandas as pd
 from ffkv.annotation.records import Record
 from ffkv.annotation.sheets import Origin, SecretKey
 from ffkv.errors import UserError
-from ffkv.keys.patterns import CATEGORIES
+from ffkv.keys.features import CATEGORIES
 
 TESTS = "tests"
 # Columns of each table: their types. Those of `ffkv.keys.tables`, with the annotator in front.

@@ -9,7 +9,7 @@ import pandas as pd
 from ffkv.annotation import agreement
 from ffkv.annotation.ratings import Ratings
 from ffkv.intervals import bootstrap_mean, wilson
-from ffkv.keys.patterns import CATEGORIES
+from ffkv.keys.features import CATEGORIES
 from ffkv.streams import Purpose, random_stream
 
 SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from ffkv.corpus.words import stop_words
 from ffkv.settings.languages import ENGLISH
 
+CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")  # of keys, by the families of their patterns
+
 
 class Kind(NamedTuple):
     """A kind of feature.

@@ -20,8 +20,6 @@ from ffkv.keys.topics import fit_topics
 from ffkv.multiple_tests import q_values
 from ffkv.settings import Keys
 
-CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")
-
 
 class Pattern(NamedTuple):
     """A feature that recurs in a key's prefixes more often than by chance.

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ffkv.activations.trigger_file import Triggers
 from ffkv.intervals import bootstrap_mean
-from ffkv.keys.patterns import CATEGORIES
+from ffkv.keys.features import CATEGORIES
 from ffkv.keys.removal import REMOVED
 from ffkv.streams import Purpose, random_stream
 
