@@ -3,8 +3,7 @@
 import pytest
 from plan.hand import known
 
-from ffkv.plan import growth, trial
-from ffkv.plan.growth import measure_amounts
+from ffkv.plan import trial
 from ffkv.plan.shape import Shape
 from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import Split
@@ -30,11 +29,3 @@ def test_a_slow_type_gets_a_small_trial(monkeypatch, tmp_path, speed, weights):
     trial._small_settings(known(SETTINGS, LARGE, SPLITS, ["a b c"] * 2000), tmp_path, True)
     _, layer, operations, *_ = asked[0]
     assert (layer, operations) == (pytest.approx(weights), pytest.approx(min(2e10, speed)))
-
-
-def test_a_pass_in_float32_takes_as_long_as_its_products(monkeypatch):
-    speeds = {"bfloat16": 1e9, "float32": 4e9}
-    monkeypatch.setattr(growth, "measure_speed", speeds.get)
-    quarter = measure_amounts(known(SETTINGS, LARGE, SPLITS))["keys_precision"].work
-    speeds["bfloat16"] = 4e9
-    assert measure_amounts(known(SETTINGS, LARGE, SPLITS))["keys_precision"].work == pytest.approx(4 * quarter)

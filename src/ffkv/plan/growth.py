@@ -17,7 +17,6 @@ from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
 from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.model.values_file import ValuesFile
 from ffkv.plan.known import Known
-from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import Split
 from ffkv.settings import Comparison
 from ffkv.values.projections import Projections
@@ -32,7 +31,8 @@ class Amounts(NamedTuple):
     """How much a rule has to do. 0 is what does not grow with the run.
 
     Attributes:
-        work: operations or things, for all jobs; their seconds come on top of a constant part of each job.
+        work: operations or things, for all jobs, up to a factor: what counts is how many times as much the run has as its trial.
+            Their seconds come on top of a constant part of each job.
         once: things that the constant part of each job grows with.
         memory: bytes of one job, as far as they grow.
         stored: bytes of all outputs, as far as their descriptions tell.
@@ -75,8 +75,6 @@ def measure_amounts(run: Known) -> dict[str, Amounts]:
     removed = chosen * min(keys.removal_triggers, per_key)
     alone = removed * train.tokens / max(train.sentences, 1) / 2
     removal = (2 * layers * _tokens_read(removed // layers, train) + alone) * shape.body * (layers + 1) / layers
-    # Time of a pass in float32, beside one in the type of the weights.
-    in_float32 = measure_speed(shape.dtype) / measure_speed("float32")
     through_head = shape.vocabulary * shape.width
 
     # Bytes of memory. Sentences that are encoded are lists and arrays, beside the text.
@@ -102,7 +100,7 @@ def measure_amounts(run: Known) -> dict[str, Amounts]:
             text=text,
         ),
         "model": Amounts(  # values are columns of the weights
-            40 * shape.body,
+            shape.body,
             once=shape.vocabulary,
             memory=1.25 * weights + head + 16 * largest * shape.width,
             stored=head + values,
@@ -123,7 +121,7 @@ def measure_amounts(run: Known) -> dict[str, Amounts]:
         "merge_sampled_prefixes": Amounts(),
         "keys_patterns": Amounts(chosen, min(train.sentences, PASSAGES * PASSAGE_SENTENCES), triggers, rows=chosen),
         "keys_removal": Amounts(removal, memory=passing + triggers, rows=chosen),
-        "keys_precision": Amounts(in_float32 * key_pass * per_key, memory=passing + triggers + single),
+        "keys_precision": Amounts(key_pass * per_key, memory=passing + triggers + single),
         "keys_summarize": summing,
         "values_project": Amounts(memories * through_head, memory=reading, stored=projections, rows=memories),
         "values_summarize": summing,
@@ -132,7 +130,7 @@ def measure_amounts(run: Known) -> dict[str, Amounts]:
         "refinement_measure": measuring,
         "refinement_summarize": Amounts(memory=reading),
         "intervention_measure": Amounts(
-            in_float32 * _intervene(run),
+            _intervene(run),
             memory=passing + triggers + logits + head + single + 8 * largest * shape.width,
             rows=settings.intervention.memories * layers,
         ),
