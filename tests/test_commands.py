@@ -187,7 +187,7 @@ def ffkv_process(*arguments: str, cwd) -> subprocess.CompletedProcess:
 
 
 def test_what_a_person_did_wrong_is_said_in_one_message_with_exit_code_2(tmp_path):
-    (tmp_path / "src").write_text("a file where `ffkv settings` wants a folder")
+    (tmp_path / "src/ffkv/workflow/schemas/config.schema.json").mkdir(parents=True)  # where a file is to be written
     done = ffkv_process("settings", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("ffkv: src/ffkv/workflow/schemas/config.schema.json cannot be written: ")
@@ -200,7 +200,12 @@ def test_an_unknown_subcommand_is_refused(tmp_path):
     assert "No such command 'kyes'" in done.stderr
 
 
-def test_settings_writes_its_three_files(tmp_path):
+def test_settings_writes_its_three_files_into_a_clone_and_nowhere_else(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 42")
+    refused = ffkv_process("settings", cwd=tmp_path)
+    assert refused.returncode == 2 and "is no clone of ffkv" in refused.stderr
+    assert (tmp_path / "config.yaml").read_text() == "seed: 42"
+    (tmp_path / "src/ffkv/workflow/schemas").mkdir(parents=True)
     done = ffkv_process("settings", cwd=tmp_path)
     assert done.returncode == 0
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [

@@ -59,3 +59,17 @@ def test_bad_input_ends_with_one_clear_message_and_no_file(tmp_path, case):
     } | {"0.h5"}
     assert not (tmp_path / "results/bad/corpus").exists() or not list((tmp_path / "results/bad/corpus").glob("*.h5"))
     assert not (tmp_path / "reports/bad/index.html").exists()
+
+
+def test_a_missing_text_is_said_before_a_model_is_trained(tmp_path):
+    change = {"model": {"checkpoint": "embedded"}, "corpus": {"dataset": "files", "train": "nowhere/*.txt"}}
+    failed = snakemake(tmp_path, settings_file(tmp_path, **change))
+    assert failed.returncode != 0
+    assert "nowhere/*.txt" in failed.stderr and "Traceback" not in failed.stderr
+    assert not list(tmp_path.glob("results/*/checkpoint")) and not list(tmp_path.glob("results/*/logs/*"))
+
+
+def test_a_run_that_the_settings_file_lacks_is_named(tmp_path):
+    failed = snakemake(tmp_path, settings_file(tmp_path), "results/nobody/keys/activity.csv")
+    assert failed.returncode != 0
+    assert "No run is called nobody. The settings name: " in failed.stderr

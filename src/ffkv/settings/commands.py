@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from ffkv.errors import UserError
 from ffkv.options import READABLE, output_option
 from ffkv.settings import Settings
 from ffkv.terminal import say
@@ -13,7 +14,10 @@ from ffkv.terminal import say
 @click.command()
 @click.option("--check", "file", type=click.Path(), help="Only check this settings file: say what is wrong, and where.")
 def settings(file: str | None) -> None:
-    """Write the default settings file, its JSON schema and the reference page of the settings."""
+    """Write the default settings file, its JSON schema and the reference page of the settings into a clone of ffkv.
+
+    This is for those who change ffkv. `ffkv init` writes a settings file into a folder of your own.
+    """
     from ffkv.files.atomic import atomic
     from ffkv.settings.reference import DEFAULT, PAGE, SCHEMA, default, page, schema
     from ffkv.settings.runs import resolve
@@ -22,6 +26,11 @@ def settings(file: str | None) -> None:
     if file is not None:
         say(f"{file} is valid. Its runs: {', '.join(resolve(read_settings(file)))}.")
         return
+    if not SCHEMA.parent.is_dir():
+        raise UserError(
+            f"The working directory is no clone of ffkv: it has no folder {SCHEMA.parent}. `ffkv settings` writes config.yaml"
+            " of a clone anew. `ffkv settings --check FILE` checks a settings file. `ffkv init FOLDER` writes one."
+        )
     for path, text in ((DEFAULT, default()), (SCHEMA, schema()), (PAGE, page())):
         with atomic(path, summed=False) as temporary:
             temporary.write_text(text, encoding="utf-8")

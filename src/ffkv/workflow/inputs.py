@@ -41,19 +41,24 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
         return []
 
 
-def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
-    """The files behind a split of a local corpus.
+def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:
+    """The files behind a split of a local corpus; none if the corpus is embedded or comes from the hub.
 
     Args:
         settings: the settings of one run.
         split: `train` or `validation`.
-    Returns:
-        No files if the corpus is embedded or comes from the hub, or if a file is missing: then `ffkv corpus` says which.
+    Raises:
+        UserError: a file is missing.
     """
     if settings["corpus"]["dataset"] != "files":
         return []
+    return find_files(corpus_sources(section(Corpus, **settings["corpus"]), split)[0])
+
+
+def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
+    """As `find_corpus_files`; no files if one is missing: then `check_corpora` of the rules, or `ffkv corpus`, says which."""
     try:
-        return find_files(corpus_sources(section(Corpus, **settings["corpus"]), split)[0])
+        return find_corpus_files(settings, split)
     except UserError:
         return []
 

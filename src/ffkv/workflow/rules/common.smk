@@ -23,6 +23,7 @@ from ffkv.workflow.inputs import (
     checkpoint_files,
     contents,
     corpus_files,
+    find_corpus_files,
     hub_repositories,
     moves,
     tracked,
@@ -40,13 +41,23 @@ environ.setdefault("FFKV_SOURCE", SOURCE)
 
 PLACES = (Path("results"), Path("reports"))
 
+
+class Runs(dict):
+    """Run to its complete settings: the defaults, the shared settings, the run's own."""
+
+    def __missing__(self, run):
+        """Whoever names a file of another run has most likely forgotten the settings file."""
+        raise WorkflowError(
+            f"No run is called {run}. The settings name: {', '.join(self)}. Name the settings file of {run} with --configfile."
+        )
+
+
 try:
     check_disk([Path(), Path(".snakemake"), *temporary_folders()])
-    # Run to its complete settings: the defaults, the shared settings, the run's own.
     CONFIGURATION = typed(config, workflow.config_settings.config)
-    SETTINGS = {
-        run: settings.model_dump() for run, settings in resolve(CONFIGURATION).items()
-    }
+    SETTINGS = Runs(
+        {run: settings.model_dump() for run, settings in resolve(CONFIGURATION).items()}
+    )
     COMPARISONS = {
         name: comparison.model_dump()
         for name, comparison in resolve_comparisons(CONFIGURATION).items()
@@ -77,6 +88,17 @@ def check_places():
         )
     except UserError as error:
         raise WorkflowError(plain(str(error)))
+
+
+def check_corpora():
+    """Before a run: the text of each corpus that is still to be read is there. A model may be trained before it is read."""
+    for job in workflow.dag.needrun_jobs():
+        if job.rule.name.endswith("corpus"):
+            settings, split = SETTINGS[job.wildcards.run], job.wildcards.split
+            try:
+                find_corpus_files(settings, split)
+            except UserError as error:
+                raise WorkflowError(plain(str(error)))
 
 
 def name_full_disks():
