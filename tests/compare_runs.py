@@ -1,10 +1,11 @@
-"""Compares two results folders of one run: every dataset and every table, to the byte.
+"""Compares the folders of two runs: every dataset and every table, to the byte.
 
-    python tests/compare_runs.py OLD NEW [--renamed tests/renamed.json]
+    python tests/compare_runs.py OLD/results/demo NEW/results/demo [--renamed tests/renamed.json]
 
 A file, dataset or column that was renamed on purpose is listed in the JSON file. Exit code 1 if anything else differs.
 """
 
+import argparse
 import json
 import sys
 from fnmatch import fnmatch
@@ -70,7 +71,7 @@ def compare_tables(old: Path, new: Path, columns: dict[str, str]) -> list[str]:
 
 
 def compare(old: Path, new: Path, renamed: dict) -> list[str]:
-    """What differs between two results folders, one line per file or dataset."""
+    """What differs between the folders of two runs, one line per file or dataset."""
     names, gone, columns = renamed["files"], renamed["datasets"], renamed["columns"]
 
     def new_name(name: str) -> str:
@@ -98,10 +99,16 @@ def compare(old: Path, new: Path, renamed: dict) -> list[str]:
 
 def main() -> None:
     """Prints what differs between the two folders on the command line."""
-    old, new, *more = sys.argv[1:]
-    renamed = json.loads(Path(more[1] if more else RENAMED).read_text())
-    problems = compare(Path(old), Path(new), renamed)
-    print("\n".join(problems) or f"{len(files_of(Path(new)))} files are equal.")
+    parser = argparse.ArgumentParser(description="Compare the folders of two runs.")
+    parser.add_argument("old", type=Path, help="such as OLD/results/demo")
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--renamed", type=Path, default=RENAMED, help="what was renamed on purpose")
+    asked = parser.parse_args()
+    for folder in (asked.old, asked.new):
+        if not (folder / "settings.json").is_file():
+            parser.error(f"{folder} is not the folder of a run: it has no settings.json")
+    problems = compare(asked.old, asked.new, json.loads(asked.renamed.read_text()))
+    print("\n".join(problems) or f"{len(files_of(asked.new))} files are equal.")
     sys.exit(1 if problems else 0)
 
 

@@ -2,9 +2,11 @@
 
 from support import ROOT
 
+from ffkv.files.hdf5 import FORMAT
 from ffkv.formats import with_tables
 
 
 def test_the_tables_of_datasets_are_current():
     page = (ROOT / "docs/formats.md").read_text()
     assert page == with_tables(page), "run `ffkv formats`"
+    assert f"`format` ({FORMAT})" in page

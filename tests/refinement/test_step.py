@@ -16,6 +16,7 @@ from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.parts import Part
 from ffkv.refinement.commands import refinement as command
 from ffkv.refinement.step import measure_refinement, summarize_refinement
+from ffkv.results.expected import TABLES
 from ffkv.settings import Refinement
 
 
@@ -96,12 +97,7 @@ def test_the_commands_write_a_table_by_prefix_and_the_tables_of_the_figures(run,
     pd.testing.assert_frame_equal(tables.read(folder / "0.parquet"), tables.read(table))
     call(f"summarize {folder}/0.parquet {inputs} --corpus {corpus} --changes 9 --seed 0 --output {folder}")
     summaries = summarize_refinement([table], model, prefixes, corpus, Refinement(changes=9))
-    assert list(summaries) == [
-        "figure_9_residual_agreement",
-        "figure_10_final_probability",
-        "figure_11_breakdown",
-        "prediction_changes",
-    ]
+    assert [*summaries] == [*TABLES["refinement"]]
     assert {path.stem for path in folder.glob("*.csv")} == set(summaries)
     changes = summaries["prediction_changes"]
     assert changes[["text", "residual_token", "output_token"]].to_numpy().tolist() == [["d", "d", "e"], ["e", "e", "a"]]

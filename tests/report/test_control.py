@@ -34,10 +34,16 @@ def grey_lines(axes):
     return [line.get_xydata().T for line in axes.lines if line.get_color() == GREY]
 
 
-@pytest.mark.parametrize("name", [name for name in FIGURES if name != "training"])
+def test_every_figure_of_the_paper_has_lines_for_a_control():
+    assert all(load_figure(f"figure_{number}").curves for number in range(2, 12))
+
+
+@pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_shows_its_control(pair, name):
     run, control = pair
     figure = load_figure(name)
+    if not figure.curves:
+        pytest.skip("a figure without lines for another run")
     drawn = figure.draw(run, None)
     before = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
     assert draw_control(drawn, figure.curves, control)

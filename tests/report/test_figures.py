@@ -182,7 +182,7 @@ def test_every_figure_of_the_registry_is_drawn(run):
 
 
 def test_tables_have_the_number_of_their_figure(run):
-    for name in FIGURES:
+    for name in (name for name in FIGURES if name.startswith("figure_")):
         for table in load_figure(name).tables:
             assert table == name or table.startswith(f"{name}_")
 

@@ -259,7 +259,7 @@ def test_the_schema_refuses_what_settings_refuse():
     ids=["default", "schema", "page"],
 )
 def test_what_is_written_from_the_settings_is_up_to_date(path, write):
-    assert (ROOT / path).read_text(encoding="utf-8") == write(), f"{path} differs: run `make settings`"
+    assert (ROOT / path).read_text(encoding="utf-8") == write(), f"{path} differs: run `make docs`"
 
 
 def test_the_default_file_holds_every_setting_at_its_default():

@@ -40,6 +40,11 @@ def test_every_table_has_the_columns_that_the_docs_promise(tiny, path):
     assert len(table)
 
 
+def test_the_docs_name_the_columns_of_every_table():
+    expected = {path for path in expected_files(Settings()) if path.endswith(".csv")}
+    assert expected <= documented_columns(annotation=True).keys() | {"keys/precision.csv"}
+
+
 def test_the_files_of_a_run_are_those_that_are_expected(tiny):
     """`ffkv check` asks for exactly these: a table that nobody expects would not be missed."""
     run = tiny / "results/tiny"

@@ -225,7 +225,10 @@ def _write_examples(
 
 
 def _write_sample(store: Store, m: "Tensor", lines: np.ndarray, shared: np.ndarray, places: range) -> None:
-    """Writes the coefficients in some lines of m, which are those of shared sentences [line], of all memories of a layer."""
+    """Writes the coefficients of all memories of a layer on the sentences that all memories share.
+
+    `lines` are rows of m, and `shared` is the number of the sentence of each of them [line].
+    """
     if not len(lines):
         return
     shape = int(store.sample_start[-1]), len(store.selection)

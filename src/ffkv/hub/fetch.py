@@ -141,7 +141,7 @@ def _download(commit: Commit, names: list[str], size: int) -> None:
 
 
 def _counting(count: Callable[[float], object]) -> Any:
-    """What the library takes for a bar of its own: shows nothing, and gives on how much arrived."""
+    """A progress bar that the library accepts. It shows nothing, and tells `count` how many bytes arrived."""
     from tqdm import tqdm
 
     class Counting(tqdm):

@@ -71,7 +71,7 @@ def judged(run: Run) -> pd.DataFrame:
 
 
 def person_or_machine(annotator: str) -> str:
-    """An annotator as a title: "anna, a person", and of a long name the end."""
+    """An annotator as a title: "anna, a person". A long name shows only its end."""
     kind, _, name = annotator.partition(":")
     return f"{name if len(name) <= LONGEST_NAME else '…' + name[-LONGEST_NAME:]}, a {kind}"
 

@@ -44,8 +44,8 @@ class Prefixes(Section):
     """How to draw the sample. `sentence`: draw a sentence, then a position in it, as the authors' code does. `prefix`:
     draw from all prefixes with equal probability."""
     keep: list[Literal["x", "factor"]] = Field([])
-    """Further states to store: `x`, the FF input; `factor`, the factor of a norm after the layer. No step reads
-    them."""
+    """Further states to store, for analyses of your own: `x`, the input of the feed-forward layer; `factor`, the factor of a
+    norm after the layer. The workflow does not read them."""
 
 
 class Keys(Section):
@@ -133,7 +133,8 @@ class Intervention(Section):
     """Number of other memories per prefix that are removed themselves, as a third control. Their contributions are about
     as long as the contribution of the memory."""
     similar_size: float = Field(0.1, gt=0, le=1)
-    """Maximum difference between the lengths of these two contributions, relative to that of the memory."""
+    """Maximum difference between the length of the contribution of such another memory and that of the memory, as a share of
+    the latter."""
     silent: float = Field(0.05, ge=0, le=1)
     """Limit below which a memory counts as silent on a prefix: the size of its coefficient, as a share of the mean size on
     its own trigger examples. The placebo is the removal of a memory from prefixes on which it is silent."""

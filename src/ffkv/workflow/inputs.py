@@ -116,7 +116,8 @@ def moves(results: Path) -> list[str]:
 
 
 def tracked(paths: Iterable[str]) -> list[str]:
-    """The paths that can be inputs of a rule: Snakemake takes braces for wildcards, and notes only names that are UTF-8 text."""
+    """The paths that can be inputs of a rule. Paths with braces or unprintable characters cannot: Snakemake reads braces as
+    wildcards, and it stores only names that are UTF-8 text."""
     return [path for path in paths if not contains_wildcard(path) and path.isprintable()]
 
 
