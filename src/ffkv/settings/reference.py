@@ -20,7 +20,7 @@ SECTIONS = {
 }
 TOP_LEVEL = {name: field for name, field in Settings.model_fields.items() if name not in SECTIONS}
 HEAD = f"""# yaml-language-server: $schema={SCHEMA}
-# The default run `demo` trains a small GPT-2 on the documentation of the Python library. `make report` starts it.
+# The default run `demo` trains a small GPT-2 on the documentation of the Python library. `snakemake` starts it.
 # This file holds every setting at its default. Settings above `runs:` apply to all runs. Each run can override them.
 """
 RUNS = """
@@ -29,8 +29,8 @@ RUNS = """
 runs:
   demo: {}
 
-# Name of a comparison: the runs that it shows over each other, in reports/comparisons/<name>/index.html. docs/settings.md
-# has its settings, configs/training.yaml an example.
+# Name of a comparison: the runs that it shows over each other, in reports/comparisons/<name>/index.html. For example,
+# `training: {runs: [early, late], axis: step, values: [100, 400]}` is in the order of the training steps.
 comparisons: {}
 """
 COMPARISONS = (
