@@ -27,7 +27,7 @@ def amounts(*shapes: Shape, **settings) -> Amounts:
 def test_every_memory_of_each_run_is_a_row_beside_the_first_run_and_the_last():
     """Three runs of two layers; of each layer 256 memories are compared with permuted ones, four times."""
     found = amounts(shape(2, 500), shape(2, 500), shape(2, 500), permutations=4)
-    assert found.rows == 3 * 2 * 2 * 500
+    assert found.stored == 3 * 2 * 2 * 500
     assert found.work == (3 * 2 * 2 * 500 + 3 * 2 * 4 * 2 * 256) * (10**2 + 32)
 
 
@@ -35,7 +35,7 @@ def test_models_of_two_shapes_are_matched_by_correlation():
     """With each layer of the second model, and with this layer rotated. Of the first model 2 x 8 memories are sampled."""
     found = amounts(shape(2, 8), shape(3, 64))
     assert found.work == 3 * (300 * 64 * (2 * 16 + 64) + 64**3)
-    assert found.rows == 0
+    assert found.stored == 0
     assert found == amounts(shape(2, 8), shape(3, 64), memories="by_correlation")
 
 

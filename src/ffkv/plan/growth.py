@@ -21,22 +21,18 @@ from ffkv.plan.text import Split
 from ffkv.settings import Comparison
 from ffkv.values.projections import Projections
 
-# Per token of a corpus: prefixes that several sentences begin with, and their different next tokens. Of the embedded corpus.
-SHARED, CONTINUATIONS = 0.04, 0.09
-# What compression leaves of a state, by the type of the weights; of m in a mixture of experts also of those that are not 0.
-COMPRESSED = {"bfloat16": 0.4, "float16": 0.55}
-
 
 class Amounts(NamedTuple):
     """How much a rule has to do. 0 is what does not grow with the run.
 
+    What counts of `work`, `once` and `stored` is how many times as much the run has as its trial, so a factor that both have is
+    left out.
+
     Attributes:
-        work: operations or things, for all jobs, up to a factor: what counts is how many times as much the run has as its trial.
-            Their seconds come on top of a constant part of each job.
+        work: operations or things, for all jobs. Their seconds come on top of a constant part of each job.
         once: things that the constant part of each job grows with.
         memory: bytes of one job, as far as they grow.
-        stored: bytes of all outputs, as far as their descriptions tell.
-        rows: rows of the outputs that have no description.
+        stored: bytes of all outputs by their descriptions, or rows of those that have none.
         tokens: tokens that the model reads.
         text: seconds to read, split and tokenize text, for all jobs.
     """
@@ -45,7 +41,6 @@ class Amounts(NamedTuple):
     once: float = 0.0
     memory: float = 0.0
     stored: float = 0.0
-    rows: float = 0.0
     tokens: float = 0.0
     text: float = 0.0
 
@@ -88,14 +83,14 @@ def measure_amounts(run: Known) -> dict[str, Amounts]:
     reading = head + logits + triggers + projections
 
     summing = Amounts(memory=triggers)
-    measuring = Amounts(states * through_head, memory=reading, rows=states)
+    measuring = Amounts(states * through_head, memory=reading, stored=states)
     return {
         "write_settings": Amounts(),
         "resolve_commit": Amounts(),
         "train": Amounts(
             trained * (shape.body + shape.outside),
             memory=16 * shape.parameters + encoding,
-            stored=4 * shape.parameters,
+            stored=shape.parameters,
             tokens=made.steps * made.batch_tokens,
             text=text,
         ),
@@ -104,26 +99,25 @@ def measure_amounts(run: Known) -> dict[str, Amounts]:
             once=shape.vocabulary,
             memory=1.25 * weights + head + 16 * largest * shape.width,
             stored=head + values,
-            rows=shape.vocabulary,
         ),
         "corpus": Amounts(memory=encoding, stored=corpus, text=text),
         "triggers": Amounts(
             train.tokens * shape.body,
             memory=passing + 3 * triggers,
-            stored=settings.shards * triggers,
+            stored=(settings.shards + (settings.shards > 1)) * triggers,
             tokens=train.tokens,
         ),
-        # The shards stay until they are merged. The only one becomes the merged file.
-        "merge_triggers": Amounts(settings.shards * triggers, 0, 6 * merged, triggers if settings.shards > 1 else 0.0),
+        # The merged file counts among those of `triggers`, whose shards stay until then. A single shard becomes this file.
+        "merge_triggers": Amounts(settings.shards * triggers, memory=6 * merged),
         "sampled_prefixes": Amounts(
             _tokens_read(prefixes, validation) * shape.body, memory=passing + held, stored=sampled
         ),
         "merge_sampled_prefixes": Amounts(),
-        "keys_patterns": Amounts(chosen, min(train.sentences, PASSAGES * PASSAGE_SENTENCES), triggers, rows=chosen),
-        "keys_removal": Amounts(removal, memory=passing + triggers, rows=chosen),
+        "keys_patterns": Amounts(chosen, min(train.sentences, PASSAGES * PASSAGE_SENTENCES), triggers, stored=chosen),
+        "keys_removal": Amounts(removal, memory=passing + triggers, stored=chosen),
         "keys_precision": Amounts(key_pass * per_key, memory=passing + triggers + single),
         "keys_summarize": summing,
-        "values_project": Amounts(memories * through_head, memory=reading, stored=projections, rows=memories),
+        "values_project": Amounts(memories * through_head, memory=reading, stored=projections),
         "values_summarize": summing,
         "composition_measure": measuring,
         "composition_summarize": Amounts(memory=states),
@@ -132,10 +126,10 @@ def measure_amounts(run: Known) -> dict[str, Amounts]:
         "intervention_measure": Amounts(
             _intervene(run),
             memory=passing + triggers + logits + head + single + 8 * largest * shape.width,
-            rows=settings.intervention.memories * layers,
+            stored=settings.intervention.memories * layers,
         ),
-        "intervention_summarize": Amounts(memory=projections, rows=settings.intervention.memories * layers),
-        "report": summing._replace(rows=settings.report.cards),
+        "intervention_summarize": Amounts(memory=projections, stored=settings.intervention.memories * layers),
+        "report": summing._replace(stored=settings.report.cards),
     }
 
 
@@ -152,7 +146,7 @@ def measure_comparison(comparison: Comparison, name: str, runs: Sequence[Known])
     if found_by == "by_number":  # beside the first run and the last one, and beside permuted memories
         rows, held = 2 * len(runs) * memories, 24 * memories * (shape.width + per_key)  # of three runs
         chance = 2 * len(runs) * comparison.permutations * sum(min(BY_CHANCE, size) for size in shape.memories)
-        measured = Amounts((rows + chance) * (per_key**2 + shape.width), memory=held, rows=rows)
+        measured = Amounts((rows + chance) * (per_key**2 + shape.width), memory=held, stored=rows)
     if found_by == "by_correlation":  # with each layer, and with a rotated one
         sizes = [size for other in others for size in other.memories]
         sampled = min(comparison.sampled_memories, memories)
@@ -194,7 +188,7 @@ def _corpus_bytes(split: Split) -> int:
     """Bytes of the file of a split."""
     sizes = {"token": split.tokens, "sentence": split.sentences, "document": split.documents}
     sizes |= {"text_byte": split.text_bytes, "document_name_byte": 40 * split.documents}
-    sizes |= {"shared_prefix": SHARED * split.tokens, "next_token": CONTINUATIONS * split.tokens}
+    sizes |= {"shared_prefix": 0, "next_token": 0}  # few; the trial has its share of them
     return stored_bytes(Corpus, {name: int(size) for name, size in sizes.items()})
 
 
@@ -204,9 +198,8 @@ def _measure_sample(run: Known) -> tuple[float, float]:
     without = [name for name in ("x", "factor", "end") if name not in settings.prefixes.keep]
     block = min(run.sampled, settings.activations.block_sentences)
     stored = storage(shape.memories, shape.width, shape.dtype, shape.active < 1, without, block)
-    sizes, written = {**stored.sizes, "prefix": run.sampled}, 0.0
-    for name, (part,) in datasets_of(SampledPrefixes, without).items():
-        ratio = COMPRESSED.get(shape.dtype, 1.0) * (shape.active if name == "m" else 1.0)
-        written += part.stored_bytes(sizes) * (ratio if name in stored.compressed else 1.0)
-    whole = stored_bytes(SampledPrefixes, {**sizes, "prefix": block}, without)
-    return whole if stored.in_memory else 0.0, written
+    sizes = {**stored.sizes, "prefix": run.sampled}
+    (m,) = datasets_of(SampledPrefixes, without)["m"]
+    unused = (1 - shape.active) * m.stored_bytes(sizes)  # zeros, which compression leaves nothing of
+    held = stored_bytes(SampledPrefixes, {**sizes, "prefix": block}, without) if stored.in_memory else 0.0
+    return held, stored_bytes(SampledPrefixes, sizes, without) - unused

@@ -140,13 +140,12 @@ def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]
         return Row(jobs[0].of, rule, todo, not todo)
     small, measured = tried
     # How many times as much the run has to do.
-    pairs = (amounts.work, small.work), (amounts.once, small.once), (amounts.rows, small.rows)
-    work, once, rows = (most / max(least, 1e-9) if most else 1.0 for most, least in pairs)
+    pairs = (amounts.work, small.work), (amounts.once, small.once), (amounts.stored, small.stored)
+    work, once, stored = (most / max(least, 1e-9) if most else 1.0 for most, least in pairs)
     start, base = import_libraries()[libraries_of(rule)]
     constant, working = _split_seconds(measured, amounts.work > 0)
     text = amounts.text / (jobs[0].threads if rule == "corpus" else 1)  # its threads are processes
     seconds = start + constant * max(1.0, once) + (working * work + text) / count
-    rest = max(sum(one.written for one in measured) - small.stored, 0.0)
     at_once = max(1, min(cores // jobs[0].threads, todo))
     return Row(
         jobs[0].of,
@@ -155,7 +154,7 @@ def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]
         done=False,
         at_once=at_once,
         tokens=amounts.tokens * todo / count,
-        written=(amounts.stored + rest * rows) * todo / count,
+        written=sum(one.written for one in measured) * stored * todo / count,
         memory=base + max(one.memory for one in measured) + max(amounts.memory - small.memory, 0.0),
         seconds=-(-todo // at_once) * seconds,
     )

@@ -183,7 +183,9 @@ def _measure(job: Job, folder: Path) -> Measured:
             seconds, working, memory = fork.submit(_run, job.command, folder).result()
         except Exception as error:  # whatever a command meets, the plan names the rule
             raise UserError(f"The trial run of {job.rule} failed: {error}") from error
-    paths = [path for output in job.outputs for path in (folder / output, *(folder / output).rglob("*"))]
+    made = [folder / output for output in job.outputs]
+    made += [path.with_suffix(".blocks") for path in made]  # of states, which the file of a shard links to
+    paths = [path for top in made for path in (top, *top.rglob("*"))]
     # A second name of a file that was counted already takes no room.
     written = sum(path.stat().st_size for path in paths if path.is_file() and path.stat().st_nlink == 1)
     return Measured(seconds, working, memory, float(written))
