@@ -166,6 +166,12 @@ def test_other_arguments_are_refused(run, tmp_path, monkeypatch):
     assert not (tmp_path / "export").exists()
 
 
+@pytest.mark.parametrize("format_name, unit", [("transluce", "memories"), ("parquet", "memories x files")])
+def test_the_bar_says_what_it_counts(run, tmp_path, capfd, format_name, unit):
+    export(run, format_name, tmp_path / "export", **SMALL)
+    assert f" {unit}/s" in capfd.readouterr().err
+
+
 def test_a_damaged_sidecar_is_refused(run, tmp_path):
     (tmp_path / "export").mkdir()
     (tmp_path / "export/ffkv-export.json").write_text("{")
