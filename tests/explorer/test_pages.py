@@ -133,6 +133,7 @@ def test_search_is_that_of_python(visitor):
     [
         ({"promotes": "nothing"}, "is not a token of synthetic"),
         ({"sort": "beauty"}, "There is no column 'beauty'"),
+        ({"min_norm": "5", "max_norm": "1"}, "The range of norm begins at 5 and ends at 1"),
         ({"layer": "7"}, "There is no layer 7"),
         ({"layer": "x"}, "Write a whole number"),
         ({"min_norm": "much"}, "The lower end of norm is 'much'. Write a number"),

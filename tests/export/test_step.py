@@ -161,9 +161,15 @@ def test_other_arguments_are_refused(run, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"The text has .* tokens"):
         export(run, "delphi", tmp_path / "export")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 100}))
-    with pytest.raises(UserError, match=r"take .* GB on the disk"):
+    with pytest.raises(UserError, match=r"take \d[\d.]* [kM]B on the disk of .*, which has 0\.1 kB free"):
         export(run, "transluce", tmp_path / "export")
     assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.parametrize("format_name, unit", [("transluce", "memories"), ("parquet", "memories x files")])
+def test_the_bar_says_what_it_counts(run, tmp_path, capfd, format_name, unit):
+    export(run, format_name, tmp_path / "export", **SMALL)
+    assert f" {unit}/s" in capfd.readouterr().err
 
 
 def test_a_damaged_sidecar_is_refused(run, tmp_path):

@@ -157,3 +157,13 @@ def test_tables_link_a_memory_to_its_page_else_to_its_card(write, tmp_path):
             assert f"<td{kind}>{cell}</td>" in page
         found[where] += 1
     assert found["page"] == 1 and found["card"] and found["nowhere"]
+
+
+def test_a_run_that_is_older_than_a_table_is_to_be_made_again(write, tmp_path):
+    folder = write(layers=2, report={"cards": 0})
+    (folder / "refinement/figure_11_breakdown.csv").unlink()
+    with pytest.raises(
+        UserError, match=r"has no refinement/figure_11_breakdown\.csv, which .* made before .* Run `snakemake` again"
+    ):
+        write_report(open(folder), tmp_path / "out" / "index.html")
+    assert not (tmp_path / "out").exists()

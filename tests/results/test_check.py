@@ -25,8 +25,8 @@ def run(tmp_path, monkeypatch):
     """A folder with a file of each sort: all that its settings ask for."""
     names = ["triggers.h5", "keys.csv", "by_memory.parquet", "settings.json"]
     monkeypatch.setattr(module, "expected_files", lambda settings: names)
-    folder = tmp_path / "a run"
-    folder.mkdir()
+    folder = tmp_path / "results" / "a run"
+    folder.mkdir(parents=True)
     with hdf5.create(folder / "triggers.h5", "triggers", {"model_hash": "a"}) as file:
         hdf5.put(file, "x", np.arange(10_000.0), ["row"], "1", "numbers")
         hdf5.put(file, "negative/x", np.arange(100.0), ["other"], "1", "numbers")
@@ -92,8 +92,7 @@ def test_a_folder_that_a_step_wrote_is_made_again_as_one(run, change):
     assert "tokenizer.txt is not what ffkv wrote" in result.output
     *_, rm, _, snakemake = (shlex.split(line) for line in str(result.exception).splitlines())
     assert rm == ["rm", "-r", str(run / "model"), str(run / "triggers.h5")]
-    place = f"{run.parent.name}/{run.name}"  # of a run: results/<run>
-    assert snakemake == ["snakemake", f"{place}/model", f"{place}/triggers.h5"]
+    assert snakemake == ["snakemake", f"results/{run.name}/model", f"results/{run.name}/triggers.h5"]
 
 
 def told(run) -> str:
@@ -147,6 +146,32 @@ def test_what_may_not_be_read_is_not_to_be_deleted(run, name):
         rf"{name} .*cannot be read: Permission denied\. Check its rights|{name} cannot be read", checked.stdout
     )
     assert "rm -r" not in checked.stderr
+
+
+def test_the_advice_holds_wherever_the_command_is_typed(run, monkeypatch):
+    (run / "keys.csv").unlink()
+    (run / "by_memory.parquet").unlink()
+    target = "  snakemake 'results/a run/by_memory.parquet' 'results/a run/keys.csv'"
+    make, outside = "Make these files, with the options", f"Make these files in {run.parents[1]}, with the options"
+    for place, folder, advice in (
+        (run.parents[1], "results/a run", make),
+        (run.parents[1], str(run), make),
+        (run, ".", outside),
+        (run / "..", "a run", outside),
+    ):
+        monkeypatch.chdir(place)
+        lines = told(folder).splitlines()
+        assert lines[-2].startswith(advice)
+        assert lines[-1] == target
+
+
+def test_a_run_outside_of_results_is_made_where_it_was(run, tmp_path, monkeypatch):
+    (run / "keys.csv").unlink()
+    moved = run.rename(tmp_path / "moved")
+    monkeypatch.chdir(moved)
+    *_, words, command = told(".").splitlines()
+    assert "where your run was made, in the folder that holds results" in words
+    assert command == "  snakemake results/moved/keys.csv"
 
 
 @pytest.mark.parametrize("split, name", [("train", "triggers"), ("validation", "sampled_prefixes")])

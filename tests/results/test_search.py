@@ -140,6 +140,17 @@ def test_a_layer_and_ranges_hold_together(run):
         ({"layer": 2}, "no layer 2. The model has layers 0 to 1"),
         ({"between": {"beauty": (0, 1)}}, "no column 'beauty'"),
         ({"between": {"top_token": (0, 1)}}, "needs a column of numbers, and top_token holds texts"),
+        ({"layer": "x"}, "layer is 'x'. Write a whole number"),
+        ({"between": 5}, "between is 5. Write a column and its range"),
+        ({"between": {"norm": 5}}, r"The range of norm is 5. Write its lowest and its highest value, as in \(0.1, 5\)"),
+        ({"between": {"norm": ("a", None)}}, r"The range of norm is \('a', None\). Write its"),
+        ({"between": {"norm": (1, 2, 3)}}, r"The range of norm is \(1, 2, 3\). Write its"),
+        ({"between": {"norm": (float("nan"), 1)}}, r"The range of norm is \(nan, 1\). Write its"),
+        (
+            {"between": {"norm": (5, 1)}},
+            "begins at 5 and ends at 1, so no memory is in it. Write the lower number first",
+        ),
+        ({"sort": "norm", "minimum": "a"}, "minimum is 'a'. Write a number"),
     ],
 )
 def test_what_cannot_be_limited_is_refused(run, options, message):

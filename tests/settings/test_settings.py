@@ -11,10 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from support import ROOT
 
 from ffkv.errors import UserError
-from ffkv.settings import Corpus, Keys, Settings, corpus_sources, reference, section
+from ffkv.settings import Corpus, Keys, Settings, Triggers, corpus_sources, reference, section
 from ffkv.settings.runs import resolve
 from ffkv.settings.yaml_file import typed
 
@@ -214,6 +215,24 @@ def test_whatever_stands_in_the_file_only_a_user_error_is_raised(configuration):
         assert "pydantic" not in str(error) and "Input should" not in str(error)
     else:
         assert all(isinstance(settings, Settings) for settings in resolved.values())
+
+
+def test_a_section_that_is_made_in_python_is_checked_in_the_same_words():
+    for make, message in (
+        (lambda: Triggers(per_key=0), "per_key is 0: must be at least 1"),
+        (lambda: Triggers(perkey=3), "Unknown setting 'perkey'. Did you mean 'per_key'? Valid here: "),
+        (lambda: Settings(triggers={"per_key": 0}), "triggers.per_key is 0: must be at least 1"),
+        (lambda: Settings(triggers=Triggers(), shards="a"), "shards is 'a': must be a whole number"),
+    ):
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+            make()
+
+
+def test_pydantic_still_tells_its_own_error_of_what_it_validates():
+    """A nested section too: its place is in the error."""
+    with pytest.raises(ValidationError) as refused:
+        Settings.model_validate({"triggers": {"per_key": 0}})
+    assert refused.value.errors()[0]["loc"] == ("triggers", "per_key")
 
 
 def test_a_section_by_itself_is_checked_in_the_same_words():

@@ -55,3 +55,30 @@ def test_they_are_those_of_a_trace_of_the_sentence(traced):
 def test_what_does_not_exist_is_refused(traced, layer, memory, sentence, message):
     with pytest.raises(UserError, match=message):
         coefficients(traced("gpt2"), layer, memory, [sentence], "cpu")
+
+
+@pytest.mark.parametrize(
+    ("layer", "memory", "sentences", "message"),
+    [
+        (1, 17, 0, r"sentences is 0\. Write a list of numbers of sentences, such as \[0\]"),
+        (1, 17, ["a"], "A number in sentences is 'a'. Write a whole number"),
+        ("1", 17, [0], "layer is '1'. Write a whole number"),
+        (1, 1.5, [0], "memory is 1.5. Write a whole number"),
+    ],
+)
+def test_what_is_no_number_is_refused(traced, layer, memory, sentences, message):
+    with pytest.raises(UserError, match=message):
+        coefficients(traced("gpt2"), layer, memory, sentences, "cpu")
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:x", None])
+def test_a_device_is_refused_in_the_words_of_its_setting(traced, device):
+    """Torch's own words blamed the checkpoint."""
+    run = traced("gpt2")
+    for ask in (
+        lambda: run.model(device),
+        lambda: run.trace("w1", device=device),
+        lambda: coefficients(run, 0, 0, [0], device),
+    ):
+        with pytest.raises(UserError, match=f"^device is {device!r}: must be "):
+            ask()

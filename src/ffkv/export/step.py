@@ -127,8 +127,10 @@ def _write_units(job: Job, chosen: Format, output: Path, device: str) -> list[st
     units = chosen.units(job)
     missing = [unit for unit in units if not (output / unit.path).exists()]
     read = _reader(job, chosen, device) if missing else None
-    done = sum(len(unit.places) for unit in units) - sum(len(unit.places) for unit in missing)
-    with progress(done + sum(len(unit.places) for unit in missing), "memories", "export", done) as bar:
+    total, left = (sum(len(unit.places) for unit in some) for some in (units, missing))
+    done = total - left
+    counted = "memories" if total == len(job.selection) else "memories x files"  # each memory may be in several files
+    with progress(total, counted, "export", done) as bar:
         for unit in missing:
             assert read is not None
             with atomic(output / unit.path, summed=False) as temporary:

@@ -20,6 +20,7 @@ from ffkv.export.selection import NONE, Selection
 from ffkv.files.atomic import atomic
 from ffkv.process.progress import progress
 from ffkv.results.run import Run
+from ffkv.terminal import in_bytes
 
 if TYPE_CHECKING:  # torch takes seconds to import, and an export without sentences needs none
     from torch import Tensor
@@ -143,7 +144,7 @@ def _check_room(store: Store) -> None:
     needed, free = sum(store.sizes.values()), shutil.disk_usage(existing).free
     if needed > free:
         raise UserError(
-            f"The coefficients take {needed / 1e9:,.1f} GB on the disk of {store.folder.parent}, which has {free / 1e9:,.1f} GB."
+            f"The coefficients take {in_bytes(needed)} on the disk of {store.folder.parent}, which has {in_bytes(free)} free."
             " Name fewer memories with --memories, or ask for fewer --examples or --sentences."
         )
 

@@ -78,10 +78,13 @@ def choose_device(device: str) -> str:
     """Returns the torch device of a setting: `auto` means a GPU if there is one, of several one that no other job has.
 
     Raises:
-        UserError: this machine does not have the device.
+        UserError: there is no such setting, or this machine does not have the device.
     """
     import torch
 
+    from ffkv.settings import Model
+
+    Model(device=device)  # refuses what a settings file may not say: torch knows other devices
     if device == "auto":
         return own_gpu(torch.cuda.device_count()) if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():

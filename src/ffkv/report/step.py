@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from ffkv.errors import UserError
 from ffkv.files.atomic import atomic
 from ffkv.report.control import open_control
 from ffkv.report.page import render
 from ffkv.report.sections import draw_exhibits
+from ffkv.results.expected import expected_files
 from ffkv.results.run import Run
 
 
@@ -23,6 +25,9 @@ def write_report(run: Run, output: Path | str) -> None:
         UserError: a file of the run is missing, damaged, or of another model, tokenizer or corpus. Nothing is written.
     """
     control = open_control(run)
+    for each in (run, control):
+        if each is not None:
+            _check_tables(each)
     exhibits = draw_exhibits(run, control)
     page = render(run, exhibits, control, [page.stem for page in Path(output).parent.glob("memories/*.html")])
     for name, exhibit in exhibits.items():
@@ -30,3 +35,13 @@ def write_report(run: Run, output: Path | str) -> None:
             temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")
     with atomic(Path(output), summed=False) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def _check_tables(run: Run) -> None:
+    """Refuses a run without a table that the report shows."""
+    tables = [Path(name) for name in expected_files(run.settings) if name.endswith(".csv")]
+    if missing := [str(table) for table in tables if table.stem not in run.tables]:
+        raise UserError(
+            f"{run.folder} has no {', '.join(missing)}, which the report shows. The run was made before ffkv wrote this, or"
+            " is not finished. Run `snakemake` again, with the options of the run: it makes what is missing."
+        )

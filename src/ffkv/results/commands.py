@@ -1,5 +1,6 @@
 """The command `ffkv check`."""
 
+import os
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -31,10 +32,27 @@ def check(folder: Path) -> None:
     lines = [f"{folder}: {read} files were read. Not as they should be: {told}."]
     if delete := [str(problem.path) for problem in problems if problem.kind in ("damaged", "unfinished")]:
         lines += ["Delete what is damaged or unfinished:", f"  rm -r {shlex.join(delete)}"]
-    place = folder.parent.parent  # Snakemake's targets are relative to the folder that holds results/
-    again = {kind: [str(one.path.relative_to(place)) for one in problems if one.kind == kind] for kind in counts}
+    where, targets = _where_to_make(folder)
+    again = {
+        kind: [str(targets / one.path.relative_to(folder)) for one in problems if one.kind == kind] for kind in counts
+    }
     if make := again.get("damaged", []) + again.get("missing", []):
-        lines += ["Make these files, with the options of your run:", f"  snakemake {shlex.join(make)}"]
+        lines += [f"Make these files{where}, with the options of your run:", f"  snakemake {shlex.join(make)}"]
     if foreign := again.get("foreign"):
-        lines += ["Make these again, with the options of your run:", f"  snakemake --force {shlex.join(foreign)}"]
+        lines += [
+            f"Make these again{where}, with the options of your run:",
+            f"  snakemake --force {shlex.join(foreign)}",
+        ]
     raise UserError("\n".join(lines))
+
+
+def _where_to_make(folder: Path) -> tuple[str, Path]:
+    """Where the files of a run are made again, in words, and the run's folder as it is called there.
+
+    Snakemake's targets are relative to the folder that holds `results`. The words are empty if it is the working directory.
+    """
+    run = Path(os.path.abspath(folder))  # noqa: PTH100 - it removes "..", and keeps links: results may be one
+    if run.parent.name != "results":
+        return " where your run was made, in the folder that holds results", Path("results", run.name)
+    place = run.parent.parent
+    return "" if place == Path.cwd() else f" in {place}", Path("results", run.name)

@@ -1,7 +1,9 @@
 """How a memory is written: `L3.17` is memory 17 of layer 3. Both count from 0."""
 
+import operator
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from ffkv.errors import UserError
 
@@ -26,6 +28,18 @@ def parse_memory_name(name: str) -> tuple[int, int]:
     if not match:
         raise UserError(f"{name!r} is not a memory. Write memory 17 of layer 3 as L3.17, 3.17 or 3/17.")
     return int(match[1]), int(match[2])
+
+
+def whole_number(name: str, given: Any) -> int:
+    """The whole number that an argument is. `name`: how the caller names it.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return operator.index(given)
+    except TypeError as error:
+        raise UserError(f"{name} is {given!r}. Write a whole number, such as 3.") from error
 
 
 def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:

@@ -1,7 +1,6 @@
 """A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
 
 import functools
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from ffkv.files.checksums import verify_sum
 from ffkv.model.anatomy import read_anatomy
 from ffkv.results.html import summary, table
 from ffkv.results.memory import Memory
-from ffkv.results.memory_name import check_memory, memory_name, parse_memory_name
+from ffkv.results.memory_name import check_memory, memory_name, parse_memory_name, whole_number
 from ffkv.results.memory_statistics import key_statistics, value_statistics
 from ffkv.results.run_indexes import RunIndexes
 from ffkv.results.run_tables import read_benchmarks, read_table, table_files, unknown
@@ -160,7 +159,7 @@ class Run(RunIndexes):
         elif memory is None:
             raise UserError(f"Name the memory too, as in memory({layer}, 17).")
         else:
-            place = operator.index(layer), operator.index(memory)
+            place = whole_number("layer", layer), whole_number("memory", memory)
         check_memory(*place, [each.memories for each in self.anatomy.layers])
         found = Memory(self, *place)
         if self._kept_files is not None:  # else only the memory's own rows are read, when they are asked for
@@ -241,8 +240,8 @@ class Run(RunIndexes):
             explanation_detection: the highest detection score of an explanation with the text; only if a machine explained
                 memories.
         Raises:
-            UserError: the model has no such token; there is no such column or layer; `minimum` without a sorted column; or
-                the regular expression is none or takes too long.
+            UserError: the model has no such token; there is no such column or layer; a range is none, or its lowest value is
+                above its highest; `minimum` without a sorted column; or the regular expression is none or takes too long.
         """
         search = {key: value for key, value in locals().items() if key != "self"}
         return self.find(**search).table()

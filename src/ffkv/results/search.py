@@ -1,16 +1,20 @@
 """Search over all memories of a run: by tokens that they promote or demote, by trigger texts, by patterns, by numbers."""
 
 import bisect
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ffkv.errors import UserError
 from ffkv.files import hdf5
+from ffkv.results.memory_name import whole_number
 from ffkv.results.memory_statistics import token_texts
 from ffkv.results.run_indexes import RunIndexes
 from ffkv.results.run_tables import unknown
@@ -94,6 +98,8 @@ def find(
     if minimum is not None:
         if not pd.api.types.is_numeric_dtype(values):
             raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
+        if not _is_number(minimum):
+            raise UserError(f"minimum is {minimum!r}. Write a number, such as 0.5.")
         values = values[values >= minimum]
     order = values.sort_values(ascending=ascending, kind="stable").index
     return Found(order.to_numpy(), statistics, added.loc[order])
@@ -106,18 +112,45 @@ def _within(
     kept = np.ones(len(statistics), bool)
     if layer is not None:
         layers = int(statistics["layer"].iloc[-1]) + 1
-        if not 0 <= layer < layers:
+        if not 0 <= whole_number("layer", layer) < layers:
             raise UserError(f"There is no layer {layer}. The model has layers 0 to {layers - 1}.")
         kept &= (statistics["layer"] == layer).to_numpy()
-    for column, (low, high) in between.items():
+    if not isinstance(between, Mapping):
+        raise UserError(f"between is {between!r}. Write a column and its range, as in {{'norm': (1, 5)}}.")
+    for column, limits in between.items():
         if column not in statistics:
             raise unknown("column", column, [*statistics])
         if not pd.api.types.is_numeric_dtype(statistics[column]):
             raise UserError(f"A range needs a column of numbers, and {column} holds texts.")
+        low, high = _range(column, limits)
         values = statistics[column].to_numpy()
         kept &= values >= low if low is not None else True
         kept &= values <= high if high is not None else True
     return kept
+
+
+def _range(column: str, limits: Any) -> tuple[float | None, float | None]:
+    """The lowest and the highest value that a column may have. None: no limit.
+
+    Raises:
+        UserError: these are no two numbers, or the lowest is above the highest, so that no memory could be found.
+    """
+    pair = tuple(limits) if isinstance(limits, tuple | list | np.ndarray) else ()
+    if len(pair) != 2 or not all(limit is None or _is_number(limit) for limit in pair):
+        raise UserError(
+            f"The range of {column} is {limits!r}. Write its lowest and its highest value, as in (0.1, 5); None stands for no"
+            " limit, as in (0.1, None)."
+        )
+    low, high = pair
+    if low is not None and high is not None and low > high:
+        raise UserError(
+            f"The range of {column} begins at {low:g} and ends at {high:g}, so no memory is in it. Write the lower number first."
+        )
+    return low, high
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, Real) and not math.isnan(given)
 
 
 def promoting(files: RunIndexes, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:

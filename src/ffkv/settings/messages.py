@@ -18,8 +18,13 @@ def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
     try:
         model.model_validate(values)
     except ValidationError as error:
-        return [_sentence(model, dict(detail)) for detail in error.errors()]
+        return sentences(model, error)
     return []
+
+
+def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
+    """Words what pydantic refused in a model, as `problems_of`: one sentence per problem."""
+    return [_sentence(model, dict(detail)) for detail in error.errors()]
 
 
 def regular_expression(value: str) -> str:

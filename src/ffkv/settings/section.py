@@ -3,10 +3,10 @@
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ffkv.errors import UserError
-from ffkv.settings.messages import problems_of, regular_expression
+from ffkv.settings.messages import regular_expression, sentences
 
 # The limit of whole numbers that have no smaller one. With it, nothing that ffkv counts or allocates can overflow.
 LARGEST = 10**9
@@ -112,6 +112,20 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
+    def __init__(self, /, **values: Any) -> None:
+        """Makes the section. Settings that are not given have their defaults.
+
+        Raises:
+            UserError: an unknown key, a wrong type or an impossible value; names the key, the value and what is allowed.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UserError("\n".join(sentences(type(self), error))) from None  # it says the same, for programmers
+
+    # Pydantic calls an __init__ without this mark for nested sections too, and could not tell where the error is.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @field_validator("*")
     @classmethod
     def _without_nul(cls, value: Any) -> Any:
@@ -132,7 +146,7 @@ def section(model: type[SectionType], **values: Any) -> SectionType:
         UserError: an unknown key, a wrong type, an impossible value or a contradiction; names the key, the value and
             what is allowed.
     """
-    problems = problems_of(model, values) or model(**values).contradictions()
-    if problems:
+    made = model(**values)
+    if problems := made.contradictions():
         raise UserError("\n".join(problems))
-    return model(**values)
+    return made

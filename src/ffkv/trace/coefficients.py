@@ -1,6 +1,6 @@
 """Coefficients on every token of sentences of the corpus: of one memory, or of many in one pass."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -10,7 +10,7 @@ from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.tap.tap import tap
-from ffkv.results.memory_name import check_memory
+from ffkv.results.memory_name import check_memory, whole_number
 from ffkv.results.run import Run
 from ffkv.trace.model import model_of
 
@@ -65,9 +65,13 @@ def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], de
         trigger example of (sentence, position) has the coefficient at token `position` - 1, up to rounding: a batch of
         another shape adds in another order.
     Raises:
-        UserError: there is no such memory or sentence; or the checkpoint is gone or its weights have changed.
+        UserError: there is no such memory or sentence; `sentences` is no list of whole numbers; or the checkpoint is gone or its weights have changed.
     """
+    layer, memory = whole_number("layer", layer), whole_number("memory", memory)
     check_memory(layer, memory, [each.memories for each in run.anatomy.layers])
+    if not isinstance(sentences, Iterable):
+        raise UserError(f"sentences is {sentences!r}. Write a list of numbers of sentences, such as [{sentences!r}].")
+    sentences = [whole_number("A number in sentences", sentence) for sentence in sentences]
     corpus, found = run.corpus("train"), [np.zeros(0, np.float32)] * len(sentences)
     for sentence in sentences:
         if not 0 <= sentence < len(corpus):
