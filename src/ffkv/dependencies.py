@@ -82,7 +82,6 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "files/tables.py",
         "intervals.py",
         "keys",
-        "multiple_tests.py",
         "streams.py",
     ),
     "values_project": (
@@ -167,7 +166,6 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
         "intervals.py",
         "intervention/tables.py",
         "keys",
-        "multiple_tests.py",
         "results",
         "streams.py",
         *MODEL,
