@@ -48,7 +48,9 @@ def test_bytes_of_described_files():
     negative = amounts(signed=True)["triggers"].stored
     assert negative == pytest.approx(positive + 24 * (50 * 25 + 4 + 8 + 4), rel=0.02)
     assert amounts(signed=True, triggers={"negative": False})["triggers"].stored == stored
-    assert amounts(shards=3)["triggers"].stored == 4 * stored  # until they are merged; a single one becomes the merged file
+    assert (
+        amounts(shards=3)["triggers"].stored == 4 * stored
+    )  # until they are merged; a single one becomes the merged file
     y, o, m = 2 * 50 * 4, 2 * 50 * 4, 50 * 24
     sampled = amounts()["sampled_prefixes"].stored
     assert sampled >= 4 * (y + o + m)
