@@ -101,6 +101,13 @@ def test_what_a_job_without_layers_takes_with_an_open_bar_does_not_grow():
     assert found.seconds == pytest.approx(13)
 
 
+def test_what_each_job_goes_through_grows_with_the_corpus():
+    """0.6 seconds are around the bars, 0.4 go through twice as many sentences, 1 is work: 1 of imports + 0.6 + 0.8 + 1."""
+    measured = [Measured(1.0, 0.4, 0.0), Measured(2.0, 1.4, 0.0)]
+    found = row("keys_patterns", measured, once=amounts()["keys_patterns"].once / 2)
+    assert found.seconds == pytest.approx(3.4)
+
+
 def test_work_is_shared_by_jobs_that_run_at_the_same_time():
     found = row("values_project", [Measured(1.0, 0.0, 0.0), Measured(7.0, 6.0, 0.0)], jobs=3, cores=2)
     assert (found.jobs, found.at_once) == (3, 2)

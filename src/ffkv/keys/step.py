@@ -56,7 +56,9 @@ def find_patterns(
     layers = layer_group.of(examples.layers)
     patterns, prefixes = [], []
     competing = CompetingPrefixes(sentences, examples.settings.identical_prefixes == "once")
-    detector = prepare_detector(competing, settings, seed)
+    with progress(1, "corpora", "what is frequent by chance") as bar:
+        detector = prepare_detector(competing, settings, seed)
+        bar.update()
     with progress(len(layers), "layers", "patterns") as bar:
         for layer in layers:
             keys = sample_examples(examples, competing, layer, settings.per_layer, settings.pattern_triggers, seed)

@@ -30,7 +30,7 @@ class Amounts(NamedTuple):
 
     Attributes:
         work: operations or things, for all jobs. Their seconds come on top of a constant part of each job.
-        once: things that the constant part of each job grows with.
+        once: things that each job goes through with an open bar, whatever its layers are.
         memory: bytes of one job, as far as they grow.
         stored: bytes of all outputs by their descriptions, or rows of those that have none.
         tokens: tokens that the model reads.
@@ -96,7 +96,6 @@ def measure_amounts(run: Known) -> dict[str, Amounts]:
         ),
         "model": Amounts(  # values are columns of the weights
             shape.body,
-            once=shape.vocabulary,
             memory=1.25 * weights + head + 16 * largest * shape.width,
             stored=head + values,
         ),

@@ -143,9 +143,9 @@ def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]
     pairs = (amounts.work, small.work), (amounts.once, small.once), (amounts.stored, small.stored)
     work, once, stored = (most / max(least, 1e-9) if most else 1.0 for most, least in pairs)
     start, base = import_libraries()[libraries_of(rule)]
-    constant, working = _split_seconds(measured, amounts.work > 0)
+    around, least, working = _split_seconds(measured, amounts.work > 0)
     text = amounts.text / (jobs[0].threads if rule == "corpus" else 1)  # its threads are processes
-    seconds = start + constant * max(1.0, once) + (working * work + text) / count
+    seconds = start + around + least * once + (working * work + text) / count
     at_once = max(1, min(cores // jobs[0].threads, todo))
     return Row(
         jobs[0].of,
@@ -160,18 +160,18 @@ def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]
     )
 
 
-def _split_seconds(measured: list[Measured], grows: bool) -> tuple[float, float]:
-    """The constant seconds of each job of the trial, and the seconds of work of all.
+def _split_seconds(measured: list[Measured], grows: bool) -> tuple[float, float, float]:
+    """The seconds of each job of the trial around its progress bars and, whatever its layers are, with an open bar; and the
+    seconds of work of all jobs.
 
-    Work is done while the progress bar is open. What happens before and after it is constant, and so is what the job that
-    has no layers takes with an open bar, or without any.
+    Work is done while a bar is open. What the job that has no layers takes with an open bar is not work.
     """
     if not grows:
-        return max(one.seconds for one in measured), 0.0
+        return max(one.seconds for one in measured), 0.0, 0.0
     working = [one.seconds if one.working is None else one.working for one in measured]
     least = min(working) if len(measured) > 1 else 0.0
     around = max(one.seconds - work for one, work in zip(measured, working, strict=True))
-    return around + least, sum(working) - len(working) * least
+    return around, least, sum(working) - len(working) * least
 
 
 def find_warnings(todo: list[Row], total: dict[str, float]) -> list[str]:
