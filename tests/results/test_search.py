@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffkv.errors import UserError
-from ffkv.results import search
-from ffkv.results.search import _first_matches
+from ffkv.results import text_search
 
 
 def names(memories):
@@ -93,14 +92,14 @@ def test_what_cannot_be_sorted_is_refused(run, options, message):
 
 def test_blocks_of_sentences_do_not_change_what_is_found(run, monkeypatch):
     whole = run.memories(text="the")
-    monkeypatch.setattr(search, "BLOCK", 1)
+    monkeypatch.setattr(text_search, "BLOCK", 1)
     assert run.memories(text="the").equals(whole)
 
 
 @given(st.lists(st.text("ab", max_size=6), min_size=1), st.text("ab", min_size=1, max_size=3))
 def test_the_first_match_of_each_text_is_found(texts, text):
     starts = [0, *itertools.accumulate(map(len, texts))]
-    matches = list(_first_matches("".join(texts).encode(), starts, re.compile(re.escape(text.encode()))))
+    matches = list(text_search.first_matches("".join(texts).encode(), starts, re.compile(re.escape(text.encode()))))
     expected = [
         (number, starts[number] + each.index(text) + len(text)) for number, each in enumerate(texts) if text in each
     ]
@@ -175,7 +174,7 @@ def test_an_expression_finds_what_its_first_match_lies_in(run, expression, expec
 
 @given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1), st.text("ab", min_size=1, max_size=3))
 def test_an_expression_without_signs_is_a_text(texts, text):
-    assert list(search._first_ends(iter(texts), text)) == [
+    assert list(text_search.first_ends(iter(texts), text)) == [
         (number, each.index(text) + len(text)) for number, each in enumerate(texts) if text in each
     ]
 
@@ -187,9 +186,9 @@ def test_what_is_no_expression_is_refused(run, expression):
 
 
 def test_an_expression_without_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(search, "SECONDS", 0.1)
+    monkeypatch.setattr(text_search, "SECONDS", 0.1)
     with pytest.raises(UserError, match=r"takes longer than 0\.1 s"):
-        list(search._first_ends(iter(["a" * 40 + "b"]), r"^(a|aa)+$"))
+        list(text_search.first_ends(iter(["a" * 40 + "b"]), r"^(a|aa)+$"))
 
 
 def test_a_part_of_what_was_found_is_that_part_of_the_table(run):
