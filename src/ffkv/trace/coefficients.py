@@ -65,7 +65,8 @@ def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], de
         trigger example of (sentence, position) has the coefficient at token `position` - 1, up to rounding: a batch of
         another shape adds in another order.
     Raises:
-        UserError: there is no such memory or sentence; `sentences` is no list of whole numbers; or the checkpoint is gone or its weights have changed.
+        UserError: there is no such memory or sentence; `sentences` is no list of whole numbers; or the checkpoint is gone or its
+            weights have changed.
     """
     layer, memory = whole_number("layer", layer), whole_number("memory", memory)
     check_memory(layer, memory, [each.memories for each in run.anatomy.layers])
