@@ -10,13 +10,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from benchmarks.measure import Work
-from ffkv.batching import pad
+from ffkv.base.batching import pad
+from ffkv.base.process.runtime import configure, torch_with
+from ffkv.base.settings import Model
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.step import prove
-from ffkv.process.runtime import configure, torch_with
-from ffkv.settings import Model
 
 # Lengths of WikiText's sentences, in tokens of a byte-level BPE: median and mean. The lengths are close to log-normal.
 MEDIAN, MEAN, LONGEST = 21, 25.6, 128

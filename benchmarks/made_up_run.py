@@ -9,13 +9,13 @@ import pandas as pd
 from benchmarks.inputs import Shape, draw_sentences
 from ffkv.activations.prefix_file import SampledPrefixes
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
+from ffkv.base.files import datasets, hdf5, tables
+from ffkv.base.settings import Settings
+from ffkv.branches.values.projections import Projections, write_projections
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
-from ffkv.files import datasets, hdf5, tables
 from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, read_anatomy, write_anatomy
 from ffkv.model.checkpoint.vocabulary import Vocabulary
-from ffkv.settings import Settings
-from ffkv.values.projections import Projections, write_projections
 
 KEPT = 50  # trigger examples per key, and tokens at each end of a value
 PREFIXES = 1000  # sampled

@@ -17,19 +17,19 @@ import click
 import numpy as np
 import pandas as pd
 
+from ffkv.base.settings import Corpus as CorpusSettings
+from ffkv.base.settings import Keys
+from ffkv.branches.keys.key_sample import random_examples
+from ffkv.branches.keys.patterns import Detector, detect_patterns, prepare_detector
+from ffkv.branches.keys.similarity import place_prefixes, topic_p_values
+from ffkv.branches.keys.topics import content_words
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.document import Document
+from ffkv.corpus.embedded.tokenizer import BOS_ID, train_tokenizer
 from ffkv.corpus.encode import encode
 from ffkv.corpus.python_docs import documents as python_documents
 from ffkv.corpus.words import words
-from ffkv.embedded.tokenizer import BOS_ID, train_tokenizer
-from ffkv.keys.key_sample import random_examples
-from ffkv.keys.patterns import Detector, detect_patterns, prepare_detector
-from ffkv.keys.similarity import place_prefixes, topic_p_values
-from ffkv.keys.topics import content_words
-from ffkv.settings import Corpus as CorpusSettings
-from ffkv.settings import Keys
 
 PREFIXES = 25
 PLANTED = (3, 5, 8, 12, 25)

@@ -4,20 +4,22 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: tests run side by side, see `ffkv.process.runtime`
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # before torch: tests run side by side, see `ffkv.base.process.runtime`
 
 import pytest
 import torch
 from filelock import FileLock
 from support import ROOT, detector_checkpoint, prove_into, random_checkpoint, snakemake
 
+from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import write_corpus as write_corpus_file
 from ffkv.corpus.document import Document
+from ffkv.corpus.embedded.tokenizer import train_tokenizer
 from ffkv.corpus.encode import encode
-from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.model.anatomy import Anatomy, write_anatomy
 from ffkv.model.checkpoint.load import LoadedModel, load
-from ffkv.settings import Corpus
 
 torch.set_num_threads(2)
 COSTS: list[str] = []

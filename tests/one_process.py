@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from ffkv.process.runtime import configure
+from ffkv.base.process.runtime import configure
 
 
 def main(directory: str, configfile: str) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 from support import WORDS
 
-from ffkv.files import hdf5
+from ffkv.base.files import hdf5
+from ffkv.branches.values.projections import write_projections
+from ffkv.branches.values.step import project
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_values
-from ffkv.values.projections import write_projections
-from ffkv.values.step import project
 
 # Memories of each layer: the word that a key detects, the word that its value writes, the weight. Memory 3 is dead.
 MEMORIES = [[("a", "b", 1.0), ("b", "c", 0.1), ("c", "c", 1.0)], [("d", "e", 1.0), ("d", "f", 0.5), ("e", "a", 1.0)]]

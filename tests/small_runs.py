@@ -5,8 +5,8 @@ from pathlib import Path
 from support import random_sentences
 
 import ffkv
-from ffkv.files import tables
-from ffkv.settings import Settings
+from ffkv.base.files import tables
+from ffkv.base.settings import Settings
 
 BATCH_TOKENS = 64
 

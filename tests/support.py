@@ -26,9 +26,9 @@ from transformers import (
     Qwen2MoeConfig,
 )
 
-from ffkv.architectures.tiny import tiny_model
+from ffkv.base.settings import Model
+from ffkv.model.architectures.tiny import tiny_model
 from ffkv.model.step import prove
-from ffkv.settings import Model
 
 ROOT = Path(__file__).parents[1]
 WORDS = ["<bos>", *"abcdefghijklmnop"]

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffkv.base.errors import UserError
+from ffkv.base.options import command_line, part_options, seed_option, setting, threads_option
+from ffkv.base.parts import Part
+from ffkv.base.settings import Corpus, Keys, Model, Settings, Triggers
 from ffkv.cli import COMMANDS, ffkv
-from ffkv.errors import UserError
-from ffkv.options import command_line, part_options, seed_option, setting, threads_option
-from ffkv.parts import Part
-from ffkv.settings import Corpus, Keys, Model, Settings, Triggers
 
 
 @click.command()
@@ -129,7 +129,7 @@ def test_the_help_of_an_option_says_what_the_setting_means():
 
 def test_the_number_of_threads_is_applied(monkeypatch):
     seen = []
-    monkeypatch.setattr("ffkv.process.runtime.configure", seen.append)
+    monkeypatch.setattr("ffkv.base.process.runtime.configure", seen.append)
     command = threads_option(click.Command("x", callback=lambda threads: None))
     assert CliRunner().invoke(command, ["--threads", "3"]).exit_code == 0
     assert seen == [3]

@@ -7,33 +7,33 @@ from pathlib import Path
 import grimp
 import pytest
 
-from ffkv import dependencies
-from ffkv.dependencies import CHANGES_NO_NUMBER, NUMBERS_DEPEND_ON, PACKAGE, code_files, code_hash
+from ffkv.base import dependencies
+from ffkv.base.dependencies import CHANGES_NO_NUMBER, NUMBERS_DEPEND_ON, PACKAGE, code_files, code_hash
 
 STEPS = {
-    "train": "embedded.step:train",
+    "train": "corpus.embedded.step:train",
     "model": "model.step:prove",
     "corpus": "corpus.step:encode_corpus",
     "triggers": "activations.step:find_triggers",
     "merge_triggers": "activations.step:merge_triggers",
     "sampled_prefixes": "activations.step:sample_prefixes",
     "merge_sampled_prefixes": "activations.step:merge_sampled_prefixes",
-    "keys_patterns": "keys.step:find_patterns",
-    "keys_removal": "keys.step:remove_tokens",
-    "keys_precision": "keys.step:measure_precision",
-    "keys_summarize": "keys.step:summarize_keys",
-    "values_project": "values.step:project_values",
-    "values_summarize": "values.step:summarize_values",
-    "composition_measure": "composition.step:measure_composition",
-    "composition_summarize": "composition.step:summarize_composition",
-    "refinement_measure": "refinement.step:measure_refinement",
-    "refinement_summarize": "refinement.step:summarize_refinement",
-    "intervention_measure": "intervention.step:measure_interventions",
-    "intervention_summarize": "intervention.step:summarize_interventions",
-    "annotate_agreement": "annotation.step:compare_annotators",
-    "report": "report.step:write_report",
-    "comparison_measure": "comparison.step:compare_runs",
-    "comparison_report": "comparison.page:write_page",
+    "keys_patterns": "branches.keys.step:find_patterns",
+    "keys_removal": "branches.keys.step:remove_tokens",
+    "keys_precision": "branches.keys.step:measure_precision",
+    "keys_summarize": "branches.keys.step:summarize_keys",
+    "values_project": "branches.values.step:project_values",
+    "values_summarize": "branches.values.step:summarize_values",
+    "composition_measure": "branches.composition.step:measure_composition",
+    "composition_summarize": "branches.composition.step:summarize_composition",
+    "refinement_measure": "branches.refinement.step:measure_refinement",
+    "refinement_summarize": "branches.refinement.step:summarize_refinement",
+    "intervention_measure": "branches.intervention.step:measure_interventions",
+    "intervention_summarize": "branches.intervention.step:summarize_interventions",
+    "annotate_agreement": "apps.annotation.step:compare_annotators",
+    "report": "run.report.step:write_report",
+    "comparison_measure": "run.comparison.step:compare_runs",
+    "comparison_report": "run.comparison.page:write_page",
 }
 
 
@@ -146,7 +146,7 @@ def edited(tmp_path, monkeypatch, name: str) -> set[str]:
 
 
 def test_an_edit_in_the_report_repeats_reports_alone_and_discards_no_saved_shard(tmp_path, monkeypatch):
-    assert edited(tmp_path, monkeypatch, "report/cards.py") == {"report", "comparison_measure", "comparison_report"}
+    assert edited(tmp_path, monkeypatch, "run/report/cards.py") == {"report", "comparison_measure", "comparison_report"}
 
 
 def test_an_edit_of_one_pass_does_not_repeat_the_other(tmp_path, monkeypatch):
@@ -154,7 +154,7 @@ def test_an_edit_of_one_pass_does_not_repeat_the_other(tmp_path, monkeypatch):
 
 
 def test_an_edit_of_a_summary_repeats_no_measurement(tmp_path, monkeypatch):
-    assert edited(tmp_path, monkeypatch, "intervals.py") == {
+    assert edited(tmp_path, monkeypatch, "base/intervals.py") == {
         "keys_summarize",
         "values_summarize",
         "refinement_summarize",

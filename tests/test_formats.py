@@ -2,8 +2,8 @@
 
 from support import ROOT
 
-from ffkv.files.hdf5 import FORMAT
-from ffkv.formats import with_tables
+from ffkv.base.files.hdf5 import FORMAT
+from ffkv.workflow.formats import with_tables
 
 
 def test_the_tables_of_datasets_are_current():

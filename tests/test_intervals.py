@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.cbook import boxplot_stats
 from scipy.stats import binomtest
 
-from ffkv.intervals import bootstrap_mean, box, boxes, shares, wilson
+from ffkv.base.intervals import bootstrap_mean, box, boxes, shares, wilson
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_bootstrap_draws_what_one_resample_after_the_other_draws(size, monkeypat
     means = [sample[generator.integers(0, size, size)].mean() for _ in range(300)]
     expected = tuple(np.quantile(means, [0.025, 0.975]).tolist())
     for block in (1, 1000, 2**18):
-        monkeypatch.setattr("ffkv.intervals.AT_A_TIME", block)
+        monkeypatch.setattr("ffkv.base.intervals.AT_A_TIME", block)
         assert bootstrap_mean(sample, np.random.default_rng(4), 300) == expected
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from ffkv.streams import Purpose, random_stream
+from ffkv.base.streams import Purpose, random_stream
 
 
 def test_no_two_purposes_layers_or_seeds_share_a_stream():
@@ -31,4 +31,4 @@ def test_no_module_makes_a_stream_of_its_own():
         for path in (ROOT / "src/ffkv").rglob("*.py")
         if "default_rng" in path.read_text()
     }
-    assert users == {"streams.py", "embedded/training.py"}
+    assert users == {"base/streams.py", "corpus/embedded/training.py"}

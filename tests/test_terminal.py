@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, random_checkpoint
 
-from ffkv import terminal
-from ffkv.terminal import plain
+from ffkv.base import terminal
+from ffkv.base.terminal import plain
 
 pytestmark = pytest.mark.slow
 

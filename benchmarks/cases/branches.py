@@ -9,12 +9,12 @@ from benchmarks.cases.values import multiply, random_values
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
 from ffkv.activations.prefix_file import PrefixLayer
-from ffkv.composition.by_prefix import describe_memories
+from ffkv.base.settings import Composition
+from ffkv.branches.composition.by_prefix import describe_memories
+from ffkv.branches.refinement.step import measure_layer
+from ffkv.branches.values.step import project
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.predictions import predictions
-from ffkv.refinement.step import measure_layer
-from ffkv.settings import Composition
-from ffkv.values.step import project
 
 STATES = {"composition": "y", "refinement": "ryo"}  # states that each branch projects onto the vocabulary
 WARM = 16  # prefixes that a contender warms up with

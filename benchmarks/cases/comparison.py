@@ -6,14 +6,14 @@ from benchmarks.inputs import GPT2, prepare_model
 from benchmarks.made_up_run import make_run
 from benchmarks.measure import Comparison as Line
 from benchmarks.measure import Contender, Work
-from ffkv.comparison import same_memories
-from ffkv.comparison.compared import Compared
-from ffkv.comparison.matching import match_memories
-from ffkv.comparison.same_memories import follow_memories, unit
+from ffkv.base.settings import Comparison
 from ffkv.model.checkpoint.load import load
 from ffkv.model.key_vectors import keys
-from ffkv.results.run import open as open_run
-from ffkv.settings import Comparison
+from ffkv.run.comparison import same_memories
+from ffkv.run.comparison.compared import Compared
+from ffkv.run.comparison.matching import match_memories
+from ffkv.run.comparison.same_memories import follow_memories, unit
+from ffkv.run.results.run import open as open_run
 
 RUNS = Comparison(runs=["first", "second"])
 

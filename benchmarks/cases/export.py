@@ -15,13 +15,13 @@ import torch
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.made_up_run import make_run
 from benchmarks.measure import Comparison, Contender, Work, cpu_ratio
-from ffkv.batching import batches, pad
-from ffkv.export.selection import select
-from ffkv.export.step import export
+from ffkv.apps.export.selection import select
+from ffkv.apps.export.step import export
+from ffkv.base.batching import batches, pad
+from ffkv.base.settings import Activations
 from ffkv.model.checkpoint.load import load
-from ffkv.results.run import Run, open
-from ffkv.settings import Activations
-from ffkv.trace.model import model_of
+from ffkv.run.results.run import Run, open
+from ffkv.run.trace.model import model_of
 
 EVERY = 256  # memories
 EXAMPLES, RANDOM = 20, 100  # sentences of a memory, and sentences that all share

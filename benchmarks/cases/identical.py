@@ -6,16 +6,16 @@ from typing import Any
 from benchmarks.inputs import SMALL, make_model, prepare_model
 from benchmarks.measure import ROOT, Comparison, Unmeasured, Work, cpu_ratio, same_work
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.settings import EMBEDDED, Activations, Triggers
+from ffkv.base.settings import Corpus as CorpusSettings
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.document import Document
+from ffkv.corpus.embedded.tokenizer import train_tokenizer
 from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents
-from ffkv.embedded.tokenizer import train_tokenizer
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
-from ffkv.settings import EMBEDDED, Activations, Triggers
-from ffkv.settings import Corpus as CorpusSettings
 
 WIKITEXT = ROOT.parent / "shared/wikitext2/valid.txt"
 INSTRUCTIONS = (

@@ -8,12 +8,12 @@ import torch
 
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Measurement, Work, same_work
-from ffkv.intervention.changes import choose_kept, keep_few
-from ffkv.intervention.effects import measure_effects, predict
-from ffkv.intervention.rerun import rerunning, run_unchanged
+from ffkv.base.settings import Activations, Intervention
+from ffkv.branches.intervention.changes import choose_kept, keep_few
+from ffkv.branches.intervention.effects import measure_effects, predict
+from ffkv.branches.intervention.rerun import rerunning, run_unchanged
 from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
-from ffkv.settings import Activations, Intervention
 
 TOKENS, CHANGES = 20, 125  # of a prefix; on a prefix by the default settings
 KEPT = 2 * len(Intervention().kept) + 1  # choices of kept memories on a prefix: the largest, random ones, all

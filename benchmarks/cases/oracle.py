@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import ROOT, Comparison, Contender, Unmeasured, Work, run_command
+from ffkv.base.settings import Corpus, Model
 from ffkv.corpus.step import encode_corpus
 from ffkv.model.step import prove
-from ffkv.settings import Corpus, Model
 
 ORACLE = ROOT.parent / "shared" / "oracle"
 # The trigger search of github.com/mega002/ff-layers @ f4a71c6 on this model and these sentences: CPU seconds of one thread.

@@ -4,7 +4,7 @@ The work: for every key, the 50 sentences with the highest positive coefficients
 maximum over its positions. All contenders read the same checkpoint and the same sentences, on one thread, without
 gradients. Contenders that cut batches cut the same batches. The libraries keep only coefficients and sentences. ffkv keeps
 also positions, following tokens and statistics, as always. The setting of the memory allocator
-(`ffkv.process.runtime.configure`) is a part of ffkv: the libraries run with the system's setting, as for their users.
+(`ffkv.base.process.runtime.configure`) is a part of ffkv: the libraries run with the system's setting, as for their users.
 
 The results must be right. Before a contender starts, the maxima of all sentences are computed by the bare model, one sentence
 after another (`find_maxima`); `check` compares its triggers with them.
@@ -23,11 +23,11 @@ from benchmarks.inputs import GPT2, SMALL, Shape, ids_of, make_corpora, make_mod
 from benchmarks.measure import ROOT, Comparison, Contender, Work, cpu_ratio
 from ffkv.activations.stages import stages_of
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.process.runtime import configure, torch_with
+from ffkv.base.settings import Activations, Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.checkpoint.load import load
-from ffkv.process.runtime import configure, torch_with
-from ffkv.settings import Activations, Triggers
 
 PEERS = ROOT / ".venv-peers/bin/python"
 TOP, TOLERANCE = Triggers().per_key, 1e-5

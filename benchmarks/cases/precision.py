@@ -13,8 +13,8 @@ import torch
 from benchmarks.inputs import SMALL, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, same_work
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.settings import Activations, Triggers
 from ffkv.model.checkpoint.load import load
-from ffkv.settings import Activations, Triggers
 
 TOP = Triggers().per_key
 

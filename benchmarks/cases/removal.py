@@ -8,10 +8,10 @@ import torch
 from benchmarks.inputs import GPT2, Shape, draw_sentences, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
 from ffkv.activations.last_token import last_coefficients
-from ffkv.batching import batches, pad
-from ffkv.keys.removal import relative_changes
+from ffkv.base.batching import batches, pad
+from ffkv.base.settings import Activations
+from ffkv.branches.keys.removal import relative_changes
 from ffkv.model.checkpoint.load import load
-from ffkv.settings import Activations
 
 BOS = [0]
 BATCH_TOKENS = Activations().batch_tokens

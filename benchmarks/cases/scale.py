@@ -5,8 +5,8 @@ from pathlib import Path
 from benchmarks.inputs import GPT2, MEAN, WARM, Shape, draw_lengths
 from benchmarks.measure import Comparison, Contender, Measurement, Work, same_work
 from ffkv.activations.batches import blocks
-from ffkv.batching import batches
-from ffkv.settings import Activations, Triggers
+from ffkv.base.batching import batches
+from ffkv.base.settings import Activations, Triggers
 
 TINY = Shape(1, 16, 32, 500)
 MIDDLE = Shape(3, 128, 512, 8192)

@@ -10,13 +10,13 @@ import ffkv as package
 from benchmarks.cases.values import multiply
 from benchmarks.inputs import GPT2, Shape, draw_sentences, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
+from ffkv.base.files import tables
+from ffkv.base.settings import Settings
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
-from ffkv.files import tables
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
-from ffkv.results.run import Run
-from ffkv.settings import Settings
+from ffkv.run.results.run import Run
 
 POINTS = 3  # r, y and o
 

@@ -10,10 +10,10 @@ from benchmarks.inputs import GPT2, SMALL, ids_of, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
 from ffkv.activations.stages import stages_of
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.settings import Activations, Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.checkpoint.load import load
-from ffkv.settings import Activations, Triggers
 
 
 def ffkv(scratch: Path, shape: list[int], sentences: int) -> Work:

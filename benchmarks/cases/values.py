@@ -8,10 +8,10 @@ import torch
 
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
+from ffkv.branches.values.step import project
 from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.model.head.head_file import load_head, stored_output_embedding
 from ffkv.model.values_file import Values
-from ffkv.values.step import project
 
 TOKENS = 50  # highest tokens, and lowest tokens, that are kept per value
 WARM = 64  # vectors that a contender warms up with

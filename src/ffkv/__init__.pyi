@@ -4,36 +4,36 @@
 # ruff: noqa: I001
 
 # A finished run
-from ffkv.results.run import open as open
-from ffkv.results.run import Run as Run
-from ffkv.results.memory import Memory as Memory
-from ffkv.trace.result import Trace as Trace
-from ffkv.trace.coefficients import coefficients as coefficients
+from ffkv.run.results.run import open as open
+from ffkv.run.results.run import Run as Run
+from ffkv.run.results.memory import Memory as Memory
+from ffkv.run.trace.result import Trace as Trace
+from ffkv.run.trace.coefficients import coefficients as coefficients
 
 # Steps, in the order of the workflow
-from ffkv.embedded.step import train as train
+from ffkv.corpus.embedded.step import train as train
 from ffkv.model.step import prove as prove
 from ffkv.corpus.step import encode_corpus as encode_corpus
 from ffkv.activations.step import find_triggers as find_triggers
 from ffkv.activations.step import merge_triggers as merge_triggers
 from ffkv.activations.step import sample_prefixes as sample_prefixes
 from ffkv.activations.step import merge_sampled_prefixes as merge_sampled_prefixes
-from ffkv.keys.step import find_patterns as find_patterns
-from ffkv.keys.step import remove_tokens as remove_tokens
-from ffkv.keys.step import measure_precision as measure_precision
-from ffkv.keys.step import summarize_keys as summarize_keys
-from ffkv.values.step import project_values as project_values
-from ffkv.values.step import summarize_values as summarize_values
-from ffkv.composition.step import measure_composition as measure_composition
-from ffkv.composition.step import summarize_composition as summarize_composition
-from ffkv.refinement.step import measure_refinement as measure_refinement
-from ffkv.refinement.step import summarize_refinement as summarize_refinement
-from ffkv.intervention.step import measure_interventions as measure_interventions
-from ffkv.intervention.step import summarize_interventions as summarize_interventions
-from ffkv.annotation.step import make_sheets as make_sheets
-from ffkv.annotation.step import compare_annotators as compare_annotators
-from ffkv.report.step import write_report as write_report
-from ffkv.comparison.step import compare_runs as compare_runs
+from ffkv.branches.keys.step import find_patterns as find_patterns
+from ffkv.branches.keys.step import remove_tokens as remove_tokens
+from ffkv.branches.keys.step import measure_precision as measure_precision
+from ffkv.branches.keys.step import summarize_keys as summarize_keys
+from ffkv.branches.values.step import project_values as project_values
+from ffkv.branches.values.step import summarize_values as summarize_values
+from ffkv.branches.composition.step import measure_composition as measure_composition
+from ffkv.branches.composition.step import summarize_composition as summarize_composition
+from ffkv.branches.refinement.step import measure_refinement as measure_refinement
+from ffkv.branches.refinement.step import summarize_refinement as summarize_refinement
+from ffkv.branches.intervention.step import measure_interventions as measure_interventions
+from ffkv.branches.intervention.step import summarize_interventions as summarize_interventions
+from ffkv.apps.annotation.step import make_sheets as make_sheets
+from ffkv.apps.annotation.step import compare_annotators as compare_annotators
+from ffkv.run.report.step import write_report as write_report
+from ffkv.run.comparison.step import compare_runs as compare_runs
 
 # Files
 from ffkv.corpus.corpus_file import read_corpus as read_corpus
@@ -43,13 +43,13 @@ from ffkv.model.values_file import read_values as read_values
 from ffkv.model.checkpoint.load import load as load_model  # noqa: F401 (it has another name here)
 from ffkv.model.head.head_file import load_head as load_head
 
-from ffkv.annotation.records import read_records as read_records
+from ffkv.apps.annotation.records import read_records as read_records
 
 # Types
-from ffkv.annotation.draw import SheetDesign as SheetDesign
-from ffkv.parts import Part as Part
-from ffkv.parts import WHOLE as WHOLE
-from ffkv import settings as settings
-from ffkv.errors import UserError as UserError
+from ffkv.apps.annotation.draw import SheetDesign as SheetDesign
+from ffkv.base.parts import Part as Part
+from ffkv.base.parts import WHOLE as WHOLE
+from ffkv.base import settings as settings
+from ffkv.base.errors import UserError as UserError
 
 __version__: str

@@ -7,16 +7,16 @@ import sys
 import click
 
 from ffkv import __version__
-from ffkv.process.signals import end_in_good_order
-from ffkv.terminal import say
+from ffkv.base.system.signals import end_in_good_order
+from ffkv.base.terminal import say
 
 # Subcommand: its function, and its line in the help.
 COMMANDS = {
     "init": ("ffkv.workflow.commands:init", "Prepare a folder for runs: Snakefile, config.yaml, profiles."),
-    "train": ("ffkv.embedded.commands:train", "Train the embedded model on the embedded corpus."),
+    "train": ("ffkv.corpus.embedded.commands:train", "Train the embedded model on the embedded corpus."),
     "model": ("ffkv.model.commands:model", "Prove a checkpoint's feed-forward layers and write its values and head."),
     "inspect": ("ffkv.model.commands:inspect", "Show how a checkpoint's feed-forward layers are built."),
-    "resolve-commit": ("ffkv.hub.commands:resolve_commit", "Ask the hub at which commit a branch is."),
+    "resolve-commit": ("ffkv.base.hub.commands:resolve_commit", "Ask the hub at which commit a branch is."),
     "corpus": ("ffkv.corpus.commands:corpus", "Turn documents into sentences of token ids."),
     "triggers": (
         "ffkv.activations.commands:triggers",
@@ -31,33 +31,42 @@ COMMANDS = {
         "ffkv.activations.commands:merge_sampled_prefixes",
         "Merge the shards' sampled prefixes.",
     ),
-    "keys": ("ffkv.keys.commands:keys", "Keys: patterns in trigger examples, token removal, activity."),
-    "values": ("ffkv.values.commands:values", "Values: projections, agreement, rank, top probability."),
-    "composition": ("ffkv.composition.commands:composition", "Composition: how the memories of a layer act together."),
-    "refinement": ("ffkv.refinement.commands:refinement", "Refinement: how predictions change from layer to layer."),
+    "keys": ("ffkv.branches.keys.commands:keys", "Keys: patterns in trigger examples, token removal, activity."),
+    "values": ("ffkv.branches.values.commands:values", "Values: projections, agreement, rank, top probability."),
+    "composition": (
+        "ffkv.branches.composition.commands:composition",
+        "Composition: how the memories of a layer act together.",
+    ),
+    "refinement": (
+        "ffkv.branches.refinement.commands:refinement",
+        "Refinement: how predictions change from layer to layer.",
+    ),
     "intervention": (
-        "ffkv.intervention.commands:intervention",
+        "ffkv.branches.intervention.commands:intervention",
         "Interventions: what changes when memory coefficients are changed.",
     ),
-    "comparison": ("ffkv.comparison.commands:comparison", "Comparison: several finished runs over each other."),
-    "annotate": ("ffkv.annotation.commands:annotate", "Annotation: what people and machines say about keys."),
-    "write-settings": ("ffkv.settings.commands:write_settings", "Write the complete settings of a run."),
-    "report": ("ffkv.report.commands:report", "Write the HTML report of a run."),
-    "explore": ("ffkv.explorer.commands:explore", "Open finished runs in a browser."),
-    "export": ("ffkv.export.commands:export", "Write memories of a run in the format of another tool."),
+    "comparison": ("ffkv.run.comparison.commands:comparison", "Comparison: several finished runs over each other."),
+    "annotate": ("ffkv.apps.annotation.commands:annotate", "Annotation: what people and machines say about keys."),
+    "write-settings": ("ffkv.base.settings.commands:write_settings", "Write the complete settings of a run."),
+    "report": ("ffkv.run.report.commands:report", "Write the HTML report of a run."),
+    "explore": ("ffkv.apps.explorer.commands:explore", "Open finished runs in a browser."),
+    "export": ("ffkv.apps.export.commands:export", "Write memories of a run in the format of another tool."),
     "plan": ("ffkv.plan.commands:plan", "Estimate the disk space, memory and time of runs before they start."),
     "check": (
-        "ffkv.results.commands:check",
+        "ffkv.run.results.commands:check",
         "Read every file of a run and name those that are damaged, unfinished or missing.",
     ),
-    "trace": ("ffkv.trace.commands:trace", "Run one prompt through the model of a run, with memories switched off."),
+    "trace": (
+        "ffkv.run.trace.commands:trace",
+        "Run one prompt through the model of a run, with memories switched off.",
+    ),
     "recover": (
-        "ffkv.process.commands:recover",
+        "ffkv.base.process.commands:recover",
         "After a hard kill of snakemake: end its running steps, and unlock the folder.",
     ),
-    "models": ("ffkv.architectures.commands:models", "Show which model types can be read."),
-    "formats": ("ffkv.formats:formats", "Write the tables of datasets in docs/formats.md."),
-    "settings": ("ffkv.settings.commands:settings", "Write the settings' JSON schema and reference page."),
+    "models": ("ffkv.model.architectures.commands:models", "Show which model types can be read."),
+    "formats": ("ffkv.workflow.formats:formats", "Write the tables of datasets in docs/formats.md."),
+    "settings": ("ffkv.base.settings.commands:settings", "Write the settings' JSON schema and reference page."),
 }
 
 
@@ -95,7 +104,7 @@ def main() -> None:
     """Runs the command. SIGTERM ends it in good order.
 
     A `UserError` and a wrong option become a message and exit code 2; an exception that nobody foresaw becomes a sentence
-    and exit code 70, see `ffkv.process.defect`.
+    and exit code 70, see `ffkv.base.process.defect`.
     """
     end_in_good_order()
     try:
@@ -111,7 +120,7 @@ def main() -> None:
     except BrokenPipeError:  # whoever reads the output, such as `head`, has enough
         sys.exit(1)
     except Exception as error:
-        from ffkv.process.defect import explain
+        from ffkv.base.process.defect import explain
 
         message, code = explain(error)
         say(message, error=True)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffkv.activations.batches import CACHE, blocks, in_cache
-from ffkv.batching import batches, pad
-from ffkv.parts import Part
+from ffkv.base.batching import batches, pad
+from ffkv.base.parts import Part
 
 
 @given(st.integers(0, 100), st.integers(1, 30), st.integers(1, 12))

@@ -11,13 +11,13 @@ from support import random_sentences
 from ffkv.activations import stages
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.settings import Activations
+from ffkv.base.settings import Triggers as Settings
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.prove import observe
-from ffkv.settings import Activations
-from ffkv.settings import Triggers as Settings
 
 
 def naive(loaded, corpus):

@@ -13,8 +13,8 @@ from ffkv.activations import packing, top_t
 from ffkv.activations.batches import Batch
 from ffkv.activations.pass_state import start
 from ffkv.activations.triggers import zeroed
+from ffkv.base.settings import Triggers
 from ffkv.model.anatomy import Layer, SecondMatrix
-from ffkv.settings import Triggers
 
 KEYS, SENTENCES, TOKENS = 6, 5, 4
 

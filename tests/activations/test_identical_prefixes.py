@@ -9,11 +9,11 @@ from support import ROOT
 
 from ffkv.activations import batches
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.settings import Activations
+from ffkv.base.settings import Triggers as Settings
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.settings import Activations
-from ffkv.settings import Triggers as Settings
 
 STORIES = ROOT.parent / "shared/tinystories"
 TIE = 1e-5  # relative: coefficients that are nearer than this are a tie, which rounding decides

@@ -13,9 +13,9 @@ from support import random_sentences
 from ffkv.activations.commands import merge_sampled_prefixes, merge_triggers, sampled_prefixes, triggers
 from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.prefix_file import read_layer, storage_of
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
-from ffkv.files import hdf5
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.prove import observe

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from ffkv.activations import stages, triggers
 from ffkv.activations.stages import stages_of
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.parts import Part
+from ffkv.base.settings import Activations
+from ffkv.base.settings import Triggers as Settings
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.shared_prefixes import find_shared_prefixes
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.tap.beginning import can_read_on
-from ffkv.parts import Part
-from ffkv.settings import Activations
-from ffkv.settings import Triggers as Settings
 
 
 class Text:

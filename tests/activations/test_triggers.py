@@ -18,14 +18,14 @@ from ffkv.activations.trigger_file import (
     write_triggers,
 )
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.errors import UserError
+from ffkv.base.files.datasets import datasets_of
+from ffkv.base.parts import Part
+from ffkv.base.settings import Activations
+from ffkv.base.settings import Triggers as Settings
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
-from ffkv.files.datasets import datasets_of
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.parts import Part
-from ffkv.settings import Activations
-from ffkv.settings import Triggers as Settings
 
 LN = 4.0  # LayerNorm of a unit vector in 17 dimensions; its epsilon of 1e-5 takes 0.01 % off
 

@@ -12,16 +12,16 @@ from results.conftest import IDENTITY, anatomy
 
 import ffkv
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Triggers, write_triggers
-from ffkv.annotation.draw import SheetDesign
-from ffkv.annotation.step import make_sheets
+from ffkv.apps.annotation.draw import SheetDesign
+from ffkv.apps.annotation.step import make_sheets
+from ffkv.apps.explorer.shelf import open_shelf
+from ffkv.base.files import datasets, hdf5, tables
+from ffkv.base.settings import Settings
+from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
-from ffkv.explorer.shelf import open_shelf
-from ffkv.files import datasets, hdf5, tables
-from ffkv.keys.tables import BY_PREFIX, PATTERNS
 from ffkv.model.anatomy import write_anatomy
 from ffkv.model.checkpoint.vocabulary import Vocabulary
-from ffkv.settings import Settings
 
 MEMORIES = [5, 5, 5]
 PREFIXES = 8

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from ffkv.annotation.agreement import (
+from ffkv.apps.annotation.agreement import (
     MISSING,
     alpha,
     coincidences,
@@ -19,7 +19,7 @@ from ffkv.annotation.agreement import (
     raw_agreement,
     with_interval,
 )
-from ffkv.annotation.summaries import SETS
+from ffkv.apps.annotation.summaries import SETS
 
 NONE = np.nan
 # Krippendorff 2011, page 5; the docstring of krippendorff.alpha (krippendorff 0.9.0) and its sample.py.

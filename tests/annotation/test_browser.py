@@ -8,8 +8,8 @@ import pytest
 from explorer.server import running
 from explorer.test_browser import CHROMIUM, DRIVER, Browser
 
-from ffkv.annotation.sheets import read_sheet
-from ffkv.annotation.step import latest_of_person
+from ffkv.apps.annotation.sheets import read_sheet
+from ffkv.apps.annotation.step import latest_of_person
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,13 +6,13 @@ from click.testing import CliRunner
 from support import documented_columns
 
 import ffkv
-from ffkv.annotation.ratings import tabulate
-from ffkv.annotation.records import MarkedPattern, Record, append_record, read_records
-from ffkv.annotation.sheets import Origin, SecretKey, read_secret, read_sheet
-from ffkv.annotation.step import compare_annotators
+from ffkv.apps.annotation.ratings import tabulate
+from ffkv.apps.annotation.records import MarkedPattern, Record, append_record, read_records
+from ffkv.apps.annotation.sheets import Origin, SecretKey, read_secret, read_sheet
+from ffkv.apps.annotation.step import compare_annotators
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
 from ffkv.cli import ffkv as command
-from ffkv.errors import UserError
-from ffkv.files import tables
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 import ffkv
-from ffkv.annotation.csv_sheets import PATTERNS, read_csv, with_marked_end, with_marked_ends, write_csv
-from ffkv.annotation.draw import SheetDesign
-from ffkv.annotation.records import MarkedPattern, Record, append_record, read_records
-from ffkv.annotation.sheets import read_sheet
-from ffkv.annotation.step import check_design, import_person, latest_of_person
+from ffkv.apps.annotation.csv_sheets import PATTERNS, read_csv, with_marked_end, with_marked_ends, write_csv
+from ffkv.apps.annotation.draw import SheetDesign
+from ffkv.apps.annotation.records import MarkedPattern, Record, append_record, read_records
+from ffkv.apps.annotation.sheets import read_sheet
+from ffkv.apps.annotation.step import check_design, import_person, latest_of_person
+from ffkv.base.errors import UserError
+from ffkv.base.files.spreadsheet import FORMULA, read_safe_text, safe_text
 from ffkv.cli import ffkv as command
-from ffkv.errors import UserError
-from ffkv.files.spreadsheet import FORMULA, read_safe_text, safe_text
 
 LABELS = ["=1+1", "'=1+1", "''@x", "+", "-1", "@SUM(A1)", "plain", "'quoted'", "=cmd|' /C calc'!A0", "＝1", 'a;b,c"d']
 

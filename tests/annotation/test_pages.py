@@ -8,9 +8,9 @@ import pytest
 from explorer.conftest import text_of
 from starlette.testclient import TestClient
 
-from ffkv.annotation.records import MarkedPattern, read_records
-from ffkv.annotation.sheets import read_sheet
-from ffkv.annotation.step import latest_of_person
+from ffkv.apps.annotation.records import MarkedPattern, read_records
+from ffkv.apps.annotation.sheets import read_sheet
+from ffkv.apps.annotation.step import latest_of_person
 
 ORIGIN = {"Origin": "http://127.0.0.1:8000", "Content-Type": "application/x-www-form-urlencoded"}
 KEYS, CHANGES = "/r/made/annotate/keys/anna", "/r/made/annotate/changes/anna"

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from ffkv.annotation.records import FOLDER, MarkedPattern, Record, append_record, read_records
-from ffkv.errors import UserError
+from ffkv.apps.annotation.records import FOLDER, MarkedPattern, Record, append_record, read_records
+from ffkv.base.errors import UserError
 
 IDENTITY = {"model_hash": "a" * 16, "corpus_hash": "c" * 16}
 

@@ -11,14 +11,14 @@ from report.conftest import write_results
 from results.conftest import IDENTITY, write_small_run
 
 import ffkv
-from ffkv.annotation.machine.tables import BY_LAYER, LABELS, SCORES
-from ffkv.annotation.ratings import PATTERNS
-from ffkv.errors import UserError
-from ffkv.explorer.shelf import open_shelf
-from ffkv.files import hdf5, tables
-from ffkv.report.figure_2 import CATEGORIES
-from ffkv.report.registry import load_figure
-from ffkv.report.step import write_report
+from ffkv.apps.annotation.ratings import PATTERNS
+from ffkv.apps.explorer.shelf import open_shelf
+from ffkv.apps.machine.tables import BY_LAYER, LABELS, SCORES
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5, tables
+from ffkv.run.report.figure_2 import CATEGORIES
+from ffkv.run.report.registry import load_figure
+from ffkv.run.report.step import write_report
 
 LAYERS = 6
 ANNOTATORS = ("machine:a/very-long-name-of-a-model-8b", "person:an$n$a", "tests")

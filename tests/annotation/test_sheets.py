@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ffkv.annotation.draw import choose_keys, deal, draw_changes, draw_keys
-from ffkv.annotation.sheets import read_secret, read_sheet, sheet_names
-from ffkv.annotation.step import make_sheets
-from ffkv.errors import UserError
+from ffkv.apps.annotation.draw import choose_keys, deal, draw_changes, draw_keys
+from ffkv.apps.annotation.sheets import read_secret, read_sheet, sheet_names
+from ffkv.apps.annotation.step import make_sheets
+from ffkv.base.errors import UserError
 
 from .conftest import DESIGN, MEMORIES, PREFIXES, pattern_tables
 

@@ -7,11 +7,11 @@ from support import ROOT, snakemake
 from workflow.dry_run import planned
 
 import ffkv
-from ffkv.annotation.draw import SheetDesign
-from ffkv.annotation.records import Record, append_record
-from ffkv.annotation.sheets import annotations_folder, read_secret, read_sheet
-from ffkv.annotation.step import make_sheets
-from ffkv.results.check import check_run
+from ffkv.apps.annotation.draw import SheetDesign
+from ffkv.apps.annotation.records import Record, append_record
+from ffkv.apps.annotation.sheets import annotations_folder, read_secret, read_sheet
+from ffkv.apps.annotation.step import make_sheets
+from ffkv.run.results.check import check_run
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 

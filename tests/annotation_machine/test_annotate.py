@@ -9,12 +9,12 @@ import pytest
 from annotation_machine.conftest import INJECTION
 from annotation_machine.stub import ABOUT_WAR, PRESS, YEAR, Stub, completion, good_answer
 
-from ffkv.annotation.machine.asking import Asker
-from ffkv.annotation.machine.endpoint import Endpoint
-from ffkv.annotation.machine.ledger import Ledger
-from ffkv.annotation.machine.step import Amounts, annotate, estimate, other_labels
-from ffkv.errors import UserError
-from ffkv.results.run import open
+from ffkv.apps.machine.asking import Asker
+from ffkv.apps.machine.endpoint import Endpoint
+from ffkv.apps.machine.ledger import Ledger
+from ffkv.apps.machine.step import Amounts, annotate, estimate, other_labels
+from ffkv.base.errors import UserError
+from ffkv.run.results.run import open
 
 PARAMETERS = {"temperature": 0.0, "max_tokens": 100}
 AMOUNTS = Amounts(shown=10, pairs=6, measured=12, per_question=9, per_set=5)
@@ -109,7 +109,7 @@ def test_prefixes_show_nothing_behind_their_end_and_no_coefficient(perfect):
 
 
 def test_silent_prefixes_were_measured(run):
-    from ffkv.annotation.machine.material import read_texts
+    from ffkv.apps.machine.material import read_texts
 
     ((_, texts),) = read_texts(run, [(0, 0)], 10, 0)
     assert texts.silent and all(abs(each.coefficient) <= texts.threshold for each in texts.silent)

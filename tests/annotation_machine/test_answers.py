@@ -2,7 +2,7 @@
 
 import pytest
 
-from ffkv.annotation.machine.answers import Refused, read_intruder, read_label, read_marks, read_values
+from ffkv.apps.machine.answers import Refused, read_intruder, read_label, read_marks, read_values
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from annotation_machine.stub import completion, good_answer
 from click.testing import CliRunner
 
-from ffkv.annotation.commands import annotate
-from ffkv.errors import UserError
+from ffkv.apps.annotation.commands import annotate
+from ffkv.base.errors import UserError
 
 KEY = "sk-very-secret-0123456789"
 FEW = ["--memory", "L0.0", "--memory", "L1.1", "--pairs", "4", "--per-question", "8"]

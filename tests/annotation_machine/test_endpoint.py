@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 from annotation_machine.stub import completion
 
-from ffkv.annotation.machine.answers import read_label
-from ffkv.annotation.machine.asking import Asker
-from ffkv.annotation.machine.endpoint import Again, Endpoint, chat_address, read_key, retry_after
-from ffkv.annotation.machine.ledger import Ledger, request_key
-from ffkv.annotation.machine.questions import Question
-from ffkv.errors import UserError
+from ffkv.apps.machine.answers import read_label
+from ffkv.apps.machine.asking import Asker
+from ffkv.apps.machine.endpoint import Again, Endpoint, chat_address, read_key, retry_after
+from ffkv.apps.machine.ledger import Ledger, request_key
+from ffkv.apps.machine.questions import Question
+from ffkv.base.errors import UserError
 
 KEY = "sk-very-secret-0123456789"
 LABEL = completion('{"label": "x"}')

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.annotation.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates
-from ffkv.annotation.machine.summary import summarize
+from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates
+from ffkv.apps.machine.summary import summarize
 
 
 def test_balanced_accuracy_by_hand():

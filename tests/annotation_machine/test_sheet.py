@@ -5,13 +5,13 @@ import json
 import pytest
 from annotation_machine.stub import completion, label_of
 
-from ffkv.annotation.machine.answers import Refused, read_patterns, read_related
-from ffkv.annotation.machine.asking import Asker
-from ffkv.annotation.machine.endpoint import Endpoint
-from ffkv.annotation.machine.ledger import Ledger
-from ffkv.annotation.machine.sheet import Judged, judge
-from ffkv.annotation.records import read_records
-from ffkv.annotation.sheets import Item, Sheet
+from ffkv.apps.annotation.records import read_records
+from ffkv.apps.annotation.sheets import Item, Sheet
+from ffkv.apps.machine.answers import Refused, read_patterns, read_related
+from ffkv.apps.machine.asking import Asker
+from ffkv.apps.machine.endpoint import Endpoint
+from ffkv.apps.machine.ledger import Ledger
+from ffkv.apps.machine.sheet import Judged, judge
 
 IDENTITY = {"model_hash": "a" * 16}
 KEYS = Sheet(

@@ -8,12 +8,12 @@ from annotation_machine.stub import PRESS
 from click.testing import CliRunner
 
 import ffkv
-from ffkv.annotation.commands import annotate
-from ffkv.annotation.machine.tables import COLUMNS, read_machines
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.keys.tables import PATTERNS, make_table
-from ffkv.results.search import patterned
+from ffkv.apps.annotation.commands import annotate
+from ffkv.apps.machine.tables import COLUMNS, read_machines
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.branches.keys.tables import PATTERNS, make_table
+from ffkv.run.results.search import patterned
 from ffkv.workflow.inputs import annotation_files
 
 FEW = ["--memory", "L0.0", "--memory", "L1.1", "--pairs", "4", "--per-question", "8"]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ffkv.annotation.machine.questions import marked, strength
-from ffkv.annotation.machine.texts import (
+from ffkv.apps.machine.questions import marked, strength
+from ffkv.apps.machine.texts import (
     Example,
     batches_of,
     intruder_sets,

@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
-from ffkv.architectures.commands import models
-from ffkv.architectures.coverage import Row
+from ffkv.model.architectures.commands import models
+from ffkv.model.architectures.coverage import Row
 
 TABLE = """model_type,proven,kind,largest_error,reason
 gpt2,yes,plain,6e-07,
@@ -17,7 +17,7 @@ mamba,no,,,"no feed-forward layer, it says"
 def stored(tmp_path, monkeypatch):
     path = tmp_path / "architectures.csv"
     path.write_text(TABLE)
-    monkeypatch.setattr("ffkv.architectures.commands.TABLE", path)
+    monkeypatch.setattr("ffkv.model.architectures.commands.TABLE", path)
     return path
 
 
@@ -42,7 +42,7 @@ def test_only_the_named_types_are_shown():
 
 
 def test_on_a_terminal_long_reasons_are_wrapped_under_their_column(monkeypatch):
-    monkeypatch.setattr("ffkv.architectures.commands.line_width", lambda: 50)
+    monkeypatch.setattr("ffkv.model.architectures.commands.line_width", lambda: 50)
     assert call("mamba").stdout.splitlines()[-3:-1] == [
         "mamba       no             no feed-forward layer,",
         "                           it says",
@@ -74,7 +74,7 @@ def test_proving_anew_takes_the_named_types_and_leaves_the_stored_table_alone(tm
         asked.append((model_types, processes))
         return [Row(name, "yes", "plain", "1e-07") for name in model_types]
 
-    monkeypatch.setattr("ffkv.architectures.coverage.rows", rows)
+    monkeypatch.setattr("ffkv.model.architectures.coverage.rows", rows)
     result = call("opt", "gpt2", "--prove", "--processes", "2", "--output", str(tmp_path / "new.csv"))
     assert result.exit_code == 0, result.exception
     assert asked == [(["gpt2", "opt"], 2)]
@@ -85,6 +85,7 @@ def test_proving_anew_takes_the_named_types_and_leaves_the_stored_table_alone(tm
 
 def test_proving_anew_takes_every_type_where_none_is_named(monkeypatch):
     monkeypatch.setattr(
-        "ffkv.architectures.coverage.rows", lambda model_types, processes: [Row(name, "no") for name in model_types]
+        "ffkv.model.architectures.coverage.rows",
+        lambda model_types, processes: [Row(name, "no") for name in model_types],
     )
     assert call("--prove").stdout.splitlines()[-1] == "0 of 189 model types proven"

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ffkv.architectures import coverage
-from ffkv.architectures.coverage import Row, row, rows, table
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.model.architectures import coverage
+from ffkv.model.architectures.coverage import Row, row, rows, table
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_row_says_why_there_is_no_model(monkeypatch):
     def fail(model_type):
         raise ImportError("needs\ntimm")
 
-    monkeypatch.setattr("ffkv.architectures.tiny.tiny_model", fail)
+    monkeypatch.setattr("ffkv.model.architectures.tiny.tiny_model", fail)
     assert row("gpt2") == Row("gpt2", "no", reason="not built: ImportError: needs timm")
 
 

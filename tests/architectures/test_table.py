@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from ffkv.architectures.commands import TABLE
-from ffkv.architectures.coverage import COLUMNS, cores, proof, rows, table
-from ffkv.architectures.tiny import VARIANTS, tiny_model, types
-from ffkv.files.tables import read
+from ffkv.base.files.tables import read
+from ffkv.model.architectures.commands import TABLE
+from ffkv.model.architectures.coverage import COLUMNS, cores, proof, rows, table
+from ffkv.model.architectures.tiny import VARIANTS, tiny_model, types
 from ffkv.model.identities import TOLERANCE
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-from ffkv.architectures.tiny import DATA, EXCEPTIONS, SIZES, VARIANTS, VOCABULARY, tiny_config, tiny_model, types
+from ffkv.model.architectures.tiny import DATA, EXCEPTIONS, SIZES, VARIANTS, VOCABULARY, tiny_config, tiny_model, types
 
 
 def leaves(table: dict, path: tuple[str, ...] = ()):

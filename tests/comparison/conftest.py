@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ffkv.comparison.compared import Compared, open_compared
-from ffkv.settings import Comparison
+from ffkv.base.settings import Comparison
+from ffkv.run.comparison.compared import Compared, open_compared
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.comparison import curves
-from ffkv.comparison.curves import (
+from ffkv.base.intervals import Z_95, wilson
+from ffkv.run.comparison import curves
+from ffkv.run.comparison.curves import (
     compare_curve,
     difference_of_intervals,
     difference_of_means,
@@ -13,9 +14,8 @@ from ffkv.comparison.curves import (
     gather_curves,
     measure_differences,
 )
-from ffkv.intervals import Z_95, wilson
-from ffkv.report.curve import Curve, Units
-from ffkv.report.registry import FIGURES, load_figure
+from ffkv.run.report.curve import Curve, Units
+from ffkv.run.report.registry import FIGURES, load_figure
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,11 @@ import pytest
 import torch
 
 import ffkv
-from ffkv.comparison.compared import open_compared
-from ffkv.comparison.matching import highest_correlation, match_memories, random_rotation, standardise
-from ffkv.comparison.same_memories import (
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Comparison
+from ffkv.run.comparison.compared import open_compared
+from ffkv.run.comparison.matching import highest_correlation, match_memories, random_rotation, standardise
+from ffkv.run.comparison.same_memories import (
     Memories,
     classify,
     compare_memories,
@@ -17,8 +19,6 @@ from ffkv.comparison.same_memories import (
     read_memories,
     take,
 )
-from ffkv.errors import UserError
-from ffkv.settings import Comparison
 
 
 def test_equal_runs_have_equal_memories(pair):

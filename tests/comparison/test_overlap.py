@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.comparison import overlap
-from ffkv.comparison.overlap import NONE, jaccard, rank_biased_overlap
+from ffkv.run.comparison import overlap
+from ffkv.run.comparison.overlap import NONE, jaccard, rank_biased_overlap
 
 EXACT = 1e-12  # the same sums of the same numbers, in another order
 

@@ -11,20 +11,20 @@ from click.testing import CliRunner
 from support import ROOT, snakemake
 from workflow.dry_run import planned
 
-from ffkv.comparison.commands import comparison
-from ffkv.comparison.comparison_file import read_comparison, write_comparison
-from ffkv.comparison.drawings import draw_curves
-from ffkv.comparison.links import with_links
-from ffkv.comparison.page import render
-from ffkv.comparison.step import compare_runs
-from ffkv.comparison.summary import describe_differences
-from ffkv.errors import UserError
-from ffkv.explorer.page_comparison import comparison as show_comparison
-from ffkv.explorer.page_comparison import find_comparisons
-from ffkv.explorer.page_run import runs as runs_page
-from ffkv.explorer.shelf import open_shelf
-from ffkv.report.registry import load_figure
-from ffkv.settings import Comparison
+from ffkv.apps.explorer.page_comparison import comparison as show_comparison
+from ffkv.apps.explorer.page_comparison import find_comparisons
+from ffkv.apps.explorer.page_run import runs as runs_page
+from ffkv.apps.explorer.shelf import open_shelf
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Comparison
+from ffkv.run.comparison.commands import comparison
+from ffkv.run.comparison.comparison_file import read_comparison, write_comparison
+from ffkv.run.comparison.drawings import draw_curves
+from ffkv.run.comparison.links import with_links
+from ffkv.run.comparison.page import render
+from ffkv.run.comparison.step import compare_runs
+from ffkv.run.comparison.summary import describe_differences
+from ffkv.run.report.registry import load_figure
 
 pytestmark = pytest.mark.slow
 

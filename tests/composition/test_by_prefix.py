@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support import word_tokenizer
 
-from ffkv.composition.by_prefix import count_effective, describe_memories, describe_prefixes
+from ffkv.branches.composition.by_prefix import count_effective, describe_memories, describe_prefixes
 from ffkv.corpus.corpus_file import read_corpus
 
 

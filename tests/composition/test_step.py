@@ -8,19 +8,19 @@ from click.testing import CliRunner
 from sampled import write_detector_projections, write_prefixes
 from support import WORDS
 
-from ffkv.composition import step
-from ffkv.composition.commands import composition as command
-from ffkv.composition.step import measure_composition, summarize_composition
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.parts import Part
+from ffkv.base.settings import Composition
+from ffkv.branches.composition import step
+from ffkv.branches.composition.commands import composition as command
+from ffkv.branches.composition.step import measure_composition, summarize_composition
+from ffkv.branches.values.projections import read_projections, write_projections
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
-from ffkv.files import tables
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head_file import load_head
-from ffkv.parts import Part
-from ffkv.results.expected import TABLES
-from ffkv.settings import Composition
-from ffkv.values.projections import read_projections, write_projections
+from ffkv.run.results.expected import TABLES
 
 
 @pytest.fixture

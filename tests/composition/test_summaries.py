@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.composition import summaries
+from ffkv.branches.composition import summaries
 
 TABLE = pd.DataFrame(
     {

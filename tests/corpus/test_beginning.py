@@ -4,8 +4,8 @@ import pytest
 from support import word_tokenizer
 from tokenizers import processors
 
+from ffkv.base.errors import UserError
 from ffkv.corpus.beginning import configured_bos, find_beginning
-from ffkv.errors import UserError
 from ffkv.model.checkpoint.config import read_config
 
 

@@ -7,18 +7,18 @@ import pandas as pd
 import pytest
 from support import prove_into, random_checkpoint
 
+from ffkv.base.errors import UserError
+from ffkv.base.hub.commit import Commit
+from ffkv.base.settings import Corpus
 from ffkv.corpus import sources
 from ffkv.corpus.chat import chat_renderer, find_chat_beginning, row_text
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.document import Document
+from ffkv.corpus.embedded.tokenizer import BOS, train_tokenizer
 from ffkv.corpus.encode import encode
 from ffkv.corpus.sources import read_documents
 from ffkv.corpus.step import encode_corpus
-from ffkv.embedded.tokenizer import BOS, train_tokenizer
-from ffkv.errors import UserError
-from ffkv.hub.commit import Commit
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.settings import Corpus
 
 TURNS = (
     "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"

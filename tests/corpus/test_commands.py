@@ -6,12 +6,12 @@ import pytest
 from click.testing import CliRunner
 from support import WORDS
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.corpus.commands import corpus
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.step import encode_corpus
-from ffkv.errors import UserError
 from ffkv.model.anatomy import read_anatomy
-from ffkv.settings import Corpus
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support import word_tokenizer
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv.errors import UserError
-from ffkv.settings import Corpus
 
 LETTERS = word_tokenizer(["<bos>", *"abcdefgh"])
 

@@ -9,12 +9,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support import word_tokenizer
 
+from ffkv.base.settings import Corpus
 from ffkv.corpus import encode as encode_module
 from ffkv.corpus.document import Document
+from ffkv.corpus.embedded.tokenizer import train_tokenizer
 from ffkv.corpus.encode import COUNTS, encode, flatten
 from ffkv.corpus.rows import Rows
-from ffkv.embedded.tokenizer import train_tokenizer
-from ffkv.settings import Corpus
 
 LETTERS = word_tokenizer(["<bos>", *"abcdefgh", "<unk>"])
 BYTES = train_tokenizer(["the cat and the hat", "naïve café 😀 👩‍👧"], 300, 64)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.corpus import encode
 from ffkv.corpus.step import encode_corpus
-from ffkv.errors import UserError
-from ffkv.settings import Corpus
 
 WORDS = ["the cat", "sat.", "The mat!", "\n", "  ", "é😀", "on", "a b c. A b d.", "<|bos|>", "\ufffd"]
 

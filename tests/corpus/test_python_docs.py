@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ffkv.base.errors import UserError
 from ffkv.corpus.python_docs import DOCUMENTED, documents, prose, read_docstrings, read_topics
-from ffkv.errors import UserError
 
 
 @pytest.fixture(scope="module")

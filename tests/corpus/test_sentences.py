@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ffkv.base.errors import UserError
 from ffkv.corpus import sentences
 from ffkv.corpus.sentences import split_sentences
-from ffkv.errors import UserError
 
 SPLITTERS = ["sentence", "line", "document"]
 

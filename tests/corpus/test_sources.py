@@ -11,12 +11,12 @@ import pytest
 import zstandard
 from support import obeying_rights
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.corpus import sources
 from ffkv.corpus.document import Document
 from ffkv.corpus.sources import find_files, read_documents
 from ffkv.corpus.step import encode_corpus
-from ffkv.errors import UserError
-from ffkv.settings import Corpus
 
 
 def texts(*patterns, split: str = "train", **settings) -> list[str]:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffkv.base.settings import Corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.sources import is_held_out, read_documents, select_split
-from ffkv.settings import Corpus
 
 
 def test_without_a_validation_split_a_share_is_held_out(file):

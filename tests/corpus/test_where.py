@@ -12,12 +12,12 @@ import pytest
 import zstandard
 from click.testing import CliRunner
 
+from ffkv.base.errors import UserError
+from ffkv.base.options import command_line, setting
+from ffkv.base.settings import Corpus, Settings, section
 from ffkv.corpus.sources import read_documents
 from ffkv.corpus.step import encode_corpus
 from ffkv.corpus.where import is_wanted
-from ffkv.errors import UserError
-from ffkv.options import command_line, setting
-from ffkv.settings import Corpus, Settings, section
 
 ROWS = [
     {"text": "one", "language": "en", "score": 3, "meta": {"set": "web", "deep": {"x": 1.5}}},

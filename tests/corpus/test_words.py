@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffkv.base.settings.languages import ANY, ENGLISH
 from ffkv.corpus.words import stop_words, word_at, word_spans, words
-from ffkv.settings.languages import ANY, ENGLISH
 
 
 @pytest.mark.parametrize(

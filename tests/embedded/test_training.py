@@ -10,17 +10,17 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ffkv.batching import pad
+from ffkv.base.batching import pad
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.options import command_line
+from ffkv.base.settings import Corpus, Embedded, section
 from ffkv.corpus.beginning import find_beginning
 from ffkv.corpus.document import Document
+from ffkv.corpus.embedded import step, training
+from ffkv.corpus.embedded.commands import train as command
+from ffkv.corpus.embedded.tokenizer import train_tokenizer
 from ffkv.corpus.python_docs import documents
-from ffkv.embedded import step, training
-from ffkv.embedded.commands import train as command
-from ffkv.embedded.tokenizer import train_tokenizer
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.options import command_line
-from ffkv.settings import Corpus, Embedded, section
 
 TINY = Embedded(
     layers=2, width=32, heads=2, vocabulary=400, context=32, steps=40, batch_tokens=512, learning_rate=0.005

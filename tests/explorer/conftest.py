@@ -11,10 +11,10 @@ from results.conftest import IDENTITY, MEMORIES, SENTENCES, TOP, write_small_run
 from starlette.testclient import TestClient
 
 from ffkv.activations.prefix_file import SampledPrefixes
-from ffkv.explorer.application import create_application
-from ffkv.explorer.security import Guard
-from ffkv.explorer.shelf import Shelf, open_shelf
-from ffkv.files import datasets, hdf5, tables
+from ffkv.apps.explorer.application import create_application
+from ffkv.apps.explorer.security import Guard
+from ffkv.apps.explorer.shelf import Shelf, open_shelf
+from ffkv.base.files import datasets, hdf5, tables
 
 WIDTH = 4
 # Sampled validation prefixes: sentence, position.

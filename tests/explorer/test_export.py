@@ -5,8 +5,8 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from ffkv.errors import UserError
-from ffkv.explorer.commands import explore
+from ffkv.apps.explorer.commands import explore
+from ffkv.base.errors import UserError
 
 from .conftest import text_of
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from results.conftest import HOSTILE
 
-from ffkv.files import tables
+from ffkv.base.files import tables
 
 from .conftest import coefficients, text_of
 
@@ -48,7 +48,7 @@ def test_a_dead_memory_has_a_page(visitor):
 
 
 def test_texts_of_all_strengths_are_those_of_the_sample(visitor):
-    from ffkv.explorer.examples import strengths
+    from ffkv.apps.explorer.examples import strengths
 
     held = visitor.shelf.runs["small"]
     for layer, index in ((0, 0), (0, 1), (1, 0), (1, 1)):
@@ -163,7 +163,7 @@ def test_the_page_keeps_what_was_asked(visitor):
 
 
 def test_a_list_for_a_spreadsheet_holds_no_formula(visitor):
-    from ffkv.explorer.page_search import _safe
+    from ffkv.apps.explorer.page_search import _safe
 
     answer = visitor.client.get("/r/small/memories?format=csv")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
@@ -175,7 +175,7 @@ def test_a_list_for_a_spreadsheet_holds_no_formula(visitor):
 
 
 def test_a_list_of_several_blocks_is_whole(visitor, monkeypatch):
-    from ffkv.explorer import page_search
+    from ffkv.apps.explorer import page_search
 
     asked = [visitor.get(f"/r/small/memories?promotes=church&format={form}") for form in ("json", "csv")]
     monkeypatch.setattr(page_search, "PER_BLOCK", 2)
@@ -263,7 +263,7 @@ def test_a_damaged_run_says_what_is_damaged(small, tmp_path, visit, capsys, name
 
 
 def test_a_defect_is_a_page_and_says_nothing_of_the_question(visitor, monkeypatch, capsys):
-    from ffkv.explorer import page_run
+    from ffkv.apps.explorer import page_run
 
     monkeypatch.setattr(page_run, "runs", lambda shelf: 1 / 0)
     text = text_of(visitor.get("/?secret=question", 500))
@@ -342,7 +342,7 @@ def test_two_different_memories_stand_side_by_side(visitor):
 def test_layers_are_paired_by_the_share_of_the_depth_that_they_take(first, second):
     from fractions import Fraction
 
-    from ffkv.results.depth import pair_layers
+    from ffkv.run.results.depth import pair_layers
 
     pairs = pair_layers(first, second)
     assert len(pairs) == max(first, second)
@@ -355,7 +355,7 @@ def test_layers_are_paired_by_the_share_of_the_depth_that_they_take(first, secon
 
 
 def test_the_scale_has_white_at_zero_and_grows_with_the_value():
-    from ffkv.explorer.drawing import STEPS, level, step
+    from ffkv.apps.explorer.drawing import STEPS, level, step
 
     values = np.linspace(-1, 1, 17)
     assert [step(value, 1) for value in values] == [

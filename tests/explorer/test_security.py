@@ -3,8 +3,8 @@
 import pytest
 from starlette.testclient import TestClient
 
-from ffkv.explorer.application import create_application
-from ffkv.explorer.security import POLICY, Guard
+from ffkv.apps.explorer.application import create_application
+from ffkv.apps.explorer.security import POLICY, Guard
 
 ADDRESSES = [
     "/",

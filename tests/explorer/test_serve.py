@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffkv.errors import UserError
-from ffkv.explorer.serve import LONGEST_REQUEST, has_display, listen_port, listen_socket, open_browser
+from ffkv.apps.explorer.serve import LONGEST_REQUEST, has_display, listen_port, listen_socket, open_browser
+from ffkv.base.errors import UserError
 
 from .server import running
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from ffkv.explorer.page_trace import LONGEST
+from ffkv.apps.explorer.page_trace import LONGEST
 
 from .conftest import text_of
 
@@ -110,7 +110,7 @@ def test_colours_are_the_coefficients_of_the_stored_trigger_examples(visitor):
     held = visitor.shelf.runs["tiny"]
     memory = held.run.memory("L1.12")
     page = visitor.get("/r/tiny/m/1/12?colours=1")
-    from ffkv.explorer.page_memory import colours_of
+    from ffkv.apps.explorer.page_memory import colours_of
 
     sentences = memory.triggers["sentence"].head(10).tolist()
     for m, row in zip(colours_of(held, visitor.shelf, memory, "positive", sentences), memory.triggers.itertuples()):
@@ -139,7 +139,7 @@ def test_similar_memories_are_those_of_python(visitor):
 
 
 def test_the_sample_is_spread_over_the_file(visitor):
-    from ffkv.explorer.shelf import SAMPLED
+    from ffkv.apps.explorer.shelf import SAMPLED
 
     held = visitor.shelf.runs["tiny"]
     sample = held.sample(1)

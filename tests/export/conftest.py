@@ -9,12 +9,12 @@ import torch
 from small_runs import write_run
 
 import ffkv
-from ffkv.export.step import export
-from ffkv.files import tables
-from ffkv.keys.tables import PATTERNS
-from ffkv.results.run import Run
-from ffkv.settings import Values
-from ffkv.values.projections import write_projections
+from ffkv.apps.export.step import export
+from ffkv.base.files import tables
+from ffkv.base.settings import Values
+from ffkv.branches.keys.tables import PATTERNS
+from ffkv.branches.values.projections import write_projections
+from ffkv.run.results.run import Run
 
 MEMORIES = ["L0.3, 0/10-14", "L1.0-4", "L1D63", "L2.0"]
 CHOSEN = [(0, 3), *((0, n) for n in range(10, 15)), *((1, n) for n in range(5)), (1, 63), (2, 0)]

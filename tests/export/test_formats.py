@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from ffkv.errors import UserError
-from ffkv.export import circuit_tracer, neuron_record, neuronpedia, parquet, saedashboard, transluce
-from ffkv.export.circuitsvis import harmless
-from ffkv.export.delphi import WINDOW, split, windows
-from ffkv.export.job import EMPTY, NUL, layer_units, write_json
-from ffkv.export.quantiles import by_interval, by_quantile
-from ffkv.export.records import Example, Promoted, Record, Text, number, numbers, shortest
-from ffkv.export.selection import Selection
-from ffkv.export.value_logits import BINS, ValueLogits, histograms
+from ffkv.apps.export import circuit_tracer, neuron_record, neuronpedia, parquet, saedashboard, transluce
+from ffkv.apps.export.circuitsvis import harmless
+from ffkv.apps.export.delphi import WINDOW, split, windows
+from ffkv.apps.export.job import EMPTY, NUL, layer_units, write_json
+from ffkv.apps.export.quantiles import by_interval, by_quantile
+from ffkv.apps.export.records import Example, Promoted, Record, Text, number, numbers, shortest
+from ffkv.apps.export.selection import Selection
+from ffkv.apps.export.value_logits import BINS, ValueLogits, histograms
+from ffkv.base.errors import UserError
 
 HOSTILE = ["", "\0", "</script>", " \u202e", " =1+1", "é"]
 VOCABULARY = [*HOSTILE, *[f" w{number}" for number in range(60)]]

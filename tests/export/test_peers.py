@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from ffkv.export.step import export
+from ffkv.apps.export.step import export
 
 from .conftest import CHOSEN, MEMORIES
 
@@ -90,6 +90,6 @@ def test_circuitsvis(run, read, tmp_path):
 
 
 def run_token(text: str) -> str:
-    from ffkv.export.circuitsvis import harmless
+    from ffkv.apps.export.circuitsvis import harmless
 
     return harmless(text)

@@ -11,13 +11,13 @@ from small_runs import write_run
 from support import random_checkpoint
 
 import ffkv
+from ffkv.apps.export import commands, store
+from ffkv.apps.export.registry import FORMATS
+from ffkv.apps.export.selection import choose_memories, random_sentences, select
+from ffkv.apps.export.step import export
+from ffkv.base.errors import UserError
 from ffkv.cli import COMMANDS
-from ffkv.errors import UserError
-from ffkv.export import commands, store
-from ffkv.export.registry import FORMATS
-from ffkv.export.selection import choose_memories, random_sentences, select
-from ffkv.export.step import export
-from ffkv.results.run import open
+from ffkv.run.results.run import open
 
 from .conftest import complete
 
@@ -47,7 +47,7 @@ class Killed(BaseException):
 
 
 def test_a_kill_in_the_pass_loses_a_block_at_most(run, whole, tmp_path, monkeypatch):
-    from ffkv.trace import coefficients
+    from ffkv.run.trace import coefficients
 
     monkeypatch.setattr(store, "BLOCK", 3)
     seen, own = [], coefficients.for_each_coefficient
@@ -79,7 +79,7 @@ def values_of(text: bytes) -> list[float]:
 
 
 def test_a_kill_between_two_files_keeps_the_first(run, whole, tmp_path, monkeypatch):
-    from ffkv.export import neuron_record
+    from ffkv.apps.export import neuron_record
 
     written, own = [], neuron_record.neuron_record
 
@@ -97,7 +97,7 @@ def test_a_kill_between_two_files_keeps_the_first(run, whole, tmp_path, monkeypa
     assert not json.loads((tmp_path / "export/ffkv-export.json").read_text())["finished"]
     assert not (tmp_path / "export/positive/2").exists()
     monkeypatch.setattr(neuron_record, "neuron_record", own)
-    monkeypatch.setattr("ffkv.trace.coefficients.for_each_coefficient", None)  # the pass is done
+    monkeypatch.setattr("ffkv.run.trace.coefficients.for_each_coefficient", None)  # the pass is done
     export(run, "neuron-record", tmp_path / "export", **SMALL)
     assert content(tmp_path / "export") == whole
     assert kept.stat().st_mtime_ns == before
@@ -105,7 +105,7 @@ def test_a_kill_between_two_files_keeps_the_first(run, whole, tmp_path, monkeypa
 
 def test_a_finished_export_is_kept_as_it_is(run, tmp_path, monkeypatch):
     export(run, "parquet", tmp_path / "export", memories=["L0.0"], examples=0)
-    monkeypatch.setattr("ffkv.export.step.fill", None)
+    monkeypatch.setattr("ffkv.apps.export.step.fill", None)
     before = content(tmp_path / "export")
     export(run, "parquet", tmp_path / "export", memories=["L0.0"], examples=0)
     assert content(tmp_path / "export") == before
@@ -157,7 +157,7 @@ def test_other_arguments_are_refused(run, tmp_path, monkeypatch):
     (tmp_path / "full/thesis.txt").touch()
     with pytest.raises(UserError, match=r"holds other files \(thesis.txt\)"):
         export(run, "parquet", tmp_path / "full")
-    monkeypatch.setattr("ffkv.export.step.DENSE_TOKENS", 10)
+    monkeypatch.setattr("ffkv.apps.export.step.DENSE_TOKENS", 10)
     with pytest.raises(UserError, match=r"The text has .* tokens"):
         export(run, "delphi", tmp_path / "export")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 100}))
@@ -230,7 +230,7 @@ def test_the_random_sentences_depend_on_the_seed_alone(run):
 
 
 def test_several_trigger_examples_in_one_sentence_are_one_sentence():
-    from ffkv.export.selection import _strongest_of_each
+    from ffkv.apps.export.selection import _strongest_of_each
 
     sentence = np.array([[4, 4, 2, 4, 7], [1, -1, -1, -1, -1]], np.int32)
     position = np.array([[3, 1, 5, 2, 9], [2, 0, 0, 0, 0]], np.int32)

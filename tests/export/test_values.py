@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
-from ffkv.export.circuit_tracer import file_number
-from ffkv.export.delphi import WINDOW
+from ffkv.apps.export.circuit_tracer import file_number
+from ffkv.apps.export.delphi import WINDOW
 
 from .conftest import CHOSEN, MEMORIES
 
@@ -187,7 +187,7 @@ def test_saedashboard(run, exported, expected, check, logits):
 
 
 def random_sentences(run) -> list[int]:
-    from ffkv.export.selection import random_sentences
+    from ffkv.apps.export.selection import random_sentences
 
     return random_sentences(run, 8).tolist()
 
@@ -286,7 +286,7 @@ def test_delphi(run, exported, expected, sign):
 
 
 def delphi_sentences(run) -> list[int]:
-    from ffkv.export.selection import choose_memories, select
+    from ffkv.apps.export.selection import choose_memories, select
 
     return select(run, *choose_memories(run, MEMORIES), 3, 8).sentences.tolist()
 

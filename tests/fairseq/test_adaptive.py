@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.fairseq.adaptive import AdaptiveInput, AdaptiveSoftmax
-from ffkv.fairseq.configuration import FairseqConfig
+from ffkv.model.fairseq.adaptive import AdaptiveInput, AdaptiveSoftmax
+from ffkv.model.fairseq.configuration import FairseqConfig
 
 
 def softmax(ends=(3, 8), d=4, seed=0) -> AdaptiveSoftmax:

@@ -4,8 +4,8 @@ from argparse import Namespace
 
 import pytest
 
-from ffkv.errors import UserError
-from ffkv.fairseq.arguments import read_arguments
+from ffkv.base.errors import UserError
+from ffkv.model.fairseq.arguments import read_arguments
 
 PAPER = {
     "decoder_layers": 16,

@@ -10,9 +10,8 @@ import torch
 from click.testing import CliRunner
 from support import prove_into
 
-from ffkv.errors import UserError
-from ffkv.fairseq.checkpoint import read_checkpoint
-from ffkv.fairseq.folder import is_fairseq
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Model
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint
 from ffkv.model.checkpoint.load import load
@@ -22,9 +21,10 @@ from ffkv.model.checkpoint.vocabulary import read_vocabulary
 from ffkv.model.commands import model as model_command
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.model.discover.prove import observe
+from ffkv.model.fairseq.checkpoint import read_checkpoint
+from ffkv.model.fairseq.folder import is_fairseq
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.predictions import predictions
-from ffkv.settings import Model
 
 
 def settings(folder, **more) -> Model:

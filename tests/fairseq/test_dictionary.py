@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffkv.base.errors import UserError
 from ffkv.corpus.beginning import find_beginning
-from ffkv.errors import UserError
-from ffkv.fairseq.dictionary import dictionary_tokenizer, read_dictionary
 from ffkv.model.checkpoint.fingerprint import tokenizer_hash
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import token_texts
+from ffkv.model.fairseq.dictionary import dictionary_tokenizer, read_dictionary
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "the", ",", "@-@", "Último", "&amp;", "madeupword0000"]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from ffkv.fairseq.checkpoint import read_checkpoint
-from ffkv.files import tables
+from ffkv.base.files import tables
 from ffkv.model.anatomy import read_anatomy
+from ffkv.model.fairseq.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm, relu
 
-from ffkv.fairseq.checkpoint import load_model, read_checkpoint
-from ffkv.fairseq.modeling import positions
-from ffkv.settings import Model
+from ffkv.base.settings import Model
+from ffkv.model.fairseq.checkpoint import load_model, read_checkpoint
+from ffkv.model.fairseq.modeling import positions
 
 
 def load(folder):

@@ -8,6 +8,8 @@ import torch
 from support import prove_into
 
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.settings import Activations, Corpus, Triggers
+from ffkv.branches.values.step import project
 from ffkv.corpus.beginning import find_beginning
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
@@ -19,8 +21,6 @@ from ffkv.model.head.predictions import predictions
 from ffkv.model.tap.hooks import after
 from ffkv.model.tap.tap import tap
 from ffkv.model.values_file import read_values
-from ffkv.settings import Activations, Corpus, Triggers
-from ffkv.values.step import project
 
 SENTENCES = 6  # of hooks.npz
 

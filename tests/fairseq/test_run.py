@@ -7,7 +7,7 @@ import pytest
 import yaml
 from support import ROOT, random_sentences, snakemake
 
-from ffkv.files import tables
+from ffkv.base.files import tables
 from ffkv.model.anatomy import read_anatomy
 
 pytestmark = pytest.mark.workflow

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ffkv.errors import UserError
-from ffkv.fairseq.checkpoint import load_model, read_checkpoint
-from ffkv.settings import Model
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Model
+from ffkv.model.fairseq.checkpoint import load_model, read_checkpoint
 
 
 def load(folder, **settings):

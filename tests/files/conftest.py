@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ffkv.files import hdf5
+from ffkv.base.files import hdf5
 
 NUMBERS = np.arange(60_000, dtype=np.float32).reshape(300, 200)
 HASHES = {"model_hash": "m1", "tokenizer_hash": "t1"}

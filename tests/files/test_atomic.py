@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ffkv.errors import UserError
-from ffkv.files.atomic import atomic
-from ffkv.files.checksums import is_sum
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.checksums import is_sum
 
 
 def left(folder) -> list[str]:
@@ -75,7 +75,7 @@ def test_a_failure_leaves_the_old_one_and_nothing_else(tmp_path, error, folder):
 
 
 def test_a_killed_process_leaves_nothing_under_the_name(tmp_path):
-    script = "import os, signal, sys\nfrom ffkv.files.atomic import atomic\nwith atomic(sys.argv[1]) as temporary:\n    temporary.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)"
+    script = "import os, signal, sys\nfrom ffkv.base.files.atomic import atomic\nwith atomic(sys.argv[1]) as temporary:\n    temporary.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.txt")])
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "a.txt").exists()

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ffkv.errors import UserError
-from ffkv.files import hdf5, tables
-from ffkv.files.atomic import atomic
-from ffkv.files.checksums import sum_path, verify_sum
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5, tables
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.checksums import sum_path, verify_sum
 
 
 def write_hdf5(path):

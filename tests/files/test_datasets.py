@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ffkv.files import datasets, hdf5
-from ffkv.files.datasets import dataset, group, texts
-from ffkv.files.lazy import Pieces, Texts
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.datasets import dataset, group, texts
+from ffkv.base.files.lazy import Pieces, Texts
 
 
 @dataclass(frozen=True)

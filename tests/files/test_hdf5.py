@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ffkv.errors import UserError
-from ffkv.files import hdf5
-from ffkv.files.checksums import sum_path
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5
+from ffkv.base.files.checksums import sum_path
 
 from .conftest import HASHES, NUMBERS, write
 

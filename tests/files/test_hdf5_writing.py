@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from ffkv.errors import UserError
-from ffkv.files import hdf5, write_target
-from ffkv.process.signals import TOLD, end_in_good_order
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5, write_target
+from ffkv.base.system.signals import TOLD, end_in_good_order
 
 from .conftest import NUMBERS
 
@@ -52,9 +52,9 @@ def test_a_folder_without_the_right_to_write(tmp_path, monkeypatch):
 FILL = """
 import resource, signal, sys
 import numpy as np
-from ffkv.files import hdf5, write_target
-from ffkv.errors import UserError
-from ffkv.process.signals import TOLD, end_in_good_order
+from ffkv.base.files import hdf5, write_target
+from ffkv.base.errors import UserError
+from ffkv.base.system.signals import TOLD, end_in_good_order
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 limit, count = int(sys.argv[2]), int(sys.argv[3])
 unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from ffkv.errors import UserError
-from ffkv.files.journal import append_entry, read_journal
+from ffkv.base.errors import UserError
+from ffkv.base.files.journal import append_entry, read_journal
 
 
 def test_what_was_appended_is_read_in_its_order(tmp_path):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ffkv.errors import UserError
-from ffkv.files import hdf5
-from ffkv.files.lazy import Pieces
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5
+from ffkv.base.files.lazy import Pieces
 
 
 @given(st.integers(0, 30), st.integers(1, 7), st.data())

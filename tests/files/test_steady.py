@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ffkv.errors import UserError
-from ffkv.files.steady import files_in, unchanged
+from ffkv.base.errors import UserError
+from ffkv.base.files.steady import files_in, unchanged
 
 
 def grow(path):

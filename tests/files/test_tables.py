@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ffkv.errors import UserError
-from ffkv.files import tables
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
 
 AWKWARD = [
     "nan",

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
+from ffkv.base.settings import Corpus
 from ffkv.corpus.commands import corpus
 from ffkv.corpus.sources import read_documents
-from ffkv.settings import Corpus
 
 NASTY = [
     "nul \0 and bell \a",

@@ -13,10 +13,10 @@ import pytest
 from pydantic import ValidationError
 from support import random_checkpoint
 
+from ffkv.base.settings import Corpus, Settings
 from ffkv.corpus.sources import read_documents
-from ffkv.report.page_tables import MAX_CELL_CHARACTERS, _cell
-from ffkv.results.text import LONGEST_TOKEN, token
-from ffkv.settings import Corpus, Settings
+from ffkv.run.report.page_tables import MAX_CELL_CHARACTERS, _cell
+from ffkv.run.results.text import LONGEST_TOKEN, token
 
 pytestmark = pytest.mark.slow
 

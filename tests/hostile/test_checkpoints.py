@@ -6,10 +6,10 @@ import pytest
 from support import random_checkpoint
 from transformers import AutoModelForCausalLM
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus, Model
 from ffkv.corpus.step import encode_corpus
-from ffkv.errors import UserError
 from ffkv.model.step import prove
-from ffkv.settings import Corpus, Model
 
 
 def edit(path, change) -> None:

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ffkv.base.errors import UserError
 from ffkv.corpus import raw_file
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.sources import find_files
-from ffkv.errors import UserError
 
 
 @pytest.mark.parametrize("compressed", [False, True])

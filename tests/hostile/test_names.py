@@ -8,9 +8,9 @@ import pytest
 import yaml
 from support import random_checkpoint, random_sentences, snakemake
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings.runs import resolve
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
-from ffkv.settings.runs import resolve
 
 NASTY = """it's "a" $(touch pwned) `touch pwned`; touch pwned & {run} {{x}} * ~ \\ -rf é"""
 FIELD = """-te\nxt 'q' "d" $(touch pwned) `touch pwned`; {run} \\ *"""

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus, Model
 from ffkv.corpus.sources import read_documents
-from ffkv.errors import UserError
 from ffkv.model.checkpoint.read import load_checkpoint
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.settings import Corpus, Model
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

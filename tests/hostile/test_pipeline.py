@@ -11,13 +11,13 @@ import torch
 from support import CONFIGS
 
 import ffkv
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.files.atomic import atomic
-from ffkv.parts import Part
-from ffkv.results.check import check_run
-from ffkv.settings import Model, Settings, section
-from ffkv.values.projections import write_projections
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.files.atomic import atomic
+from ffkv.base.parts import Part
+from ffkv.base.settings import Model, Settings, section
+from ffkv.branches.values.projections import write_projections
+from ffkv.run.results.check import check_run
 
 CASES = 120
 CHECKED = 5  # every fifth case is checked as a whole

@@ -12,11 +12,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from ffkv.errors import UserError
-from ffkv.settings import Settings
-from ffkv.settings.commands import settings as settings_command
-from ffkv.settings.runs import resolve
-from ffkv.settings.yaml_file import check_command_line, read_settings
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Settings
+from ffkv.base.settings.commands import settings as settings_command
+from ffkv.base.settings.runs import resolve
+from ffkv.base.settings.yaml_file import check_command_line, read_settings
 
 RUNS = b"runs: {a: {}}\n"
 MERGES = b"".join(b"%c: &%c {<<: [%s]}\n" % (98 + n, 98 + n, b",".join([b"*%c" % (97 + n)] * 10)) for n in range(9))
@@ -146,7 +146,7 @@ def test_the_files_of_a_command_line(tmp_path, monkeypatch, arguments, files):
     for name in ("a", "b", "target", "1", "config.yaml"):
         (tmp_path / name).write_bytes(RUNS)
     read = []
-    monkeypatch.setattr("ffkv.settings.yaml_file.read_settings", read.append)
+    monkeypatch.setattr("ffkv.base.settings.yaml_file.read_settings", read.append)
     monkeypatch.setattr(sys, "argv", ["snakemake", *arguments])
     check_command_line()
     assert read == files

@@ -10,8 +10,8 @@ BEGIN = """
 import contextlib, io, json, os, sys, time
 from pathlib import Path
 from urllib.request import urlopen
-from ffkv.errors import UserError
-from ffkv.settings import Corpus, Model
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus, Model
 
 wait = time.sleep
 time.sleep = lambda seconds: wait(min(seconds, 0.05))  # between the tries of the hub's clients

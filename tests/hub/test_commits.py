@@ -9,8 +9,8 @@ import pytest
 from hub.attempts import BEGIN, reported
 from hub.contents import json_dataset, sentences
 
+from ffkv.base.settings import Model
 from ffkv.model.step import prove
-from ffkv.settings import Model
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def test_a_model_and_a_data_set_are_read_at_the_commit_that_was_resolved(hub, ch
     old = words.push(json_dataset({"train": sentences(60), "validation": sentences(20, 60)}))
     tiny.tags["v1"] = first
     code_of_child = f"""{BEGIN}{RUN}
-from ffkv.hub.commit import find_move, read_commit, resolve_model
+from ffkv.base.hub.commit import find_move, read_commit, resolve_model
 corpus = ["--dataset", "someone/words", "--validation", "validation"]
 run("resolve-commit", "--kind", "model", "--checkpoint", "someone/tiny", "--output", "model.json")
 run("resolve-commit", "--kind", "dataset", *corpus[:2], "--output", "dataset.json")
@@ -88,14 +88,14 @@ load_head("run/model", "cpu")
 run("triggers", "--model", "run/model", "--corpus", "run/corpus/train.h5", "--device", "cpu", "--output", "run/triggers.h5")
 over("again")
 # Another commit of the data set beside the first one, and commits of other settings.
-from ffkv.results.run_files import RunFiles
+from ffkv.run.results.run_files import RunFiles
 from ffkv.model.anatomy import read_anatomy
-from ffkv.settings import Settings
+from ffkv.base.settings import Settings
 def corpora():
     return RunFiles(Path("run"), Settings(), read_anatomy("run/model")).corpora
 sources = [facts["source"] for facts in corpora().values()]
 run(*split, "--split", "validation", "--output", "run/corpus/validation.h5")
-from ffkv.hub.commit import check_commit
+from ffkv.base.hub.commit import check_commit
 refusals = [
     attempt(corpora),
     attempt(check_commit, read_commit("model.json"), Model(checkpoint="someone/tiny", revision="v1")),
@@ -188,7 +188,7 @@ def test_code_of_a_model_is_that_of_one_commit_too(hub, child, model_folders):
     first = hub.model("other/code").push(code(1))
     hub.model("someone/elsewhere").push(with_code(folder, "other/code"))
     code_of_child = f"""{BEGIN}
-from ffkv.hub.commit import read_commit, resolve_model, write_commit
+from ffkv.base.hub.commit import read_commit, resolve_model, write_commit
 from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
 from ffkv.model.step import prove

@@ -58,8 +58,8 @@ def test_each_fault_is_one_sentence_and_the_same_start_succeeds_when_it_is_over(
     code = f"""{BEGIN}
 from concurrent.futures import ThreadPoolExecutor
 import huggingface_hub.file_download
-from ffkv.hub.commit import resolve_model
-from ffkv.hub.fetch import local_model
+from ffkv.base.hub.commit import resolve_model
+from ffkv.base.hub.fetch import local_model
 huggingface_hub.file_download._ETAG_RETRY_TIMEOUT = 1
 def read(name):
     try:

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from support import random_checkpoint, random_model
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Model
 from ffkv.model.checkpoint.read import load_checkpoint
 from ffkv.model.step import prove
-from ffkv.settings import Model
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +166,7 @@ def test_a_damaged_file_in_the_cache_is_named_and_its_deletion_mends_it(hub, chi
 from ffkv.corpus.sources import read_documents
 from ffkv.model.checkpoint.read import load_checkpoint
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.hub.commit import resolve_model
+from ffkv.base.hub.commit import resolve_model
 settings = Model(checkpoint="someone/tiny")
 commit = resolve_model(settings)
 readers = {{
@@ -208,8 +208,8 @@ def test_one_file_in_the_gguf_form_is_fetched_at_its_commit(hub, child, tmp_path
         files = {f"tiny.{kind}.gguf": (tmp_path / f"tiny.{kind}.gguf").read_bytes() for kind in ("F32", "Q8_0")}
         pushed.append(repository.push({"README.md": b"# A"} | files))
     code = f"""{BEGIN}
-from ffkv.hub.commit import resolve_model
-from ffkv.hub.fetch import choose_files_of, measure_missing
+from ffkv.base.hub.commit import resolve_model
+from ffkv.base.hub.fetch import choose_files_of, measure_missing
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer

@@ -9,7 +9,7 @@ from ffkv.plan.hub import find_downloads, resolve_commits
 from ffkv.workflow.jobs import Job
 from ffkv.plan.text import measure_text
 from ffkv.plan.shape import load_model_form
-from ffkv.settings import Settings
+from ffkv.base.settings import Settings
 
 def plan(tokens=None, **corpus):
     settings = Settings(model={"checkpoint": "someone/tiny"}, corpus=corpus)

@@ -9,8 +9,8 @@ from fairseq.conftest import write_checkpoint as write_checkpoint
 from support import random_sentences
 
 import ffkv
-from ffkv.settings import Activations, Corpus, Model, Prefixes, Triggers, Values
-from ffkv.values.projections import write_projections
+from ffkv.base.settings import Activations, Corpus, Model, Prefixes, Triggers, Values
+from ffkv.branches.values.projections import write_projections
 
 
 def write_inputs(

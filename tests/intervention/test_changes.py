@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.intervention.changes import (
+from ffkv.branches.intervention.changes import (
     as_long_as_removed,
     choose_kept,
     keep_few,
@@ -13,8 +13,8 @@ from ffkv.intervention.changes import (
     set_to,
     similar_memories,
 )
-from ffkv.intervention.sample import choose_silent
-from ffkv.intervention.significance import permutation_p
+from ffkv.branches.intervention.sample import choose_silent
+from ffkv.branches.intervention.significance import permutation_p
 
 VALUE = torch.tensor([3.0, 4.0])
 

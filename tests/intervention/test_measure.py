@@ -13,18 +13,18 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 import ffkv
 from ffkv.activations.trigger_file import read_triggers
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.parts import Part
+from ffkv.base.settings import Intervention
+from ffkv.branches.intervention import by_layer
+from ffkv.branches.intervention.by_layer import with_beginning
+from ffkv.branches.intervention.step import measure_interventions
+from ffkv.branches.values.projections import read_projections, write_projections
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.intervention import by_layer
-from ffkv.intervention.by_layer import with_beginning
-from ffkv.intervention.step import measure_interventions
 from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
-from ffkv.parts import Part
-from ffkv.settings import Intervention
-from ffkv.values.projections import read_projections, write_projections
 
 FEW = Intervention(memories=3, examples=2, controls=5, directions=2, similar=2, tokens=3, kept=[0, 2], kept_prefixes=4)
 
@@ -226,4 +226,4 @@ def test_summaries(inputs, measured, tmp_path):
 )
 def test_contradictions(changes, message):
     with pytest.raises(UserError, match=message):
-        ffkv.settings.section(Intervention, **changes)
+        ffkv.base.settings.section(Intervention, **changes)

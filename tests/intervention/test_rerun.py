@@ -6,9 +6,9 @@ import pytest
 import torch
 from support import prove_into
 
-from ffkv.errors import UserError
-from ffkv.intervention import rerun
-from ffkv.intervention.rerun import from_the_start, packed, rerunning, row_by_row, run_unchanged
+from ffkv.base.errors import UserError
+from ffkv.branches.intervention import rerun
+from ffkv.branches.intervention.rerun import from_the_start, packed, rerunning, row_by_row, run_unchanged
 from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.hooks import forward, relative_error
 

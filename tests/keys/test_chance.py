@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control
 
-from ffkv.keys.chance import count_background, length_class, p_value
-from ffkv.keys.features import Evidence, shallow_evidence
-from ffkv.multiple_tests import q_values
+from ffkv.base.multiple_tests import q_values
+from ffkv.branches.keys.chance import count_background, length_class, p_value
+from ffkv.branches.keys.features import Evidence, shallow_evidence
 
 
 @given(st.integers(1, 25), st.integers(0, 25), st.floats(0.001, 0.999))

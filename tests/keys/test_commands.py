@@ -7,15 +7,15 @@ import torch
 from click.testing import CliRunner
 
 import ffkv.activations.last_token
-import ffkv.keys.step
+import ffkv.branches.keys.step
 import ffkv.model.checkpoint.load
 from ffkv.activations.trigger_file import read_triggers, write_triggers
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.keys.commands import keys
-from ffkv.keys.step import find_patterns, remove_tokens, summarize_keys
-from ffkv.parts import Part
-from ffkv.settings import Keys
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.parts import Part
+from ffkv.base.settings import Keys
+from ffkv.branches.keys.commands import keys
+from ffkv.branches.keys.step import find_patterns, remove_tokens, summarize_keys
 
 FEW = Keys(per_layer=4, background_prefixes=1000)
 
@@ -102,7 +102,7 @@ def fake_model(monkeypatch, tmp_path):
     def last_coefficients(model, layer, rows, memories, batch_tokens):
         return np.array([len(row) * (memory + 1) for row, memory in zip(rows, memories)], np.float32)
 
-    monkeypatch.setattr(ffkv.keys.step, "read_anatomy", lambda folder: SimpleNamespace(identity=identity))
+    monkeypatch.setattr(ffkv.branches.keys.step, "read_anatomy", lambda folder: SimpleNamespace(identity=identity))
     model = SimpleNamespace(model=torch.nn.Module())
     monkeypatch.setattr(ffkv.model.checkpoint.load, "load", lambda *_: model)
     monkeypatch.setattr(ffkv.activations.last_token, "last_coefficients", last_coefficients)

@@ -1,6 +1,6 @@
 import pytest
 
-from ffkv.keys.features import KINDS, count_places, shallow_evidence, word_class
+from ffkv.branches.keys.features import KINDS, count_places, shallow_evidence, word_class
 
 
 def test_a_prefix_has_its_ends_its_sequences_and_its_last_words_class():

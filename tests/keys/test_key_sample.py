@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from ffkv.corpus.competing import CompetingPrefixes
-from ffkv.keys.key_sample import (
+from ffkv.branches.keys.key_sample import (
     background_prefixes,
     prefix_words,
     random_examples,
@@ -10,6 +9,7 @@ from ffkv.keys.key_sample import (
     trigger_examples,
     trigger_prefixes,
 )
+from ffkv.corpus.competing import CompetingPrefixes
 
 
 def test_keys_are_sampled_among_those_that_have_a_trigger(corpus, make_triggers):

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from ffkv.corpus.competing import CompetingPrefixes
-from ffkv.keys.chance import count_background
-from ffkv.keys.features import CATEGORIES, Evidence
-from ffkv.keys.key_sample import prefix_words, random_examples
-from ffkv.keys.patterns import (
+from ffkv.base.settings import Keys
+from ffkv.branches.keys.chance import count_background
+from ffkv.branches.keys.features import CATEGORIES, Evidence
+from ffkv.branches.keys.key_sample import prefix_words, random_examples
+from ffkv.branches.keys.patterns import (
     Pattern,
     categorize,
     detect_patterns,
@@ -16,7 +16,7 @@ from ffkv.keys.patterns import (
     prepare_detector,
     words_of,
 )
-from ffkv.settings import Keys
+from ffkv.corpus.competing import CompetingPrefixes
 
 from .conftest import TOPICS, subject_word, topic_word
 

@@ -6,15 +6,15 @@ from support import random_sentences
 
 from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.settings import Activations, Corpus, Model
+from ffkv.base.settings import Triggers as Settings
+from ffkv.branches.keys.precision import PRECISION, precision_row, rescore
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
-from ffkv.keys.precision import PRECISION, precision_row, rescore
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.step import prove
-from ffkv.settings import Activations, Corpus, Model
-from ffkv.settings import Triggers as Settings
 
 
 def row(memories, coefficients, exact) -> dict:

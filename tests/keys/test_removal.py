@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ffkv.keys.removal import REMOVED, choose_positions, relative_changes
+from ffkv.branches.keys.removal import REMOVED, choose_positions, relative_changes
 
 
 def weighted_sum(weights):

@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
+from ffkv.base.settings import Keys
+from ffkv.branches.keys import draws, similarity
+from ffkv.branches.keys.chance import LENGTH_CLASSES
+from ffkv.branches.keys.draws import Pool, _draw_prefixes, draw_blocks, strongest
+from ffkv.branches.keys.key_sample import random_examples
+from ffkv.branches.keys.patterns import detect_topics, prepare_detector
+from ffkv.branches.keys.similarity import PlacedKey, find_members, place_prefixes, topic_p_values
+from ffkv.branches.keys.topics import Topics
 from ffkv.corpus.competing import CompetingPrefixes
-from ffkv.keys import draws, similarity
-from ffkv.keys.chance import LENGTH_CLASSES
-from ffkv.keys.draws import Pool, _draw_prefixes, draw_blocks, strongest
-from ffkv.keys.key_sample import random_examples
-from ffkv.keys.patterns import detect_topics, prepare_detector
-from ffkv.keys.similarity import PlacedKey, find_members, place_prefixes, topic_p_values
-from ffkv.keys.topics import Topics
-from ffkv.settings import Keys
 
 from .conftest import TOPICS, subject_word, topic_word
 

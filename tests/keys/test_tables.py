@@ -5,18 +5,18 @@ import pandas as pd
 import pytest
 
 from ffkv.activations.trigger_file import Negative, TriggerExamples
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.keys.key_sample import Examples
-from ffkv.keys.patterns import Pattern
-from ffkv.keys.summaries import (
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.branches.keys.key_sample import Examples
+from ffkv.branches.keys.patterns import Pattern
+from ffkv.branches.keys.summaries import (
     average_removals,
     count_categories,
     count_patterns,
     living_layers,
     measure_activity,
 )
-from ffkv.keys.tables import BY_PREFIX, PATTERNS, REMOVAL, make_table, pattern_rows, prefix_rows, removal_rows
+from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, REMOVAL, make_table, pattern_rows, prefix_rows, removal_rows
 
 EXAMPLES = [Examples("trigger", 7, [0, 2, 5], [[], [], []]), Examples("random", 0, [0, 1], [[], []])]
 FOUND = [

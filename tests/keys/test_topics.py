@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ffkv.keys import topics as module
-from ffkv.keys.topics import SHARE, WEIGHT, Topics, add_neighbours, content_words, fit_topics, passages
+from ffkv.branches.keys import topics as module
+from ffkv.branches.keys.topics import SHARE, WEIGHT, Topics, add_neighbours, content_words, fit_topics, passages
 
 from .conftest import FUNCTION_WORDS, TOPICS, topic_word
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, assert_same_data, snakemake
 
-from ffkv.results.check import check_run
+from ffkv.run.results.check import check_run
 
 pytestmark = pytest.mark.kills
 SETTINGS = ROOT / "configs/tiny.yaml"

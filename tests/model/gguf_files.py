@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from ffkv.embedded.tokenizer import train_tokenizer
+from ffkv.corpus.embedded.tokenizer import train_tokenizer
 
 LAYERS, WIDTH, MEMORIES, HEADS, KEY_HEADS, CONTEXT = 2, 64, 96, 4, 2, 64
 CONTROL, NORMAL = 3, 1  # kinds of tokens

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ffkv.architectures.coverage import _sentences
-from ffkv.architectures.tiny import VOCABULARY, tiny_model
+from ffkv.model.architectures.coverage import _sentences
+from ffkv.model.architectures.tiny import VOCABULARY, tiny_model
 from ffkv.model.experts.record import record_experts
 from ffkv.model.step import prove_in_memory
 from ffkv.model.tap import beginning

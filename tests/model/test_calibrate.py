@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import CONFIGS, random_model
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, HrmTextConfig, Olmo2Config
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.discover.scaling import find_scaling, proportion
 from ffkv.model.tap.assemble import token_weights

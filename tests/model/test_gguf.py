@@ -8,13 +8,13 @@ import torch
 from model.gguf_files import tiny_llama, unpacked, write_gguf
 
 from ffkv.activations.step import find_triggers
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus, Model, section
 from ffkv.corpus.step import encode_corpus
-from ffkv.errors import UserError
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.step import describe, prove
-from ffkv.settings import Corpus, Model, section
 
 IDS = torch.arange(1, 41)[None]
 TEXT = "The cat sat on naïve mats 12.\n  <|endoftext|>"

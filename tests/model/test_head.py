@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support import WORDS, prove_into
 from transformers import AutoModelForCausalLM
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Model
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.vocabulary import read_vocabulary, token_texts
@@ -22,7 +23,6 @@ from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import HEAD_FILE, load_head, read_head, stored_output_embedding
 from ffkv.model.head.predictions import predictions
 from ffkv.model.step import prove
-from ffkv.settings import Model
 
 
 def test_readings_of_a_small_row_of_logits():

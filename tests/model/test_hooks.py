@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import CONFIGS, random_model
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.discover.prove import observe, prove_layers
 from ffkv.model.tap.hooks import forward, hidden_input, replace_hidden_argument
 from ffkv.model.tap.tap import tap

@@ -6,11 +6,11 @@ import time
 import pytest
 from support import prove_into, random_checkpoint
 
-from ffkv.errors import UserError
-from ffkv.hub.commit import Commit
+from ffkv.base.errors import UserError
+from ffkv.base.hub.commit import Commit
+from ffkv.base.settings import Model
 from ffkv.model.checkpoint import known
 from ffkv.model.checkpoint.load import load
-from ffkv.settings import Model
 
 
 @pytest.fixture

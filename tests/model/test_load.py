@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import prove_into, random_checkpoint
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.checkpoint.load import load
 
 

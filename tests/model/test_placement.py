@@ -8,15 +8,15 @@ from transformers import AutoModelForCausalLM
 
 from ffkv.activations.step import find_triggers, sample_prefixes
 from ffkv.activations.trigger_file import write_triggers
-from ffkv.errors import UserError
-from ffkv.keys.step import measure_precision, remove_tokens
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Activations, Corpus, Keys, Model, Prefixes, Triggers
+from ffkv.branches.keys.step import measure_precision, remove_tokens
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.fingerprint import weights_hash
 from ffkv.model.checkpoint.load import load
 from ffkv.model.placement import spread
 from ffkv.model.placement.resident import device_of, in_float32, resident
 from ffkv.model.step import prove
-from ffkv.settings import Activations, Corpus, Keys, Model, Prefixes, Triggers
 
 NOTHING_FITS = {"cpu": "1"}  # all blocks are on the disk
 FEW = Keys(per_layer=4, removal_triggers=3)

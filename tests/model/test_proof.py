@@ -7,7 +7,8 @@ from safetensors.torch import load_file, save_file
 from support import CONFIGS, prove_into, random_checkpoint
 from transformers import AutoModelForCausalLM
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Model
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.load import load
 from ffkv.model.commands import inspect
@@ -16,7 +17,6 @@ from ffkv.model.identities import IDENTITIES
 from ffkv.model.step import prove
 from ffkv.model.value_vectors import values
 from ffkv.model.values_file import read_values
-from ffkv.settings import Model
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -5,11 +5,11 @@ import torch
 from fairseq.conftest import write_checkpoint as write_checkpoint
 from support import random_checkpoint
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Model, section
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_checkpoint
 from ffkv.model.step import describe, prove
-from ffkv.settings import Model, section
 
 
 def weights_of(model) -> torch.Tensor:

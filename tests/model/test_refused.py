@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 from support import prove_into, random_checkpoint, word_tokenizer
 from transformers import AutoModelForCausalLM, BertConfig, MambaConfig
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Model
 from ffkv.model.checkpoint.load import load
 from ffkv.model.step import prove
-from ffkv.settings import Model
 
 REFUSED = {
     "mamba": (

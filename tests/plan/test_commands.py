@@ -9,11 +9,11 @@ import yaml
 from click.testing import CliRunner
 from support import random_sentences
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.process.runtime import configure
 from ffkv.plan import step
 from ffkv.plan.commands import plan
 from ffkv.plan.trial import try_out
-from ffkv.process.runtime import configure
 
 pytestmark = pytest.mark.slow
 

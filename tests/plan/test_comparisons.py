@@ -3,12 +3,12 @@
 import pytest
 from plan.hand import known
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Comparison, Settings
 from ffkv.plan.growth import Amounts, measure_comparison
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
 from ffkv.plan.trial import _small_comparison
-from ffkv.settings import Comparison, Settings
 
 
 def shape(layers: int, memories: int, width: int = 32) -> Shape:

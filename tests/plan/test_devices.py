@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from ffkv.base.settings import Settings
 from ffkv.plan.devices import CONTEXT, plan_devices, warn_of_slow_devices
 from ffkv.plan.shape import Shape
-from ffkv.settings import Settings
 
 SHAPE = Shape("Hand", (8, 8, 8, 8), 4, 10, 440, 256, 80, "float32")
 

@@ -8,10 +8,10 @@ import pytest
 from plan.hand import known
 
 import ffkv
+from ffkv.base.settings import Settings
 from ffkv.plan.growth import _tokens_read, measure_amounts
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
-from ffkv.settings import Settings
 
 SPLIT = Split(100.0, 10.0, 1.0, 500.0, 1.0, "")
 SHAPE = Shape("Hand", (8,), 4, 10, 400, 256, 80, "float32")

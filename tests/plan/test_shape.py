@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ffkv.architectures.tiny import tiny_config
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Settings
 from ffkv.model.anatomy import read_anatomy
+from ffkv.model.architectures.tiny import tiny_config
 from ffkv.plan.shape import load_model_form, measure_shape
-from ffkv.settings import Settings
 
 
 def shape_of(checkpoint, **model):

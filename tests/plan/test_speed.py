@@ -3,11 +3,11 @@
 import pytest
 from plan.hand import known
 
+from ffkv.base.settings import Settings
 from ffkv.plan import trial
 from ffkv.plan.shape import Shape
 from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import Split
-from ffkv.settings import Settings
 
 LARGE = Shape("Large", (14336,) * 32, 4096, 128_256, 8_030_261_248, 6_979_584_000, 1_050_677_248, "bfloat16")
 SPLIT = Split(1e6, 4e4, 1e3, 5e6, 10.0, "made up")

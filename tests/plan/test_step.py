@@ -3,6 +3,8 @@
 import pytest
 from plan.hand import known
 
+from ffkv.base.settings import Settings
+from ffkv.base.system.memory import free_memory
 from ffkv.plan import step
 from ffkv.plan.growth import measure_amounts
 from ffkv.plan.known import as_trained
@@ -11,8 +13,6 @@ from ffkv.plan.step import Row, _row, find_warnings
 from ffkv.plan.table import in_bytes
 from ffkv.plan.text import Split
 from ffkv.plan.trial import Measured, _small_settings
-from ffkv.process.memory import free_memory
-from ffkv.settings import Settings
 from ffkv.workflow.jobs import Job
 
 SHAPE = Shape("Hand", (8, 16), 4, 10, 400, 256, 80, "float32")

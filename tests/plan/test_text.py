@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from support import random_sentences
 
+from ffkv.base.errors import UserError
+from ffkv.base.hub.commit import Commit
+from ffkv.base.settings import Settings
 from ffkv.corpus.hub_rows import HubSplit
-from ffkv.errors import UserError
-from ffkv.hub.commit import Commit
 from ffkv.plan import text
 from ffkv.plan.shape import load_model_form
 from ffkv.plan.text import measure_text
-from ffkv.settings import Settings
 
 SENTENCES = random_sentences(3, 3000)
 TOKENS = sum(len(sentence.split()) for sentence in SENTENCES)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ffkv import cli
-from ffkv.process.defect import explain
+from ffkv.base.process.defect import explain
 
 SECRET = "a sentence of the corpus"
 
@@ -38,7 +38,7 @@ def test_a_defect_is_one_sentence_and_a_file(tmp_path, monkeypatch, capsys):
 
 
 def test_without_room_for_the_file_the_traceback_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr("ffkv.process.defect.write_defect", lambda error: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr("ffkv.base.process.defect.write_defect", lambda error: (_ for _ in ()).throw(OSError("full")))
     assert run_main(monkeypatch, IndexError("x")) == 70
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ffkv.errors import UserError
-from ffkv.process import disk
-from ffkv.process.disk import temporary_folders
+from ffkv.base.errors import UserError
+from ffkv.base.system import disk
+from ffkv.base.system.disk import temporary_folders
 
 
 def test_a_disk_with_room_passes_and_what_is_not_there_is_not_asked(tmp_path):

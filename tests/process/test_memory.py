@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.process import runtime
+from ffkv.base.process.defect import explain
+from ffkv.base.system.memory import is_out_of_memory, out_of_memory
 from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.hooks import forward
-from ffkv.process import runtime
-from ffkv.process.defect import explain
-from ffkv.process.memory import is_out_of_memory, out_of_memory
 
 SETTINGS = ("model.dtype", "activations.batch_tokens", "model.max_memory", "model.gpus", "model.device")
 

@@ -1,6 +1,6 @@
 """Progress in a log file."""
 
-from ffkv.process.progress import progress
+from ffkv.base.process.progress import progress
 
 
 def test_a_log_file_gets_plain_lines_that_say_what_is_done(capfd):

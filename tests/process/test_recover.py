@@ -13,8 +13,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ffkv.errors import UserError
-from ffkv.process import commands, recover
+from ffkv.base.errors import UserError
+from ffkv.base.process import commands, recover
 
 SQUEUE = '#!/bin/sh\ntest "$1 $2" = "--me --noheader" && cat {queue}\n'
 SCANCEL = '#!/bin/sh\nfor job; do sed -i "/^$job|/d" {queue}; done\n'
@@ -199,7 +199,7 @@ STEP = "sleep 300; : ffkv triggers --output {output}"
 @pytest.mark.workflow
 def test_processes_of_a_killed_snakemake_are_ended(tmp_path):
     (tmp_path / "Snakefile").write_text(
-        "from ffkv.process.recover import note_owner\n\nonstart:\n    note_owner(workflow.local_exec)\n\n"
+        "from ffkv.base.process.recover import note_owner\n\nonstart:\n    note_owner(workflow.local_exec)\n\n"
         f'rule step:\n    output: "results/x"\n    shell: "echo > started; {STEP}"\n'
     )
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--quiet"]

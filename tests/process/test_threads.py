@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-PROGRAM = "from ffkv.process.runtime import configure; configure(2); import torch; print(torch.get_num_threads())"
+PROGRAM = "from ffkv.base.process.runtime import configure; configure(2); import torch; print(torch.get_num_threads())"
 
 
 def start(**environment: str) -> subprocess.CompletedProcess:

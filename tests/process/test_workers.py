@@ -10,8 +10,8 @@ from itertools import count, islice
 import psutil
 import pytest
 
-from ffkv.errors import UserError
-from ffkv.process.workers import in_order
+from ffkv.base.errors import UserError
+from ffkv.base.process.workers import in_order
 
 EARLIER: set[psutil.Process] = set()
 
@@ -48,8 +48,8 @@ def test_no_item_gives_no_result(processes):
 def test_processes_that_hardly_started_end_too():
     """In a command of ffkv, whose handler of SIGTERM the processes inherit. Without a result they are told to end at once."""
     code = """
-from ffkv.process.signals import end_in_good_order
-from ffkv.process.workers import in_order
+from ffkv.base.system.signals import end_in_good_order
+from ffkv.base.process.workers import in_order
 end_in_good_order()
 for _ in range(100):
     assert list(in_order(str, [], 4, "wait")) == []
@@ -112,10 +112,10 @@ def test_a_process_that_is_killed_is_told_in_one_message(end, how):
 def test_no_process_outlives_the_first_one(number):
     """However it ends: idle processes notice that nobody sends them items, busy ones that nobody takes their results."""
     script = (
-        "import signal, time; from ffkv.process.signals import end_in_good_order\n"
+        "import signal, time; from ffkv.base.system.signals import end_in_good_order\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background of a script\n"
         "end_in_good_order()\n"
-        "from ffkv.process.workers import in_order\n"
+        "from ffkv.base.process.workers import in_order\n"
         "for one in in_order(lambda n: time.sleep(0.01 if n % 2 else 0.3), iter(int, 1), 3, 'wait'):\n"
         "    print('.', flush=True)"
     )

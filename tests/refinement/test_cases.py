@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from ffkv.refinement.cases import CASES, classify
+from ffkv.branches.refinement.cases import CASES, classify
 
 
 def naive_case(r, y, o):

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ffkv.branches.refinement.changes import describe_changes, measure_closeness, sample_changes
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
-from ffkv.refinement.changes import describe_changes, measure_closeness, sample_changes
 
 
 def test_sampled_changes_are_changes_and_no_more_than_asked_for():

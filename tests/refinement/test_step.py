@@ -8,16 +8,16 @@ from click.testing import CliRunner
 from sampled import write_prefixes
 from support import WORDS
 
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.parts import Part
+from ffkv.base.settings import Refinement
+from ffkv.branches.refinement.commands import refinement as command
+from ffkv.branches.refinement.step import measure_refinement, summarize_refinement
 from ffkv.corpus.corpus_file import read_corpus
-from ffkv.errors import UserError
-from ffkv.files import tables
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.parts import Part
-from ffkv.refinement.commands import refinement as command
-from ffkv.refinement.step import measure_refinement, summarize_refinement
-from ffkv.results.expected import TABLES
-from ffkv.settings import Refinement
+from ffkv.run.results.expected import TABLES
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from ffkv.refinement import summaries
-from ffkv.refinement.cases import CASES, classify
+from ffkv.branches.refinement import summaries
+from ffkv.branches.refinement.cases import CASES, classify
 
 TABLE = pd.DataFrame(
     {

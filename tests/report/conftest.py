@@ -17,8 +17,8 @@ from report.made_up_tables import (
     write_values,
 )
 
-from ffkv.results.run import Run, open
-from ffkv.settings import Settings
+from ffkv.base.settings import Settings
+from ffkv.run.results.run import Run, open
 
 
 def write_results(folder: Path, layers: int = 6, signed: bool = True, gated: bool = False, **overrides) -> Path:

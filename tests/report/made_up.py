@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
+from ffkv.base.files import datasets, hdf5, tables
+from ffkv.branches.values.projections import Projections, write_projections
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded
-from ffkv.files import datasets, hdf5, tables
 from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
 from ffkv.model.checkpoint.vocabulary import Vocabulary
-from ffkv.values.projections import Projections, write_projections
 
 HOSTILE = [
     " </script><script>alert(1)</script>",

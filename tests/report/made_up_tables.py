@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 from report.made_up import HOSTILE, KEPT, MEMORIES, PREFIXES, VOCABULARY, write_some_projections
 
-from ffkv.files import tables
-from ffkv.intervals import box, wilson
-from ffkv.report.figure_2 import CATEGORIES
-from ffkv.report.figure_11 import CASES
+from ffkv.base.files import tables
+from ffkv.base.intervals import box, wilson
+from ffkv.run.report.figure_2 import CATEGORIES
+from ffkv.run.report.figure_11 import CASES
 
 
 def _shares(generator: np.random.Generator, layers: int, names: list[str], column: str, total: int) -> pd.DataFrame:

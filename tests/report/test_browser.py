@@ -11,8 +11,8 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from ffkv.report.commands import report
-from ffkv.terminal import plain
+from ffkv.base.terminal import plain
+from ffkv.run.report.commands import report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.multiple_tests import SIGNIFICANT, q_values
-from ffkv.report import facts, figure_3, interventions, sections
-from ffkv.report.registry import load_figure
-from ffkv.report.summary import summary
-from ffkv.report.wording import course
-from ffkv.results.run import open
+from ffkv.base.multiple_tests import SIGNIFICANT, q_values
+from ffkv.run.report import facts, figure_3, interventions, sections
+from ffkv.run.report.registry import load_figure
+from ffkv.run.report.summary import summary
+from ffkv.run.report.wording import course
+from ffkv.run.results.run import open
 
 
 def caption(name, run):

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES, read_triggers
-from ffkv.report import cards
-from ffkv.report.text import MINUS
-from ffkv.results.run import open
-from ffkv.results.text import number, percent
+from ffkv.run.report import cards
+from ffkv.run.report.text import MINUS
+from ffkv.run.results.run import open
+from ffkv.run.results.text import number, percent
 
 
 @pytest.fixture(scope="module")

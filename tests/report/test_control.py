@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from report.conftest import write_results
 
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.report.control import GREY, draw_control, lines, open_control
-from ffkv.report.registry import FIGURES, load_figure
-from ffkv.report.sections import draw_exhibits
-from ffkv.report.step import write_report
-from ffkv.report.summary import summary
-from ffkv.results.run import open
-from ffkv.settings.runs import resolve
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.settings.runs import resolve
+from ffkv.run.report.control import GREY, draw_control, lines, open_control
+from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.report.sections import draw_exhibits
+from ffkv.run.report.step import write_report
+from ffkv.run.report.summary import summary
+from ffkv.run.results.run import open
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import PathPatch
 
-from ffkv.report import drawing
-from ffkv.report.figure import paper_numbers
-from ffkv.report.figure_11 import CASES
-from ffkv.report.registry import FIGURES, load_figure
-from ffkv.report.sections import draw_exhibits
+from ffkv.run.report import drawing
+from ffkv.run.report.figure import paper_numbers
+from ffkv.run.report.figure_11 import CASES
+from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.report.sections import draw_exhibits
 
 
 def draw(name, run, paper=False):
@@ -188,7 +188,7 @@ def test_tables_have_the_number_of_their_figure(run):
 
 
 def test_the_list_of_figures_can_be_read_without_drawing_anything():
-    code = "import sys, ffkv.report.registry; sys.exit(bool({'matplotlib', 'pandas', 'torch'} & set(sys.modules)))"
+    code = "import sys, ffkv.run.report.registry; sys.exit(bool({'matplotlib', 'pandas', 'torch'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -2,7 +2,7 @@
 
 from support import documented_columns
 
-from ffkv.files import tables
+from ffkv.base.files import tables
 
 COLUMNS = {path: names for path, names in documented_columns().items() if path.endswith(".csv")}
 

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import pytest
 from click.testing import CliRunner
 
-from ffkv.report.cards import make_cards
-from ffkv.report.commands import report
-from ffkv.report.registry import FIGURES, load_figure
-from ffkv.report.text import MINUS, signed
-from ffkv.results.text import LONGEST_TOKEN, ending, shortened, token, visible
+from ffkv.run.report.cards import make_cards
+from ffkv.run.report.commands import report
+from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.report.text import MINUS, signed
+from ffkv.run.results.text import LONGEST_TOKEN, ending, shortened, token, visible
 
 pytestmark = pytest.mark.slow
 
@@ -223,5 +223,5 @@ def test_the_navigation_leads_to_every_section_and_figure(page):
 
 
 def test_the_report_does_without_torch():
-    code = "import sys, ffkv.report.step; sys.exit('torch' in sys.modules)"
+    code = "import sys, ffkv.run.report.step; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.report import figure_8
-from ffkv.report.cards import make_cards
-from ffkv.report.commands import report
-from ffkv.report.page import render
-from ffkv.report.registry import FIGURES
-from ffkv.report.sections import draw_exhibits
-from ffkv.report.step import write_report
-from ffkv.results.run import open
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.run.report import figure_8
+from ffkv.run.report.cards import make_cards
+from ffkv.run.report.commands import report
+from ffkv.run.report.page import render
+from ffkv.run.report.registry import FIGURES
+from ffkv.run.report.sections import draw_exhibits
+from ffkv.run.report.step import write_report
+from ffkv.run.results.run import open
 
 pytestmark = pytest.mark.slow
 

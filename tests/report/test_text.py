@@ -1,7 +1,7 @@
 import pytest
 
-from ffkv.report.text import change, duration
-from ffkv.results.text import ending, number, percent, token, visible
+from ffkv.run.report.text import change, duration
+from ffkv.run.results.text import ending, number, percent, token, visible
 
 
 def test_text_is_escaped_and_isolated():

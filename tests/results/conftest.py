@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Negative, Triggers, write_triggers
+from ffkv.base.files import datasets, hdf5, tables
+from ffkv.base.settings import Settings
+from ffkv.branches.values.projections import Projections, write_projections
 from ffkv.corpus.corpus_file import write_corpus
 from ffkv.corpus.encode import Encoded
-from ffkv.files import datasets, hdf5, tables
 from ffkv.model.anatomy import Anatomy, Layer, SecondMatrix, write_anatomy
 from ffkv.model.checkpoint.vocabulary import Vocabulary
-from ffkv.results.run import Run, open
-from ffkv.settings import Settings
-from ffkv.values.projections import Projections, write_projections
+from ffkv.run.results.run import Run, open
 
 HOSTILE = " <script>alert(1)</script>\u202e\x07"
 VOCABULARY = [" the", " church", "church", " é", " nan", HOSTILE]

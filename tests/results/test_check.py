@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 from support import obeying_rights
 
-from ffkv.errors import UserError
-from ffkv.files import hdf5, tables
-from ffkv.files.atomic import atomic
-from ffkv.files.checksums import sum_path
-from ffkv.results import check as module
-from ffkv.results.check import check_run
-from ffkv.results.commands import check
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5, tables
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.checksums import sum_path
+from ffkv.run.results import check as module
+from ffkv.run.results.check import check_run
+from ffkv.run.results.commands import check
 
 
 @pytest.fixture

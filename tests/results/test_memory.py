@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from results.conftest import HOSTILE
 
-from ffkv.errors import UserError
-from ffkv.files import tables
-from ffkv.results.memory_name import memory_name, parse_memory_name
-from ffkv.results.run import open
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.run.results.memory_name import memory_name, parse_memory_name
+from ffkv.run.results.run import open
 
 numbers = st.integers(0, 10**6)
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from results.conftest import MEMORIES
 
-from ffkv.results.memory_columns import example_columns, prediction_columns, rows_of, stored_examples
-from ffkv.results.run import open
+from ffkv.run.results.memory_columns import example_columns, prediction_columns, rows_of, stored_examples
+from ffkv.run.results.run import open
 
 PLACES = [(layer, memory) for layer, count in enumerate(MEMORIES) for memory in range(count)]
 SIDES = {"positive": "triggers", "negative": "negative_triggers"}

@@ -18,7 +18,7 @@ def test_importing_ffkv_imports_nothing_heavy():
     assert not {"torch", "transformers", "pandas", "numpy", "pydantic", "h5py"} & set(modules)
 
 
-@pytest.mark.parametrize("start", ["ffkv; ffkv.open, ffkv.Run, ffkv.Memory", "ffkv.explorer.application"])
+@pytest.mark.parametrize("start", ["ffkv; ffkv.open, ffkv.Run, ffkv.Memory", "ffkv.apps.explorer.application"])
 def test_opening_and_exploring_a_run_loads_nothing_heavy(start):
     """What takes long to import or much memory is imported by what needs it."""
     code = f"import sys, {start}; print(*sys.modules)"
@@ -33,10 +33,12 @@ def test_every_public_name_exists_and_is_documented(name):
 
 
 def test_settings_are_sections_of_ffkv_settings():
-    assert ffkv.settings.Triggers(per_key=7).per_key == 7
-    sections = [value for value in vars(ffkv.settings.Settings()).values() if isinstance(value, ffkv.settings.Section)]
+    assert ffkv.base.settings.Triggers(per_key=7).per_key == 7
+    sections = [
+        value for value in vars(ffkv.base.settings.Settings()).values() if isinstance(value, ffkv.base.settings.Section)
+    ]
     assert len(sections) == 13
-    assert all(getattr(ffkv.settings, type(section).__name__) is type(section) for section in sections)
+    assert all(getattr(ffkv.base.settings, type(section).__name__) is type(section) for section in sections)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

@@ -9,11 +9,11 @@ import pytest
 from results.conftest import HOSTILE, IDENTITY, VOCABULARY, anatomy
 
 import ffkv
-from ffkv.errors import UserError
-from ffkv.files import hdf5, tables
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5, tables
 from ffkv.model.anatomy import write_anatomy
-from ffkv.results import run as run_module
-from ffkv.results.run import open
+from ffkv.run.results import run as run_module
+from ffkv.run.results.run import open
 
 
 def test_a_run_knows_what_it_is(run, folder):

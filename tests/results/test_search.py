@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.errors import UserError
-from ffkv.results import text_search
+from ffkv.base.errors import UserError
+from ffkv.run.results import text_search
 
 
 def names(memories):
@@ -199,7 +199,7 @@ def test_a_part_of_what_was_found_is_that_part_of_the_table(run):
 
 
 def test_files_that_are_kept_open_give_the_same(run, folder):
-    from ffkv.results.run import open
+    from ffkv.run.results.run import open
 
     kept = open(folder)
     kept.keep_open()

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from results.conftest import EXAMPLES, IDENTITY
 
-from ffkv.errors import UserError
-from ffkv.files import hdf5
-from ffkv.results import similar
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5
+from ffkv.run.results import similar
 
 NAMES = ["L0.0", "L0.1", "L0.2", "L1.0", "L1.1"]
 
@@ -57,7 +57,7 @@ def test_by_coefficients_is_the_correlation(folder, run, monkeypatch, size):
 
 @pytest.mark.parametrize("rows", [1, 8192])
 def test_by_triggers_counts_prefixes_of_both(folder, monkeypatch, rows):
-    from ffkv.results.run import open
+    from ffkv.run.results.run import open
 
     # L0.1 gets both prefixes of L1.1, L1.0 one of them and one of another length.
     with hdf5.h5py.File(folder / "triggers.h5", "r+") as file:

@@ -4,7 +4,7 @@ import importlib.util
 import subprocess
 import sys
 
-from ffkv.settings.languages import ANY, ENGLISH, known_languages
+from ffkv.base.settings.languages import ANY, ENGLISH, known_languages
 
 
 def test_codes_are_those_that_spacy_can_make():
@@ -15,5 +15,5 @@ def test_codes_are_those_that_spacy_can_make():
 
 def test_codes_are_known_without_spacy():
     """Settings are read by every command; the import of spaCy takes a second."""
-    program = "import sys; from ffkv.settings import Settings; Settings(); sys.exit('spacy' in sys.modules)"
+    program = "import sys; from ffkv.base.settings import Settings; Settings(); sys.exit('spacy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

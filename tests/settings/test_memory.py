@@ -4,11 +4,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ffkv.errors import UserError
-from ffkv.options import command_line, setting
-from ffkv.results.expected import expected_files
-from ffkv.settings import Keys, Model, Settings, section
-from ffkv.settings.section import memory_bytes
+from ffkv.base.errors import UserError
+from ffkv.base.options import command_line, setting
+from ffkv.base.settings import Keys, Model, Settings, section
+from ffkv.base.settings.section import memory_bytes
+from ffkv.run.results.expected import expected_files
 
 
 def test_sizes_have_units():

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from support import ROOT
 
-from ffkv.errors import UserError
-from ffkv.settings import Corpus, Keys, Settings, Triggers, corpus_sources, reference, section
-from ffkv.settings.runs import resolve
-from ffkv.settings.yaml_file import typed
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus, Keys, Settings, Triggers, corpus_sources, reference, section
+from ffkv.base.settings.runs import resolve
+from ffkv.base.settings.yaml_file import typed
 
 NEWLINE = "a\n"
 FILES = [ROOT / "config.yaml", *sorted((ROOT / "configs").glob("*.yaml"))]

@@ -10,7 +10,7 @@ from small_runs import write_run
 
 import ffkv
 from ffkv.model.checkpoint.load import LoadedModel, load
-from ffkv.results.run import Run
+from ffkv.run.results.run import Run
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import torch
 from support import prove_into, random_checkpoint
 
 import ffkv
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import load
 from ffkv.model.discover.prove import observe
@@ -17,10 +17,10 @@ from ffkv.model.experts.record import layout_of
 from ffkv.model.placement import spread
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
-from ffkv.trace import text
-from ffkv.trace.changes import read_changes
-from ffkv.trace.coefficients import coefficients
-from ffkv.trace.model import model_of
+from ffkv.run.trace import text
+from ffkv.run.trace.changes import read_changes
+from ffkv.run.trace.coefficients import coefficients
+from ffkv.run.trace.model import model_of
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.

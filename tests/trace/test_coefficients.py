@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ffkv.activations.trigger_file import read_triggers
-from ffkv.errors import UserError
-from ffkv.trace.coefficients import coefficients
+from ffkv.base.errors import UserError
+from ffkv.run.trace.coefficients import coefficients
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "mixtral", "gemma2", "fairseq"])

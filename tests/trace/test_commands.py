@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from ffkv.errors import UserError
-from ffkv.trace.commands import trace as command
+from ffkv.base.errors import UserError
+from ffkv.run.trace.commands import trace as command
 
 PROMPT = "w5 w6 w7"
 
@@ -39,7 +39,7 @@ def test_it_prints_the_prediction_the_changes_the_layers_and_the_memories(call, 
 
 
 def test_blanks_and_line_breaks_of_tokens_show(traced):
-    from ffkv.trace.text import _token
+    from ffkv.run.trace.text import _token
 
     assert _token(" a\n") == "␣a\\n"
 

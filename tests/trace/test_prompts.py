@@ -10,11 +10,11 @@ import pytest
 from support import random_checkpoint, word_tokenizer
 
 import ffkv
-from ffkv.errors import UserError
-from ffkv.results.run import Run
-from ffkv.trace import model as model_module
-from ffkv.trace.model import model_of
-from ffkv.trace.prompt import read_prompt
+from ffkv.base.errors import UserError
+from ffkv.run.results.run import Run
+from ffkv.run.trace import model as model_module
+from ffkv.run.trace.model import model_of
+from ffkv.run.trace.prompt import read_prompt
 
 PROMPT = "w5 w6 w7"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ffkv.branches.refinement.cases import classify
 from ffkv.model.anatomy import HeadModule
 from ffkv.model.discover.prove import observe
 from ffkv.model.head.chain import ModuleChain
@@ -13,9 +14,8 @@ from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.hooks import forward
 from ffkv.model.values_file import read_values
-from ffkv.refinement.cases import classify
-from ffkv.trace.contributions import LayerParts, logit_changes
-from ffkv.trace.predictions import _top
+from ffkv.run.trace.contributions import LayerParts, logit_changes
+from ffkv.run.trace.predictions import _top
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.

@@ -8,14 +8,14 @@ import pytest
 
 from ffkv.activations.trigger_file import Negative
 from ffkv.activations.triggers import find_triggers
+from ffkv.base.settings import Activations, Triggers
+from ffkv.branches.values.compare import compare, first_next_tokens
+from ffkv.branches.values.step import project
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_values
-from ffkv.settings import Activations, Triggers
-from ffkv.values.compare import compare, first_next_tokens
-from ffkv.values.step import project
 
 SENTENCES = ["a b p", "a c p", "b d e a", "p c c p", "d e p", "p d f p"]
 # Keys of layer 0 detect a, b, c, nothing and write b, c, c, nothing; of layer 1 d, d, e, nothing and write e, f, a, nothing.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from support import WORDS
 
-from ffkv.values.compare import compare
+from ffkv.branches.values.compare import compare
 
 
 def test_predictions_of_values_beside_the_tokens_that_follow_their_triggers(worked):

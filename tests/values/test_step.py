@@ -11,17 +11,17 @@ from click.testing import CliRunner
 from support import WORDS
 
 from ffkv.activations.trigger_file import write_triggers
-from ffkv.errors import UserError
-from ffkv.files import tables
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.parts import Part
+from ffkv.base.settings import Values
+from ffkv.branches.values.commands import values as command
+from ffkv.branches.values.projections import read_projections, write_projections
+from ffkv.branches.values.step import project, project_values, summarize_values
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_values
-from ffkv.parts import Part
-from ffkv.results.expected import TABLES
-from ffkv.settings import Values
-from ffkv.values.commands import values as command
-from ffkv.values.projections import read_projections, write_projections
-from ffkv.values.step import project, project_values, summarize_values
+from ffkv.run.results.expected import TABLES
 
 ARRAYS = ["layer", "memory", "top", "tied", "top_token", "top_log_probability"]
 ARRAYS += ["bottom", "bottom_token", "bottom_log_probability", "norm"]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import WORDS
 
-from ffkv.intervals import wilson
+from ffkv.base.intervals import wilson
+from ffkv.branches.values import summaries
+from ffkv.branches.values.compare import compare
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
-from ffkv.values import summaries
-from ffkv.values.compare import compare
 
 COUNTS = ["agreeing", "keys", "dead", "rate"]
 

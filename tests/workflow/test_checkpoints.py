@@ -15,7 +15,7 @@ from support import (
 )
 
 import ffkv
-from ffkv.files import tables
+from ffkv.base.files import tables
 
 pytestmark = pytest.mark.workflow
 WIKITEXT = ROOT.parent / "shared" / "wikitext2" / "valid.txt"

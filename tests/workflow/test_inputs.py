@@ -129,7 +129,7 @@ def test_a_run_waits_for_the_checkpoint_of_another_one(tmp_path):
 def test_without_a_temporary_folder_the_message_names_the_remedy(made, tmp_path):
     """Failure 14: a full disk of temporary files."""
     script = "import tempfile, sys; tempfile._get_default_tempdir = lambda: (_ for _ in ()).throw(FileNotFoundError(2, 'No usable temporary directory'))\n"
-    script += "from ffkv.errors import UserError\nfrom ffkv.process.disk import temporary_folder\n"
+    script += "from ffkv.base.errors import UserError\nfrom ffkv.base.system.disk import temporary_folder\n"
     script += "try:\n    temporary_folder()\nexcept UserError as error:\n    print(error)\n"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
     assert "No folder for temporary files can be written" in said

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.workflow.jobs import ask_snakemake, read_jobs
 
 pytestmark = pytest.mark.workflow

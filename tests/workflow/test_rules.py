@@ -12,8 +12,8 @@ import pytest
 import yaml
 from support import ROOT, snakemake
 
+from ffkv.base.dependencies import NUMBERS_DEPEND_ON
 from ffkv.cli import COMMANDS, ffkv
-from ffkv.dependencies import NUMBERS_DEPEND_ON
 
 pytestmark = pytest.mark.workflow
 RULES = sorted((ROOT / "src/ffkv/workflow/rules").glob("*.smk"))

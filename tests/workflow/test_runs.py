@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from support import ROOT, described, documented_columns, run_jobs, settings_file, snakemake
 from workflow.dry_run import planned
 
-from ffkv.files import tables
+from ffkv.base.files import tables
+from ffkv.base.settings import Settings
 from ffkv.plan.commands import plan
-from ffkv.results.check import check_run
-from ffkv.results.expected import expected_files
-from ffkv.settings import Settings
+from ffkv.run.results.check import check_run
+from ffkv.run.results.expected import expected_files
 
 pytestmark = pytest.mark.workflow
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from support import ROOT
 from workflow.dry_run import planned
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings.runs import resolve
+from ffkv.base.settings.yaml_file import read_settings
 from ffkv.cli import ffkv
-from ffkv.errors import UserError
-from ffkv.settings.runs import resolve
-from ffkv.settings.yaml_file import read_settings
 from ffkv.workflow.start import start_files, write_start
 
 PIP_INPUTS = ("pyproject.toml", "README.md", "LICENSE")
@@ -120,7 +120,7 @@ rule all:
     input: "copy.csv", "ffkv/reports/demo/index.html"
 
 rule copy:
-    input: "ffkv/results/demo/keys/activity.csv"
+    input: "ffkv/run/results/demo/keys/activity.csv"
     output: "copy.csv"
     shell: "cp {input} {output}"
 
@@ -147,7 +147,7 @@ def test_it_is_a_module_of_another_workflow_with_a_prefix_and_other_names(tmp_pa
     assert dry.returncode == 0, said
     assert {"all", "copy", "ffkv_triggers", "ffkv_report"} <= planned(said).keys()
     commands = [line for line in said.splitlines() if line.startswith("        ffkv ")]
-    assert all("ffkv/results/demo/" in line and not re.search(r"(?<!ffkv/)results/demo", line) for line in commands)
+    assert all("ffkv/run/results/demo/" in line and not re.search(r"(?<!ffkv/)results/demo", line) for line in commands)
     (triggers,) = [line for line in commands if line.startswith("        ffkv triggers ")]
     assert "--threads 2" in triggers
 
@@ -161,7 +161,7 @@ def package_copy(folder: Path) -> Path:
 @pytest.mark.workflow
 @pytest.mark.parametrize(
     ("module", "repeated"),
-    [("report/cards.py", {"report", "all"}), ("plan/commands.py", set()), ("intervals.py", None)],
+    [("run/report/cards.py", {"report", "all"}), ("plan/commands.py", set()), ("base/intervals.py", None)],
 )
 def test_an_edit_of_a_module_repeats_the_rules_whose_numbers_depend_on_it(tiny, tmp_path, module, repeated):
     """What is finished stays finished after an edit elsewhere: no pass over the corpus is repeated for the report."""

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.batching import pad
+from ffkv.base.batching import pad
+from ffkv.base.parts import WHOLE, Part
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
-from ffkv.parts import WHOLE, Part
 
 CACHE = 2**20  # bytes that the cache of one core holds
 EXACT = 2**24  # whole numbers below it, and their sums, are exact in float32

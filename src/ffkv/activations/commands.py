@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from ffkv.options import CORPUS, MODEL, READABLE, output_option, part_options, seed_option, setting, threads_option
-from ffkv.settings import Activations, Model, Prefixes, Triggers, section
+from ffkv.base.options import CORPUS, MODEL, READABLE, output_option, part_options, seed_option, setting, threads_option
+from ffkv.base.settings import Activations, Model, Prefixes, Triggers, section
 
 OUTPUT = output_option("The file to write.")
 SAVE_EVERY = click.option(
@@ -42,13 +42,13 @@ def triggers(
     **options: Any,
 ) -> None:
     """Find the trigger examples of every key in one shard of the corpus."""
-    from ffkv.process.runtime import torch_with
+    from ffkv.base.process.runtime import torch_with
 
     torch_with(threads)
     from ffkv.activations.resume import discard_progress, progress_path
     from ffkv.activations.step import find_triggers
     from ffkv.activations.trigger_file import write_triggers
-    from ffkv.parts import Part
+    from ffkv.base.parts import Part
 
     settings, batching = _settings(Triggers, options)
     part = Part(shard, shards)
@@ -92,11 +92,11 @@ def sampled_prefixes(
     **options: Any,
 ) -> None:
     """Store y, o and m of the sampled prefixes in one shard: FF outputs, block outputs and coefficients."""
-    from ffkv.process.runtime import torch_with
+    from ffkv.base.process.runtime import torch_with
 
     torch_with(threads)
     from ffkv.activations.step import sample_prefixes
-    from ffkv.parts import Part
+    from ffkv.base.parts import Part
 
     settings, batching = _settings(Prefixes, options)
     part = Part(shard, shards)

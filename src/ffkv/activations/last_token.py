@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ffkv.activations.batches import blocks
-from ffkv.batching import batches, pad
+from ffkv.base.batching import batches, pad
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.tap.tap import tap

@@ -8,12 +8,12 @@ import numpy as np
 
 from ffkv.activations.prefix_file import KIND, write_linked
 from ffkv.activations.trigger_file import Negative, TriggerExamples, Triggers, read_triggers, row_ranges, write_parts
-from ffkv.errors import UserError
-from ffkv.files import hdf5
-from ffkv.files.atomic import link
-from ffkv.files.datasets import datasets_of
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5
+from ffkv.base.files.atomic import link
+from ffkv.base.files.datasets import datasets_of
+from ffkv.base.parts import WHOLE
 from ffkv.model.anatomy import read_anatomy
-from ffkv.parts import WHOLE
 
 
 def merge_triggers(shards: Sequence[Path | str], output: Path | str) -> None:

@@ -12,11 +12,11 @@ from ffkv.activations.batches import Batch, in_cache
 from ffkv.activations.statistics import Statistics
 from ffkv.activations.top_t import TopT
 from ffkv.activations.trigger_file import NONE, Negative, Triggers
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.corpus.competing import CompetingPrefixes
-from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.settings import Triggers as TriggerSettings
 
 
 @dataclass

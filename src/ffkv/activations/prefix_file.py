@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from ffkv.errors import UserError
-from ffkv.files import hdf5
-from ffkv.files.datasets import LAYER_OFFSET, dataset, datasets_of
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5
+from ffkv.base.files.datasets import LAYER_OFFSET, dataset, datasets_of
 from ffkv.model.anatomy import Anatomy
 
 KIND = "sampled prefixes"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ffkv.streams import Purpose, random_stream
+from ffkv.base.streams import Purpose, random_stream
 
 
 def draw_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple[np.ndarray, np.ndarray]:

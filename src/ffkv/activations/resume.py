@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from ffkv.activations.pass_state import PassState
-from ffkv.dependencies import code_hash
-from ffkv.errors import UserError
-from ffkv.files import datasets, hdf5
-from ffkv.files.atomic import PROGRESS, remove
-from ffkv.files.checksums import sum_path
-from ffkv.files.datasets import dataset
-from ffkv.files.provenance import versions
-from ffkv.process.signals import stop, stoppable
-from ffkv.terminal import say
+from ffkv.base.dependencies import code_hash
+from ffkv.base.errors import UserError
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.atomic import PROGRESS, remove
+from ffkv.base.files.checksums import sum_path
+from ffkv.base.files.datasets import dataset
+from ffkv.base.files.provenance import versions
+from ffkv.base.system.signals import stop, stoppable
+from ffkv.base.terminal import say
 
 LARGEST_SHARE = 0.05  # of the time that saving may take
 STATISTICS = ("fires", "fires_negative", "total", "finite", "maximum", "minimum", "histogram")
@@ -76,7 +76,7 @@ def identity(rule: str, attributes: dict[str, Any], device: str) -> dict[str, An
     """All that the numbers of a pass follow from.
 
     Args:
-        rule: which rule; the code that its numbers depend on is part of the identity (`ffkv.dependencies`).
+        rule: which rule; the code that its numbers depend on is part of the identity (`ffkv.base.dependencies`).
         attributes: what the output says of itself: model, corpus, settings.
         device: the torch device.
     """

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ffkv.activations.batches import blocks
-from ffkv.batching import batches
+from ffkv.base.batching import batches
+from ffkv.base.parts import WHOLE, Part
+from ffkv.base.settings import Activations
 from ffkv.corpus.competing import CompetingPrefixes
-from ffkv.parts import WHOLE, Part
-from ffkv.settings import Activations
 
 BEGINNINGS = (64, 32, 16, 8, 4, 2)  # tokens of a beginning, BOS not counted
 LEAST_SAVED = 1.0  # batches that the beginnings of a length must save in a block, padding counted

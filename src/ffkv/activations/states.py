@@ -12,17 +12,17 @@ from ffkv.activations.batches import blocks
 from ffkv.activations.last_token import for_each_last_token
 from ffkv.activations.prefix_file import KIND, SampledPrefixes, Storage, storage_of, write_linked
 from ffkv.activations.resume import has_identity, identity
+from ffkv.base.errors import UserError
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.atomic import remove
+from ffkv.base.files.checksums import block_folder, sum_path
+from ffkv.base.parts import Part
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import Activations
+from ffkv.base.terminal import say
 from ffkv.corpus.corpus_file import Corpus
-from ffkv.errors import UserError
-from ffkv.files import datasets, hdf5
-from ffkv.files.atomic import remove
-from ffkv.files.checksums import block_folder, sum_path
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
-from ffkv.parts import Part
-from ffkv.process.progress import progress
-from ffkv.settings import Activations
-from ffkv.terminal import say
 
 QUANTITIES = {"y": "y", "o": "o", "m": "m", "x": "x", "factor": "s", "end": "e"}  # dataset: quantity of the tap
 BEFORE = {"factor": 1}  # of a layer without a norm after it, for which the tap gives none

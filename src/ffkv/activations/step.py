@@ -15,11 +15,11 @@ from ffkv.activations.prefix_sample import draw_prefixes
 from ffkv.activations.resume import ProgressFile, identity
 from ffkv.activations.states import write_shard
 from ffkv.activations.trigger_file import Triggers
+from ffkv.base.parts import WHOLE, Part
+from ffkv.base.settings import Activations, Prefixes, Section
+from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.checkpoint.load import NO_LIMITS, LoadedModel, load
-from ffkv.parts import WHOLE, Part
-from ffkv.settings import Activations, Prefixes, Section
-from ffkv.settings import Triggers as TriggerSettings
 
 # The merges are in a module of their own, which needs no torch.
 __all__ = ["find_triggers", "merge_sampled_prefixes", "merge_triggers", "sample_prefixes"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ffkv.files import datasets, hdf5
-from ffkv.files.datasets import LAYER_OFFSET, constant, dataset, group
-from ffkv.settings import Triggers as TriggerSettings
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.datasets import LAYER_OFFSET, constant, dataset, group
+from ffkv.base.settings import Triggers as TriggerSettings
 
 PART_BYTES = 2**25  # of the memories that are read and written together
 NONE = -1  # no sentence, no token

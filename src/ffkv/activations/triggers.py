@@ -15,9 +15,14 @@ from ffkv.activations.pass_state import PassState, start, triggers_of
 from ffkv.activations.resume import ProgressFile, resuming
 from ffkv.activations.stages import Stage, count_tokens, stages_of
 from ffkv.activations.trigger_file import Triggers
+from ffkv.base.errors import UserError
+from ffkv.base.parts import WHOLE, Part
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import Activations
+from ffkv.base.settings import Triggers as TriggerSettings
+from ffkv.base.terminal import say
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
-from ffkv.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.tap.beginning import (
@@ -29,11 +34,6 @@ from ffkv.model.tap.beginning import (
     read_on,
 )
 from ffkv.model.tap.tap import tap
-from ffkv.parts import WHOLE, Part
-from ffkv.process.progress import progress
-from ffkv.settings import Activations
-from ffkv.settings import Triggers as TriggerSettings
-from ffkv.terminal import say
 
 if TYPE_CHECKING:
     from transformers import DynamicCache

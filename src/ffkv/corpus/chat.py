@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.corpus.beginning import Beginning, find_beginning
-from ffkv.errors import UserError
-from ffkv.settings import Corpus
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from ffkv.options import COMMIT, MODEL, output_option, setting
-from ffkv.settings import Corpus, Settings, section
-from ffkv.terminal import say
+from ffkv.base.options import COMMIT, MODEL, output_option, setting
+from ffkv.base.settings import Corpus, Settings, section
+from ffkv.base.terminal import say
 
 
 @click.command()
@@ -23,12 +23,12 @@ def corpus(
     """Encode the documents of a split as sentences of token ids."""
     import json
 
-    from ffkv.process.runtime import configure
+    from ffkv.base.process.runtime import configure
 
     configure(1)  # each process has one thread
+    from ffkv.base.hub.commit import read_commit
     from ffkv.corpus.encode import COUNTS
     from ffkv.corpus.step import encode_corpus
-    from ffkv.hub.commit import read_commit
 
     commit = read_commit(commit_file) if commit_file else None
     encoded = encode_corpus(model_folder, split, section(Corpus, **options), output, corpus_shards, commit)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.datasets import dataset, group
+from ffkv.base.files.lazy import Pieces
+from ffkv.base.settings.languages import ENGLISH
 from ffkv.corpus.encode import Encoded, flatten
 from ffkv.corpus.shared_prefixes import SharedPrefixes, find_shared_prefixes
-from ffkv.files import datasets, hdf5
-from ffkv.files.datasets import dataset, group
-from ffkv.files.lazy import Pieces
-from ffkv.settings.languages import ENGLISH
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ffkv.base.process.workers import in_order
+from ffkv.base.settings import Corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.rows import Rows
 from ffkv.corpus.sentences import split_sentences
-from ffkv.process.workers import in_order
-from ffkv.settings import Corpus
 
 if TYPE_CHECKING:  # readers of a corpus do without transformers, which takes a second to import
     from tqdm import tqdm

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ffkv.errors import UserError
-from ffkv.hub.commit import Commit
-from ffkv.hub.fetch import cached_folder, cached_names, fetch, tell_damage
-from ffkv.hub.messages import explain, is_offline
-from ffkv.terminal import say
+from ffkv.base.errors import UserError
+from ffkv.base.hub.commit import Commit
+from ffkv.base.hub.fetch import cached_folder, cached_names, fetch, tell_damage
+from ffkv.base.hub.messages import explain, is_offline
+from ffkv.base.terminal import say
 
 # What says which files are which split of which configuration.
 DESCRIPTIONS = ("README.md", "dataset_infos.json", ".huggingface.yaml")

@@ -13,8 +13,8 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ffkv.base.errors import UserError
 from ffkv.corpus.document import Document
-from ffkv.errors import UserError
 
 TOPICS = "pydoc_data/topics.py"
 # Folders of the library that are left out: packages of other people, tests, demonstrations, tables.

@@ -8,7 +8,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 
 MAX_CHARACTERS = 2**26  # per document or line; nobody writes longer ones, and they would fill the memory
 PARQUET = b"PAR1"  # how a parquet file begins

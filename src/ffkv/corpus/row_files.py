@@ -11,12 +11,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from ffkv.base.errors import UserError
+from ffkv.base.settings.messages import shown
 from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render, row_text
 from ffkv.corpus.raw_file import PARQUET, lines_of, unreadable
 from ffkv.corpus.where import LEFT_OUT, LeftOut, Where, is_wanted, missing_columns, no_column, unseen_columns
-from ffkv.errors import UserError
-from ffkv.settings.messages import shown
 
 LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 

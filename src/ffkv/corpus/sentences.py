@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ffkv.errors import UserError
-from ffkv.settings.languages import ANY, ENGLISH
+from ffkv.base.errors import UserError
+from ffkv.base.settings.languages import ANY, ENGLISH
 
 if TYPE_CHECKING:
     from spacy.language import Language

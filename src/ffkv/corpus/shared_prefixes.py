@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ffkv.files.datasets import dataset
-from ffkv.files.lazy import Pieces
+from ffkv.base.files.datasets import dataset
+from ffkv.base.files.lazy import Pieces
 
 HISTOGRAM_EVERY = 8  # the histogram of coefficients counts the prefixes of every eighth sentence
 

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from ffkv.base.errors import UserError
+from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
+from ffkv.base.settings import EMBEDDED, Corpus, corpus_sources
+from ffkv.base.settings.messages import shown
 from ffkv.corpus.chat import Render, row_text
 from ffkv.corpus.detokenize import detokenize
 from ffkv.corpus.document import Document
 from ffkv.corpus.hub_rows import read_rows
 from ffkv.corpus.text_files import texts
 from ffkv.corpus.where import LeftOut, is_wanted, missing_columns, no_column
-from ffkv.errors import UserError
-from ffkv.hub.commit import Commit, check_commit, resolve_dataset
-from ffkv.settings import EMBEDDED, Corpus, corpus_sources
-from ffkv.settings.messages import shown
 
 # Ending of a file's name: the kind of the file, see `texts`.
 FORMATS = dict.fromkeys(["txt", "text", "tokens"], "text") | dict.fromkeys(["json", "jsonl"], "json")

@@ -3,20 +3,20 @@
 from collections import Counter
 from pathlib import Path
 
+from ffkv.base.errors import UserError
+from ffkv.base.files.steady import unchanged
+from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import EMBEDDED
+from ffkv.base.settings import Corpus as Settings
 from ffkv.corpus.beginning import configured_bos, longest_sentence
 from ffkv.corpus.chat import chat_renderer, find_chat_beginning
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.sources import read_documents, source_files
-from ffkv.errors import UserError
-from ffkv.files.steady import unchanged
-from ffkv.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.process.progress import progress
-from ffkv.settings import EMBEDDED
-from ffkv.settings import Corpus as Settings
 
 
 def encode_corpus(

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from io import TextIOWrapper
 from typing import TextIO
 
+from ffkv.base.errors import UserError
 from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render
 from ffkv.corpus.raw_file import check_text, lines_of, unreadable
 from ffkv.corpus.row_files import csv_texts, json_texts, parquet_texts
 from ffkv.corpus.where import NOWHERE, LeftOut, Where
-from ffkv.errors import UserError
 
 
 def texts(

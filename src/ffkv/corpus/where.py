@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from ffkv.errors import UserError
-from ffkv.settings.messages import shown
+from ffkv.base.errors import UserError
+from ffkv.base.settings.messages import shown
 
 Where = Mapping[str, Sequence[str]]  # name of a column: the values that rows may have there
 NOWHERE: Where = {}

@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import re
 
-from ffkv.settings.languages import ENGLISH
+from ffkv.base.settings.languages import ENGLISH
 
 # A word with the hyphens, apostrophes and dots in it ("state-of-the-art", "don't", "3.14", "os.path"), or one sign.
 RAW_WORD = re.compile(r"\w+(?:[-'’.]\w+)*|[^\w\s]")

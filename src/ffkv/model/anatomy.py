@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ffkv.errors import UserError
-from ffkv.files.checksums import verify_sum
-from ffkv.hub.commit import Commit
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import verify_sum
+from ffkv.base.hub.commit import Commit
 
 ANATOMY_FILE = "anatomy.json"
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from ffkv.options import COMMIT, output_option, setting, threads_option
-from ffkv.settings import Model, section
-from ffkv.terminal import say
+from ffkv.base.options import COMMIT, output_option, setting, threads_option
+from ffkv.base.settings import Model, section
+from ffkv.base.terminal import say
 
 # Proofs run on the CPU. The workflow alone asks a cluster for GPUs.
 CHECKPOINT = [name for name in Model.model_fields if name not in ("device", "gpus")]
@@ -21,10 +21,10 @@ CHECKPOINT = [name for name in Model.model_fields if name not in ("device", "gpu
 @output_option("File to write: the values, values.h5.", "--output-values")
 def model(commit_file: Path | None, threads: int, output: Path, output_values: Path, **options: Any) -> None:
     """Prove a checkpoint's feed-forward layers, and write its values and its head."""
-    from ffkv.files.atomic import atomic
-    from ffkv.hub.commit import read_commit
+    from ffkv.base.files.atomic import atomic
+    from ffkv.base.hub.commit import read_commit
+    from ffkv.base.process.runtime import torch_with
     from ffkv.model.step import prove
-    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
     commit = read_commit(commit_file) if commit_file else None
@@ -43,8 +43,8 @@ def inspect(threads: int, **options: Any) -> None:
     """Show how a checkpoint's feed-forward layers are built, and how exactly they decompose into memories."""
     import tempfile
 
+    from ffkv.base.process.runtime import torch_with
     from ffkv.model.step import describe, prove
-    from ffkv.process.runtime import torch_with
 
     torch_with(threads)
     with tempfile.TemporaryDirectory() as folder:

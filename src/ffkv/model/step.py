@@ -11,10 +11,11 @@ from pathlib import Path
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ffkv.errors import UserError
-from ffkv.files.provenance import versions
-from ffkv.files.steady import files_in, unchanged
-from ffkv.hub.commit import Commit, check_commit, resolve_model
+from ffkv.base.errors import UserError
+from ffkv.base.files.provenance import versions
+from ffkv.base.files.steady import files_in, unchanged
+from ffkv.base.hub.commit import Commit, check_commit, resolve_model
+from ffkv.base.settings import Model
 from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint, check_finite
 from ffkv.model.checkpoint.config import configured_activation
@@ -31,7 +32,6 @@ from ffkv.model.head.head_file import load_head, read_head, write_head
 from ffkv.model.identities import IDENTITIES
 from ffkv.model.placement.spread import place
 from ffkv.model.values_file import write_values
-from ffkv.settings import Model
 
 
 @dataclass(frozen=True)

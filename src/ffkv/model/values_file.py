@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ffkv.files import datasets, hdf5
-from ffkv.files.datasets import LAYER_OFFSET, dataset
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.datasets import LAYER_OFFSET, dataset
 from ffkv.model.anatomy import Anatomy
 from ffkv.model.value_vectors import values
 

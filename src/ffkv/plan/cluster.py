@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 import ffkv
-from ffkv.terminal import in_bytes
+from ffkv.base.terminal import in_bytes
 
 OWN, SHIPPED = Path("profiles/slurm/profile.yaml"), Path(ffkv.__file__).parent / "workflow/template/profiles/slurm"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from ffkv.options import WRITABLE
-from ffkv.settings.section import memory_bytes
-from ffkv.terminal import say
+from ffkv.base.options import WRITABLE
+from ffkv.base.settings.section import memory_bytes
+from ffkv.base.terminal import say
 
 TOO_SMALL = 3  # exit code if the disk or the memory does not suffice
 
@@ -52,10 +52,10 @@ def plan(
     copy of each run in a temporary folder. It reads no weights and keeps no files. If the disk or the memory does
     not suffice, it prints a warning, and the exit code is 3.
     """
-    from ffkv.architectures.coverage import cores as available_cores
-    from ffkv.process.runtime import configure
-    from ffkv.settings.runs import resolve, resolve_comparisons
-    from ffkv.settings.yaml_file import read_settings
+    from ffkv.base.process.runtime import configure
+    from ffkv.base.settings.runs import resolve, resolve_comparisons
+    from ffkv.base.settings.yaml_file import read_settings
+    from ffkv.model.architectures.coverage import cores as available_cores
     from ffkv.workflow.jobs import ask_snakemake, import_libraries
 
     configuration, cores = read_settings(configfile), cores or available_cores()

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from ffkv.base.settings import Settings
+from ffkv.base.settings.section import memory_bytes
+from ffkv.base.system.memory import free_memory
+from ffkv.base.terminal import in_bytes
 from ffkv.model.placement.spread import CPU, DISK, WEIGHTS_SHARE, Device, arrange, parts_of
 from ffkv.plan.shape import Shape
-from ffkv.process.memory import free_memory
-from ffkv.settings import Settings
-from ffkv.settings.section import memory_bytes
-from ffkv.terminal import in_bytes
 
 CONTEXT = 5e8  # bytes that the driver and torch's own code take on a GPU
 

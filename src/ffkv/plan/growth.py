@@ -8,18 +8,18 @@ import torch
 
 from ffkv.activations.prefix_file import SampledPrefixes, storage
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES, PART_BYTES, Triggers
-from ffkv.comparison.compared import find_memories_by
-from ffkv.comparison.same_memories import BY_CHANCE
+from ffkv.base.files.datasets import datasets_of, stored_bytes
+from ffkv.base.settings import Comparison
+from ffkv.branches.keys.topics import PASSAGE_SENTENCES, PASSAGES
+from ffkv.branches.values.projections import Projections
 from ffkv.corpus.corpus_file import Corpus
-from ffkv.embedded.training import MEASUREMENTS, SAMPLE_TOKENS
-from ffkv.files.datasets import datasets_of, stored_bytes
-from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
+from ffkv.corpus.embedded.training import MEASUREMENTS, SAMPLE_TOKENS
 from ffkv.model.head.head import CHUNK_BYTES
 from ffkv.model.values_file import ValuesFile
 from ffkv.plan.known import Known
 from ffkv.plan.text import Split
-from ffkv.settings import Comparison
-from ffkv.values.projections import Projections
+from ffkv.run.comparison.compared import find_memories_by
+from ffkv.run.comparison.same_memories import BY_CHANCE
 
 
 class Amounts(NamedTuple):

@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from ffkv.base.hub.commit import Commit, read_commit, resolve_dataset, resolve_model
+from ffkv.base.hub.fetch import choose_files_of, choose_model_files, measure_missing
+from ffkv.base.settings import Settings, corpus_sources
+from ffkv.base.terminal import in_bytes
 from ffkv.corpus.hub_rows import describe_split
-from ffkv.hub.commit import Commit, read_commit, resolve_dataset, resolve_model
-from ffkv.hub.fetch import choose_files_of, choose_model_files, measure_missing
-from ffkv.settings import Settings, corpus_sources
-from ffkv.terminal import in_bytes
 from ffkv.workflow.jobs import Job
 
 

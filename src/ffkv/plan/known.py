@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ffkv.base.settings import EMBEDDED, Settings
 from ffkv.plan.devices import DevicePlan, gpu_sizes, plan_devices
 from ffkv.plan.hub import Download, find_downloads, resolve_commits
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
 from ffkv.plan.text import Split, measure_text
-from ffkv.settings import EMBEDDED, Settings
 from ffkv.workflow.jobs import Job
 
 

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ffkv.embedded.training import make_model
-from ffkv.errors import UserError
-from ffkv.hub.commit import Commit
+from ffkv.base.errors import UserError
+from ffkv.base.hub.commit import Commit
+from ffkv.base.settings import EMBEDDED, Settings
+from ffkv.corpus.embedded.training import make_model
 from ffkv.model.checkpoint.read import load_form
 from ffkv.model.discover.find import block_of, candidates_of
 from ffkv.model.experts.record import layout_of, shape_of
-from ffkv.settings import EMBEDDED, Settings
 
 
 class Shape(NamedTuple):

@@ -7,14 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ffkv.base.settings import EMBEDDED, Comparison, Settings
+from ffkv.base.system.memory import free_memory
+from ffkv.base.terminal import in_bytes
 from ffkv.plan.devices import warn_of_slow_devices
 from ffkv.plan.growth import Amounts, measure_amounts, measure_comparison
 from ffkv.plan.hub import warn_of_cache
 from ffkv.plan.known import Known, as_trained, look
 from ffkv.plan.trial import Measured, Tried, try_out
-from ffkv.process.memory import free_memory
-from ffkv.settings import EMBEDDED, Comparison, Settings
-from ffkv.terminal import in_bytes
 from ffkv.workflow.jobs import Job, import_libraries, libraries_of, read_jobs
 
 RESULTS = Path("results")

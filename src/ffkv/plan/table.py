@@ -4,11 +4,11 @@ from typing import Any
 
 import pandas as pd
 
+from ffkv.base.terminal import in_bytes
 from ffkv.plan.cluster import tell_shortages
 from ffkv.plan.devices import DevicePlan
 from ffkv.plan.hub import Download
-from ffkv.report.text import duration
-from ffkv.terminal import in_bytes
+from ffkv.run.report.text import duration
 
 COLUMNS = ["rule", "jobs", "tokens", "disk", "memory per job", "time"]
 

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5
+from ffkv.base.hub.commit import Commit, resolve_dataset
+from ffkv.base.settings import EMBEDDED, Corpus, Settings, corpus_sources
 from ffkv.corpus import python_docs
 from ffkv.corpus.beginning import configured_bos, longest_sentence
 from ffkv.corpus.chat import Render, chat_renderer, find_chat_beginning
 from ffkv.corpus.document import Document
+from ffkv.corpus.embedded.tokenizer import train_tokenizer
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.hub_rows import describe_split
 from ffkv.corpus.sources import find_files, read_documents, select_split
-from ffkv.embedded.tokenizer import train_tokenizer
-from ffkv.errors import UserError
-from ffkv.files import hdf5
-from ffkv.hub.commit import Commit, resolve_dataset
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.discover.probe_texts import context_of
-from ffkv.settings import EMBEDDED, Corpus, Settings, corpus_sources
 
 SAMPLE_BYTES = 2**18  # of files that are read
 EVERY = 6  # one of so many documents of the embedded corpus is read

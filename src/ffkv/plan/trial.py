@@ -24,16 +24,16 @@ import yaml
 from tqdm import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel, logging
 
-from ffkv.embedded.tokenizer import train_tokenizer
-from ffkv.errors import UserError
-from ffkv.keys.topics import PASSAGE_SENTENCES, PASSAGES
+from ffkv.base.errors import UserError
+from ffkv.base.process import progress
+from ffkv.base.settings import EMBEDDED, Comparison, Settings
+from ffkv.branches.keys.topics import PASSAGE_SENTENCES, PASSAGES
+from ffkv.corpus.embedded.tokenizer import train_tokenizer
 from ffkv.plan.growth import Amounts, measure_amounts, measure_comparison
 from ffkv.plan.known import Known
 from ffkv.plan.shape import Shape, load_model_form, measure_shape
 from ffkv.plan.speed import measure_speed
 from ffkv.plan.text import read_size
-from ffkv.process import progress
-from ffkv.settings import EMBEDDED, Comparison, Settings
 from ffkv.workflow.jobs import Job, ask_snakemake, read_jobs, run_command
 
 OPERATIONS, SECONDS = 2e10, 1.0  # that a pass or a projection of the trial may take, about

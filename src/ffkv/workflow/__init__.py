@@ -23,9 +23,9 @@ def check_settings_files(files: Iterable[Path | str]) -> None:
     """
     from snakemake.exceptions import WorkflowError
 
-    from ffkv.errors import UserError
-    from ffkv.settings.yaml_file import read_settings
-    from ffkv.terminal import plain
+    from ffkv.base.errors import UserError
+    from ffkv.base.settings.yaml_file import read_settings
+    from ffkv.base.terminal import plain
 
     try:
         for file in files:

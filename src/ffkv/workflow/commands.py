@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from ffkv.options import WRITABLE
-from ffkv.terminal import say
+from ffkv.base.options import WRITABLE
+from ffkv.base.terminal import say
 
 
 @click.command()

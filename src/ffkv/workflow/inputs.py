@@ -10,13 +10,13 @@ from typing import Any
 
 from snakemake.io import contains_wildcard
 
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.steady import files_in
+from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
+from ffkv.base.options import command_line
+from ffkv.base.settings import EMBEDDED, Corpus, corpus_sources, section
 from ffkv.corpus.sources import find_files
-from ffkv.errors import UserError
-from ffkv.files.atomic import atomic
-from ffkv.files.steady import files_in
-from ffkv.hub.commit import find_move, is_local, may_be_on_hub, read_commit
-from ffkv.options import command_line
-from ffkv.settings import EMBEDDED, Corpus, corpus_sources, section
 
 # Of `ffkv annotate machine`, without importing it: rules start often.
 MACHINE_FILES = ("settings.json", "labels.csv", "scores_by_memory.csv", "scores.csv")

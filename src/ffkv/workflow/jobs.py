@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import psutil
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.workflow import SNAKEFILE
 from ffkv.workflow.inputs import PLANNING
 
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(SNAKEFILE))
 LIBRARIES = {  # what jobs import, each with what is before it: tables only, the head alone, the model
-    "tables": ("ffkv.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.keys.patterns"),
+    "tables": ("ffkv.base.files.tables", "pyarrow.parquet", "ffkv.corpus.corpus_file", "ffkv.branches.keys.patterns"),
     "head": ("torch", "ffkv.model.head.head_file"),
     "model": ("ffkv.model.checkpoint.load", "transformers.models.gpt2.modeling_gpt2"),
 }

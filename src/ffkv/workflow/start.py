@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ffkv.errors import UserError
-from ffkv.files.atomic import atomic
-from ffkv.settings import reference
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.base.settings import reference
 from ffkv.workflow import FOLDER, SCHEMA
 
 FILES = ("Snakefile", "profiles/default/profile.yaml", "profiles/slurm/profile.yaml")

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ffkv.errors import UserError
-from ffkv.fairseq.folder import is_fairseq
-from ffkv.files.steady import files_in
-from ffkv.hub.commit import Commit, may_be_on_hub
-from ffkv.hub.fetch import cached_names, choose_config_files, local_model
+from ffkv.base.errors import UserError
+from ffkv.base.files.steady import files_in
+from ffkv.base.hub.commit import Commit, may_be_on_hub
+from ffkv.base.hub.fetch import cached_names, choose_config_files, local_model
+from ffkv.base.settings import EMBEDDED, Model
 from ffkv.model.checkpoint.fingerprint import not_finite
 from ffkv.model.checkpoint.forms import check_gguf, refuse_other_forms, unpacking
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
-from ffkv.settings import EMBEDDED, Model
+from ffkv.model.fairseq.folder import is_fairseq
 
 MOST_LAYERS = 1000
 

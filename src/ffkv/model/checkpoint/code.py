@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ffkv.hub.commit import Commit
+from ffkv.base.hub.commit import Commit
 
 if TYPE_CHECKING:
     import torch

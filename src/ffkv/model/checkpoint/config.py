@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ffkv.files.fault import unreadable
+from ffkv.base.files.fault import unreadable
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
 ACTIVATION_NAMES = ("activation_function", "hidden_act", "hidden_activation", "activation_fn")

@@ -1,8 +1,8 @@
 """What is wrong with a checkpoint, from what a library raised."""
 
-from ffkv.hub.commit import Commit
-from ffkv.hub.fetch import tell_damage
-from ffkv.hub.messages import explain
+from ffkv.base.hub.commit import Commit
+from ffkv.base.hub.fetch import tell_damage
+from ffkv.base.hub.messages import explain
 
 
 def explain_failure(error: Exception, commit: Commit) -> str:

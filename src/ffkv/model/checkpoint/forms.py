@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ffkv.errors import UserError
-from ffkv.files.steady import files_in
-from ffkv.hub.commit import Commit
-from ffkv.hub.fetch import local_model
-from ffkv.hub.messages import words
-from ffkv.settings.messages import shown
+from ffkv.base.errors import UserError
+from ffkv.base.files.steady import files_in
+from ffkv.base.hub.commit import Commit
+from ffkv.base.hub.fetch import local_model
+from ffkv.base.hub.messages import words
+from ffkv.base.settings.messages import shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

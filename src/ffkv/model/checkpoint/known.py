@@ -14,13 +14,13 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from ffkv.files.atomic import atomic
-from ffkv.files.provenance import versions
-from ffkv.files.steady import files_in
-from ffkv.hub.commit import Commit
-from ffkv.hub.fetch import choose_files_of, local_model
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.provenance import versions
+from ffkv.base.files.steady import files_in
+from ffkv.base.hub.commit import Commit
+from ffkv.base.hub.fetch import choose_files_of, local_model
+from ffkv.base.settings import Model
 from ffkv.model.checkpoint.fingerprint import weights_hash
-from ffkv.settings import Model
 
 SETTLED = 2.0  # seconds: a file that changed more recently may change again within one tick of the clock
 NOTHING = ""

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
-from ffkv.errors import UserError
-from ffkv.hub.commit import is_local
+from ffkv.base.errors import UserError
+from ffkv.base.hub.commit import is_local
+from ffkv.base.process.runtime import choose_device
+from ffkv.base.settings import Model
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.checkpoint.known import hash_once, state_of
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
@@ -18,8 +20,6 @@ from ffkv.model.experts.record import record_experts
 from ffkv.model.placement.resident import device_of
 from ffkv.model.placement.spread import place
 from ffkv.model.tap.hooks import enough_memory
-from ffkv.process.runtime import choose_device
-from ffkv.settings import Model
 
 RANDOM = ("weights", "weights_seed")
 NO_LIMITS: Mapping[str, str] = MappingProxyType({})

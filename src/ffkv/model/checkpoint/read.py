@@ -6,16 +6,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ffkv.errors import UserError
-from ffkv.fairseq import checkpoint as fairseq
-from ffkv.fairseq.folder import is_fairseq
-from ffkv.files.checksums import verify_sum
-from ffkv.hub.commit import Commit, check_commit, resolve_model
-from ffkv.hub.fetch import (
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import verify_sum
+from ffkv.base.hub.commit import Commit, check_commit, resolve_model
+from ffkv.base.hub.fetch import (
     choose_config_files,
     choose_files_of,
     local_model,
 )
+from ffkv.base.settings import Model
 from ffkv.model.checkpoint.checks import check_checkpoint, check_weights, refuse_unreadable
 from ffkv.model.checkpoint.code import build_empty, trust
 from ffkv.model.checkpoint.failures import explain_failure
@@ -24,8 +23,9 @@ from ffkv.model.checkpoint.forms import (
     merge_adapter,
 )
 from ffkv.model.experts.record import layout_of
+from ffkv.model.fairseq import checkpoint as fairseq
+from ffkv.model.fairseq.folder import is_fairseq
 from ffkv.model.placement.spread import ON_CPU, Placement, arguments_of, dispatch, keep_blocks_whole
-from ffkv.settings import Model
 
 
 def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Placement = ON_CPU) -> PreTrainedModel:
@@ -94,7 +94,7 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
             ignore_mismatched_sizes=True,  # `check_weights` refuses them by name
             **arguments_of(placement),
         )
-    except torch.OutOfMemoryError:  # see `ffkv.process.defect`
+    except torch.OutOfMemoryError:  # see `ffkv.base.process.defect`
         raise
     except Exception as error:  # the library raises many classes for a wrong name or file
         raise UserError(

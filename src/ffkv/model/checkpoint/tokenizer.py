@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ffkv.errors import UserError
-from ffkv.fairseq import folder as fairseq
-from ffkv.files.checksums import verify_sum
-from ffkv.hub.commit import Commit
-from ffkv.hub.fetch import choose_files_of, choose_tokenizer_files, local_model
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import verify_sum
+from ffkv.base.hub.commit import Commit
+from ffkv.base.hub.fetch import choose_files_of, choose_tokenizer_files, local_model
 from ffkv.model.checkpoint.code import trust
 from ffkv.model.checkpoint.failures import explain_failure, words_of
 from ffkv.model.checkpoint.forms import keep_own_tokens
+from ffkv.model.fairseq import folder as fairseq
 
 if TYPE_CHECKING:  # a tokenizer is loaded without the code of models, which takes seconds to import
     from transformers import PreTrainedTokenizerFast

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ffkv.files import datasets, hdf5
-from ffkv.files.datasets import texts
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.datasets import texts
 from ffkv.model.anatomy import Anatomy
 
 if TYPE_CHECKING:  # transformers is slow to import, and readers do not need it

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.discover.find import FoundBlock
 from ffkv.model.discover.first_matrices import find_first_matrices

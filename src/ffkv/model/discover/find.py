@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.experts.record import layout_of, written
 from ffkv.model.tap.hooks import AfterHook, BeforeHook, after, before, forward, hidden_state
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.discover.find import OTHER_PARTS, is_matrix
 from ffkv.model.discover.replay import Arguments, BlockTrace, replay, reverse
 from ffkv.model.tap.assemble import columns_of

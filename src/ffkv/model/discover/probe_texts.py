@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.checkpoint.config import DEFAULT_CONTEXT, configured_context
 
 PASSAGES = (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.anatomy import HeadSpec, Layer
 from ffkv.model.discover.calibrate import calibrate
 from ffkv.model.discover.find import find_second_matrices

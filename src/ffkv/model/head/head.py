@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
 from ffkv.model.tap.hooks import enough_memory, weight_bytes

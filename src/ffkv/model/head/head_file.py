@@ -14,18 +14,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
-from ffkv.files.checksums import verify_sum
-from ffkv.files.fault import unreadable
-from ffkv.hub.commit import Commit
-from ffkv.hub.fetch import local_model
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import verify_sum
+from ffkv.base.files.fault import unreadable
+from ffkv.base.hub.commit import Commit
+from ffkv.base.hub.fetch import local_model
+from ffkv.base.process.runtime import choose_device
 from ffkv.model.anatomy import HeadSpec, read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
 from ffkv.model.head.head import Head
 from ffkv.model.placement.resident import stored_tensor
-from ffkv.process.runtime import choose_device
 
 HEAD_FILE = "head.safetensors"
 NAMES = "names"  # the only entry of the metadata, because safetensors writes several in any order
@@ -121,7 +121,7 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
 
     transformers.logging.set_verbosity_error()
     if architecture == FAIRSEQ:
-        from ffkv.fairseq.modeling import FairseqForCausalLM
+        from ffkv.model.fairseq.modeling import FairseqForCausalLM
 
         known: Any = FairseqForCausalLM
     else:

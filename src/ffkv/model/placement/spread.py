@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ffkv.errors import UserError
+from ffkv.base.errors import UserError
+from ffkv.base.settings.section import memory_bytes
+from ffkv.base.system.memory import free_memory
 from ffkv.model.placement.resident import hold, release
-from ffkv.process.memory import free_memory
-from ffkv.settings.section import memory_bytes
 
 WEIGHTS_SHARE = 0.8  # of free memory that weights may take: the rest is for states, batches and the library
 CPU, DISK = "cpu", "disk"

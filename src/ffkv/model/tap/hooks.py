@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ffkv.errors import UserError
-from ffkv.process.memory import is_out_of_memory, out_of_memory
+from ffkv.base.errors import UserError
+from ffkv.base.system.memory import is_out_of_memory, out_of_memory
 
 BeforeHook = Callable[[nn.Module, tuple, dict], Any]
 AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from ffkv.dependencies import code_hash
-from ffkv.errors import UserError
-from ffkv.options import command_line
-from ffkv.process.disk import check_disk, describe_full, full, temporary_folders
-from ffkv.process.recover import note_owner
-from ffkv.results.expected import TABLES
-from ffkv.settings import EMBEDDED
-from ffkv.settings.runs import resolve, resolve_comparisons
-from ffkv.settings.yaml_file import typed
-from ffkv.terminal import plain, say
+from ffkv.base.dependencies import code_hash
+from ffkv.base.errors import UserError
+from ffkv.base.options import command_line
+from ffkv.base.system.disk import check_disk, describe_full, full, temporary_folders
+from ffkv.base.process.recover import note_owner
+from ffkv.run.results.expected import TABLES
+from ffkv.base.settings import EMBEDDED
+from ffkv.base.settings.runs import resolve, resolve_comparisons
+from ffkv.base.settings.yaml_file import typed
+from ffkv.base.terminal import plain, say
 from ffkv.workflow import SOURCE
 from ffkv.workflow.inputs import (
     annotation_files,

@@ -4,7 +4,7 @@ Needs: what the branches made, and the benchmark files beside it.
 Makes: reports/<run>/index.html, reports/<run>/figures/.
 """
 
-from ffkv.report.registry import FIGURES
+from ffkv.run.report.registry import FIGURES
 
 
 rule write_settings:

@@ -1,0 +1,121 @@
+"""What annotators said, as tables of ffkv's own form: which patterns which key has, and which prefixes they cover."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import pandas as pd
+
+from ffkv.apps.annotation.records import Record
+from ffkv.apps.annotation.sheets import Origin, SecretKey
+from ffkv.base.errors import UserError
+from ffkv.branches.keys.features import CATEGORIES
+
+TESTS = "tests"
+# Columns of each table: their types. Those of `ffkv.branches.keys.tables`, with the annotator in front.
+KEY = {"annotator": "str", "occasion": "int64", "sample": "str", "sheet": "str", "layer": "int64", "memory": "int64"}
+PATTERNS = KEY | {"pattern": "int64", "family": "str", "label": "str", "prefixes": "int64", "ranks": "object"}
+BY_PREFIX = KEY | {"rank": "int64", "category": "str"}
+CHANGES = {"annotator": "str", "occasion": "int64", "sample": "str", "row": "int64", "other": "int64", "related": "str"}
+
+
+class Ratings(NamedTuple):
+    """What annotators said, but for items that they are not done with.
+
+    Attributes:
+        patterns: a row per pattern (`PATTERNS`). Patterns that are marked in too few prefixes are left out.
+        by_prefix: a row per prefix of a judged key, with the category of the prefix (`BY_PREFIX`).
+        changes: a row per judged change (`CHANGES`).
+    """
+
+    patterns: pd.DataFrame
+    by_prefix: pd.DataFrame
+    changes: pd.DataFrame
+
+
+def category_of(families: Iterable[str]) -> str:
+    """The category of a prefix that has patterns of these families."""
+    shallow, semantic = "shallow" in families, "semantic" in families
+    return (
+        CATEGORIES[1]
+        if shallow and semantic
+        else CATEGORIES[0]
+        if shallow
+        else CATEGORIES[2]
+        if semantic
+        else CATEGORIES[3]
+    )
+
+
+def tabulate(records: Iterable[Record], secrets: Mapping[str, SecretKey], minimum: int) -> Ratings:
+    """Makes tables of records.
+
+    If an annotator judged the same key several times, the first item counts as occasion 0, and the others as 1, 2, ...:
+    an item that repeats another one, or one of a later sheet.
+
+    Args:
+        records: the latest record of each annotator and item, in any order.
+        secrets: the secret keys of the sheets, by name.
+        minimum: fewest prefixes of a pattern.
+    Raises:
+        UserError: a record is of an item that no sheet has, or marks a prefix that its item has not.
+    """
+    said = sorted((_with_origin(record, secrets) for record in records if record.done), key=_order)
+    occasions: dict[tuple, int] = {}
+    patterns, prefixes, changes = [], [], []
+    for record, origin in said:
+        of_sheet = record.sheet if origin.sample == "random" else ""  # each sheet has controls of its own
+        what = (record.annotator, of_sheet, origin.layer, origin.memory, origin.row, origin.other)
+        occasion = occasions[what] = occasions.get(what, -1) + 1
+        if record.kind == "change":
+            changes.append((record.annotator, occasion, origin.sample, origin.row, origin.other, record.related))
+            continue
+        kept = [pattern for pattern in record.patterns if len(pattern.prefixes) >= minimum]
+        place = (record.annotator, occasion, origin.sample, record.sheet, origin.layer, origin.memory)
+        for number, pattern in enumerate(kept):
+            ranks = sorted(origin.ranks[prefix] for prefix in pattern.prefixes)
+            about = (number, pattern.kind, pattern.label, len(ranks), ranks)
+            patterns.append((*place, *about))
+        for prefix, rank in sorted(enumerate(origin.ranks), key=lambda each: each[1]):
+            families = {pattern.kind for pattern in kept if prefix in pattern.prefixes}
+            prefixes.append((*place, rank, category_of(families)))
+    return Ratings(_table(patterns, PATTERNS), _table(prefixes, BY_PREFIX), _table(changes, CHANGES))
+
+
+def _with_origin(record: Record, secrets: Mapping[str, SecretKey]) -> tuple[Record, Origin]:
+    if record.sheet not in secrets or record.item not in secrets[record.sheet].origins:
+        raise UserError(
+            f"{record.annotator} judged the item {record.item} of the sheet {record.sheet}, and no secret key has it. Put the"
+            " sheet's file back into the folder secret/."
+        )
+    origin = secrets[record.sheet].origins[record.item]
+    if (record.kind == "change") != (origin.row >= 0):
+        raise UserError(
+            f"The item {record.item} of the sheet {record.sheet} is not a {record.kind}, but {record.annotator} says so."
+        )
+    if any(prefix >= len(origin.ranks) for pattern in record.patterns for prefix in pattern.prefixes):
+        raise UserError(
+            f"{record.annotator} marked a prefix that the item {record.item} of the sheet {record.sheet} does not have: it has"
+            f" {len(origin.ranks)}."
+        )
+    return record, origin
+
+
+def _order(said: tuple[Record, Origin]) -> tuple:
+    record, origin = said
+    return record.annotator, record.sheet, bool(origin.repeats), record.item
+
+
+def _table(rows: list, columns: dict[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(columns)).astype(columns)
+
+
+def of_tests(patterns: pd.DataFrame, by_prefix: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What the statistical tests said about the run's keys, in the form of `Ratings.patterns` and `Ratings.by_prefix`.
+
+    Args:
+        patterns: rows of `keys/patterns`.
+        by_prefix: rows of `keys/by_prefix`.
+    """
+    own = {"annotator": TESTS, "occasion": 0, "sheet": ""}
+    tested = patterns.assign(**own, ranks=patterns["ranks"].map(list))[list(PATTERNS)].astype(PATTERNS)
+    return tested, by_prefix.assign(**own)[list(BY_PREFIX)].astype(BY_PREFIX)

@@ -1,0 +1,199 @@
+"""What an annotator said about an item of a sheet: one JSON line per annotation, appended and never changed.
+
+`annotations/<run>/records/` holds one file per annotator, host and process. So nobody appends to a file of somebody else,
+and no lock is needed: also not on NFS, where locks and appends of two hosts cannot be relied on.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import host_name
+from ffkv.base.files.journal import append_entry, read_journal
+from ffkv.base.files.provenance import HASHES, check_identities
+
+FOLDER = "records"
+LONGEST_LABEL = 500  # characters
+MOST_PATTERNS = 50  # of one item
+
+
+def now() -> str:
+    """The time in UTC, with microseconds: "2026-05-01T09:30:00.000000Z"."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _prefixes(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if any(number < 0 for number in numbers) or len(set(numbers)) < len(numbers):
+        raise ValueError("must be different numbers from 0")
+    return tuple(sorted(numbers))
+
+
+def _label(text: str) -> str:
+    """One line without characters that are not shown."""
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MarkedPattern(_Part):
+    """A pattern that an annotator saw.
+
+    Attributes:
+        label: the pattern in words; "" if nothing was written.
+        kind: "shallow" or "semantic"; "" if the annotator has not chosen yet.
+        prefixes: the prefixes that have it, as numbers in the item from 0, ascending.
+    """
+
+    label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(_label)] = ""
+    kind: Literal["shallow", "semantic", ""] = ""
+    prefixes: Annotated[tuple[int, ...], AfterValidator(_prefixes)] = ()
+
+
+class Record(_Part):
+    """One annotation of one item. A later one of the same annotator and item replaces it.
+
+    Attributes:
+        annotator: who says it: "person:anna", "machine:<model>" or "tests".
+        time: when, in UTC, as `now` gives it.
+        sheet: name of the sheet.
+        item: random id of the item in the sheet.
+        identity: hashes of the run's model, tokenizer and train split, by their names.
+        kind: "key", or "change" of a prediction by the last layer.
+        patterns: of a key: the patterns that were seen; none if there is no pattern.
+        related: of a change: whether both tokens are related: "true", "false" or "unsure"; None for a key.
+        done: whether the annotator is done with the item. A record that is not done keeps what was written so far.
+    """
+
+    annotator: Annotated[str, Field(pattern=r"^(person:|machine:)[^\s\x00-\x1f][^\x00-\x1f]{0,199}$|^tests$")]
+    sheet: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    item: Annotated[str, Field(pattern=r"^[a-z0-9]{6,32}$")]
+    identity: dict[str, str]
+    kind: Literal["key", "change"]
+    patterns: Annotated[tuple[MarkedPattern, ...], Field(max_length=MOST_PATTERNS)] = ()
+    related: Literal["true", "false", "unsure"] | None = None
+    done: bool = True
+    time: str = Field(default_factory=now, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+
+    @model_validator(mode="after")
+    def _kinds(self) -> "Record":
+        if self.kind == "key" and self.related is not None:
+            raise ValueError("related is of changes, not of keys")
+        if self.kind == "change" and self.patterns:
+            raise ValueError("patterns are of keys, not of changes")
+        if self.done and (problem := self.missing):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def missing(self) -> str:
+        """What has to be said before the item is done; "" if nothing is missing."""
+        if self.kind == "change" and self.related is None:
+            return "Say whether the tokens are related."
+        for number, pattern in enumerate(self.patterns, 1):
+            if not pattern.kind and (pattern.label or pattern.prefixes):
+                return f"Choose shallow or semantic for pattern {number}."
+        return ""
+
+
+class Records(NamedTuple):
+    """What lies in a folder of annotations.
+
+    Attributes:
+        latest: the last record of each annotator and item, ordered by sheet, item and annotator.
+        history: all records, in the order of their times.
+        torn: a sentence per line that is not whole and was left out.
+    """
+
+    latest: list[Record]
+    history: list[Record]
+    torn: list[str]
+
+
+def identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """The hashes among the attributes of a run or a file, which records keep."""
+    return {name: str(attributes[name]) for name in HASHES if name in attributes}
+
+
+def append_record(folder: Path | str, record: Record) -> Path:
+    """Appends a record. When this returns, the record is on the disk.
+
+    Args:
+        folder: `annotations/<run>`.
+        record: what to append.
+    Returns:
+        The file: one per annotator, host and process.
+    Raises:
+        UserError: the folder cannot be written, or the disk is full.
+    """
+    path = Path(folder) / FOLDER / f"{_name_in_files(record.annotator)}.{host_name()}.{os.getpid()}.jsonl"
+    append_entry(path, record.model_dump(mode="json", exclude_none=True))
+    return path
+
+
+def _name_in_files(annotator: str) -> str:
+    """The annotator in letters that every file system takes, with a sum that keeps similar names apart."""
+    plain = re.sub(r"[^A-Za-z0-9-]+", "_", annotator)[:60]
+    return f"{plain}.{hashlib.sha256(annotator.encode()).hexdigest()[:8]}"
+
+
+def record_files(folder: Path | str, annotator: str | None = None) -> list[Path]:
+    """The files of records in `annotations/<run>`, sorted; only those of one annotator if one is named."""
+    name = "*" if annotator is None else f"{_name_in_files(annotator)}.*"
+    return sorted((Path(folder) / FOLDER).glob(f"{name}.jsonl"))
+
+
+def read_records(
+    folder: Path | str, belongs_to: Mapping[str, Any] | None = None, annotator: str | None = None
+) -> Records:
+    """Reads the records of a run. A line that a kill or a full disk tore is left out and told.
+
+    Args:
+        folder: `annotations/<run>`.
+        belongs_to: the identity that every record must share, as `Run.identity("train")`; None: any.
+        annotator: only the records of this annotator; None: of all.
+    Raises:
+        UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or corpus.
+    """
+    found: list[tuple[str, int, int, Record]] = []
+    torn: list[str] = []
+    for number, path in enumerate(record_files(folder, annotator)):
+        time = ""
+        for line, record in _read_file(path, torn.append):
+            check_identities(f"{path}, line {line}", record.identity, belongs_to or {})
+            time = max(time, record.time)  # within a file, the order of the lines counts, also if a clock went back
+            found.append((time, number, line, record))
+    history = [record for *_, record in sorted(found, key=lambda each: each[:3])]
+    return Records(latest_of(history), history, torn)
+
+
+def latest_of(history: Iterable[Record]) -> list[Record]:
+    """The last record of each annotator and item, ordered by sheet, item and annotator. `history` is in order of time."""
+    latest = {(record.sheet, record.item, record.annotator): record for record in history}
+    return [latest[key] for key in sorted(latest)]
+
+
+def _read_file(path: Path, torn: Callable[[str], None]) -> list[tuple[int, Record]]:
+    journal = read_journal(path)
+    for number in journal.torn:
+        torn(f"{path}, line {number}, is not whole. It was left out; the annotator's other records are kept.")
+    records = []
+    for number, entry in journal.entries:
+        try:
+            records.append((number, Record.model_validate(entry)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the record"
+            raise UserError(
+                f"{path}, line {number}: {where}: {first['msg'].removeprefix('Value error, ').rstrip('.')}. Correct the line,"
+                " or move the file away."
+            ) from error
+    return records

@@ -1,0 +1,172 @@
+"""Sheets: what annotators get to see, and the secret key that says what it is.
+
+A sheet lies in two files. `sheets/<name>.json` has the texts and the order in which each annotator sees them. Nothing in it
+tells a layer, a memory, or whether prefixes were drawn at random. `secret/<name>.json` tells all of that.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.provenance import check_identities
+from ffkv.run.results.run import Run
+
+SHEETS, SECRET = "sheets", "secret"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Item(_Part):
+    """What an annotator judges.
+
+    Attributes:
+        prefixes: of a key: the texts of its prefixes, in random order. A prefix is named by its place here, from 0.
+        text: of a change: the text of the prefix.
+        before: of a change: the token that the residual predicts.
+        after: of a change: the token that the last layer makes of it.
+    """
+
+    prefixes: tuple[str, ...] = ()
+    text: str = ""
+    before: str = ""
+    after: str = ""
+
+
+class Sheet(_Part):
+    """What annotators see.
+
+    Attributes:
+        name: name of the sheet.
+        kind: "key": keys by their prefixes; "change": predictions that the last layer changes.
+        identity: hashes of the run's model, tokenizer and train split.
+        items: the items by their random ids.
+        orders: the ids that each person judges, in order, by the person's name.
+    """
+
+    name: str
+    kind: Literal["key", "change"]
+    identity: dict[str, str]
+    items: dict[str, Item]
+    orders: dict[str, tuple[str, ...]]
+
+
+class Origin(_Part):
+    """What an item of a sheet is.
+
+    Attributes:
+        sample: "trigger": a key with its trigger examples, or a change of the run; "random": a control.
+        layer: the layer; of a control the layer of the key whose lengths its prefixes have; of a change the last one.
+        memory: the memory in its layer; of a control its number in its layer; -1 of a change.
+        ranks: of a key: rank of each prefix among the key's trigger examples; of a control its number [prefix].
+        sentence: sentence of each prefix in the train split [prefix].
+        position: length of each prefix in tokens [prefix].
+        row: of a change: row of the table prediction_changes.
+        other: of a control among changes: the row whose second token it has.
+        repeats: the item that this one repeats for one annotator; "" if it repeats none.
+    """
+
+    sample: Literal["trigger", "random"]
+    layer: int
+    memory: int = -1
+    ranks: tuple[int, ...] = ()
+    sentence: tuple[int, ...] = ()
+    position: tuple[int, ...] = ()
+    row: int = -1
+    other: int = -1
+    repeats: str = ""
+
+
+class SecretKey(_Part):
+    """What the items of a sheet are.
+
+    Attributes:
+        name: name of the sheet.
+        identity: as that of the sheet.
+        origins: what each item is, by its id.
+    """
+
+    name: str
+    identity: dict[str, str]
+    origins: dict[str, Origin]
+
+
+def annotations_folder(run: Run) -> Path:
+    """Where the annotations of a run lie: by default `annotations/<run>`, beside the folder that holds `results/<run>`."""
+    results = run.folder.resolve()
+    return results.parent.parent / run.settings.annotation.folder / results.name
+
+
+def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:
+    """Writes a sheet and its secret key.
+
+    Args:
+        folder: `annotations/<run>`.
+    Returns:
+        The file of the sheet.
+    Raises:
+        UserError: there is a sheet of this name already; it stays as it is.
+    """
+    path = folder / SHEETS / f"{sheet.name}.json"
+    if path.exists():
+        raise UserError(f"{path} exists, and people may have begun with it. Choose another name with --name.")
+    # The key first: a sheet without a key would be of no use.
+    for model, place in ((secret, folder / SECRET / path.name), (sheet, path)):
+        with atomic(place, summed=False) as temporary:
+            temporary.write_text(model.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def sheet_names(folder: Path) -> list[str]:
+    """The names of the sheets in `annotations/<run>`, sorted."""
+    return sorted(path.stem for path in (folder / SHEETS).glob("*.json") if not path.name.startswith("."))
+
+
+def read_sheet(folder: Path, name: str, belongs_to: Mapping[str, str] | None = None) -> Sheet:
+    """Reads a sheet.
+
+    Args:
+        folder: `annotations/<run>`.
+        name: name of the sheet.
+        belongs_to: the identity of the run; None: any.
+    Raises:
+        UserError: there is no sheet of this name; it is damaged; or it belongs to another model, tokenizer or corpus.
+    """
+    names = sheet_names(folder)
+    if name not in names:
+        raise UserError(
+            f"There is no sheet {name!r} in {folder}. "
+            + (f"Choose one of: {', '.join(names)}." if names else "Make some with `ffkv annotate sheets`.")
+        )
+    return _read(folder / SHEETS / f"{name}.json", Sheet, belongs_to)
+
+
+def read_secret(folder: Path, name: str, belongs_to: Mapping[str, str] | None = None) -> SecretKey:
+    """Reads the secret key of a sheet. Arguments and errors as for `read_sheet`."""
+    return _read(folder / SECRET / f"{name}.json", SecretKey, belongs_to)
+
+
+Stored = TypeVar("Stored", Sheet, SecretKey)
+
+
+def _read(path: Path, form: type[Stored], belongs_to: Mapping[str, str] | None) -> Stored:
+    try:
+        found = form.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path} does not exist. Without it nobody can tell what the items of the sheet are."
+        ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path} is not a sheet of ffkv ({where}: {first['msg']}). Take it from a copy.") from error
+    check_identities(path, found.identity, belongs_to or {})
+    return found

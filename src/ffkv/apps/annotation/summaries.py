@@ -1,0 +1,225 @@
+"""Summaries of what annotators said: agreement, controls, and figures 2 and the related changes by annotator."""
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from ffkv.apps.annotation import agreement
+from ffkv.apps.annotation.ratings import Ratings
+from ffkv.base.intervals import bootstrap_mean, wilson
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.keys.features import CATEGORIES
+
+SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]
+OF_CATEGORY = {"none": 0, "shallow": 1, "semantic": 2, "shallow and semantic": 3}  # place in SETS
+RELATED = {"true": 0, "false": 1, "unsure": 2}
+PEOPLE = "people"  # all people together
+KEY = ["layer", "memory"]
+AGREEMENT = ["first", "second", "unit", "statistic", "value", "low", "high", "keys", "units"]
+
+
+def first_time(table: pd.DataFrame, sample: str = "trigger") -> pd.DataFrame:
+    """The rows of what each annotator said about an item the first time."""
+    return table[(table["occasion"] == 0) & (table["sample"] == sample)]
+
+
+def count_categories(by_prefix: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """Number and share of prefixes of each category, per annotator and layer (figure 2). Layers without keys have none."""
+    own = first_time(by_prefix)
+    counts = own.groupby(["annotator", "layer", "category"]).size()
+    index = pd.MultiIndex.from_product(
+        [sorted(set(own["annotator"])), range(layers), CATEGORIES], names=counts.index.names
+    )
+    table = counts.reindex(index, fill_value=0).rename("prefixes").reset_index()
+    keys = own.drop_duplicates(["annotator", *KEY]).groupby(["annotator", "layer"]).size()
+    table["keys"] = keys.reindex(pd.MultiIndex.from_frame(table[["annotator", "layer"]]), fill_value=0).to_numpy()
+    table["share"] = table["prefixes"] / table.groupby(["annotator", "layer"])["prefixes"].transform("sum")
+    return table
+
+
+def describe_annotators(ratings: Ratings) -> pd.DataFrame:
+    """One row per annotator: how many patterns in keys, and how often a control got one.
+
+    A control has random prefixes. Whoever sees a pattern in it sees what is there by chance: the false-positive rate.
+    """
+    rows = []
+    for annotator in sorted(set(ratings.by_prefix["annotator"])):
+        keys, controls = (_keys_of(ratings, annotator, sample) for sample in ("trigger", "random"))
+        low, high = wilson(controls["patterns"].gt(0).sum(), len(controls))
+        rows.append(
+            {
+                "annotator": annotator,
+                "keys": len(keys),
+                "keys_with_pattern": int(keys["patterns"].gt(0).sum()),
+                "patterns_per_key": keys["patterns"].mean(),
+                "coverage": keys["coverage"].mean(),
+                "controls": len(controls),
+                "controls_with_pattern": int(controls["patterns"].gt(0).sum()),
+                "false_positive_rate": controls["patterns"].gt(0).mean(),
+                "low": float(low) if len(controls) else np.nan,
+                "high": float(high) if len(controls) else np.nan,
+            }
+        )
+    names = ["annotator", "keys", "keys_with_pattern", "patterns_per_key", "coverage"]
+    return pd.DataFrame(
+        rows, columns=[*names, "controls", "controls_with_pattern", "false_positive_rate", "low", "high"]
+    )
+
+
+def _keys_of(ratings: Ratings, annotator: str, sample: str) -> pd.DataFrame:
+    """One row per key that an annotator judged: number of patterns, and share of prefixes that have one."""
+    key = ["sheet", *KEY]
+    prefixes, patterns = (first_time(table, sample) for table in (ratings.by_prefix, ratings.patterns))
+    prefixes = prefixes[prefixes["annotator"] == annotator].assign(covered=lambda table: table["category"] != "none")
+    found = pd.DataFrame({"coverage": prefixes.groupby(key)["covered"].mean()})
+    found["patterns"] = patterns[patterns["annotator"] == annotator].groupby(key).size()
+    return found.fillna({"patterns": 0})
+
+
+def count_related(changes: pd.DataFrame) -> pd.DataFrame:
+    """Number and share of related changes, per annotator and sample (paper section 5.2). Unsure ones count as not related."""
+    rows = []
+    for (annotator, sample), own in changes[changes["occasion"] == 0].groupby(["annotator", "sample"]):
+        related, unsure = ((own["related"] == answer).sum() for answer in ("true", "unsure"))
+        low, high = wilson(related, len(own))
+        rows.append(
+            (annotator, sample, len(own), int(related), int(unsure), related / len(own), float(low), float(high))
+        )
+    return pd.DataFrame(
+        rows, columns=["annotator", "sample", "changes", "related_changes", "unsure", "share", "low", "high"]
+    )
+
+
+def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
+    """Agreement between any two annotators, of each with himself on repeated items, and of all people together.
+
+    Only keys and changes of the run count, not the controls. Intervals are of a bootstrap over keys, or over changes.
+
+    Returns:
+        Rows of `AGREEMENT`. unit: "prefix" (its category), "key" (whether it has a pattern), "pattern" (which prefixes) or
+        "change" (whether the tokens are related). statistic: "raw", "kappa", "alpha", "alpha_masi" or "jaccard". keys: number
+        of keys or changes that both judged; units: number of prefixes, keys, pairs of patterns' keys, or changes.
+    """
+    rows: list[tuple] = []
+    prefixes, changes, patterns = _prefix_codes(ratings), _change_codes(ratings), _pattern_sets(ratings)
+    pairs = list(_pairs(prefixes, changes))
+    for number, (first, second) in enumerate(pairs):
+        stream = random_stream(seed, Purpose.AGREEMENT_BOOTSTRAP, number)
+        names = [first[0], second[0]]
+        both = _of_both(prefixes, [first, second])
+        rows += [(*names, *row) for row in _categories(both, stream)]
+        rows += [(*names, *row) for row in _overlap(both, patterns, first, second, stream)]
+        rows += [(*names, *row) for row in _answers(_of_both(changes, [first, second]), stream)]
+    people = [name for name in prefixes if name[0].startswith("person:") and name[1] == 0]
+    if len(people) > 1:
+        stream = random_stream(seed, Purpose.AGREEMENT_BOOTSTRAP, len(pairs))
+        together = prefixes[people]
+        together = together[(together >= 0).sum(axis=1) > 1]
+        rows += [(PEOPLE, PEOPLE, *row) for row in _categories(together, stream) if row[1].startswith("alpha")]
+    return pd.DataFrame(rows, columns=AGREEMENT)
+
+
+Annotator = tuple[str, int]  # a name, and the occasion
+
+
+def _pairs(*tables: pd.DataFrame) -> Iterator[tuple[Annotator, Annotator]]:
+    """Any two annotators on their first occasion, and each with himself on the second one."""
+    names = sorted({name for table in tables for name in table.columns})
+    yield from combinations([name for name in names if name[1] == 0], 2)
+    yield from (((name, 0), (name, 1)) for name, occasion in names if occasion == 1)
+
+
+def _prefix_codes(ratings: Ratings) -> pd.DataFrame:
+    """The category of each prefix of a key [(layer, memory, rank), (annotator, occasion)]; `MISSING` where there is none."""
+    own = ratings.by_prefix[ratings.by_prefix["sample"] == "trigger"]
+    codes = own.assign(code=own["category"].map(OF_CATEGORY))
+    return _wide(codes, [*KEY, "rank"])
+
+
+def _change_codes(ratings: Ratings) -> pd.DataFrame:
+    """The answer about each change [row, (annotator, occasion)]."""
+    own = ratings.changes[ratings.changes["sample"] == "trigger"]
+    return _wide(own.assign(code=own["related"].map(RELATED)), ["row"])
+
+
+def _wide(codes: pd.DataFrame, index: list[str]) -> pd.DataFrame:
+    if not len(codes):
+        return pd.DataFrame()
+    wide = codes.pivot(index=index, columns=["annotator", "occasion"], values="code")
+    return wide.fillna(agreement.MISSING).astype(int).sort_index()
+
+
+def _of_both(codes: pd.DataFrame, names: list[Annotator]) -> pd.DataFrame:
+    """The rows that both annotators judged."""
+    if any(name not in codes for name in names):
+        return pd.DataFrame(columns=names)
+    both = codes[names]
+    return both[(both >= 0).all(axis=1)]
+
+
+def _categories(codes: pd.DataFrame, stream: np.random.Generator) -> Iterator[tuple]:
+    """Rows about the categories of prefixes, and about keys with and without a pattern."""
+    by_key = [table.to_numpy().T for _, table in codes.groupby(level=KEY)] if len(codes) else []
+    distances = {"alpha": agreement.nominal(len(SETS)), "alpha_masi": agreement.masi(SETS)}
+    yield from _statistics("prefix", by_key, len(SETS), distances, stream)
+    # Whoever judged a key judged all its prefixes.
+    keys = [np.where(codes_of.max(1) < 0, agreement.MISSING, codes_of.max(1) > 0)[:, None] for codes_of in by_key]
+    yield from _statistics("key", keys, 2, {"alpha": agreement.nominal(2)}, stream)
+
+
+def _answers(codes: pd.DataFrame, stream: np.random.Generator) -> Iterator[tuple]:
+    """Rows about changes. Each change is on its own."""
+    rows = [row[:, None] for row in codes.to_numpy().astype(int)]
+    yield from _statistics("change", rows, len(RELATED), {"alpha": agreement.nominal(len(RELATED))}, stream)
+
+
+def _statistics(
+    unit: str, by_key: list[np.ndarray], categories: int, distances: dict[str, np.ndarray], stream: np.random.Generator
+) -> Iterator[tuple]:
+    """Rows of one unit. by_key: categories of the units of each key [key][annotator, unit]."""
+    if not by_key:
+        return
+    counts = (len(by_key), sum(codes.shape[1] for codes in by_key))
+    if len(by_key[0]) == 2:
+        tables = np.stack([agreement.confusion(codes[0], codes[1], categories) for codes in by_key])
+        for name, statistic in (("raw", agreement.raw_agreement), ("kappa", agreement.kappa)):
+            yield (unit, name, *agreement.with_interval(statistic, tables, stream), *counts)
+    tables = np.stack([agreement.coincidences(codes, categories) for codes in by_key])
+    for name, distance in distances.items():
+        found = agreement.with_interval(lambda table: agreement.alpha(table, distance), tables, stream)  # noqa: B023
+        yield (unit, name, *found, *counts)
+
+
+def _pattern_sets(ratings: Ratings) -> dict[tuple, list[frozenset]]:
+    """The prefixes of each pattern, by annotator, occasion, layer and memory."""
+    own = ratings.patterns[ratings.patterns["sample"] == "trigger"]
+    found: dict[tuple, list[frozenset]] = {}
+    for row in own.itertuples():
+        found.setdefault((row.annotator, row.occasion, row.layer, row.memory), []).append(frozenset(row.ranks))
+    return found
+
+
+def _overlap(
+    codes: pd.DataFrame,
+    patterns: dict[tuple, list[frozenset]],
+    first: Annotator,
+    second: Annotator,
+    stream: np.random.Generator,
+) -> Iterator[tuple]:
+    """The row about which prefixes have patterns, over the keys in which either saw one."""
+    if not len(codes):
+        return
+    keys = sorted({(layer, memory) for layer, memory, _ in codes.index})
+    scores = [agreement.pattern_overlap(*(patterns.get((*name, *key), []) for name in (first, second))) for key in keys]
+    scores = [score for score in scores if not np.isnan(score)]
+    if scores:
+        yield (
+            "pattern",
+            "jaccard",
+            float(np.mean(scores)),
+            *bootstrap_mean(np.array(scores), stream),
+            len(keys),
+            len(scores),
+        )

@@ -1,0 +1,65 @@
+"""Texts of all strengths: coefficients of a memory on a sample of prefixes that all memories share.
+
+The sample is the run's own, see `Held.sample`. So the same run always shows the same texts, and no model is needed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ffkv.apps.explorer.shelf import Held, Sample
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.results.memory import Memory
+from ffkv.run.results.memory_columns import Columns, rows_of
+from ffkv.run.results.memory_statistics import token_texts
+
+QUANTILES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.25, 0.0)
+RANDOM = 5
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """Texts of all strengths of one memory.
+
+    Attributes:
+        quantiles: a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient, text,
+            last_token, next_token.
+        random: some prefixes: rows of the same without `quantile`.
+        prefixes: number of prefixes in the sample.
+        nonzero: number of those whose coefficient is not 0.
+    """
+
+    quantiles: list[Any]
+    random: list[Any]
+    prefixes: int
+    nonzero: int
+
+
+def strengths(held: Held, memory: Memory) -> Strengths:
+    """Texts at quantiles of the memory's coefficients, and random ones."""
+    sample = held.sample(memory.layer)
+    m = sample.m[:, memory.memory]
+    order = np.argsort(m, kind="stable")
+    order = order[m[order] != 0]
+    shown: dict[tuple[int, int], tuple[float, int]] = {}  # of a small sample several quantiles are one prefix
+    for quantile in QUANTILES if len(order) else ():
+        row = int(order[round(quantile * (len(order) - 1))])
+        shown.setdefault((sample.sentence[row], sample.position[row]), (quantile, row))
+    generator = random_stream(held.run.settings.seed, Purpose.SHOWN_PREFIXES, memory.layer, memory.memory)
+    drawn = generator.choice(len(m), min(RANDOM, len(m)), replace=False)
+    quantiles = {"quantile": [quantile for quantile, _ in shown.values()]}
+    at_quantiles = _texts(held, sample, np.array([row for _, row in shown.values()], int), m)
+    random = _texts(held, sample, drawn, m)
+    return Strengths(rows_of(quantiles | at_quantiles), rows_of(random), len(m), len(order))
+
+
+def _texts(held: Held, sample: Sample, rows: np.ndarray, m: np.ndarray) -> Columns:
+    sentence, position = sample.sentence[rows].astype(int), sample.position[rows].astype(int)
+    texts, last_tokens = held.run.corpus("validation").prefix_texts(sentence, position)
+    return {
+        "coefficient": m[rows],
+        "text": texts,
+        "last_token": last_tokens,
+        "next_token": token_texts(sample.next_token[rows], held.run.vocabulary),
+    }

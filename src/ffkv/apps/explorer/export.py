@@ -1,0 +1,77 @@
+"""Pages of memories as files, for a paper's supplement. They open from disk, without network and without scripts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ffkv.apps.explorer.page_memory import write_memory
+from ffkv.apps.explorer.page_run import write_run
+from ffkv.apps.explorer.pages import Live
+from ffkv.apps.explorer.shelf import Held, Shelf
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.run.report.cards import choose
+from ffkv.run.results.memory_name import memory_name
+
+PAGES = 24  # memories whose pages are written if none is named, as many as a report has cards
+
+
+class Exported(Live):
+    """Addresses between the files of one folder. A memory without a page has none."""
+
+    exported = True
+
+    def __init__(self, memories: Sequence[tuple[int, int]]):
+        """memories: layer and number of those that have pages."""
+        self._memories = set(memories)
+
+    def home(self) -> str:
+        """The run."""
+        return "index.html"
+
+    def run(self, held: Held, **query: Any) -> str:
+        """The run."""
+        return "index.html"
+
+    def memory(self, held: Held, layer: int, index: int, part: str = "", **query: Any) -> str:
+        """The file of a memory; "" if it has none."""
+        return f"{memory_name(layer, index)}.html" if (layer, index) in self._memories else ""
+
+    def pages(self, held: Held) -> list[tuple[str, str]]:
+        """Name and file of each memory that has a page."""
+        return [(memory_name(*place), self.memory(held, *place)) for place in sorted(self._memories)]
+
+
+def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours: bool) -> list[Path]:
+    """Writes the page of a run and those of some memories.
+
+    Args:
+        shelf, held: the open runs, and which of them.
+        names: the memories, such as "L3.17"; none: those that a report of 24 cards shows.
+        folder: where the files go.
+        colours: whether every token of the trigger examples is coloured, which needs the model.
+    Returns:
+        The files, the run's first.
+    Raises:
+        UserError: there is no such memory; or the model cannot be loaded.
+    """
+    run = held.run
+    memories = [run.memory(name) for name in names]
+    places = list(dict.fromkeys((memory.layer, memory.memory) for memory in memories))
+    if not places:
+        patterns = run.details("keys/patterns")
+        places = choose(patterns[patterns["sample"] == "trigger"], run.memories(), PAGES)
+    links = Exported(places)
+    pages = {"index.html": write_run(held, links)}
+    for layer, index in places:
+        try:
+            page = write_memory(held, links, layer, index, shelf if colours else None)
+        except UserError as error:
+            if not colours:
+                raise
+            raise UserError(f"{error} Or write the pages without colours: --no-colours.") from error
+        pages[links.memory(held, layer, index)] = page
+    for name, page in pages.items():
+        with atomic(folder / name, summed=False) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+    return [folder / name for name in pages]

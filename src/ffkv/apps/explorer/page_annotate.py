@@ -1,0 +1,218 @@
+"""Pages on which people judge the items of a sheet. They say nothing about what an item is, and lead to no page that does."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, quote
+
+from pydantic import ValidationError
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+
+from ffkv.apps.annotation.csv_sheets import with_marked_end
+from ffkv.apps.annotation.records import MOST_PATTERNS, Record, append_record, identity_of
+from ffkv.apps.annotation.sheets import Sheet, annotations_folder, read_sheet, sheet_names
+from ffkv.apps.annotation.step import latest_of_person
+from ffkv.apps.explorer.pages import render, with_query
+from ffkv.apps.explorer.shelf import Held, Shelf
+from ffkv.base.errors import UserError
+
+SLOTS = 3  # patterns that a page has room for at first
+LARGEST = 2**18  # bytes that a page may send
+FIELDS = 5000  # in them
+KEEPS = re.compile(r"/r/[^/]+/annotate/[^/]+/[^/]+/\d{1,6}")
+# A browser names the page that sends a form only if the page allows it, and the guard asks for the name.
+HEADERS = {"Referrer-Policy": "same-origin"}
+
+
+class NoItem(UserError):
+    """There is no such sheet, person or item."""
+
+
+def keeps(path: str) -> bool:
+    """Whether a path takes what a page sends."""
+    return KEEPS.fullmatch(path) is not None
+
+
+def folder_of(held: Held) -> Path:
+    """Where the annotations of a run lie."""
+    return annotations_folder(held.run)
+
+
+def address(held: Held, sheet: str = "", annotator: str = "", number: int | None = None) -> str:
+    """The address of a sheet, of a person's items, or of one of them, from 1."""
+    parts = [sheet, annotator, "" if number is None else str(number)]
+    return "/".join([f"/r/{quote(held.name, safe='')}/annotate", *(quote(part, safe="") for part in parts if part)])
+
+
+def overview(shelf: Shelf, name: str = "") -> Response:
+    """The sheets of all open runs; if only one has the asked name, that one.
+
+    Raises:
+        NoItem: no open run has a sheet of this name.
+    """
+    sheets = [
+        (held, each) for held in shelf.runs.values() for each in sheet_names(folder_of(held)) if name in ("", each)
+    ]
+    if name and not sheets:
+        raise NoItem(f"No open run has a sheet {name!r}.")
+    if name and len(sheets) == 1:
+        return RedirectResponse(address(*sheets[0]), 303)
+    return render("annotate_sheets.html", sheets=[(held.name, each, address(held, each)) for held, each in sheets])
+
+
+def people(held: Held, name: str) -> HTMLResponse:
+    """The people whom a sheet is for, and how far they are."""
+    sheet = sheet_of(held, name)
+    rows = []
+    for annotator, order in sheet.orders.items():
+        done = sum(record.done for record in latest_of_person(folder_of(held), sheet, annotator).values())
+        rows.append((annotator, address(held, name, annotator), done, len(order)))
+    return render("annotate_people.html", sheet=sheet, people=rows)
+
+
+def sheet_of(held: Held, name: str) -> Sheet:
+    """A sheet of a run.
+
+    Raises:
+        NoItem: there is none of this name.
+    """
+    folder = folder_of(held)
+    if name not in sheet_names(folder):
+        raise NoItem(f"There is no sheet {name!r} of this run.")
+    return read_sheet(folder, name, identity_of(held.run.identity("train")))
+
+
+def continue_at(held: Held, name: str, annotator: str) -> Response:
+    """Leads to the first item that the person is not done with; to the first one if there is none."""
+    sheet = sheet_of(held, name)
+    order, said = _order(sheet, annotator), latest_of_person(folder_of(held), sheet, annotator)
+    open_items = (place for place, item in enumerate(order, 1) if not (item in said and said[item].done))
+    return RedirectResponse(address(held, name, annotator, next(open_items, 1)), 303)
+
+
+def _order(sheet: Sheet, annotator: str) -> tuple[str, ...]:
+    if annotator not in sheet.orders:
+        raise NoItem(f"The sheet {sheet.name} is for {', '.join(sheet.orders)}.")
+    return sheet.orders[annotator]
+
+
+def item(held: Held, name: str, annotator: str, number: int, query: Mapping[str, str]) -> HTMLResponse:
+    """One item, with what the person has said about it.
+
+    Args:
+        number: its place in the person's order, from 1.
+        query: `patterns`: for how many patterns there is room.
+    Raises:
+        NoItem: there is no such sheet, person or item.
+    """
+    sheet = sheet_of(held, name)
+    return _show(held, sheet, annotator, number, query.get("patterns", ""))
+
+
+def _show(held: Held, sheet: Sheet, annotator: str, number: int, asked: str = "", problem: str = "") -> HTMLResponse:
+    order = _order(sheet, annotator)
+    if not 1 <= number <= len(order):
+        raise NoItem(f"{annotator} has the items 1 to {len(order)} of the sheet {sheet.name}.")
+    said = latest_of_person(folder_of(held), sheet, annotator)
+    record = said.get(order[number - 1])
+    slots = max(SLOTS, len(record.patterns) if record else 0, int(asked) if asked.isdecimal() and len(asked) < 4 else 0)
+    answer = render(
+        "annotate_item.html",
+        status=400 if problem else 200,
+        problem=problem,
+        sheet=sheet,
+        annotator=annotator,
+        number=number,
+        id=order[number - 1],
+        item=sheet.items[order[number - 1]],
+        texts=[with_marked_end(text) for text in sheet.items[order[number - 1]].prefixes],
+        record=record,
+        slots=min(slots, MOST_PATTERNS),
+        most=MOST_PATTERNS,
+        here=address(held, sheet.name, annotator, number),
+        places=[
+            (place, address(held, sheet.name, annotator, place), each in said and said[each].done)
+            for place, each in enumerate(order, 1)
+        ],
+        done=sum(each.done for each in said.values()),
+    )
+    answer.headers.update(HEADERS)
+    return answer
+
+
+def keep(held: Held, name: str, annotator: str, number: int, body: bytes) -> Response:
+    """Keeps what a page sends, and leads on.
+
+    The field `go` says whereto: "stay" (the script, while somebody writes), "save", "more" (room for another pattern),
+    "previous", "next" or "done", which is the next item.
+
+    Raises:
+        NoItem: there is no such sheet, person or item.
+    """
+    sheet = sheet_of(held, name)
+    order = _order(sheet, annotator)
+    if not 1 <= number <= len(order):
+        raise NoItem(f"{annotator} has the items 1 to {len(order)} of the sheet {sheet.name}.")
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS)
+        sent = dict(fields)
+        if sent.get("which") != order[number - 1]:
+            return PlainTextResponse("The page is of another item. Open the sheet again.", 409)
+        folder, before = folder_of(held), latest_of_person(folder_of(held), sheet, annotator).get(sent["which"])
+        record = read_fields(sheet, annotator, fields)
+    except (ValidationError, ValueError) as error:  # no page of ours sends this
+        return PlainTextResponse(f"This cannot be kept: {str(error)[:500]}", 400)
+    wanted = sent.get("go") == "done" or (before is not None and before.done)
+    record = record.model_copy(update={"done": wanted and not record.missing})
+    if before is not None and record == before.model_copy(update={"time": record.time}):
+        record = before
+    else:
+        try:
+            append_record(folder, record)
+        except UserError as error:
+            if sent.get("go") == "stay":  # the script shows it beside what is written
+                return PlainTextResponse(str(error), 500)
+            raise
+    if sent.get("go") == "stay":
+        return PlainTextResponse(record.time)
+    if sent.get("go") == "done" and record.missing:
+        return _show(held, sheet, annotator, number, sent.get("slots", ""), record.missing)
+    return RedirectResponse(_next(held, sheet, annotator, number, sent), 303)
+
+
+def _next(held: Held, sheet: Sheet, annotator: str, number: int, sent: Mapping[str, str]) -> str:
+    """The address that a page leads to."""
+    go, last = sent.get("go", ""), len(sheet.orders[annotator])
+    if go == "more":
+        slots = sent.get("slots", "")
+        more = min(int(slots) + 1, MOST_PATTERNS) if slots.isdecimal() and len(slots) < 4 else SLOTS
+        return with_query(address(held, sheet.name, annotator, number), {"patterns": more})
+    if go in ("done", "next") and number == last:
+        return address(held, sheet.name)
+    step = {"previous": -1, "next": 1, "done": 1}.get(go, 0)
+    return address(held, sheet.name, annotator, max(1, number + step))
+
+
+def read_fields(sheet: Sheet, annotator: str, fields: list[tuple[str, str]]) -> Record:
+    """The record of a form, not done. Patterns behind the last one that says something are left out.
+
+    Args:
+        fields: `which`, the id of the item; of a key `label.<n>`, `kind.<n>` and, for each marked prefix, `mark.<n>`, of pattern n from 0; of a
+            change `related`.
+    Raises:
+        ValueError: a field has a value that no page of ours gives it.
+    """
+    sent = dict(fields)
+    about = {"annotator": f"person:{annotator}", "sheet": sheet.name, "item": sent["which"], "identity": sheet.identity}
+    if sheet.kind == "change":
+        return Record(**about, kind="change", related=sent.get("related") or None, done=False)
+    patterns: list[dict] = []
+    for number in range(MOST_PATTERNS):
+        marks = [int(value) for name, value in fields if name == f"mark.{number}"]
+        if any(not 0 <= mark < len(sheet.items[sent["which"]].prefixes) for mark in marks):
+            raise ValueError("there is no such text")
+        kind, label = (sent.get(f"{name}.{number}", "") for name in ("kind", "label"))
+        patterns.append({"label": label, "kind": kind, "prefixes": marks})
+    while patterns and not any(patterns[-1].values()):
+        patterns.pop()
+    return Record(**about, kind="key", patterns=patterns, done=False)

@@ -1,0 +1,256 @@
+"""The page of one memory, and its parts that take longer: coloured tokens and similar memories."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from starlette.responses import HTMLResponse, JSONResponse
+
+from ffkv.apps.explorer import drawing
+from ffkv.apps.explorer.examples import strengths
+from ffkv.apps.explorer.pages import LIVE, Live, python_of, render, write
+from ffkv.apps.explorer.shelf import Held, Shelf
+from ffkv.run.report.cards import Card, pattern_numbers
+from ffkv.run.report.text import MINUS
+from ffkv.run.results.memory import Memory
+from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
+from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.text import visible
+
+EXAMPLES = 10  # trigger examples per sign that the page shows at first
+PREDICTIONS = 20
+SIMILAR = 10
+SCORES = {
+    "detection": "detection",
+    "same_word": "detection of the same word",
+    "fuzzing": "fuzzing",
+    "simulation": "simulation",
+    "intruder": "intruder",
+}  # of explanations, in words
+NO_RANK = -1  # of a key without trigger examples
+BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
+TOTAL = {"positive": "trigger_examples", "negative": "negative_trigger_examples"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """The trigger examples of one sign, as the page shows them.
+
+    Attributes:
+        name: "positive" or "negative".
+        rows: the shown trigger examples, rows of `Memory.triggers`; also `numbers`, of the patterns that each has, and
+            `coloured`, the sentence with a colour per token, or None.
+        total: how many there are.
+    """
+
+    name: str
+    rows: list[Any]
+    total: int
+
+
+def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> Side:
+    """The trigger examples of one sign; all of them, or the first ones."""
+    memory = card.memory
+    columns = example_columns(held.run, memory.layer, memory.memory, name, None if every else EXAMPLES)
+    patterns = card.patterns if name == "positive" else []  # none are sought in the others
+    coloured = colour(held, coloured_by, memory, name, columns) if coloured_by else [None] * len(columns["rank"])
+    added = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
+    return Side(name, rows_of(columns | added), int(memory.statistics[TOTAL[name]]))
+
+
+def colour(held: Held, shelf: Shelf, memory: Memory, name: str, columns: Columns) -> list[Markup]:
+    """The sentences of trigger examples, with a colour per token.
+
+    Args:
+        columns: the trigger examples.
+    """
+    sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
+    m = colours_of(held, shelf, memory, name, sentences)
+    largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
+    return [
+        colour_sentence(held, sentence, position, each, largest)
+        for sentence, position, each in zip(sentences, positions, m)
+    ]
+
+
+def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: list[int]) -> list[np.ndarray]:
+    """Coefficients of all tokens of the sentences of the first trigger examples. The first call loads the model.
+
+    Raises:
+        UserError: the checkpoint is gone, or its weights have changed.
+    """
+
+    def compute() -> list[np.ndarray]:
+        from ffkv.run.trace.coefficients import coefficients  # torch
+
+        with shelf.model:
+            return coefficients(held.run, memory.layer, memory.memory, sentences)
+
+    return held.colours.get((memory.name, name, len(sentences)), compute) if sentences else []
+
+
+def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, largest: float) -> Markup:
+    """A sentence whose tokens have the colour of the memory's coefficient; the value is told on focus and hover.
+
+    Args:
+        sentence, position: the trigger example. Its last token has a border, and what follows is smaller.
+        m: the coefficient on each token of the sentence [token].
+        largest: the coefficient, without sign, at the end of the scale.
+    """
+    corpus = held.run.corpus("train")
+    text, first = corpus.texts[sentence], max(0, position - BEFORE)
+    until = min(len(m), position + AFTER)
+    focus = min(position, len(m)) - 1  # Tab leads to the last token of the trigger example, arrows to the others
+    start, pieces = corpus.character(sentence, first), ["…"] if first else []
+    for place in range(first, until):
+        end = corpus.character(sentence, place + 1)
+        after = " after" if place >= position else " last" if place == position - 1 else ""
+        pieces.append(
+            Markup('<span class="t {}{}" tabindex="{}" title="{}">{}</span>').format(
+                drawing.step(m[place], largest),
+                after,
+                0 if place == focus else -1,
+                drawing.told(m[place]),
+                visible(text[start:end]),
+            )
+        )
+        start = end
+    return Markup("").join([*pieces, "…"] if until < len(m) else pieces)
+
+
+def memory(
+    held: Held, shelf: Shelf, layer: int, index: int, colours: bool = False, every: bool = False
+) -> HTMLResponse:
+    """The page of a memory.
+
+    Args:
+        colours: whether the tokens of the trigger examples are coloured.
+        every: whether all trigger examples are shown.
+    """
+    return render("memory.html", held=held, **values(held, layer, index, LIVE, shelf if colours else None, every))
+
+
+def write_memory(held: Held, links: Live, layer: int, index: int, shelf: Shelf | None) -> str:
+    """The same page as a file, coloured if `shelf` is given."""
+    return write(
+        "memory.html",
+        held=held,
+        links=links,
+        **values(held, layer, index, links, shelf, False),
+        near=similar_to(held, layer, index),
+    )
+
+
+def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf | None, every: bool) -> dict[str, Any]:
+    """What the template of a memory shows."""
+    memory = held.run.memory(layer, index)
+    card = Card(held.run, memory)
+    shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
+    top, bottom = (rows_of(prediction_columns(held.run, layer, index, end, shown)) for end in ("top", "bottom"))
+    return {
+        "memory": memory,
+        "card": card,
+        "numbers": facts(card),
+        "sides": [side_of(held, card, name, every, coloured_by) for name in list(TOTAL)[: 1 + card.signed]],
+        "coloured": coloured_by is not None,
+        "every": every,
+        "top": top,
+        "bottom": bottom,
+        "strengths": strengths(held, memory),
+        "labels": memory.labels.to_dict("records"),
+        "explanations": [
+            (row["annotator"], row["label"], scores_of(row)) for row in memory.explanations.to_dict("records")
+        ],
+        "effects": memory.effects.to_dict("records"),
+        "neighbours": neighbours(held, layer, index, links),
+        "python": python_of(memory, held),
+    }
+
+
+def facts(card: Card) -> list[tuple[str, float, str]]:
+    """The memory's numbers: name, value and form ("percent", "number" or "signed")."""
+    numbers = card.memory.statistics
+    rows = [("firing_rate", "percent"), ("mean_coefficient", "signed"), ("maximum_coefficient", "number")]
+    rows += [("negative_rate", "percent"), ("minimum_coefficient", "signed")]
+    rows += [("norm", "number"), ("contribution", "number"), ("top_probability", "percent")]
+    rows += [("rank", "number"), ("trigger_examples", "number"), ("matching", "number")]
+    found = [
+        (name.replace("_", " "), numbers[name], form)
+        for name, form in rows
+        if name in numbers and not (name == "rank" and numbers[name] == NO_RANK)
+    ]
+    if numbers["trigger_examples"]:
+        found.append(("precision", numbers["matching"] / numbers["trigger_examples"], "percent"))
+    return found
+
+
+def scores_of(row: Mapping[str, Any]) -> str:
+    """The scores of an explanation that are known, in words; those of another memory's label in brackets."""
+    told = []
+    for name, words in SCORES.items():
+        value, other = (float(row.get(each, math.nan)) for each in (name, f"{name}_of_other"))
+        if not math.isnan(value):
+            told.append(f"{words} {_decimals(value)}" + ("" if math.isnan(other) else f" ({_decimals(other)})"))
+    return ", ".join(told) or "no scores"
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.2f}".replace("-", MINUS)
+
+
+def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tuple[str, str]]:
+    """The memories before and after, and of the same number in the layers around: name and address, where they exist."""
+    sizes = held.sizes
+    places = {"previous": (layer, index - 1), "next": (layer, index + 1)}
+    places |= {"layer_before": (layer - 1, index), "layer_after": (layer + 1, index)}
+    return {
+        name: (memory_name(*place), links.memory(held, *place))
+        for name, place in places.items()
+        if 0 <= place[0] < len(sizes) and 0 <= place[1] < sizes[place[0]] and links.memory(held, *place)
+    }
+
+
+def similar_to(held: Held, layer: int, index: int) -> dict[str, pd.DataFrame]:
+    """The most similar memories, in each way. All values and coefficients are read, so the answers are kept."""
+    memory = held.run.memory(layer, index)
+    return held.similar.get(
+        memory.name, lambda: {by: memory.similar(by, SIMILAR) for by in ("coefficients", "value", "triggers")}
+    )
+
+
+def similar(held: Held, layer: int, index: int) -> HTMLResponse:
+    """The page of a memory's similar ones; the script puts its main part into the memory's page."""
+    memory = held.run.memory(layer, index)
+    return render("similar.html", held=held, memory=memory, near=similar_to(held, layer, index))
+
+
+def as_json(held: Held, layer: int, index: int) -> JSONResponse:
+    """A memory with everything that its page shows, but for texts of all strengths and similar memories."""
+    memory = held.run.memory(layer, index)
+    shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
+    tables: dict[str, Callable[[], pd.DataFrame]] = {
+        "triggers": lambda: memory.triggers,
+        "negative_triggers": lambda: memory.negative_triggers,
+        "promotes": lambda: memory.promotes(shown),
+        "demotes": lambda: memory.demotes(shown),
+        "patterns": lambda: memory.patterns,
+        "labels": lambda: memory.labels,
+        "explanations": lambda: memory.explanations,
+        "histogram": lambda: memory.histogram.replace([np.inf, -np.inf], np.nan),
+    }
+    found = {
+        "run": held.name,
+        "data": held.data,
+        "name": memory.name,
+        "layer": layer,
+        "memory": index,
+        "unit": memory.unit,
+    }
+    statistics = json.loads(memory.statistics.to_json(double_precision=10))
+    rows = {name: json.loads(table().to_json(orient="records", double_precision=10)) for name, table in tables.items()}
+    return JSONResponse(found | {"statistics": statistics} | rows)

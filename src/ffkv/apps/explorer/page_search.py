@@ -1,0 +1,229 @@
+"""Search over all memories: a page, and the same list as JSON and CSV."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+
+from ffkv.apps.explorer.pages import LIVE, render, token_of
+from ffkv.apps.explorer.shelf import Held
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import Damaged
+from ffkv.base.files.provenance import Foreign
+from ffkv.base.files.spreadsheet import safe_text
+from ffkv.run.results.memory_name import NAME, check_memory, parse_memory_name
+from ffkv.run.results.search import Found
+
+PER_PAGE = 50
+PER_BLOCK = 10_000  # rows of a JSON or CSV list that are written together
+SHOWN = [
+    "firing_rate",
+    "maximum_coefficient",
+    "norm",
+    "contribution",
+    "top_token",
+    "top_probability",
+    "rank",
+    "agrees",
+    "matching",
+]
+FORMS = {"firing_rate": "percent", "top_probability": "percent", "negative_rate": "percent"}
+FORMS |= {"promoted_probability": "percent", "demoted_probability": "percent"}
+FOUND = [f"{what}_{name}" for what in ("promoted", "demoted") for name in ("token", "rank", "probability")]
+FOUND += [
+    "examples_with_text",
+    "coefficient_with_text",
+    "pattern_found",
+    "examples_with_pattern",
+    "explanation_detection",
+]
+TEXTS = ("promotes", "demotes", "text", "pattern", "layer", "sort", "order")
+
+
+class Question:
+    """What an address asks of the search.
+
+    Attributes:
+        asked: the text of each question that is asked, by its name in the address.
+        options: the same as arguments of `Run.find`.
+    """
+
+    def __init__(self, query: Mapping[str, str]):
+        """Reads the address.
+
+        Raises:
+            UserError: a number is none.
+        """
+        ranges = {name: value for name, value in query.items() if name.startswith(("min_", "max_"))}
+        self.asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()}
+        self.asked |= {name: value for name, value in ranges.items() if value.strip()}
+        self.options: dict[str, Any] = {"any_case": True, "ascending": self.asked.get("order") == "ascending"}
+        for name in ("promotes", "demotes"):
+            if name in self.asked:
+                self.options[name] = token_of(self.asked[name].strip())
+        for name in ("pattern", "sort"):
+            if name in self.asked:
+                self.options[name] = self.asked[name]
+        if text := self.asked.get("text"):
+            expression = len(text) > 2 and text.startswith("/") and text.endswith("/")
+            self.options |= {"text": text[1:-1] if expression else text, "expression": expression}
+        if "layer" in self.asked:
+            self.options["layer"] = _whole("layer", self.asked["layer"])
+        between: dict[str, tuple[float | None, float | None]] = {}
+        for name, value in self.asked.items():
+            if name in ranges:
+                low, high = between.get(name[4:], (None, None))
+                least = name.startswith("min_")
+                limit = _decimal(f"The {'lower' if least else 'upper'} end of {name[4:].replace('_', ' ')}", value)
+                between[name[4:]] = (limit, high) if least else (low, limit)
+        self.options["between"] = between
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UserError(f"{name} is {text!r}. Write a whole number, such as 3.") from error
+
+
+def _decimal(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise UserError(f"{name} is {text!r}. Write a number, such as 0.5.") from error
+    if math.isnan(value):
+        raise UserError(f"{name} is {text!r}. Write a number, such as 0.5.")
+    return value
+
+
+def memories(held: Held, query: Mapping[str, str]) -> Response:
+    """The page of a search, or its list as JSON or CSV."""
+    problem, found, question = "", None, None
+    held.prepare()
+    try:
+        question = Question(query)
+        page = _whole("page", query.get("page", "") or "1")
+        found = held.run.find(**question.options)
+    except (Damaged, Foreign):
+        raise
+    except UserError as error:
+        problem, page = str(error), 1
+    if found is not None and query.get("format") in ("json", "csv"):
+        return as_list(held, found, query["format"])
+    if problem and query.get("format"):
+        return JSONResponse({"error": problem}, 400)
+    return _page(held, query, question, found, page, problem)
+
+
+def _page(
+    held: Held, query: Mapping[str, str], question: Question | None, found: Found | None, page: int, problem: str
+) -> Response:
+    total = len(found) if found is not None else 0
+    pages = max(1, -(-total // PER_PAGE))
+    if not problem and not 1 <= page <= pages:
+        problem, page = f"There is no page {page}. The list has pages 1 to {pages}.", min(max(page, 1), pages)
+    rows = found.table((page - 1) * PER_PAGE, page * PER_PAGE) if found is not None else pd.DataFrame()
+    asked = question.asked if question else {name: value for name, value in query.items() if name in TEXTS}
+    statistics = (found or held.run.find()).statistics
+    return render(
+        "memories.html",
+        held=held,
+        status=400 if problem else 200,
+        asked=asked,
+        ranged=any(name.startswith(("min_", "max_")) for name in asked),
+        problem=problem,
+        rows=rows.to_dict("records"),
+        columns=_columns(rows, asked.get("sort", "")),
+        forms={name: _form(rows[name]) if name in rows else "" for name in rows},
+        total=total,
+        page=page,
+        pages=pages,
+        first=(page - 1) * PER_PAGE,
+        sortable=[name for name in statistics if name not in ("layer", "memory", "name")],
+        limits=[
+            name
+            for name in statistics
+            if pd.api.types.is_numeric_dtype(statistics[name]) and name not in ("layer", "memory")
+        ],
+        layers=len(held.run.anatomy.layers),
+        address=lambda **changed: LIVE.memories(held, **{**asked, **changed}),
+    )
+
+
+def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
+    """The columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
+    added = [name for name in rows if name in FOUND]
+    by = [sort] if sort in rows else []
+    return list(dict.fromkeys(["name", *added, *by, *[name for name in SHOWN if name in rows]])) if len(rows) else []
+
+
+def _form(values: pd.Series) -> str:
+    """How the page writes a column."""
+    name = str(values.name)
+    if name in FORMS:
+        return "percent"
+    if name.endswith("_token"):
+        return "token"
+    if pd.api.types.is_bool_dtype(values):
+        return "truth"
+    return "number" if pd.api.types.is_numeric_dtype(values) else "text"
+
+
+def as_list(held: Held, found: Found, form: str) -> Response:
+    """The memories that were found, in order, as JSON or CSV. All of them, so they are written a block at a time."""
+    if form == "json":
+        return StreamingResponse(_json(held, found), media_type="application/json")
+    name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
+    headers = {"Content-Disposition": f'attachment; filename="{name}-memories.csv"'}
+    return StreamingResponse(_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _blocks(found: Found) -> Iterator[pd.DataFrame]:
+    """The table of what was found, some rows at a time; at least one block, which may be empty."""
+    for start in range(0, max(1, len(found)), PER_BLOCK):
+        yield found.table(start, start + PER_BLOCK)
+
+
+def _json(held: Held, found: Found) -> Iterator[str]:
+    about = json.dumps({"run": held.name, "data": held.data, "total": len(found)})
+    yield f'{about[:-1]}, "memories": ['
+    for number, block in enumerate(_blocks(found)):
+        rows = block.to_json(orient="records", double_precision=10)[1:-1]
+        yield f",{rows}" if number else rows
+    yield "]}"
+
+
+def _csv(found: Found) -> Iterator[str]:
+    for number, block in enumerate(_blocks(found)):
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\r\n")
+        if not number:
+            writer.writerow(block.columns)
+        writer.writerows([_safe(value) for value in row] for row in block.itertuples(index=False))
+        yield file.getvalue()
+
+
+def _safe(value: object) -> object:
+    """A value that a spreadsheet shows as it is."""
+    if isinstance(value, str):
+        return safe_text(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def go(held: Held, text: str) -> Response:
+    """Sends to the page of a memory by its name, or to a search for a token.
+
+    Raises:
+        UserError: the text is the name of a memory that the run does not have.
+    """
+    if not NAME.fullmatch(text.strip()):
+        return RedirectResponse(LIVE.memories(held, promotes=text), 303)
+    layer, index = parse_memory_name(text)
+    check_memory(layer, index, held.sizes)
+    return RedirectResponse(LIVE.memory(held, layer, index), 303)

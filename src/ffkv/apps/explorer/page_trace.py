@@ -1,0 +1,170 @@
+"""The page of a trace: a prompt of the user, its predictions by layer, its memories, and what changes without some of them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from starlette.responses import JSONResponse, Response
+
+from ffkv.apps.explorer.pages import LIVE, render, token_of
+from ffkv.apps.explorer.shelf import Held, Shelf
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import Damaged
+from ffkv.base.files.provenance import Foreign
+
+if TYPE_CHECKING:  # needs torch, which takes seconds to import
+    from ffkv.run.trace.result import Trace
+
+LONGEST = 20_000  # characters of a prompt
+POINTS = {"output": "block output", "residual": "residual", "ffn": "FF output"}
+FIELDS = ("prompt", "position", "word", "off", "scale", "everywhere", "point", "sort")
+
+
+class Busy(UserError):
+    """Another trace is being computed."""
+
+
+def trace(held: Held, shelf: Shelf, query: Mapping[str, str]) -> Response:
+    """The page of a trace, or its JSON; without a prompt only the form. One trace is computed at a time."""
+    asked = {name: query[name].replace("\r\n", "\n") for name in FIELDS if query.get(name)}
+    if "prompt" not in query:
+        return _page(held, asked)
+    asked.setdefault("prompt", "")
+    try:
+        found = _compute(held, shelf, asked)
+    except (Damaged, Foreign):
+        raise
+    except Busy as error:
+        return _problem(held, asked, str(error), 429, query)
+    except UserError as error:
+        return _problem(held, asked, str(error), 400, query)
+    if query.get("format") == "json":
+        return JSONResponse(found.to_dict())
+    return _page(held, asked, found)
+
+
+def _problem(held: Held, asked: dict[str, str], problem: str, status: int, query: Mapping[str, str]) -> Response:
+    headers = {"Retry-After": "5"} if status == 429 else None
+    if query.get("format") == "json":
+        return JSONResponse({"error": problem}, status, headers)
+    page = _page(held, asked, problem=problem, status=status)
+    page.headers.update(headers or {})
+    return page
+
+
+def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
+    """Computes what an address asks.
+
+    Raises:
+        Busy: another trace is being computed.
+        UserError: the prompt is too long; see also `ffkv.run.trace.step.trace`.
+    """
+    prompt = asked["prompt"]
+    if len(prompt) > LONGEST:
+        raise UserError(f"The prompt has {len(prompt):,} characters. At most {LONGEST:,} are read: shorten it.")
+    if asked.get("point", "output") not in POINTS:
+        raise UserError(f"There is no point {asked['point']!r}. Choose one of: {', '.join(POINTS)}.")
+    position, word = _position(asked.get("position", "")), asked.get("word", "").replace("␣", " ")
+    off, scale = (_list(asked.get(name, "")) for name in ("off", "scale"))
+    if not shelf.model.acquire(blocking=False):
+        raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
+    try:
+        return held.run.trace(
+            prompt,
+            position=position,
+            off=off,
+            scale=scale,
+            everywhere=bool(asked.get("everywhere")),
+            token=token_of(word) if word else None,
+        )
+    finally:
+        shelf.model.release()
+
+
+def _position(text: str) -> int | None:
+    try:
+        return int(text) if text.strip() else None
+    except ValueError as error:
+        raise UserError(f"position is {text!r}. Write a whole number, such as 3, or -1 for the last token.") from error
+
+
+def _list(text: str) -> list[str]:
+    return [name for name in text.replace(",", " ").split() if name]
+
+
+def _page(
+    held: Held, asked: dict[str, str], found: "Trace | None" = None, problem: str = "", status: int = 200
+) -> Response:
+    values: dict[str, Any] = {"held": held, "asked": asked, "found": found, "problem": problem, "longest": LONGEST}
+    values |= {"points": POINTS, "address": lambda **changed: LIVE.trace(held, **{**asked, **changed})}
+    if found is not None:
+        point = asked.get("point", "output")
+        tokens = found.tokens.to_dict("records")
+        values |= {
+            "point": point,
+            "tokens": tokens,
+            "map": _map(found, point),
+            "here": _here(found),
+            "layers": found.layers.to_dict("records"),
+            "sort": asked.get("sort", ""),
+            "by_layer": _by_layer(found, asked.get("sort") == "logit"),
+            "deviations": found.sums.to_dict("records"),
+            "without": lambda name: _changed(found, name, None),
+            "with_off": lambda name: _changed(found, name, 0.0),
+            "with_scale": lambda name: _changed(found, name, 2.0),
+        }
+    return render("trace.html", status=status, **values)
+
+
+def _map(found: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
+    """The heat map, the last layer first: the layer, and per position the top token of the point and its probability."""
+    top = found.predictions.query("point == @point and rank == 0")
+    return [
+        (int(layer), rows.sort_values("position").to_dict("records"))
+        for layer, rows in sorted(top.groupby("layer"), reverse=True)
+    ]
+
+
+def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
+    """The table behind the heat map at the chosen position: per layer and point the top tokens."""
+    rows = found.predictions[found.predictions["position"] == found.position]
+    return [
+        (
+            int(layer),
+            {str(point): part.sort_values("rank").to_dict("records") for point, part in of_layer.groupby("point")},
+        )
+        for layer, of_layer in rows.groupby("layer")
+    ]
+
+
+def _by_layer(found: "Trace", by_logit: bool) -> dict[int, dict[str, Any]]:
+    """Per layer the listed memories, the rest, and their sum: shares of a layer add up to 1.
+
+    by_logit: the memories that change the chosen token's logit most come first; else those with the largest size.
+    """
+    by_layer = {}
+    for layer in found.layers["layer"]:
+        rows = found.contributions[found.contributions["layer"] == layer]
+        rest = found.remainders[found.remainders["layer"] == layer]
+        if by_logit:
+            rows = rows.sort_values("logit", key=abs, ascending=False, kind="stable")
+        largest = pd.concat([rows["logit"], rest["logit"]]).abs().max()
+        by_layer[int(layer)] = {
+            "rows": rows.to_dict("records"),
+            "rest": rest.to_dict("records"),
+            "share": float(rows["share"].sum() + rest["share"].sum()),
+            "logit": float(rows["logit"].sum() + rest["logit"].sum()),
+            "largest": float(largest) if largest == largest else 0.0,
+        }
+    return by_layer
+
+
+def _changed(found: "Trace", name: str, factor: float | None) -> dict[str, str]:
+    """The questions `off` and `scale` with one memory changed: to a factor, or back to 1 if that is None."""
+    changes = {**found.changes}
+    changes.pop(name, None)
+    if factor is not None:
+        changes[name] = factor
+    off = [each for each, value in changes.items() if value == 0]
+    scale = [f"{each}:{value:g}" for each, value in changes.items() if value != 0]
+    return {"off": ",".join(off), "scale": ",".join(scale)}

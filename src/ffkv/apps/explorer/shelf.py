@@ -1,0 +1,202 @@
+"""The open runs, and what the explorer keeps in memory of each."""
+
+import bisect
+import contextlib
+import functools
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ffkv.base.errors import UserError
+from ffkv.base.terminal import plain
+from ffkv.run.results.run import Run, open
+
+DIGITS = 8  # of each hash that a page names
+SAMPLED = 256  # prefixes whose coefficients are kept in memory, at most
+SAMPLE_BYTES = 2**26  # of these coefficients
+
+
+class Recent:
+    """Answers that took long, by their question: the last ones, up to a size."""
+
+    def __init__(self, limit: float, size: Callable[[Any], float] = lambda answer: 1):
+        """limit: the sum of the sizes that is kept."""
+        self._limit, self._size = limit, size
+        self._lock, self._working = threading.Lock(), threading.Lock()
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, question: Any, answer: Callable[[], Any]) -> Any:
+        """The answer that is kept, else a new one. Answers are made one at a time; those that are kept need not wait."""
+        if (found := self._find(question)) is not None:
+            return found
+        with self._working:
+            if (found := self._find(question)) is not None:  # made meanwhile
+                return found
+            found = answer()
+            with self._lock:
+                self._kept[question] = found
+                while len(self._kept) > 1 and sum(map(self._size, self._kept.values())) > self._limit:
+                    self._kept.popitem(last=False)
+            return found
+
+    def _find(self, question: Any) -> Any:
+        with self._lock:
+            if question in self._kept:
+                self._kept.move_to_end(question)
+            return self._kept.get(question)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Coefficients of one layer on sampled prefixes.
+
+    Attributes:
+        m: coefficients [prefix, memory].
+        sentence: sentence in the validation split [prefix].
+        position: length of the prefix in tokens [prefix].
+        next_token: id of the token that follows [prefix].
+    """
+
+    m: np.ndarray
+    sentence: np.ndarray
+    position: np.ndarray
+    next_token: np.ndarray
+
+
+@dataclass
+class Held:
+    """An open run.
+
+    Attributes:
+        run: the run.
+        name: its name in addresses.
+        lock: held while an index of the run is made, so that it is made once.
+        prepared: whether all indexes are made.
+        samples: coefficients of sampled prefixes, by layer.
+        colours: coefficients of all tokens of the trigger examples, by memory.
+        similar: similar memories, by memory.
+    """
+
+    run: Run
+    name: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    prepared: bool = False
+    samples: Recent = field(default_factory=lambda: Recent(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
+    colours: Recent = field(default_factory=lambda: Recent(64))
+    similar: Recent = field(default_factory=lambda: Recent(256))
+
+    @functools.cached_property
+    def hashes(self) -> dict[str, str]:
+        """Which model, corpus and settings the run's numbers are of, by short hashes."""
+        settings = hashlib.sha256(self.run.settings.model_dump_json().encode()).hexdigest()
+        corpus = self.run.corpora["train"]["corpus_hash"]
+        named = {"model": self.run.anatomy.model_hash, "corpus": corpus, "settings": settings}
+        return {name: value[:DIGITS] for name, value in named.items()}
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """Number of memories of each layer [layer]."""
+        return [layer.memories for layer in self.run.anatomy.layers]
+
+    @property
+    def data(self) -> str:
+        """The hashes in one word, for `data=` in addresses."""
+        return "-".join(self.hashes.values())
+
+    def sample(self, layer: int) -> Sample:
+        """Up to 256 prefixes of `sampled_prefixes.h5`, spread evenly; kept for the next memory of the layer."""
+
+        def read() -> Sample:
+            start, stop = self.run.anatomy.layer_offset[layer : layer + 2]
+            with self.run.open_sampled_prefixes() as file:
+                # The file has them in the order of the corpus, so every so many-th is a sample of the whole.
+                chosen = slice(0, None, max(1, -(-len(file["sentence"]) // SAMPLED)))
+                return Sample(
+                    file["m"][chosen, start:stop],
+                    *(file[name][chosen] for name in ("sentence", "position", "next_token")),
+                )
+
+        return self.samples.get(layer, read)
+
+    def read_samples(self) -> None:
+        """Reads the samples of the first layers, as many as are kept."""
+        sizes = accumulate(4 * SAMPLED * memories for memories in self.sizes)
+        for layer in range(bisect.bisect(list(sizes), SAMPLE_BYTES)):
+            self.sample(layer)
+
+    def prepare(self) -> None:
+        """Makes what search needs. Whoever asks meanwhile waits."""
+        with self.lock:
+            if not self.prepared:
+                self.run.find()
+                for end in ("top", "bottom"):
+                    self.run.kept_tokens(end)
+                self.run.trigger_places  # noqa: B018
+                self.run.trigger_patterns  # noqa: B018
+                self.run.labels  # noqa: B018
+                self.run.explanations  # noqa: B018
+                self.prepared = True
+
+
+@dataclass
+class Shelf:
+    """The open runs.
+
+    Attributes:
+        runs: the runs by name.
+        model: a lock for what runs a model: one request at a time.
+    """
+
+    runs: dict[str, Held]
+    model: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, name: str) -> Held:
+        """An open run.
+
+        Raises:
+            UserError: no run of this name is open.
+        """
+        if name not in self.runs:
+            raise UserError(f"No run {plain(name)!r} is open. Open are: {', '.join(self.runs)}.")
+        return self.runs[name]
+
+
+def open_shelf(folders: Sequence[Path]) -> Shelf:
+    """Opens finished runs. A second run of one name gets a number.
+
+    Raises:
+        UserError: see `ffkv.open`.
+    """
+    runs: dict[str, Held] = {}
+    for folder in folders:
+        run = open(folder)
+        run.keep_open()
+        name, number = run.name, 1
+        while name in runs:
+            number += 1
+            name = f"{run.name}-{number}"
+        runs[name] = Held(run, name)
+        runs[name].hashes  # noqa: B018  # the corpus belongs to the model, or the run cannot be opened
+    return Shelf(runs)
+
+
+def prepare_in_background(shelf: Shelf) -> None:
+    """Makes and reads what the first searches and pages would wait for, in a thread.
+
+    What goes wrong is said by the page that needs it.
+    """
+
+    def prepare() -> None:
+        for held in shelf.runs.values():
+            with contextlib.suppress(UserError):
+                held.prepare()
+                held.read_samples()
+
+    threading.Thread(target=prepare, daemon=True).start()

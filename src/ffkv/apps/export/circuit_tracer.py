@@ -1,0 +1,103 @@
+"""The feature files of circuit-tracer: a JSON file per memory, which the page of its attribution graphs reads.
+
+Fields: `circuit_tracer/frontend/feature_models.py`; names of files: `_cantor_pairing` in `graph_models.py` of
+decoderesearch/circuit-tracer.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ffkv.apps.export.job import Format, Job, Unit, write_json
+from ffkv.apps.export.quantiles import by_interval
+from ffkv.apps.export.records import Example, Record, number, numbers
+from ffkv.base.streams import Purpose, random_stream
+
+LOGITS = 10
+PER_INTERVAL = 5
+
+
+def feature_file(record: Record, transcoder_id: str, generator: np.random.Generator) -> dict[str, Any]:
+    """A feature file.
+
+    Args:
+        record: the memory.
+        transcoder_id: name of the set of memories.
+        generator: draws the sentences of the intervals.
+    """
+    intervals = by_interval(record.sample, PER_INTERVAL, generator)
+    groups = [("Top activations", [_example(example, _trigger_token(example)) for example in record.positive])]
+    groups += [
+        (f"Subsample Interval {at}", [_example(*example) for example in interval.examples])
+        for at, interval in enumerate(intervals)
+    ]
+    bottom = [_example(example, _trigger_token(example)) for example in record.negative]
+    groups += [("Bottom activations", bottom)] if bottom else []
+    return {
+        "transcoder_id": transcoder_id,
+        "index": record.memory,
+        "examples_quantiles": [{"quantile_name": name, "examples": examples} for name, examples in groups],
+        "top_logits": record.top.tokens[:LOGITS],
+        "bottom_logits": record.bottom.tokens[:LOGITS],
+        "act_min": number(record.statistics.get("minimum_coefficient", 0.0)),
+        "act_max": number(record.statistics["maximum_coefficient"]),
+        "quantile_values": [interval.high for interval in intervals],
+        "histogram": record.histogram[1:].astype(float).tolist(),
+        "activation_frequency": record.statistics["firing_rate"],
+    }
+
+
+def _example(example: Example, token: int) -> dict[str, Any]:
+    return {
+        "tokens_acts_list": numbers(example.values),
+        "train_token_ind": token,
+        "is_repeated_datapoint": False,
+        "tokens": example.text.tokens,
+    }
+
+
+def _trigger_token(example: Example) -> int:
+    """The last token of the trigger prefix; of the empty prefix, the token furthest from 0."""
+    return example.position - 1 if example.position else int(np.abs(example.values).argmax())
+
+
+def file_number(layer: int, memory: int) -> int:
+    """The number that stands for a layer and a memory: Cantor's pairing function."""
+    return (layer + memory) * (layer + memory + 1) // 2 + memory
+
+
+def units(job: Job) -> list[Unit]:
+    """One folder with all files: `features/<set>/<number>.json`."""
+    return [Unit(f"features/{job.set_name}", range(len(job.selection)), _writer(job))] if len(job.selection) else []
+
+
+def _writer(job: Job) -> Callable[[Path, Iterable[Record]], None]:
+    def write(folder: Path, records: Iterable[Record]) -> None:
+        folder.mkdir()
+        for record in records:
+            generator = random_stream(job.run.settings.seed, Purpose.EXPORTED_SAMPLE, record.layer, record.memory)
+            path = folder / f"{file_number(record.layer, record.memory)}.json"
+            write_json(path, feature_file(record, job.set_name, generator))
+
+    return write
+
+
+FORMAT = Format(
+    about="feature files of circuit-tracer's attribution graphs",
+    examples=20,
+    sentences=100,
+    units=units,
+    definitions={
+        "tokens_acts_list": "memory coefficients m_i with their sign",
+        "Top activations, Bottom activations": "the sentences of the trigger examples of positive and of negative coefficients",
+        "Subsample Interval": "random sentences with a coefficient in one of five equal intervals from 0 to the largest coefficient on"
+        " the random sentences, the highest interval first; quantile_values are the upper ends of the intervals",
+        "train_token_ind": "the last token of the trigger prefix, or the strongest token in the interval",
+        "act_min, act_max": "lowest and highest coefficient on the prefixes of the train split; 0 if none has the sign",
+        "histogram": "prefixes of every eighth sentence with a positive coefficient; bins end at powers of two",
+        "activation_frequency": "share of the prefixes of the train split with a positive coefficient",
+        "file names": "(layer + memory) (layer + memory + 1) / 2 + memory",
+    },
+)

@@ -1,0 +1,100 @@
+"""What every format is given, and what it gives back."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ffkv.apps.export.records import Record, groups
+from ffkv.apps.export.selection import Selection
+from ffkv.apps.export.store import Store
+from ffkv.run.results.run import Run
+
+EMPTY = "∅"  # stands for a token without text, where a format refuses one
+NUL = "\N{SYMBOL FOR NULL}"  # stands for U+0000, where a format cannot hold it
+
+
+@dataclass(frozen=True)
+class Job:
+    """An export.
+
+    Attributes:
+        run: the run.
+        store: the coefficients of its memories on their sentences.
+        model_id: the model's name in the other tool.
+        set_name: the name of this set of memories in the other tool.
+    """
+
+    run: Run
+    store: Store
+    model_id: str
+    set_name: str
+
+    @property
+    def selection(self) -> Selection:
+        """The memories and their sentences."""
+        return self.store.selection
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A file or a folder that is written as a whole.
+
+    Attributes:
+        path: its path below the output folder.
+        places: places of the memories that it is about.
+        write: writes it at a path, from the records of these memories.
+    """
+
+    path: str
+    places: range
+    write: Callable[[Path, Iterable[Record]], None]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of another tool.
+
+    Attributes:
+        about: what it is, for the list of formats.
+        examples: sentences of trigger examples of each side that are shown of a memory, if nobody asks for another number.
+        sentences: random sentences, likewise.
+        units: the files of an export.
+        definitions: what the numbers of this format are: the sidecar file says it.
+        logits: whether it shows logits of values.
+        dense: whether it needs every coefficient on every sentence.
+        finish: writes what is about the whole export; None if nothing is.
+        left_out: whether the format cannot hold a memory.
+    """
+
+    about: str
+    examples: int
+    sentences: int
+    units: Callable[[Job], list[Unit]]
+    definitions: dict[str, str]
+    logits: bool = False
+    dense: bool = False
+    finish: Callable[[Job, Path], None] | None = None
+    left_out: Callable[[Record], bool] | None = None
+
+
+def layer_units(job: Job, size: int) -> list[range]:
+    """Places of neighbouring memories of one layer, `size` at a time."""
+    return [*groups(job.selection, range(len(job.selection)), size)]
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON as UTF-8. A number that JSON cannot hold is a defect: see `records.numbers`."""
+    path.write_text(json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")), encoding="utf-8")
+
+
+def visible_tokens(tokens: list[str]) -> list[str]:
+    """Tokens with stand-ins for an empty text and for U+0000."""
+    return [token.replace("\0", NUL) or EMPTY for token in tokens]
+
+
+def public_name(run: Run) -> str:
+    """The checkpoint's name as others may read it: of a folder the last part, so that no path of this machine is published."""
+    checkpoint = run.anatomy.checkpoint
+    return Path(checkpoint).name if Path(checkpoint).is_dir() or Path(checkpoint).is_absolute() else checkpoint

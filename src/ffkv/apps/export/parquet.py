@@ -1,0 +1,244 @@
+"""Flat tables in parquet files, one per kind, with the card of a data set: ready for the hub, and for `datasets.load_dataset`."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from ffkv.apps.export.job import Format, Job, Unit, public_name
+from ffkv.apps.export.records import Example, Record, groups
+from ffkv.base.files.atomic import atomic
+from ffkv.run.results.memory_columns import SIDES, Columns, describe_examples, example_names
+from ffkv.run.results.memory_name import memory_name
+
+GROUP = 256  # memories whose rows are written together
+COEFFICIENTS = pa.schema(
+    [
+        ("layer", pa.int32()),
+        ("memory", pa.int32()),
+        ("name", pa.string()),
+        ("source", pa.string()),
+        ("sentence", pa.int32()),
+        ("position", pa.int32()),
+        ("tokens", pa.list_(pa.string())),
+        ("coefficients", pa.list_(pa.float32())),
+    ]
+)
+# What the card says of each table.
+ABOUT = {
+    "memories": "One row per memory: how often and how strongly its key fires, and what its value predicts.",
+    "triggers": "One row per trigger example: the prefixes with the highest and with the lowest coefficients of a key.",
+    "tokens": "One row per token at the two ends of the prediction of a value.",
+    "patterns": "One row per pattern that the trigger examples of a sampled key share.",
+    "effects": "One row per memory, side and reach: what its removal does, beside controls.",
+    "coefficients": "One row per memory and sentence: its coefficient on every token.",
+}
+
+
+def units(job: Job) -> list[Unit]:
+    """`<table>.parquet`; only tables that have rows."""
+    run, everything = job.run, range(len(job.selection))
+    tables: dict[str, Callable[[Path, Iterable[Record]], None]] = {
+        "memories": lambda path, records: _write(path, [_chosen(job, run.memories())]),
+        "triggers": lambda path, records: _write(path, trigger_tables(job)),
+        "tokens": lambda path, records: _write(path, token_tables(job)),
+        "patterns": lambda path, records: _write(path, [_chosen(job, run.trigger_patterns.drop(columns="row"))]),
+        "effects": lambda path, records: _write(path, [_chosen(job, run.effects_by_memory)]),
+        "coefficients": _write_coefficients,
+    }
+    empty = {
+        "patterns": _chosen(job, run.trigger_patterns).empty,
+        "effects": _chosen(job, run.effects_by_memory).empty,
+        "coefficients": not len(job.selection.sentences),
+    }
+    return [Unit(f"{name}.parquet", everything, write) for name, write in tables.items() if not empty.get(name)]
+
+
+def _chosen(job: Job, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the exported memories, in the order of the table."""
+    offset = np.asarray(job.run.anatomy.layer_offset)
+    wanted = offset[job.selection.layer] + job.selection.memory
+    return table[np.isin(offset[table["layer"].to_numpy(int)] + table["memory"].to_numpy(int), wanted)]
+
+
+def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
+    """The trigger examples of some memories after another, with the columns of `Memory.triggers`."""
+    run, selection = job.run, job.selection
+    some_gated = any(layer.gated for layer in run.anatomy.layers)
+    for group in groups(selection, range(len(selection)), GROUP):
+        layer, memories = int(selection.layer[group.start]), selection.memory[group.start : group.stop]
+        rows, names = run.anatomy.layer_offset[layer] + memories, example_names(run, layer)
+        for side, folder in SIDES.items():
+            with run.open_triggers() as file:
+                if f"{folder}count" not in file:
+                    continue
+                stored = {name: file[f"{folder}{name}"][rows] for name in names}
+            at, rank = np.nonzero(stored["sentence"] >= 0)
+            columns = describe_examples(run, {name: values[at, rank] for name, values in stored.items()})
+            if some_gated and "gate" not in stored:  # tables of one file have the same columns
+                columns |= {name: np.zeros(len(at), np.int8) for name in ("gate", "up")}
+            place: Columns = {"layer": np.full(len(at), layer, np.int32), "memory": memories[at].astype(np.int32)}
+            place |= {
+                "name": [memory_name(layer, memory) for memory in memories[at].tolist()],
+                "side": [side] * len(at),
+            }
+            yield pd.DataFrame({**place, "rank": rank, **columns})
+
+
+def token_tables(job: Job) -> Iterator[pd.DataFrame]:
+    """The top and bottom tokens of the values of some memories after another."""
+    vocabulary, offset = job.run.vocabulary, job.run.anatomy.layer_offset
+    for group in groups(job.selection, range(len(job.selection)), GROUP):
+        layer, memories = int(job.selection.layer[group.start]), job.selection.memory[group.start : group.stop]
+        for end in ("top", "bottom"):
+            ids, log_probability = (kept[offset[layer] + memories] for kept in job.run.kept_tokens(end))
+            count = ids.shape[1]
+            yield pd.DataFrame(
+                {
+                    "layer": np.int32(layer),
+                    "memory": np.repeat(memories, count).astype(np.int32),
+                    "name": np.repeat([memory_name(layer, int(memory)) for memory in memories], count),
+                    "end": end,
+                    "rank": np.tile(np.arange(count, dtype=np.int32), len(memories)),
+                    "token": [vocabulary[token] for token in ids.ravel().tolist()],
+                    "id": ids.ravel(),
+                    "log_probability": log_probability.ravel(),
+                    "probability": np.exp(log_probability.ravel().astype(float)),
+                }
+            )
+
+
+def _write(path: Path, tables: Iterable[pd.DataFrame]) -> None:
+    """Writes tables of the same columns below each other, one after another."""
+    writer = None
+    try:
+        for frame in tables:
+            table = pa.Table.from_pandas(frame, schema=writer.schema if writer else None, preserve_index=False)
+            table = table.replace_schema_metadata()
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer:
+            writer.close()
+    if not writer:
+        pq.write_table(pa.table({}), path)
+
+
+def _write_coefficients(path: Path, records: Iterable[Record]) -> None:
+    with pq.ParquetWriter(path, COEFFICIENTS) as writer:
+        rows: list[dict[str, Any]] = []
+        for record in records:
+            rows += coefficient_rows(record)
+            if len(rows) >= GROUP * 20:
+                writer.write_table(pa.Table.from_pylist(rows, COEFFICIENTS))
+                rows = []
+        writer.write_table(pa.Table.from_pylist(rows, COEFFICIENTS))
+
+
+def coefficient_rows(record: Record) -> Iterator[dict[str, Any]]:
+    """The rows of a memory in the table of coefficients."""
+    sources: dict[str, list[Example]] = {
+        "positive": record.positive,
+        "negative": record.negative,
+        "random": record.sample,
+    }
+    for source, examples in sources.items():
+        for example in examples:
+            yield {
+                "layer": record.layer,
+                "memory": record.memory,
+                "name": record.name,
+                "source": source,
+                "sentence": example.text.sentence,
+                "position": example.position,
+                "tokens": example.text.tokens,
+                "coefficients": example.values,
+            }
+
+
+def finish(job: Job, folder: Path) -> None:
+    """Writes the card, README.md."""
+    rows = {}
+    for name in ABOUT:
+        if (folder / f"{name}.parquet").exists():
+            rows[name] = pq.ParquetFile(folder / f"{name}.parquet").metadata.num_rows
+    with atomic(folder / "README.md", summed=False) as temporary:
+        temporary.write_text(card(job, rows), encoding="utf-8")
+
+
+def card(job: Job, rows: dict[str, int]) -> str:
+    """The card of the data set. It names no licence: that depends on the model and on the corpus.
+
+    Args:
+        job: the export.
+        rows: number of rows of each table.
+    """
+    configs: list[dict[str, Any]] = [{"config_name": table, "data_files": f"{table}.parquet"} for table in rows]
+    configs[0]["default"] = True
+    run, corpus, name = job.run, job.run.corpora["train"], public_name(job.run)
+    head = {
+        "pretty_name": f"Feed-forward memories of {name}",
+        "tags": ["interpretability", "feed-forward", "key-value-memories", "ffkv"],
+        "size_categories": [size_category(max(rows.values()))],
+        "configs": configs,
+    }
+    listed = [f"| `{table}` | {count:,} | {ABOUT[table]} |" for table, count in rows.items()]
+    return "\n".join(
+        [
+            "---",
+            yaml.safe_dump(head, sort_keys=False, allow_unicode=True).rstrip(),
+            "---",
+            "",
+            f"# Feed-forward memories of {_plain(name)}",
+            "",
+            "The feed-forward layers of a causal language model, read as key-value memories (Geva et al., EMNLP 2021) by ffkv.",
+            f"Model: `{_plain(name)}`, revision `{_plain(run.anatomy.revision)}`. Corpus:"
+            f" `{_plain(run.settings.corpus.dataset)}`, {corpus['sentences']:,} train sentences, {corpus['tokens']:,} tokens."
+            f" {len(job.selection):,} memories. Layers and memories count from 0.",
+            "",
+            "| table | rows | content |",
+            "|---|---|---|",
+            *listed,
+            "",
+            "```python",
+            "from datasets import load_dataset",
+            "",
+            *[f'load_dataset("PATH", "{table}", split="train")' for table in rows],
+            "```",
+            "",
+            "`ffkv-export.json` says how the numbers were made. The licence is that of the model and of the corpus: add it to the head of"
+            " this page before you publish the data set.",
+            "",
+        ]
+    )
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "'").replace("\n", " ")
+
+
+def size_category(rows: int) -> str:
+    """The hub's name for a number of rows."""
+    names = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B"]
+    return names[int(np.searchsorted(10 ** np.arange(3, 10), rows, side="right"))]
+
+
+FORMAT = Format(
+    about="flat tables with the card of a data set, for the hub",
+    examples=20,
+    sentences=0,
+    units=units,
+    finish=finish,
+    definitions={
+        "memories": "the columns of ffkv's `run.memories()`",
+        "triggers": "all trigger examples that the run keeps, with the columns of ffkv's `memory.triggers`",
+        "tokens": "log-probabilities of the value v_i alone, in nats",
+        "coefficients": "memory coefficients m_i with their sign, on every token of the sentences of trigger examples (source `positive` or"
+        " `negative`) and of random sentences (`random`)",
+    },
+)

@@ -1,0 +1,110 @@
+"""`ffkv-export.json`, beside an export: of which run it is, how it was made, and what its numbers mean."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ffkv.apps.export.job import Format, public_name, write_json
+from ffkv.apps.export.selection import Selection
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.provenance import versions
+from ffkv.run.results.run import Run
+
+FILE = "ffkv-export.json"
+WORK = ".ffkv-export"  # folder of the coefficients, until the export is finished
+COMMON = {
+    "memory coefficient": "m_i, the input of the layer's second matrix: f(x k_i + b_i); gated: act(x g_i) (x u_i); experts: times the"
+    " router's weight. It has no unit",
+    "value of a token": "the coefficient of the prefix that ends at the token: later tokens do not change it. It is computed in float32"
+    " from the model's own numbers, in one pass over the whole sentence",
+    "texts": "sentences of the train split, each in a context of its own. What precedes every sentence is read, and not exported",
+    "trigger examples": "the prefixes with the highest and the lowest coefficients. The last token of a sentence ends no prefix that"
+    " competes, and a prefix that several sentences share competes in one of them: so a sentence can have a larger coefficient than its"
+    " trigger example",
+    "random sentences": "drawn once from the train split, the same for all memories",
+    "counting": "layers, memories, tokens and sentences count from 0",
+}
+
+
+def identity(run: Run, format_name: str, selection: Selection, options: dict[str, Any]) -> dict[str, Any]:
+    """What an export is made of. Files of another identity are not mixed with it."""
+    digest = hashlib.sha256()
+    for array in (selection.layer, selection.memory, selection.sample, *selection.sentence.values()):
+        digest.update(str(array.shape).encode() + array.astype("<i8").tobytes())
+    return {
+        "format": format_name,
+        **{name: value for name, value in run.identity("train").items() if name != "model"},  # may be a path
+        "memories": len(selection),
+        "sentences": len(selection.sentences),
+        "selection_hash": digest.hexdigest()[:16],
+        **options,
+        "ffkv": versions()["ffkv"],
+    }
+
+
+def content(
+    run: Run, chosen: Format, own: dict[str, Any], names: list[str], left_out: list[str] | None
+) -> dict[str, Any]:
+    """The content of the file.
+
+    Args:
+        run: the run.
+        chosen: the format.
+        own: the identity of the export.
+        names: the memories that were asked for; none: all.
+        left_out: the memories that the format cannot hold; None while the export is not finished.
+    """
+    return {
+        "finished": left_out is not None,
+        "identity": own,
+        "run": run.name,
+        "model": {"checkpoint": public_name(run), "revision": run.anatomy.revision, "dtype": run.anatomy.dtype},
+        "corpus": {"dataset": run.settings.corpus.dataset, "beginning": str(run.corpora["train"]["beginning"])},
+        "asked_for": names or "all memories",
+        "left_out": left_out or [],
+        "definitions": COMMON | chosen.definitions,
+        "versions": versions(),
+    }
+
+
+def write(folder: Path, text: dict[str, Any]) -> None:
+    """Writes the file."""
+    with atomic(folder / FILE, summed=False) as temporary:
+        write_json(temporary, text)
+
+
+def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
+    """The content of the file; None if the folder is new or empty.
+
+    Raises:
+        UserError: the folder holds another export, or other files.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file. Name a folder for the export.")
+    path = folder / FILE
+    if not path.exists():
+        others = (
+            sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+            if folder.is_dir()
+            else []
+        )
+        if others:
+            raise UserError(f"{folder} holds other files ({', '.join(others[:3])}). Name a new folder for the export.")
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        theirs = found["identity"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}). Name a new folder for the export, or delete this one."
+        ) from error
+    differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+    if differing:
+        name = differing[0]
+        raise UserError(
+            f"{folder} holds another export: its {name.replace('_', ' ')} is {theirs.get(name)}, and that of this one is"
+            f" {own.get(name)}. Name another folder, or delete this one."
+        )
+    return found

@@ -1,0 +1,231 @@
+"""What a format may show of a memory: its texts with a coefficient on every token, its statistics, its tokens."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ffkv.apps.export.selection import NONE, Selection
+from ffkv.apps.export.store import Store
+from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_statistics import key_statistics
+from ffkv.run.results.run import Run
+
+if TYPE_CHECKING:  # torch
+    from ffkv.apps.export.value_logits import ValueLogits
+
+GROUP = 64  # memories that are read together
+TEXTS = 2**14  # sentences whose tokens are kept in memory
+
+
+@dataclass(frozen=True)
+class Text:
+    """A sentence.
+
+    Attributes:
+        sentence: its number in the train split.
+        ids: ids of its tokens, without what precedes every sentence [token].
+        tokens: their texts, which make up the sentence. A token may have none: a character that several tokens write stands at
+            one of them.
+    """
+
+    sentence: int
+    ids: np.ndarray
+    tokens: list[str]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A memory on a sentence.
+
+    Attributes:
+        text: the sentence.
+        values: the coefficient on each token, as `shortest` gives it [token].
+        position: length of the trigger prefix in tokens; 0 for a random sentence, and for the empty prefix.
+    """
+
+    text: Text
+    values: np.ndarray
+    position: int
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """The tokens at one end of a value's prediction.
+
+    Attributes:
+        ids: their ids, the most extreme first [rank].
+        vocabulary: the text of every token id.
+        logit: their logits; None if they were not computed [rank].
+    """
+
+    ids: np.ndarray
+    vocabulary: Sequence[str]
+    logit: np.ndarray | None
+
+    @property
+    def tokens(self) -> list[str]:
+        """Their texts."""
+        return [self.vocabulary[token] for token in self.ids.tolist()]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A memory with all that an export knows of it.
+
+    Attributes:
+        layer: the layer, from 0.
+        memory: the memory in its layer, from 0.
+        place: its place among the exported memories, from 0.
+        positive: the sentences of its trigger examples, the one with the highest coefficient on any token first.
+        negative: the sentences of its negative trigger examples, the one with the lowest coefficient first.
+        sample: the random sentences that all memories share.
+        statistics: how often and how strongly its key fires: columns of `Run.memories`.
+        histogram: number of prefixes in each bin of `HISTOGRAM_EDGES`.
+        top: the tokens that the value promotes.
+        bottom: the tokens that it demotes.
+        value: the value and a histogram of its logits; None if they were not computed.
+    """
+
+    layer: int
+    memory: int
+    place: int
+    positive: list[Example]
+    negative: list[Example]
+    sample: list[Example]
+    statistics: dict[str, float]
+    histogram: np.ndarray
+    top: Promoted
+    bottom: Promoted
+    value: "ValueLogits | None"
+
+    @property
+    def name(self) -> str:
+        """The memory's name: "L3.17"."""
+        return memory_name(self.layer, self.memory)
+
+
+Read = Callable[[range], Iterator[Record]]
+
+
+def shortest(values: np.ndarray) -> np.ndarray:
+    """The float64 numbers that are written with the fewest digits and give float32 numbers back exactly."""
+    written = pa.array(np.ascontiguousarray(values, np.float32).ravel()).cast(pa.string())
+    return written.cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(values.shape)
+
+
+def numbers(values: np.ndarray | Sequence[float]) -> list[float | None]:
+    """Numbers as JSON can hold them: null for one that is not finite."""
+    array = np.asarray(values, np.float64)
+    found: list[float | None] = array.tolist()
+    if not np.isfinite(array).all():
+        found = [value if finite else None for value, finite in zip(found, np.isfinite(array).tolist())]
+    return found
+
+
+def number(value: float) -> float | None:
+    """A number as JSON can hold it, with the fewest digits that give its float32 back."""
+    return float(str(np.float32(value))) if np.isfinite(value) else None
+
+
+def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[ValueLogits]] | None") -> Read:
+    """What reads the records of neighbouring memories, one after another.
+
+    Args:
+        run: the run.
+        store: the coefficients.
+        logits: gives the logits of the values of some memories of a layer, if a format shows them.
+    """
+    selection, corpus = store.selection, run.corpus("train")
+    rows = np.asarray(run.anatomy.layer_offset)[selection.layer] + selection.memory
+    with run.open_triggers() as file:
+        statistics = {name: own.to_numpy()[rows] for name, own in key_statistics(file).items()}
+    kept = {end: run.kept_tokens(end)[0] for end in ("top", "bottom")}
+    vocabulary, column_of = run.vocabulary, _columns(selection)
+
+    @lru_cache(TEXTS)
+    def text(sentence: int) -> Text:
+        start, stop = corpus.offsets[sentence : sentence + 2].tolist()
+        whole, ends = corpus.texts[sentence], np.asarray(corpus.token_end[start:stop]).tolist()
+        return Text(sentence, corpus.ids(sentence), [whole[a:b] for a, b in zip([0, *ends], ends)])
+
+    def read(places: range) -> Iterator[Record]:
+        for group in groups(selection, places):
+            layer, memories = int(selection.layer[group.start]), selection.memory[group.start : group.stop]
+            coefficients = shortest(store.examples(group))
+            base = int(store.start[group.start, 0]) if store.sentence.shape[1] else 0
+            sample, bounds = shortest(store.sample(group)), store.sample_start.tolist()
+            histograms = _histograms(run, rows[group.start : group.stop])
+            found = logits(layer, memories) if logits else [None] * len(group)
+            for at, place in enumerate(group):
+                starts = store.start[place] - base
+                shown = {
+                    side: list(_examples(selection, side, place, starts[columns], coefficients, text))
+                    for side, columns in column_of.items()
+                }
+                value, row = found[at], int(rows[place])
+                yield Record(
+                    layer=layer,
+                    memory=int(memories[at]),
+                    place=place,
+                    positive=sorted(shown["positive"], key=lambda example: -example.values.max()),
+                    negative=sorted(shown["negative"], key=lambda example: example.values.min()),
+                    sample=[
+                        Example(text(sentence), sample[at, start:stop], 0)
+                        for sentence, start, stop in zip(selection.sample.tolist(), bounds, bounds[1:])
+                    ],
+                    statistics={name: of_all[place].item() for name, of_all in statistics.items()},
+                    histogram=histograms[at],
+                    top=Promoted(kept["top"][row], vocabulary, value.top if value else None),
+                    bottom=Promoted(kept["bottom"][row], vocabulary, value.bottom if value else None),
+                    value=value,
+                )
+
+    return read
+
+
+def _columns(selection: Selection) -> dict[str, slice]:
+    """The columns of `Store.start` that hold the sentences of each side."""
+    ends = list(accumulate(sentences.shape[1] for sentences in selection.sentence.values()))
+    return {side: slice(start, end) for side, start, end in zip(selection.sentence, [0, *ends], ends)}
+
+
+def _examples(
+    selection: Selection,
+    side: str,
+    place: int,
+    starts: np.ndarray,
+    coefficients: np.ndarray,
+    text: Callable[[int], Text],
+) -> Iterator[Example]:
+    """The examples of one side of a memory.
+
+    Args:
+        side: "positive" or "negative".
+        place: the memory's place among the exported memories.
+        starts: where the coefficients of each sentence start [rank].
+        coefficients: those of a group of memories, one sentence behind the other [token].
+        text: gives a sentence by its number.
+    """
+    sentences, positions = selection.sentence[side][place].tolist(), selection.position[side][place].tolist()
+    for sentence, position, start in zip(sentences, positions, starts.tolist()):
+        if sentence != NONE:
+            whole = text(sentence)
+            yield Example(whole, coefficients[start : start + len(whole.tokens)], position)
+
+
+def groups(selection: Selection, places: range, size: int = GROUP) -> Iterator[range]:
+    """Cuts neighbouring memories into groups of one layer each."""
+    for own in selection.layers():
+        first, last = max(own.start, places.start), min(own.stop, places.stop)
+        for start in range(first, last, size):
+            yield range(start, min(start + size, last))
+
+
+def _histograms(run: Run, rows: np.ndarray) -> np.ndarray:
+    with run.open_triggers() as file:
+        return file["histogram"][rows]

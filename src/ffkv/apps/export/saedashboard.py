@@ -1,0 +1,138 @@
+"""SAEDashboard's batches for Neuronpedia: a JSON file per 128 memories.
+
+Fields: `sae_dashboard/neuronpedia/neuronpedia_dashboard.py` of jbloomAus/SAEDashboard; conventions: its
+`neuronpedia_converter.py`. Neuronpedia's own script turns such files into its export folder.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ffkv.apps.export.job import EMPTY, NUL, Format, Job, Unit, layer_units, visible_tokens, write_json
+from ffkv.apps.export.quantiles import by_interval
+from ffkv.apps.export.records import Example, Record, number, numbers, shortest
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.results.memory import HISTOGRAM_EDGES
+
+FEATURES = 128  # per file
+PER_INTERVAL = 5
+POSITIVE = HISTOGRAM_EDGES[1:-1]  # lower edges of the bins of positive coefficients
+# The last bin has no end; the others double.
+BIN_POSITIONS = [*((POSITIVE[:-1] + POSITIVE[1:]) / 2).tolist(), 1.5 * float(POSITIVE[-1])]
+ABSENT = (
+    "neuron_alignment_indices", "neuron_alignment_values", "neuron_alignment_l1", "correlated_neurons_indices",
+    "correlated_neurons_l1", "correlated_neurons_pearson", "correlated_features_indices", "correlated_features_l1",
+    "correlated_features_pearson", "decoder_weights_dist",
+)  # fmt: skip
+
+
+def feature(record: Record, corpus: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    """A feature of a batch.
+
+    Args:
+        record: the memory.
+        corpus: n_prompts_total, n_tokens_in_prompt and dataset.
+        generator: draws the sentences of the intervals.
+    """
+    value = record.value
+    assert value is not None and record.top.logit is not None and record.bottom.logit is not None
+    middles = (value.edges[:-1] + value.edges[1:]) / 2
+    return {
+        "feature_index": record.memory,
+        **{name: [] for name in ABSENT},
+        "neg_str": visible_tokens(record.bottom.tokens),
+        "neg_values": numbers(shortest(record.bottom.logit)),
+        "pos_str": visible_tokens(record.top.tokens),
+        "pos_values": numbers(shortest(record.top.logit)),
+        "frac_nonzero": record.statistics["firing_rate"],
+        "freq_hist_data_bar_values": BIN_POSITIONS,
+        "freq_hist_data_bar_heights": record.histogram[1:].tolist(),
+        "logits_hist_data_bar_heights": value.heights.tolist(),
+        "logits_hist_data_bar_values": numbers(shortest(middles)),
+        **corpus,
+        "activations": _activations(record, generator),
+        "vector": numbers(shortest(value.vector)),
+    }
+
+
+def _activations(record: Record, generator: np.random.Generator) -> list[dict[str, Any]]:
+    top = {"bin_min": -1, "bin_max": number(record.statistics["maximum_coefficient"]), "bin_contains": -1}
+    found = [_activation(example, _trigger_token(example), top) for example in record.positive]
+    for interval in by_interval(record.sample, PER_INTERVAL, generator):
+        interval_bin = {"bin_min": interval.low, "bin_max": interval.high, "bin_contains": interval.share}
+        found += [_activation(example, token, interval_bin) for example, token in interval.examples]
+    return found
+
+
+def _activation(example: Example, token: int, group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **group,
+        "tokens": visible_tokens(example.text.tokens),
+        "values": numbers(example.values),
+        "qualifying_token_index": token,
+    }
+
+
+def _trigger_token(example: Example) -> int:
+    """The last token of the trigger prefix; of the empty prefix, the strongest token."""
+    return example.position - 1 if example.position else int(example.values.argmax())
+
+
+def units(job: Job) -> list[Unit]:
+    """`<layer>/batch-<n>.json`."""
+    found, numbers_of_batches = [], dict.fromkeys(job.selection.layer.tolist(), 0)
+    for places in layer_units(job, FEATURES):
+        layer = int(job.selection.layer[places.start])
+        found.append(Unit(f"{layer}/batch-{numbers_of_batches[layer]}.json", places, _writer(job, layer)))
+        numbers_of_batches[layer] += 1
+    return found
+
+
+def _writer(job: Job, layer: int) -> Callable[[Path, Iterable[Record]], None]:
+    facts = job.run.corpora["train"]
+    corpus = {
+        "n_prompts_total": int(facts["sentences"]),
+        "n_tokens_in_prompt": round(facts["tokens"] / max(1, facts["sentences"])),
+        "dataset": job.run.settings.corpus.dataset,
+    }
+
+    def write(path: Path, records: Iterable[Record]) -> None:
+        features = [
+            feature(
+                record,
+                corpus,
+                random_stream(job.run.settings.seed, Purpose.EXPORTED_SAMPLE, record.layer, record.memory),
+            )
+            for record in records
+        ]
+        batch = {"model_id": job.model_id, "layer": layer, "sae_set": job.set_name, "sae_id_suffix": None}
+        write_json(path, batch | {"features": features})
+
+    return write
+
+
+FORMAT = Format(
+    about="SAEDashboard's batch files, from which Neuronpedia's export folder is made",
+    examples=20,
+    sentences=100,
+    units=units,
+    logits=True,
+    definitions={
+        "values": "memory coefficients m_i; nothing is rounded beyond float32",
+        "pos_values, neg_values, logits_hist_data": "logits (not log-probabilities) of the value v_i alone",
+        "vector": "the value v_i",
+        "frac_nonzero": "share of the prefixes of the train split with a positive coefficient",
+        "freq_hist_data": "prefixes of every eighth sentence with a positive coefficient; bins end at powers of two, a bar's value is"
+        " the middle of its bin; the last bin has no end",
+        "activations": "first the sentences of the trigger examples, with bin_min and bin_contains -1 and the memory's maximum as"
+        " bin_max; then random sentences with a coefficient in one of five equal intervals from 0 to the largest coefficient on"
+        " the random sentences; bin_contains is the share of their tokens that lie in the interval",
+        "qualifying_token_index": "the last token of the trigger prefix, or the strongest token in the interval; tokens in front of"
+        " every sentence are not in `tokens` and not counted",
+        "n_tokens_in_prompt": "mean length of the sentences: they have lengths of their own",
+        "empty lists": "neurons and features that are alike, and weights by head, do not exist for memories",
+        "tokens": f"a token without text is {EMPTY!r}, and U+0000 is {NUL!r}",
+    },
+)

@@ -1,0 +1,136 @@
+"""Which memories are exported, and on which sentences each of them is shown."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.results.memory_columns import SIDES
+from ffkv.run.results.memory_name import memory_name, parse_memory_range
+from ffkv.run.results.run import Run
+
+NONE = -1  # no sentence
+ROWS = 8192  # memories whose trigger examples are read at a time
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The memories of an export and the train sentences that they are shown on.
+
+    Attributes:
+        layer: layer of each memory, ascending [memory].
+        memory: its number in the layer, ascending in each layer [memory].
+        sentence: sentences of the trigger examples, by side, the strongest first; -1 if there is none [memory, rank].
+        position: length of the trigger prefix in tokens; 0 if there is none [memory, rank].
+        sample: sentences that all memories share, ascending [sentence].
+    """
+
+    layer: np.ndarray
+    memory: np.ndarray
+    sentence: dict[str, np.ndarray]
+    position: dict[str, np.ndarray]
+    sample: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of memories."""
+        return len(self.layer)
+
+    @property
+    def sentences(self) -> np.ndarray:
+        """All sentences that are needed, each once, ascending."""
+        shown = np.concatenate([self.sample, *(each.ravel() for each in self.sentence.values())])
+        return np.unique(shown[shown != NONE])
+
+    def layers(self) -> list[range]:
+        """The places of the memories of each layer that has any."""
+        _, starts = np.unique(self.layer, return_index=True)
+        bounds = [*starts.tolist(), len(self)]
+        return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+    def name(self, place: int) -> str:
+        """The name of a memory: "L3.17"."""
+        return memory_name(int(self.layer[place]), int(self.memory[place]))
+
+
+def select(run: Run, layer: np.ndarray, memory: np.ndarray, examples: int, sentences: int) -> Selection:
+    """Chooses the sentences on which memories are shown.
+
+    Args:
+        run: a finished run.
+        layer, memory: the memories, see `Selection`.
+        examples: sentences of trigger examples of each side, at most. Of several trigger examples in one sentence the
+            strongest counts.
+        sentences: random sentences of the train split, the same for all memories; all sentences if there are fewer.
+    """
+    sentence, position = {}, {}
+    for side in SIDES:
+        sentence[side], position[side] = _trigger_sentences(run, layer, memory, side, examples)
+    return Selection(layer, memory, sentence, position, random_sentences(run, sentences))
+
+
+def random_sentences(run: Run, count: int) -> np.ndarray:
+    """Random sentences of the train split, ascending. They depend on the setting `seed` and on the corpus only."""
+    total = len(run.corpus("train"))
+    generator = random_stream(run.settings.seed, Purpose.EXPORTED_SENTENCES)
+    return np.sort(generator.choice(total, min(count, total), replace=False)).astype(np.int64)
+
+
+def _trigger_sentences(
+    run: Run, layer: np.ndarray, memory: np.ndarray, side: str, examples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences and positions [memory, rank] of the trigger examples of one side; with rank 0 if the run keeps none."""
+    rows = np.asarray(run.anatomy.layer_offset)[layer] + memory
+    with run.open_triggers() as file:
+        if f"{SIDES[side]}sentence" not in file:
+            return np.full((len(rows), 0), NONE, np.int32), np.zeros((len(rows), 0), np.int32)
+        stored = file[f"{SIDES[side]}sentence"], file[f"{SIDES[side]}position"]
+        several = not run.settings.triggers.one_prefix_per_sentence
+        kept = stored[0].shape[1] if several else min(examples, stored[0].shape[1])
+        found = np.full((2, len(rows), kept), NONE, np.int32)
+        for start in range(0, len(rows), ROWS):
+            some = slice(start, min(start + ROWS, len(rows)))
+            low, high = int(rows[some][0]), int(rows[some][-1]) + 1
+            for part, dataset in zip(found, stored):
+                # Of a few memories that lie far apart only their own rows are read.
+                whole = high - low <= 2 * ROWS
+                part[some] = dataset[low:high, :kept][rows[some] - low] if whole else dataset[rows[some], :kept]
+    sentence, position = found
+    if several:
+        return _strongest_of_each(sentence, position, examples)
+    return sentence, np.where(sentence == NONE, 0, position)
+
+
+def _strongest_of_each(sentence: np.ndarray, position: np.ndarray, examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keeps the first trigger example of each sentence."""
+    sentences, positions = (
+        np.full((len(sentence), examples), NONE, np.int32),
+        np.zeros((len(sentence), examples), np.int32),
+    )
+    for row, own in enumerate(sentence):
+        first = np.sort(np.unique(own, return_index=True)[1])
+        first = first[own[first] != NONE][:examples]
+        sentences[row, : len(first)], positions[row, : len(first)] = own[first], position[row, first]
+    return sentences, positions
+
+
+def choose_memories(run: Run, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Layers and numbers of the memories that a person names, each memory once, in order. No names: all memories.
+
+    Args:
+        run: a finished run.
+        names: "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, or "L3", all of a layer. A name can hold several,
+            with commas between them.
+    Raises:
+        UserError: a name has another form, or there is no such memory or layer.
+    """
+    sizes = [layer.memories for layer in run.anatomy.layers]
+    chosen = [np.zeros(size, bool) for size in sizes]
+    parts = [part.strip() for name in names for part in name.split(",")]
+    for part in parts:
+        layer, first, last = parse_memory_range(part, sizes)
+        chosen[layer][first : last + 1] = True
+    found = [np.flatnonzero(own) if names else np.arange(size) for own, size in zip(chosen, sizes)]
+    layers = np.repeat(np.arange(len(sizes)), [len(own) for own in found])
+    return layers, np.concatenate(found).astype(np.int64)

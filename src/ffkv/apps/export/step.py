@@ -1,0 +1,158 @@
+"""Exports memories of a finished run into the format of another tool."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ffkv.apps.export import provenance
+from ffkv.apps.export.job import Format, Job, Unit, public_name
+from ffkv.apps.export.records import Read, Record, reader
+from ffkv.apps.export.registry import FORMATS
+from ffkv.apps.export.selection import NONE, Selection, choose_memories, select
+from ffkv.apps.export.store import Store, fill
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.base.process.progress import progress
+from ffkv.run.results.run import Run, open
+
+DENSE_TOKENS = 500_000  # of a text on which every coefficient is kept
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+def export(
+    run: Run,
+    format_name: str,
+    output: Path,
+    *,
+    memories: Sequence[str] = (),
+    examples: int | None = None,
+    sentences: int | None = None,
+    model_id: str | None = None,
+    set_name: str = "ffkv",
+    device: str = "auto",
+) -> list[str]:
+    """Writes memories in the format of another tool. The same call after a kill goes on where it was.
+
+    Args:
+        run: a finished run.
+        format_name: one of `FORMATS`.
+        output: the folder of the export, new or with the unfinished same export.
+        memories: names such as "L3.17", "L3.17-40" or "L3"; none: all memories.
+        examples: sentences of trigger examples of each sign per memory, at most; None: as many as the format wants.
+        sentences: random sentences that all memories share; None: as many as the format wants.
+        model_id: the model's name in the other tool; None: the last part of the checkpoint's name.
+        set_name: the name of this set of memories in the other tool.
+        device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
+    Returns:
+        The names of memories that the format cannot hold.
+    Raises:
+        UserError: there is no such format or memory; the folder holds something else; the disk has no room; the model cannot
+            be loaded; a name has characters that a path or an address cannot have.
+    """
+    if format_name not in FORMATS:
+        raise UserError(f"There is no format {format_name!r}. There are {', '.join(FORMATS)}.")
+    chosen = FORMATS[format_name]
+    examples, sentences = (
+        _count("examples", examples, chosen.examples),
+        _count("sentences", sentences, chosen.sentences),
+    )
+    model_id = _name("model-id", model_id or default_model_id(run))
+    names = {"model_id": model_id, "set": _name("set", set_name)}
+    selection = _select(run, chosen, memories, examples, sentences)
+    own = provenance.identity(run, format_name, selection, {"examples": examples, **names})
+    found = provenance.read(output, own)
+    if found and found["finished"]:
+        return found["left_out"]
+    corpus = run.corpus("train")
+    store = Store(output / provenance.WORK, selection, corpus.lengths)
+    job = Job(_kept_open(run), store, model_id, set_name)
+    fill(run, store, json.dumps(own, sort_keys=True), device)
+    provenance.write(output, provenance.content(run, chosen, own, list(memories), None))
+    left_out = _write_units(job, chosen, output, device)
+    if chosen.finish:
+        chosen.finish(job, output)
+    provenance.write(output, provenance.content(run, chosen, own, list(memories), left_out))
+    shutil.rmtree(store.folder, ignore_errors=True)
+    return left_out
+
+
+def _kept_open(run: Run) -> Run:
+    """The same run with its files open, for many small readings."""
+    kept = open(run.folder)
+    kept.keep_open()
+    return kept
+
+
+def default_model_id(run: Run) -> str:
+    """The last part of the checkpoint's name, in small letters."""
+    last = public_name(run).rpartition("/")[2].lower()
+    return re.sub(r"[^a-z0-9._-]+", "-", last).strip("-._") or "model"
+
+
+def _count(option: str, wanted: int | None, usual: int) -> int:
+    if wanted is not None and wanted < 0:
+        raise UserError(f"--{option} is {wanted}. Ask for 0 or more.")
+    return usual if wanted is None else wanted
+
+
+def _name(option: str, name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise UserError(f"--{option} {name!r} is not a name there. Use small letters, digits, '.', '_' and '-'.")
+    return name
+
+
+def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sentences: int) -> Selection:
+    """The selection. Where a format needs every coefficient on every sentence, all sentences are shared."""
+    selection = select(run, *choose_memories(run, names), examples, sentences)
+    if not chosen.dense:
+        return selection
+    none = {side: own[:, :0] for side, own in selection.sentence.items()}
+    shared = replace(selection, sentence=none, position=none, sample=selection.sentences)
+    tokens = int(run.corpus("train").lengths[shared.sample].sum())
+    if tokens > DENSE_TOKENS:
+        raise UserError(
+            f"The text has {tokens:,} tokens, and this format takes every coefficient on every token, so at most {DENSE_TOKENS:,}"
+            " are allowed. Name fewer memories with --memories, or ask for fewer --examples or --sentences."
+        )
+    return shared
+
+
+def _write_units(job: Job, chosen: Format, output: Path, device: str) -> list[str]:
+    """Writes the files that are not there yet. Returns the memories that the format cannot hold."""
+    units = chosen.units(job)
+    missing = [unit for unit in units if not (output / unit.path).exists()]
+    read = _reader(job, chosen, device) if missing else None
+    total, left = (sum(len(unit.places) for unit in some) for some in (units, missing))
+    done = total - left
+    counted = "memories" if total == len(job.selection) else "memories x files"  # each memory may be in several files
+    with progress(total, counted, "export", done) as bar:
+        for unit in missing:
+            assert read is not None
+            with atomic(output / unit.path, summed=False) as temporary:
+                unit.write(temporary, _counted(read, unit, bar.update))
+            done += len(unit.places)
+            bar.update(done - bar.n)  # a format that reads coefficients alone has counted no memory
+    if not chosen.left_out:
+        return []
+    without = np.all(job.selection.sentence["positive"] == NONE, axis=1)
+    return [job.selection.name(place) for place in np.flatnonzero(without).tolist()]
+
+
+def _reader(job: Job, chosen: Format, device: str) -> Read:
+    logits = None
+    if chosen.logits:
+        from ffkv.apps.export.value_logits import logit_reader
+
+        logits = logit_reader(job.run, device)
+    return reader(job.run, job.store, logits)
+
+
+def _counted(read: Read, unit: Unit, update: Callable[[int], object]) -> Iterator[Record]:
+    for record in read(unit.places):
+        yield record
+        update(1)

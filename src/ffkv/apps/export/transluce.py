@@ -1,0 +1,89 @@
+"""Transluce's exemplars: a JSON file per memory with what its class `NeuronExemplars` is made of.
+
+Fields: `lib/activations/activations/exemplars.py` and `activations.py` of TransluceAI/observatory. It is the one format with
+exemplars of both signs.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ffkv.apps.export.job import Format, Job, Unit, write_json
+from ffkv.apps.export.records import Example, Record, numbers
+
+SPLITS = ("train", "valid", "test")
+LEAST = len(SPLITS)  # exemplars of each type: the class takes the maximum of each split
+
+
+def exemplars(record: Record, dataset: str) -> dict[str, Any]:
+    """The arguments of `NeuronExemplars`: exemplars by split and by type ("max" or "min"), and the data set of each.
+
+    The strongest exemplars of each type are dealt to the splits in turn.
+
+    Args:
+        record: the memory.
+        dataset: name of the data set.
+    """
+    by_type = {
+        "max": _enough(record.positive, sorted(record.sample, key=lambda example: -example.values.max())),
+        "min": _enough(record.negative, sorted(record.sample, key=lambda example: example.values.min())),
+    }
+    splits = {split: {kind: own[at :: len(SPLITS)] for kind, own in by_type.items()} for at, split in enumerate(SPLITS)}
+    for at, split in enumerate(SPLITS):
+        own = record.sample[at :: len(SPLITS)]
+        splits[f"random_{split}"] = {"max": own, "min": own}
+    splits = {split: own for split, own in splits.items() if all(own.values())}
+    return {
+        "activation_records": {
+            split: {kind: [_activation_record(example) for example in examples] for kind, examples in own.items()}
+            for split, own in splits.items()
+        },
+        "activation_percentiles": {},
+        "dataset_names": {
+            split: {kind: [dataset] * len(examples) for kind, examples in own.items()} for split, own in splits.items()
+        },
+    }
+
+
+def _enough(examples: Sequence[Example], others: Sequence[Example]) -> list[Example]:
+    """The examples, and the strongest random ones if they are too few for the splits."""
+    shown = {example.text.sentence for example in examples}
+    new = [example for example in others if example.text.sentence not in shown]
+    return [*examples, *new[: max(0, LEAST - len(examples))]]
+
+
+def _activation_record(example: Example) -> dict[str, Any]:
+    return {
+        "tokens": example.text.tokens,
+        "token_ids": example.text.ids.tolist(),
+        "activations": numbers(example.values),
+    }
+
+
+def units(job: Job) -> list[Unit]:
+    """A folder per layer: `<layer>/<memory>.json`."""
+    dataset = job.run.settings.corpus.dataset
+
+    def write(folder: Path, records: Iterable[Record]) -> None:
+        folder.mkdir()
+        for record in records:
+            write_json(folder / f"{record.memory}.json", exemplars(record, dataset))
+
+    return [Unit(str(int(job.selection.layer[places.start])), places, write) for places in job.selection.layers()]
+
+
+FORMAT = Format(
+    about="Transluce's exemplars of both signs",
+    examples=30,
+    sentences=60,
+    units=units,
+    definitions={
+        "activations": "memory coefficients m_i with their sign",
+        "train, valid, test": "the sentences of the trigger examples, dealt to the splits in turn, the strongest first; `max` has"
+        " those of positive coefficients, `min` those of negative ones",
+        "too few": f"where a side has fewer than {LEAST} sentences, the random sentences with the highest maximum, or the lowest"
+        " minimum, follow: the class cannot be made of an empty list",
+        "random_*": "the random sentences that all memories share; `max` and `min` are the same",
+        "activation_percentiles": "the run keeps none",
+    },
+)

@@ -1,0 +1,63 @@
+"""Logits of values, for formats that show them: those of the top and bottom tokens, and a histogram of all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ffkv.run.results.run import Run
+from ffkv.run.trace.value_logits import head_of, value_logits
+
+BINS = 50  # of the histogram of logits
+
+
+@dataclass(frozen=True)
+class ValueLogits:
+    """A value and its logits.
+
+    Attributes:
+        vector: the value [d].
+        top: logits of the top tokens that the run keeps [rank].
+        bottom: logits of the bottom tokens that the run keeps [rank].
+        heights: number of tokens in each of `BINS` equal bins between the lowest and the highest logit [bin].
+        edges: their edges [bin + 1].
+    """
+
+    vector: np.ndarray
+    top: np.ndarray
+    bottom: np.ndarray
+    heights: np.ndarray
+    edges: np.ndarray
+
+
+def logit_reader(run: Run, device: str) -> Callable[[int, np.ndarray], list[ValueLogits]]:
+    """What reads the logits of the values of some memories of a layer, in order."""
+    head, offsets = head_of(run, device), run.anatomy.layer_offset
+    kept = {end: run.kept_tokens(end)[0] for end in ("top", "bottom")}
+
+    def read(layer: int, memories: np.ndarray) -> list[ValueLogits]:
+        rows, found = offsets[layer] + memories, []
+        for chunk, vectors, logits in value_logits(run, head, layer, memories):
+            ends = {}
+            for end, tokens in kept.items():
+                ids = torch.from_numpy(tokens[rows[chunk]].astype(np.int64)).to(logits.device)
+                ends[end] = logits.gather(1, ids).cpu().numpy()
+            heights, edges = histograms(logits)
+            found += [
+                ValueLogits(*parts) for parts in zip(vectors, ends["top"], ends["bottom"], heights, edges, strict=True)
+            ]
+        return found
+
+    return read
+
+
+def histograms(logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Histograms of the rows of logits [row, token]: numbers of tokens [row, bin], and edges [row, bin + 1]."""
+    lowest, highest = logits.amin(1, keepdim=True), logits.amax(1, keepdim=True)
+    width = (highest - lowest).clamp(min=torch.finfo(torch.float32).tiny)
+    bins = ((logits - lowest) / width * BINS).long().clamp_(0, BINS - 1)
+    heights = torch.zeros(len(logits), BINS, dtype=torch.int64, device=logits.device)
+    heights.scatter_add_(1, bins, torch.ones_like(bins))
+    steps = torch.linspace(0, 1, BINS + 1, device=logits.device)
+    return heights.cpu().numpy(), (lowest + (highest - lowest) * steps).cpu().numpy()

@@ -1,0 +1,213 @@
+"""A chat endpoint of the OpenAI form: one request, one outcome. The key is in a header and nowhere else."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx2
+
+from ffkv.base.errors import UserError
+
+LONGEST_BODY = 2**22  # bytes of an answer
+SHOWN_BODY = 300  # characters of an error's body
+LONGEST_WAIT = 600.0  # seconds that an endpoint may ask for
+SECRET = 8  # characters; a shorter key, such as "EMPTY", is not a secret and may be a word of an answer
+AGAIN = (408, 409, 425, 429)
+TIMED_OUT = (504, 524)  # a proxy stopped waiting for the model, which may have worked
+OF_THE_QUESTION = (400, 413, 422)
+
+
+class Reply(NamedTuple):
+    """An answer.
+
+    Attributes:
+        answer: content (text), problem ("" or why the endpoint refused the question), finish, model, usage.
+        tokens: tokens that the endpoint reports; None if it reports none.
+    """
+
+    answer: dict[str, Any]
+    tokens: int | None
+
+
+class Again(NamedTuple):
+    """No answer, but there may be one later.
+
+    Attributes:
+        reason: what happened.
+        wait: seconds that the endpoint asks to wait; None if it does not say.
+        spent: whether the endpoint may have worked on the question.
+    """
+
+    reason: str
+    wait: float | None
+    spent: bool
+
+
+def read_key(variable: str | None) -> str | None:
+    """The API key in an environment variable.
+
+    Args:
+        variable: name of the variable; None if the endpoint needs no key.
+    Raises:
+        UserError: the variable is not set, or its text cannot be a key. The text is not shown.
+    """
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise UserError(f"The environment variable {variable} is not set. Put the API key into it.")
+    if not re.fullmatch(r"[!-~]+", key):
+        raise UserError(
+            f"The environment variable {variable} holds characters that no API key has. Put nothing but the key into it."
+        )
+    return key
+
+
+def chat_address(endpoint: str) -> str:
+    """The address of chat completions.
+
+    Args:
+        endpoint: base address, such as http://localhost:11434/v1, or already that of chat completions.
+    Raises:
+        UserError: it is no such address; or it holds a user, a password or a query, which may be secret.
+    """
+    try:
+        parts = urlsplit(endpoint)
+        _ = parts.port
+    except ValueError as error:
+        raise UserError("--endpoint is not an address. Write it as in http://localhost:11434/v1.") from error
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise UserError(
+            "--endpoint holds a user, a password or a query. Addresses are kept beside the answers. Put the API key into an"
+            " environment variable, and name it by --key-variable."
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UserError(f"--endpoint is {endpoint!r}. Write the address as in http://localhost:11434/v1.")
+    base = endpoint.rstrip("/")
+    return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+
+
+class Endpoint:
+    """A connection to an endpoint. Several threads may use it.
+
+    Attributes:
+        address: address of chat completions, without any secret.
+    """
+
+    def __init__(self, address: str, key: str | None, timeout: float):
+        """Connects to nothing yet.
+
+        Args:
+            address: see `chat_address`.
+            key: the API key; None: no key is sent.
+            timeout: seconds to wait for a whole answer.
+        """
+        self.address, self._key, self._timeout = chat_address(address), key, timeout
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client = httpx2.Client(headers=headers, timeout=timeout, follow_redirects=False)
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._client.close()
+
+    def post(self, request: Mapping[str, Any]) -> Reply | Again:
+        """Sends one request.
+
+        Args:
+            request: the body: model, messages, parameters.
+        Raises:
+            UserError: the endpoint will not answer however often it is asked: a wrong address, key or model, or a redirection.
+        """
+        try:
+            status, headers, body = self._exchange(request)
+        except httpx2.ConnectError as error:
+            return Again(f"no connection ({self._without_key(error)})", None, spent=False)
+        except httpx2.TimeoutException as error:
+            connected = not isinstance(error, httpx2.ConnectTimeout | httpx2.PoolTimeout)
+            return Again(f"no answer within {self._timeout:g} seconds", None, spent=connected)
+        except httpx2.TransportError as error:
+            return Again(f"the connection broke ({self._without_key(error)})", None, spent=True)
+        except httpx2.HTTPError as error:
+            raise UserError(f"{self.address} cannot be asked: {self._without_key(error)}") from None
+        return self._outcome(status, headers, body)
+
+    def _exchange(self, request: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body. The client's timeout is per piece, so the whole answer has a limit of its own."""
+        end, body = time.monotonic() + self._timeout, b""
+        with self._client.stream("POST", self.address, json=dict(request)) as response:
+            for piece in response.iter_bytes():
+                body += piece
+                if len(body) > LONGEST_BODY:
+                    break
+                if time.monotonic() > end:
+                    raise httpx2.ReadTimeout("")
+        return response.status_code, response.headers, body
+
+    def _outcome(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply | Again:
+        said = f"HTTP {status}: {self._without_key(body.decode(errors='replace'))}"
+        if status == 200:
+            reply = self._read(body)
+            return reply or Again(f"an answer that is not a chat completion ({said})", None, spent=True)
+        if status in AGAIN or status >= 500:
+            return Again(said, retry_after(headers.get("retry-after")), spent=status in TIMED_OUT)
+        if status in OF_THE_QUESTION:
+            return Reply({"content": "", "problem": said, "finish": "", "model": "", "usage": {}}, 0)
+        raise UserError(f"{self.address} refuses to answer. {said}")
+
+    def _read(self, body: bytes) -> Reply | None:
+        """A chat completion; None if the body is none."""
+        try:
+            found = json.loads(body)
+            choice = found["choices"][0]
+            message = choice["message"]
+            content, refusal = message.get("content"), message.get("refusal")
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            return None
+        if not isinstance(content, str | None):
+            return None
+        usage = _usage(found.get("usage"))
+        problem = f"the model refuses: {refusal}" if refusal and not content else ""
+        answer = {
+            "content": self._hidden(content or ""),
+            "problem": self._without_key(problem),
+            "finish": self._without_key(choice.get("finish_reason") or ""),
+            "model": self._without_key(found.get("model") or ""),
+            "usage": usage,
+        }
+        return Reply(answer, sum(usage.values()) if usage else None)
+
+    def _hidden(self, text: str) -> str:
+        """The text without the key, which an endpoint may repeat."""
+        return text.replace(self._key, "[key]") if self._key and len(self._key) >= SECRET else text
+
+    def _without_key(self, text: object) -> str:
+        """One short line for a message, without the key."""
+        return " ".join(self._hidden(str(text)).split())[:SHOWN_BODY]
+
+
+def _usage(found: object) -> dict[str, int]:
+    """prompt_tokens and completion_tokens, if the endpoint reports both."""
+    if not isinstance(found, dict):
+        return {}
+    counts = {name: found.get(name) for name in ("prompt_tokens", "completion_tokens")}
+    known = {name: count for name, count in counts.items() if type(count) is int and count >= 0}
+    return known if len(known) == len(counts) else {}
+
+
+def retry_after(text: str | None) -> float | None:
+    """The seconds that a header Retry-After asks for: a number or a date; None if there is none or it is neither."""
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return min(max(seconds, 0.0), LONGEST_WAIT) if seconds == seconds else None

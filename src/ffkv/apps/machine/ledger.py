@@ -1,0 +1,102 @@
+"""Kept answers: one JSON line per answer, appended and never changed. A question that has a kept answer is not asked again."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.journal import append_entry, read_journal
+
+
+def request_key(request: Mapping[str, Any], attempt: int) -> str:
+    """The hash by which an answer is found again.
+
+    Args:
+        request: what is sent: model, messages, parameters. The address of the endpoint is not part of it.
+        attempt: how often the same question was answered in another form before.
+    Returns:
+        64 hexadecimal digits.
+    """
+    text = json.dumps({"request": request, "attempt": attempt}, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Ledger:
+    """The kept answers of one file. Several threads may use it.
+
+    Attributes:
+        path: the file.
+        spent: tokens of all its lines.
+        torn: number of lines that are not whole, because a kill or a full disk tore them. They were left out.
+    """
+
+    def __init__(self, path: Path):
+        """Reads the file, if there is one.
+
+        Raises:
+            UserError: it cannot be read, or a line is whole and yet no line of such a file.
+        """
+        self.path, self.spent, self.torn = path, 0, 0
+        self._answers: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+        journal = read_journal(path)
+        self.torn = len(journal.torn)
+        for number, entry in journal.entries:
+            try:
+                self._take(entry)
+            except (TypeError, KeyError, AttributeError) as error:
+                raise UserError(
+                    f"{path}, line {number}, is not a kept answer. Remove the line, or name other --annotations."
+                ) from error
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        key, answer, tokens = entry["key"], entry["answer"], entry["tokens"]
+        if not isinstance(key, str) or type(tokens) is not int or tokens < 0:
+            raise TypeError
+        if answer is not None:
+            answer["content"], answer["problem"]
+            self._answers[key] = answer
+        self.spent += tokens
+
+    @property
+    def answered(self) -> bool:
+        """Whether the endpoint ever answered a question, rather than refuse it."""
+        return any(not answer["problem"] for answer in self._answers.values())
+
+    def find(self, key: str) -> dict[str, Any] | None:
+        """The kept answer to a request, or None: content, problem, finish, model, usage."""
+        return self._answers.get(key)
+
+    def keep(
+        self,
+        key: str,
+        request: Mapping[str, Any],
+        attempt: int,
+        endpoint: str,
+        answer: dict[str, Any] | None,
+        tokens: int,
+    ) -> None:
+        """Appends an answer. When this returns, it is on the disk.
+
+        Args:
+            key: its `request_key`.
+            request: what was sent.
+            attempt: see `request_key`.
+            endpoint: where it was sent.
+            answer: what came back; None if nothing came back in time, and tokens may have been spent on it.
+            tokens: what counts as spent.
+        Raises:
+            UserError: the folder cannot be written, or the disk is full.
+        """
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        entry = {
+            "key": key, "time": time, "endpoint": endpoint, "attempt": attempt, "request": dict(request),
+            "answer": answer, "tokens": tokens,
+        }  # fmt: skip
+        with self._lock:
+            append_entry(self.path, entry)
+            self._take(entry)

@@ -1,0 +1,126 @@
+"""Reads the texts about memories from a finished run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from ffkv.apps.machine.texts import SHOWN_CHARACTERS, Example, Texts, distinct, split_examples
+from ffkv.base.errors import UserError
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.corpus.words import words
+from ffkv.run.results.memory_name import check_memory, parse_memory_name
+from ffkv.run.results.run import Run
+
+FOLLOWING_CHARACTERS = 200  # of a sentence behind its prefix
+MOST_SILENT = 4000  # prefixes per memory; more than enough to pair with trigger examples
+
+Place = tuple[int, int]  # layer and memory
+
+
+def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -> list[Place]:
+    """The memories to annotate, in their order.
+
+    Args:
+        run: a finished run.
+        names: memories such as "L3.17"; none: random ones among the sampled keys of figure 2, so that machines, people and tests speak
+            of the same keys.
+        per_layer: number of random memories per layer.
+        seed: seed of the random numbers.
+    Raises:
+        UserError: there is no such memory, or one is named twice.
+    """
+    if names:
+        places = [parse_memory_name(name) for name in names]
+        for place in places:
+            check_memory(*place, [layer.memories for layer in run.anatomy.layers])
+        if len(set(places)) < len(places):
+            raise UserError("--memory names a memory twice.")
+        return sorted(places)
+    sampled = run.details("keys/by_prefix").query("sample == 'trigger'")[["layer", "memory"]].drop_duplicates()
+    chosen: list[Place] = []
+    for layer, rows in sampled.groupby("layer"):
+        generator = random_stream(seed, Purpose.MACHINE_MEMORIES, int(layer))
+        memories = generator.permutation(np.sort(rows["memory"].to_numpy()))[:per_layer]
+        chosen += [(int(layer), memory) for memory in np.sort(memories).tolist()]
+    return chosen
+
+
+def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iterator[tuple[Place, Texts]]:
+    """The texts about memories. The coefficients of a layer are read once.
+
+    Args:
+        run: a finished run.
+        places: memories, in their order.
+        shown: number of trigger examples that are explained.
+        seed: seed of the random numbers.
+    Raises:
+        UserError: see `ffkv.open`.
+    """
+    prefixes = _sampled(run)
+    offsets = run.anatomy.layer_offset
+    for layer, of_layer in groupby(places, key=lambda place: place[0]):
+        memories = [memory for _, memory in of_layer]
+        with run.open_sampled_prefixes() as file:
+            m = file["m"][:, offsets[layer] : offsets[layer + 1]][:, memories]
+        for column, memory in enumerate(memories):
+            generator = random_stream(seed, Purpose.MACHINE_TEXTS, layer, memory, 1)
+            yield (layer, memory), _texts(run, (layer, memory), prefixes, m[:, column], shown, generator)
+
+
+def _texts(
+    run: Run, place: Place, prefixes: list[Example], m: np.ndarray, shown: int, generator: np.random.Generator
+) -> Texts:
+    examples = _triggers(run, place)
+    chosen, held_out = split_examples(examples, shown, generator)
+    typical = np.mean([example.coefficient for example in examples]) if examples else 0.0
+    threshold = float(run.settings.intervention.silent * typical)
+    order = generator.permutation(len(prefixes))
+    silent = order[np.abs(m[order]) <= threshold][:MOST_SILENT].tolist() if examples else []
+    return Texts(
+        shown=chosen,
+        held_out=held_out,
+        silent=distinct([replace(prefixes[number], coefficient=float(m[number])) for number in silent]),
+        measured=distinct([replace(prefixes[number], coefficient=float(m[number])) for number in order[:MOST_SILENT]]),
+        threshold=threshold,
+    )
+
+
+def _triggers(run: Run, place: Place) -> list[Example]:
+    """The trigger examples of a memory, the highest coefficient first."""
+    triggers, corpus = run.memory(*place).triggers, run.corpus("train")
+    return [
+        _example(
+            row.text,
+            corpus.texts[int(row.sentence)][len(row.text) :],
+            len(row.last_token),
+            corpus.pretokenized,
+            int(row.position),
+            float(row.coefficient),
+            int(row.sentence),
+        )
+        for row in triggers.itertuples()
+    ]
+
+
+def _sampled(run: Run) -> list[Example]:
+    """The sampled validation prefixes, in the order of `m`, with a coefficient of NaN."""
+    corpus = run.corpus("validation")
+    with run.open_sampled_prefixes() as file:
+        sentence, position = file["sentence"][...], file["position"][...]
+    texts, last_tokens = corpus.prefix_texts(sentence, position)
+    return [
+        _example(text, corpus.texts[number][len(text) :], len(last), corpus.pretokenized, tokens, float("nan"), number)
+        for text, last, number, tokens in zip(texts, last_tokens, sentence.tolist(), position.tolist(), strict=True)
+    ]
+
+
+def _example(
+    text: str, following: str, last: int, pretokenized: bool, tokens: int, coefficient: float, sentence: int
+) -> Example:
+    found = words(text, pretokenized)
+    end = text if len(text) <= SHOWN_CHARACTERS else f"…{text[-SHOWN_CHARACTERS:]}"
+    rest = following if len(following) <= FOLLOWING_CHARACTERS else f"{following[:FOLLOWING_CHARACTERS]}…"
+    word = found[-1].lower() if found else ""
+    return Example(end, rest, min(last, len(end)), word, tokens, coefficient, sentence)

@@ -1,0 +1,1 @@
+"""What all rooms stand on: settings, files, processes, the hub, statistics. It knows no model."""

@@ -1,0 +1,184 @@
+"""Files that have their final name only when they are whole, each with its checksum beside it."""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import sum_path, sums
+from ffkv.base.files.fault import unwritable
+
+PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial", re.DOTALL)
+
+MANY = 64  # files of a folder that are sooner on the disk if everything is written at once before each is asked for
+
+PROGRESS = ".progress"  # what a long step has done so far, as `.<name>.progress`
+
+
+@contextlib.contextmanager
+def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; on success it is synced and renamed to `path`, on failure removed.
+
+    Inside the `with` statement, a file or a folder is made at the temporary path. An earlier file at `path` stays until
+    the new one is complete. Unfinished files that killed processes of this machine left are removed first.
+
+    Args:
+        path: the final name.
+        summed: whether the sums are written beside it. False for outputs that only people read.
+    Raises:
+        UserError: the folder cannot be written; the disk is full, whatever library says so; what is at `path` is neither
+            a file nor a folder; or it is a folder that holds other files than the new one.
+    """
+    path = Path(path).absolute() if not Path(path).name else Path(path)
+    if not path.name:
+        raise UserError(f"{path} is not a name for an output.")
+    temporary = _temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_others(path)
+        _sweep(path)
+        yield temporary
+        _finish(temporary, path, summed)
+    except Exception as error:
+        if problem := unwritable(Path(*map(_final_name, path.parts)), temporary, error):
+            raise problem from error
+        raise
+    finally:
+        remove(temporary)
+        remove(_temporary_sums(path))
+
+
+def link(file: Path | str, path: Path | str) -> None:
+    """Gives a file a second name. On a file system without such links it becomes a copy.
+
+    Raises:
+        UserError: see `atomic`.
+    """
+    with atomic(path) as temporary:
+        try:
+            os.link(file, temporary)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                raise
+            shutil.copyfile(file, temporary)
+
+
+def _refuse_others(path: Path) -> None:
+    """Refuses to replace a device, a pipe or a link: only a file, or a folder, that is really there."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise UserError(
+                f"{path} is neither a file nor a folder, and ffkv does not replace it. Name another output."
+            )
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a whole folder, if there is one and it can be removed."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{host_name()}.{os.getpid()}.partial")
+
+
+def _temporary_sums(path: Path) -> Path:
+    return _temporary(path.with_name(f"{path.name}.sha256"))
+
+
+def host_name() -> str:
+    """The name of this machine, without its domain."""
+    return socket.gethostname().partition(".")[0]
+
+
+def _sweep(path: Path) -> None:
+    """Removes unfinished versions of `path` whose process has ended. Those of other machines stay: `ffkv check` names them."""
+    for entry in path.parent.iterdir():
+        left = PARTIAL.fullmatch(entry.name)
+        of_path = _final_name(entry.name) in (path.name, f"{path.name}.old", f"{path.name}.sha256")
+        if left and of_path and left["host"] == host_name() and not is_written(entry):
+            remove(entry)
+
+
+def _final_name(name: str) -> str:
+    """The name that an unfinished file will have. What a step writes can itself be part of something unfinished."""
+    while left := PARTIAL.fullmatch(name):
+        name = left["name"]
+    return name
+
+
+def is_written(partial: Path) -> bool:
+    """Whether the process that writes an unfinished file runs on this machine."""
+    written = PARTIAL.fullmatch(partial.name)
+    return written is not None and written["host"] == host_name() and psutil.pid_exists(int(written["process"]))
+
+
+def _finish(temporary: Path, path: Path, summed: bool) -> None:
+    """Gives a complete file or folder its name and its sums.
+
+    The sums come last: a process that is killed here leaves whole files without sums, never sums that do not fit.
+    """
+    _share(temporary)
+    _sync(temporary)
+    # A file inside a folder that is itself being written gets its sum when the folder is finished.
+    lines = sums(temporary, path.name) if summed and not any(map(PARTIAL.fullmatch, path.parts)) else ""
+    if lines:  # before anything is replaced: they may not fit on the disk
+        _temporary_sums(path).write_text(lines)
+        sync(_temporary_sums(path))
+    sum_path(path).unlink(missing_ok=True)
+    old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None
+    temporary.replace(path)
+    if lines:
+        _temporary_sums(path).replace(sum_path(path))
+    sync(path.parent)
+    if old:
+        remove(old)
+
+
+def _set_aside(path: Path, successor: Path) -> Path:
+    """Renames a folder that a new one replaces, because a killed removal would leave half of it. One with other files is refused."""
+    others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
+    if others:
+        raise UserError(
+            f"{path} holds other files ({', '.join(sorted(others)[:3])}): name another folder, or empty it."
+        )
+    return path.rename(_temporary(path.with_name(f"{path.name}.old")))
+
+
+def _share(path: Path) -> None:
+    """Gives the files of a folder the rights that new files get here: some libraries keep theirs to the owner."""
+    if path.is_dir():
+        mask = os.umask(0)
+        os.umask(mask)
+        for entry in path.rglob("*"):
+            if entry.is_file():
+                entry.chmod(0o666 & ~mask)
+
+
+def _sync(path: Path) -> None:
+    entries = [path, *path.rglob("*")] if path.is_dir() else [path]
+    if len(entries) > MANY:
+        os.sync()
+    for entry in entries:
+        sync(entry)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,151 @@
+"""SHA-256 sums of each output, beside it as `.<name>.sha256`: the format of the `sha256sum` command, one line per file."""
+
+import functools
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from ffkv.base.errors import UserError
+
+LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>.+)")
+BLOCKS = ".blocks"  # folder `<name>.blocks`: files that `<name>.h5` reads from
+
+
+class Damaged(UserError):
+    """A file was read, and it differs from its checksum."""
+
+
+def sum_path(output: Path) -> Path:
+    """The file with the sums of a file, or of all files of a folder."""
+    return output.with_name(f".{output.name}.sha256")
+
+
+def is_sum(path: Path) -> bool:
+    """Whether a file holds sums."""
+    return path.name.startswith(".") and path.suffix == ".sha256"
+
+
+def sums(place: Path, name: str) -> str:
+    """The sums of the file or folder at `place`, which is, or will be, called `name`."""
+    entries = sorted(entry for entry in place.rglob("*") if entry.is_file()) if place.is_dir() else [place]
+    return "".join(f"{_digest(entry)}  {Path(name, entry.relative_to(place))}\n" for entry in entries)
+
+
+def output_of(path: Path) -> Path:
+    """The output that was written as a whole: the file itself, or the folder above it that has sums."""
+    try:
+        folders = [folder for folder in path.parents if folder.name and sum_path(folder).exists()]
+        return path if not path.name or sum_path(path).exists() or not folders else folders[0]
+    except OSError:  # a name that no file can have, or a folder above that may not be entered: reading says so
+        return path
+
+
+def target_of(path: Path) -> Path:
+    """The output that a user deletes and Snakemake makes again if `path` is damaged.
+
+    It is `output_of(path)`; for a block, the file that reads it.
+    """
+    return path.parent.with_suffix(".h5") if path.parent.suffix == BLOCKS else output_of(path)
+
+
+def block_folder(path: Path) -> Path:
+    """The folder of the files that `path` reads from."""
+    return path.with_suffix(BLOCKS)
+
+
+def verify_sum(path: Path) -> None:
+    """Compares a file, or all files of a folder, with their sums.
+
+    A file without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names it.
+
+    Raises:
+        Damaged: a file is not what was written, or missing.
+        UserError: a file, or the sums, cannot be read; or the sums are damaged or incomplete.
+    """
+    output = output_of(path)
+    if not output.name:  # "." and "/": nobody wrote these as one
+        return
+    written = read_sums(output)
+    if written is None:
+        return
+    chosen = [file for file in written if path in (file, *file.parents)]
+    unlisted = unlisted_files(path, written) if path.is_dir() else [] if chosen or _is_hidden(path) else [path]
+    if unlisted:
+        raise UserError(
+            f"{sum_path(output)} has no checksum of {unlisted[0]}: it is incomplete, or this file is not from ffkv."
+            f" {_again(target_of(output))}"
+        )
+    for file in chosen:
+        if _digest_now(file) != written[file]:
+            target = target_of(output)
+            raise Damaged(
+                f"{file} is not what ffkv wrote: it was damaged or changed since. Delete"
+                f" {'it' if file == target else target} and make it again: `snakemake {shlex.quote(str(target))}`, with"
+                f" the options of your run (or, if the change is yours, delete {sum_path(output)})."
+            )
+
+
+def read_sums(output: Path) -> dict[Path, str] | None:
+    """The sum of each file that was written as `output`; None if there are no sums.
+
+    Raises:
+        UserError: the sums cannot be read, or are empty or damaged.
+    """
+    try:
+        lines = sum_path(output).read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{sum_path(output)} cannot be read: {error.strerror}. Check its rights.") from error
+    entries = [LINE.fullmatch(line) for line in lines]
+    if not entries or None in entries:
+        raise UserError(
+            f"{sum_path(output)} is empty or damaged, so ffkv cannot tell whether {output} is whole."
+            f" {_again(target_of(output))}"
+        )
+    return {output.parent / entry["name"]: entry["digest"] for entry in entries if entry}
+
+
+def unlisted_files(folder: Path, written: Mapping[Path, str]) -> list[Path]:
+    """The files of a folder that have no sum, without hidden ones, which systems make by themselves."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path))
+    return [path for path in files if path not in written]
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".")
+
+
+def _again(target: Path) -> str:
+    return (
+        f"Make {target} again: `snakemake --force {shlex.quote(str(target))}`, with the options of your run (or, if you"
+        f" know that it is whole, delete {sum_path(target)})."
+    )
+
+
+def forget_digests() -> None:
+    """Lets the next comparison read every file again."""
+    _digest_of.cache_clear()
+
+
+def _digest_now(path: Path) -> str:
+    try:
+        entry = path.stat()
+        return _digest_of(path, entry.st_ino, entry.st_size, entry.st_mtime_ns)
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights and its disk.") from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest_of(path: Path, inode: int, size: int, modified: int) -> str:
+    """The digest of a file as it is now; a file that is opened several times is read once."""
+    return _digest(path)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,304 @@
+"""One description per dataset: a dataclass says which datasets a file has, and writer, reader, sizes and docs follow from it.
+
+@dataclass(frozen=True)
+class Lengths:
+    layer_offset: np.ndarray = dataset("layer_boundary", "int64", unit="memory", about="first row of each layer")
+    norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
+
+with hdf5.create(path, "lengths", attributes) as file:
+    write(file, Lengths(offsets, norms))
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ffkv.base.files import hdf5
+from ffkv.base.files.lazy import Pieces, Texts
+
+KEY = "dataset"  # where a field's metadata holds its description
+BOUNDARY = "_boundary"  # a dimension x_boundary has one entry more than the dimension x
+LAYER_OFFSET = "first row of each layer; memory i of layer l is row layer_offset[l] + i"
+CHECKSUM_BYTES = 4  # of fletcher32, per chunk
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a dataset holds.
+
+    Attributes:
+        name: name in the file.
+        dimensions: a name for each axis.
+        dtype: NumPy's name of the element type.
+        unit: "1" for a plain number, "token", "nat", ...
+        about: one phrase that says what a value means.
+        chunks: the longest chunk along some dimensions: a number, or the name of a size. Other dimensions are not cut.
+            Empty: about 1 MiB of leading rows per chunk.
+        optional: whether a file may lack it.
+        lazy: whether readers leave it in the file and read it piece by piece.
+    """
+
+    name: str
+    dimensions: tuple[str, ...]
+    dtype: str
+    unit: str
+    about: str
+    chunks: Mapping[str, int | str]
+    optional: bool = False
+    lazy: bool = False
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The length of each axis, from the length of each dimension."""
+        return tuple(_length(dimension, sizes) for dimension in self.dimensions)
+
+    def chunk(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of a chunk, from the length of each dimension."""
+        shape = self.shape(sizes)
+        if not self.chunks:
+            return hdf5.leading_rows(shape, np.dtype(self.dtype).itemsize)
+        limits = [self.chunks.get(dimension, length) for dimension, length in zip(self.dimensions, shape, strict=True)]
+        numbers = [sizes[limit] if isinstance(limit, str) else limit for limit in limits]
+        return tuple(max(1, min(length, number)) for length, number in zip(shape, numbers, strict=True))
+
+    def stored_bytes(self, sizes: Mapping[str, int]) -> int:
+        """Bytes on disk: whole chunks, each with its checksum."""
+        shape, chunk = self.shape(sizes), self.chunk(sizes)
+        if 0 in shape:
+            return 0
+        chunks = int(np.prod([-(-length // part) for length, part in zip(shape, chunk, strict=True)], dtype=np.int64))
+        return chunks * (int(np.prod(chunk, dtype=np.int64)) * np.dtype(self.dtype).itemsize + CHECKSUM_BYTES)
+
+
+@dataclass(frozen=True)
+class TextDatasets:
+    """What a list of texts holds: the texts as one run of UTF-8 bytes, and the offsets between them.
+
+    Attributes:
+        data: the bytes, dataset `name`.
+        offsets: where each text starts, dataset `name_offset`.
+    """
+
+    data: Dataset
+    offsets: Dataset
+
+
+@dataclass(frozen=True)
+class Group:
+    """Datasets in a group of their own, which has the name of the field.
+
+    Attributes:
+        record: the dataclass that describes them.
+        about: what precedes each description in the file.
+    """
+
+    record: type
+    about: str
+
+
+def dataset(
+    dimensions: str,
+    dtype: str,
+    *,
+    unit: str,
+    about: str,
+    name: str = "",
+    chunks: Mapping[str, int | str] | None = None,
+    optional: bool = False,
+    lazy: bool = False,
+) -> Any:
+    """A field of a dataclass that is stored as a dataset. Arguments: see `Dataset`.
+
+    An optional field is None if a file lacks it. `read` leaves a lazy field in the file (`Pieces`).
+    """
+    return _field(Dataset(name, tuple(dimensions.split()), dtype, unit, about, chunks or {}, optional, lazy), optional)
+
+
+def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> Any:
+    """A field of a dataclass that is stored as a dataset and has the same values in each file of a kind."""
+    description = Dataset("", tuple(dimensions.split()), str(values.dtype), unit, about, {})
+    return dataclasses.field(default_factory=lambda: values, metadata={KEY: description}, kw_only=True)
+
+
+def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False) -> Any:
+    """A field of a dataclass that holds the texts of a dimension: `Texts`, or any sequence of str when it is written."""
+    data = Dataset(name, ("{}_byte",), "uint8", "byte", f"{about}, as UTF-8", {}, lazy=lazy)
+    start = f"where each {dimension}'s part of `{{}}` starts"
+    return _field(TextDatasets(data, Dataset(name, (dimension + BOUNDARY,), "int64", "byte", start, {}, lazy=lazy)))
+
+
+def group(record: type, *, about: str) -> Any:
+    """A field of a dataclass that holds another described dataclass; None if the file lacks the group."""
+    return _field(Group(record, about), optional=True)
+
+
+def _field(description: Dataset | TextDatasets | Group, optional: bool = False) -> Any:
+    if optional:
+        return dataclasses.field(default=None, metadata={KEY: description}, kw_only=True)
+    return dataclasses.field(metadata={KEY: description})
+
+
+def described(record: Any) -> dict[str, Dataset | TextDatasets | Group]:
+    """The description of each stored field of a dataclass (or of an object of it), by the field's name."""
+    fields = [field for field in dataclasses.fields(record) if KEY in field.metadata]
+    return {field.name: _named(field.metadata[KEY], field.name) for field in fields}
+
+
+def _named(description: Dataset | TextDatasets | Group, field: str) -> Dataset | TextDatasets | Group:
+    if isinstance(description, Dataset):
+        return replace(description, name=description.name or field)
+    if isinstance(description, TextDatasets):
+        name = description.data.name or field
+        about = description.offsets.about.format(name)
+        data = replace(description.data, name=name, dimensions=(f"{name}_byte",))
+        return TextDatasets(data, replace(description.offsets, name=f"{name}_offset", about=about))
+    return description
+
+
+def datasets_of(record: Any, without: Sequence[str] = ()) -> dict[str, list[Dataset]]:
+    """The datasets behind each stored field of a dataclass or of an object of it. Those of a group are `group/name`."""
+    datasets: dict[str, list[Dataset]] = {}
+    for field, description in described(record).items():
+        if isinstance(description, Dataset):
+            datasets[field] = [description]
+        elif isinstance(description, TextDatasets):
+            datasets[field] = [description.data, description.offsets]
+        else:
+            own = [part for parts in datasets_of(description.record).values() for part in parts]
+            datasets[field] = [
+                replace(part, name=f"{field}/{part.name}", about=f"{description.about}: {part.about}") for part in own
+            ]
+    return {field: parts for field, parts in datasets.items() if field not in without}
+
+
+def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] = ()) -> int:
+    """Bytes that the datasets of a file take on disk: whole chunks and their checksums, without the file's metadata.
+
+    Args:
+        sizes: the length of each dimension, and the sizes that chunks name. x_boundary is x + 1 where it is not named.
+        without: fields that the file lacks.
+    """
+    return sum(part.stored_bytes(sizes) for parts in datasets_of(record, without).values() for part in parts)
+
+
+def allocate(
+    file: h5py.File,
+    record: type,
+    sizes: Mapping[str, int],
+    without: Sequence[str] = (),
+    compressed: Sequence[str] = (),
+) -> None:
+    """Makes the datasets of a new file (`hdf5.create`), to be filled piece by piece.
+
+    Args:
+        sizes: see `stored_bytes`.
+        without: fields that the file lacks.
+        compressed: datasets whose chunks are compressed.
+    """
+    for parts in datasets_of(record, without).values():
+        for part in parts:
+            shape, chunk, packed = part.shape(sizes), part.chunk(sizes), part.name in compressed
+            hdf5.allocate(file, part.name, shape, part.dtype, part.dimensions, part.unit, part.about, chunk, packed)
+
+
+def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, compressed: Sequence[str] = ()) -> None:
+    """Writes every stored field of a record into a new file (`hdf5.create`). Optional fields that are None are left out.
+
+    Args:
+        sizes: the sizes that chunks name.
+        compressed: datasets whose chunks are compressed.
+    Raises:
+        TypeError: a value would lose digits in the described type, or axes of one name differ in length.
+    """
+    for part, array in _arrays_of(record):
+        lengths = dict(zip(part.dimensions, array.shape, strict=True))
+        chunk, packed = part.chunk({**(sizes or {}), **lengths}), part.name in compressed
+        hdf5.put(file, part.name, array, part.dimensions, part.unit, part.about, chunk, packed)
+
+
+def fill(file: h5py.File, record: Any, dimension: str, place: slice) -> None:
+    """Writes a part of a record into datasets that `allocate` made.
+
+    Args:
+        record: along `dimension` it has only what belongs at `place`; datasets without this dimension are written whole.
+        dimension: a dimension.
+        place: a range of its entries.
+    Raises:
+        TypeError: a value would lose digits in the described type.
+    """
+    for part, array in _arrays_of(record):
+        file[part.name][_selection(part, dimension, place)] = array
+
+
+def _selection(part: Dataset, dimension: str, place: slice) -> tuple[slice, ...]:
+    return tuple(place if name == dimension else slice(None) for name in part.dimensions)
+
+
+def _arrays_of(record: Any) -> Iterator[tuple[Dataset, np.ndarray]]:
+    """The datasets of a record with their values, each in its described type."""
+    for field, parts in datasets_of(record).items():
+        for part, values in zip(parts, _arrays(getattr(record, field), described(record)[field]), strict=False):
+            yield part, np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)
+
+
+def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any]:
+    """The values of the datasets behind a field; none if the field is None."""
+    if value is None:
+        return []
+    if isinstance(description, Group):
+        return [getattr(value, field) for field in described(value)]
+    if isinstance(description, Dataset):
+        return [value]
+    joined, offsets = bytearray(), np.zeros(len(value) + 1, np.int64)
+    for number, text in enumerate(value, 1):
+        joined += text.encode("utf-8")
+        offsets[number] = len(joined)
+    return [np.frombuffer(joined, np.uint8), offsets]
+
+
+def read(file: h5py.File, record: type, dimension: str = "", place: slice = slice(None), **others: Any) -> Any:
+    """Reads what `write` wrote. The lazy fields of the record keep the file open as long as one of them lives.
+
+    Args:
+        file: a file (`hdf5.open`), or a group of it.
+        record: the dataclass.
+        dimension: a dimension of which only a part is read.
+        place: this part. Fields that are lazy are left whole.
+        others: the fields that are not stored.
+    """
+    descriptions = described(record)
+    lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)
+    kept_open = h5py.File(file.file.filename, "r")[file.name] if lazy else file
+    return record(
+        **{field: _read_field(file, kept_open, field, part, dimension, place) for field, part in descriptions.items()},
+        **others,
+    )
+
+
+def _read_field(
+    file: h5py.Group,
+    kept_open: h5py.Group,
+    field: str,
+    description: Dataset | TextDatasets | Group,
+    dimension: str,
+    place: slice,
+) -> Any:
+    if isinstance(description, Group):
+        return read(file[field], description.record, dimension, place) if field in file else None
+    if isinstance(description, TextDatasets):
+        parts = (description.data, description.offsets)
+        return Texts(*(_read_field(file, kept_open, field, part, dimension, place) for part in parts))
+    if description.optional and description.name not in file:
+        return None
+    if description.lazy:
+        return Pieces(kept_open, description.name)
+    return file[description.name][_selection(description, dimension, place)]
+
+
+def _length(dimension: str, sizes: Mapping[str, int]) -> int:
+    if dimension not in sizes and dimension.endswith(BOUNDARY):
+        return sizes[dimension.removesuffix(BOUNDARY)] + 1
+    return sizes[dimension]

@@ -1,0 +1,108 @@
+"""Whose fault a failure is: what is said of a file only after it has been read again, and of a disk after it was asked."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import forget_digests, output_of, sum_path, verify_sum
+from ffkv.base.system.disk import full, temporary_folder
+
+SPACE = (errno.ENOSPC, errno.EDQUOT)
+# Words of libraries that pass on the system's error as text alone: safetensors, tokenizers, pyarrow, HDF5.
+SPACE_WORDS = tuple(
+    word for code in SPACE for word in (os.strerror(code), f"os error {code}", f"errno = {code}", f"errno {code}")
+)
+
+
+class DoesNotFit(UserError):
+    """A disk or a quota has no space for an output."""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and the errors that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def lacks_space(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, says that a disk or a quota is full."""
+    return any(
+        getattr(each, "errno", None) in SPACE or any(word in str(each) for word in SPACE_WORDS)
+        for each in causes(error)
+    )
+
+
+def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | None:
+    """The message about an output that could not be written; None if the error is about something else.
+
+    Args:
+        path: the output.
+        unfinished: what is written of it.
+        error: what was raised while it was written.
+    """
+    if isinstance(error, DoesNotFit):  # of an output inside of this one, which is named already
+        return None
+    if lacks_space(error) or (full([path.parent]) and not isinstance(error, UserError)):
+        place = path.parent if full([path.parent]) or not full([temporary_folder()]) else temporary_folder()
+        free = shutil.disk_usage(place).free if place.exists() else 0
+        return DoesNotFit(
+            f"{path} does not fit: {_size(unfinished):,} bytes of it are written, and {free:,} bytes are free in {place}"
+            f" (or a quota is used up). Free some space, then start the same command again."
+        )
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    if not isinstance(error.filename, str | bytes | os.PathLike):
+        return UserError(f"{path} cannot be written: {error.strerror}. Check the folder's rights and the disk.")
+    culprit, own, part = Path(os.fsdecode(error.filename)).absolute(), path.absolute(), unfinished.absolute()
+    if culprit in own.parents or culprit.parent == own.parent or part in (culprit, *culprit.parents):
+        return UserError(
+            f"{path} cannot be written: {error.strerror} ({culprit}). Check the folder's rights and the disk."
+        )
+    return UserError(f"{path} cannot be made, because of {culprit}: {error.strerror}. Check the rights of that file.")
+
+
+def unreadable(path: Path | str, error: BaseException) -> UserError:
+    """The message about a file of ffkv that could not be read. It says that the file is damaged only if its checksum does.
+
+    Args:
+        path: the file. It is read again, as a whole.
+        error: what was raised while it was read.
+    """
+    path, reason = Path(path), " ".join(str(error).split())[:300] or type(error).__name__
+    if lacks_space(error):
+        place = temporary_folder()
+        return UserError(
+            f"{path} cannot be read: there is no space left ({reason}). Free some space, {place} included."
+        )
+    try:
+        forget_digests()
+        verify_sum(path)
+    except UserError as found:
+        return found
+    if not path.exists():
+        return UserError(f"{path} does not exist: run the step that makes it first.")
+    if not os.access(path, os.R_OK):
+        return UserError(f"{path} cannot be read: you have no right to. Check its rights.")
+    if sum_path(output_of(path)).exists():
+        return UserError(
+            f"{path} cannot be read ({reason}), but it is what ffkv wrote: its checksum fits. Keep it. Check the"
+            " memory and the disks, then start the same command again."
+        )
+    return UserError(
+        f"{path} cannot be read ({reason}). It has no checksum beside it, so ffkv cannot tell whether it is damaged. Move"
+        " it away if a step can make it again, then run the workflow again."
+    )
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file or a folder; 0 if there is none."""
+    try:
+        entries = path.rglob("*") if path.is_dir() else [path]
+        states = [entry.stat() for entry in entries if entry.is_file()]
+        return sum(min(state.st_size, 512 * state.st_blocks) for state in states)  # HDF5 makes files with holes
+    except OSError:
+        return 0

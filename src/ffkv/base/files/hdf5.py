@@ -1,0 +1,283 @@
+"""HDF5 files with named dimensions, units and provenance. The only code that opens HDF5.
+
+Every dataset has its dimensions as dimension scales, a `description`, a `unit` and fletcher32 checksums. Every file
+says what it is (`format`, `kind`), what made it (`settings`, `versions`) and what it belongs to (`model_hash`,
+`tokenizer_hash`, `corpus_hash`, ...). A reader names what it expects, and any other file is refused.
+
+A reader reads only what it needs, and still no damaged byte becomes a number: HDF5 keeps a checksum of each chunk and of
+its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes. Small files
+are compared with their sums as a whole.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.base.files.checksums import target_of, verify_sum
+from ffkv.base.files.fault import unreadable
+from ffkv.base.files.provenance import Foreign, check_identities, versions
+from ffkv.base.files.write_target import WriteTarget
+from ffkv.base.system.signals import end_if_told
+
+# 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor; 3 did not
+# know which sentences begin alike.
+FORMAT = 4
+SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
+# Every HDF5 has these filters. The bytes of a number are sorted by place first, which brings zeros together.
+COMPRESSION: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
+
+
+@contextlib.contextmanager
+def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterator[h5py.File]:
+    """A new file under a temporary name. It is renamed to `path` if the `with` statement ends well.
+
+    Args:
+        path: name of the complete file.
+        kind: what the file holds ("triggers", "values", ...); readers ask for it.
+        attributes: provenance; dictionaries and lists are stored as JSON. Those named in `OWN` are replaced.
+    Raises:
+        UserError: the file cannot be written.
+    """
+    with atomic(path) as temporary, WriteTarget(temporary, "w+") as target:
+        try:
+            with h5py.File(target, "w", libver="v110") as file:
+                own = {"format": FORMAT, "kind": kind, "versions": versions()}
+                for name, value in sorted({**attributes, **own}.items()):  # the same bytes in whatever order they came
+                    plain = not isinstance(value, dict | list | tuple)
+                    file.attrs[name] = value if plain else json.dumps(value, sort_keys=True)
+                file.attrs["checksum"] = _checksum(file.attrs)
+                yield file
+        except Exception as error:
+            if target.failure:  # whatever was made of it: HDF5 may have read back what it could not write
+                raise target.failure from error
+            raise
+        end_if_told()
+        if target.failure:
+            raise target.failure
+
+
+def _checksum(attributes: Mapping[str, Any]) -> str:
+    """A hash over all attributes but itself."""
+    lines = sorted(f"{name}={attributes[name]}" for name in attributes if name != "checksum")
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def put(
+    file: h5py.File,
+    name: str,
+    values: np.ndarray,
+    dimensions: Sequence[str],
+    unit: str,
+    description: str,
+    chunks: Sequence[int] | None = None,
+    compressed: bool = False,
+) -> None:
+    """Writes one dataset whole. See `allocate`."""
+    values = np.asarray(values)
+    allocate(file, name, values.shape, values.dtype, dimensions, unit, description, chunks, compressed)[...] = values
+
+
+def allocate(
+    file: h5py.File,
+    name: str,
+    shape: Sequence[int],
+    dtype: Any,
+    dimensions: Sequence[str],
+    unit: str,
+    description: str,
+    chunks: Sequence[int] | None = None,
+    compressed: bool = False,
+) -> h5py.Dataset:
+    """Makes one dataset, to be filled piece by piece.
+
+    Args:
+        file: a file that is being written.
+        name: name of the dataset.
+        shape: length of each axis.
+        dtype: element type.
+        dimensions: a name for each axis; axes of one name in one file have one length.
+        unit: "1" for a plain number, "token", "nat", ...
+        description: what a value means.
+        chunks: the shape of what is read at a time; None for about 1 MiB of leading rows.
+        compressed: whether chunks are compressed without loss.
+    """
+    chunks = tuple(chunks) if chunks else leading_rows(shape, np.dtype(dtype).itemsize)
+    whole = 0 not in shape
+    packed = COMPRESSION if compressed and whole else {}
+    dataset = file.create_dataset(name, shape, dtype, chunks=chunks if whole else None, fletcher32=whole, **packed)
+    _describe(file, dataset, dimensions, unit, description)
+    return dataset
+
+
+def write_rows(dataset: h5py.Dataset, starts: Sequence[tuple[int, ...]], rows: np.ndarray) -> None:
+    """Writes rows into a dataset that `allocate` made, each at a place of its own. h5py's own way takes twice as long.
+
+    Args:
+        dataset: the dataset.
+        starts: where each row begins, a number per axis [row].
+        rows: the rows, contiguous and of the dataset's type; each goes along the last axis [row, entry].
+    """
+    width = rows.shape[1]
+    memory, place = h5py.h5s.create_simple((width,)), dataset.id.get_space()
+    box = (*[1] * (dataset.ndim - 1), width)
+    for start, row in zip(starts, rows, strict=True):
+        place.select_hyperslab(start, box)
+        dataset.id.write(memory, place, row)
+
+
+def _describe(file: h5py.File, dataset: h5py.Dataset, dimensions: Sequence[str], unit: str, description: str) -> None:
+    dataset.attrs["unit"], dataset.attrs["description"] = unit, description
+    for axis, dimension in enumerate(dimensions):
+        scale = file.require_dataset(f"dimension/{dimension}", (dataset.shape[axis],), "u1")
+        if not scale.is_scale:
+            scale.make_scale(dimension)
+        dataset.dims[axis].attach_scale(scale)
+
+
+def leading_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The shape of a chunk of about 1 MiB of leading rows."""
+    row = max(1, int(np.prod(shape[1:], dtype=np.int64))) * itemsize
+    return (max(1, min(shape[0], 2**20 // row)), *shape[1:])
+
+
+def link(
+    file: h5py.File,
+    name: str,
+    sources: Sequence[tuple[int, ...]],
+    dtype: Any,
+    names: Sequence[str],
+    dimensions: Sequence[str],
+    axis: int,
+    unit: str,
+    description: str,
+) -> None:
+    """A dataset that reads those of other files, one behind the other, and stores nothing itself (an HDF5 virtual dataset).
+
+    HDF5 gives -1 or NaN for what it does not find; `open` makes sure that every source is there.
+
+    Args:
+        name: name of the dataset, here and in the sources.
+        sources: the shapes of the datasets, in order.
+        dtype: their element type.
+        names: the files that they are in, as paths from the folder of `file`.
+        axis: the axis along which they are put together.
+    """
+    shape, start = list(sources[0]), 0
+    shape[axis] = sum(source[axis] for source in sources)
+    layout = h5py.VirtualLayout(tuple(shape), dtype)
+    layout.dcpl.set_obj_track_times(False)  # the same inputs give the same bytes, at whatever time
+    for source, source_file in zip(sources, names, strict=True):
+        stop = start + source[axis]
+        place = tuple(slice(start, stop) if at == axis else slice(None) for at in range(len(shape)))
+        if stop > start:
+            layout[place] = h5py.VirtualSource(source_file, name, source, dtype)
+        start = stop
+    nothing = np.nan if np.dtype(dtype).kind == "f" else -1
+    _describe(file, file.create_virtual_dataset(name, layout, nothing), dimensions, unit, description)
+
+
+@contextlib.contextmanager
+def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
+    """Opens a file for reading. Of a large file only attributes are read; what is read later is compared with its checksum.
+
+    Args:
+        path: the file.
+        kind: what the file must hold; None for anything.
+        belongs_to: attributes of another file; the identities (hashes of model, tokenizer, corpus) that both have must agree.
+    Raises:
+        UserError: the file does not exist, is not whole, is of another kind or format, or belongs to another model,
+            tokenizer or corpus; a file that it reads from does; or a read inside the `with` statement meets damaged data.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist: run the step that makes it first.")
+    if path.is_file() and path.stat().st_size <= SMALL:
+        verify_sum(path)
+    try:
+        file = h5py.File(path, "r")
+    except (OSError, RuntimeError) as error:
+        raise unreadable(path, error) from error
+    with file, reading(path):
+        _check(path, file.attrs, kind, belongs_to or {})
+        for part in linked_files(file):
+            _check_part(path, part, file.attrs)
+        yield file
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What is read of an open file inside the `with` statement is whole, or a `UserError` says that the file is not."""
+    try:
+        yield
+    except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
+        _verify_sums(path)  # says more of files that it reads
+        raise unreadable(path, error) from error
+
+
+def linked_files(file: h5py.File) -> list[Path]:
+    """The files that the virtual datasets of a file read, without those that these read in turn."""
+    virtual = [item for item in file.values() if isinstance(item, h5py.Dataset) and item.is_virtual]
+    names = {source.file_name: None for item in virtual for source in item.virtual_sources()}
+    return [Path(file.filename).parent / name for name in names]
+
+
+def _verify_sums(path: Path) -> None:
+    """Compares a file, and all files that it reads, with their sums."""
+    verify_sum(path)
+    parts: list[Path] = []
+    with contextlib.suppress(OSError, KeyError, RuntimeError), h5py.File(path, "r") as file:
+        parts = linked_files(file)
+    for part in parts:
+        _verify_sums(part)
+
+
+def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:
+    if not part.exists():
+        remedy = f"Make {target_of(path)} again: `snakemake --force {target_of(path)}`, with the options of your run."
+        raise UserError(f"{path} reads {part}, which does not exist: it was deleted or moved. {remedy}")
+    with open(part, attributes["kind"], attributes) as file:
+        for item in file.values():  # HDF5 gives no error for a linked dataset whose description is damaged
+            if isinstance(item, h5py.Dataset):
+                item.shape  # noqa: B018
+
+
+def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> None:
+    """Compares a file with its sum, and reads every dataset of it, one chunk at a time, so that each checksum is compared.
+
+    Files that its datasets only link to are opened, not read. Arguments and errors: see `open`.
+    """
+    verify_sum(Path(path))
+    with open(path, None, belongs_to) as file:
+
+        def read(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and item.chunks:
+                for piece in item.iter_chunks():
+                    item[piece]
+
+        try:
+            file.visititems(read)
+        except RuntimeError as error:  # names that HDF5 cannot follow
+            raise OSError(error) from error
+
+
+def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:
+    if attributes.get("format") != FORMAT or "kind" not in attributes:
+        writer = "another version of ffkv wrote it" if "format" in attributes else "ffkv did not write it"
+        raise Foreign(
+            f"{path} is not of this ffkv's file format {FORMAT}: {writer}. Make it again: `snakemake --force"
+            f" {target_of(path)}`, with the options of your run."
+        )
+    if attributes.get("checksum") != _checksum(attributes):
+        raise OSError("its attributes do not fit their checksum")
+    if kind is not None and attributes["kind"] != kind:
+        raise UserError(f"{path} holds {attributes['kind']}, not {kind}: check the order of the arguments.")
+    check_identities(path, attributes, belongs_to)

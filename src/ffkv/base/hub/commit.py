@@ -1,0 +1,241 @@
+"""Which commit of a repository a run reads. A branch may move while a run is under way; a commit never changes."""
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import verify_sum
+from ffkv.base.hub.client import prepare_client
+from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
+from ffkv.base.settings import Corpus, Model
+from ffkv.base.terminal import say
+
+Kind = Literal["model", "dataset"]
+COMMIT = re.compile(r"[0-9a-f]{40}")
+LOOK_SECONDS = 5  # to look whether a branch has moved, which no number depends on
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The commit of a repository that a run reads.
+
+    Attributes:
+        kind: "model" or "dataset".
+        repository: its id on the hub, or a local folder.
+        revision: branch, tag or commit, as in the settings.
+        commit: 40 hexadecimal digits; "" for a local folder.
+        code: other repositories whose Python code the model runs, and their commits.
+        adapter: id or folder of the adapter that is merged into the model; "" for none.
+        adapter_revision: its branch, tag or commit, as in the settings.
+        adapter_commit: its commit; "" for a local folder.
+    """
+
+    kind: Kind
+    repository: str
+    revision: str
+    commit: str = ""
+    code: dict[str, str] = field(default_factory=dict)
+    adapter: str = ""
+    adapter_revision: str = "main"
+    adapter_commit: str = ""
+
+    @property
+    def read_at(self) -> str:
+        """What libraries take as `revision`."""
+        return self.commit or self.revision
+
+    @property
+    def code_read_at(self) -> str:
+        """What libraries take as `code_revision`."""
+        return next(iter(self.code.values()), self.read_at)
+
+    @property
+    def of_adapter(self) -> "Commit":
+        """The commit of the adapter."""
+        return Commit("model", self.adapter, self.adapter_revision, self.adapter_commit)
+
+    def __str__(self) -> str:
+        """The revision and the commit, for a person."""
+        if not self.commit or self.commit == self.revision:
+            return f"revision {self.revision}"
+        return f"revision {self.revision}, commit {self.commit}"
+
+
+def is_local(repository: str) -> bool:
+    """Whether a name is that of a local folder or file."""
+    try:
+        return Path(repository).exists()
+    except (OSError, ValueError):  # no file can have such a name
+        return False
+
+
+def may_be_on_hub(name: str) -> bool:
+    """Whether a name can be the id of a repository, rather than a path."""
+    return not name.startswith((".", "/", "~")) and name.count("/") <= 1
+
+
+def resolve_dataset(settings: Corpus) -> Commit:
+    """Asks the hub which commit a data set is at now. See `resolve_model`."""
+    return _resolve_repository("dataset", settings.dataset, settings.revision)
+
+
+def resolve_model(settings: Model) -> Commit:
+    """Asks the hub which commits a model is at now, with its adapter and its code in other repositories.
+
+    A local folder has no commits. Without the hub, they are those that were fetched last.
+
+    Raises:
+        UserError: there is no such repository or revision, it may not be read, or the hub cannot be reached and nothing
+            was fetched before.
+    """
+    commit = _resolve_repository("model", settings.checkpoint, settings.revision)
+    code = _code_elsewhere(commit) if commit.commit and settings.trust_remote_code else {}
+    if not settings.adapter:
+        return dataclasses.replace(commit, code=code)
+    adapter = _resolve_repository("model", settings.adapter, settings.adapter_revision)
+    return dataclasses.replace(
+        commit,
+        code=code,
+        adapter=settings.adapter,
+        adapter_revision=settings.adapter_revision,
+        adapter_commit=adapter.commit,
+    )
+
+
+def write_commit(path: Path, commit: Commit) -> None:
+    """Writes a commit as JSON."""
+    path.write_text(json.dumps(dataclasses.asdict(commit), sort_keys=True) + "\n")
+
+
+def read_commit(path: Path | str) -> Commit:
+    """Reads what `write_commit` wrote.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    verify_sum(Path(path))
+    try:
+        return Commit(**json.loads(Path(path).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({error}). Make it again: `ffkv resolve-commit`.") from error
+
+
+def check_commit(commit: Commit, settings: Model | Corpus) -> Commit:
+    """Returns a commit, if it is of the repository that the settings name.
+
+    Raises:
+        UserError: it is of another one.
+    """
+    if isinstance(settings, Model):
+        named = ("model", settings.checkpoint, settings.revision, settings.adapter, settings.adapter_revision)
+    else:
+        named = ("dataset", settings.dataset, settings.revision, "", "main")
+    found = (commit.kind, commit.repository, commit.revision, commit.adapter, commit.adapter_revision)
+    if found != named:
+        raise UserError(
+            f"The given commit is of {' '.join(found)}, but the settings name {' '.join(named)}. Resolve it again:"
+            " `ffkv resolve-commit`."
+        )
+    return commit
+
+
+def find_move(commit: Commit) -> str:
+    """The commit that the branch is at now, if it has moved since; "" if not, or if the hub does not answer soon."""
+    if not commit.commit or COMMIT.fullmatch(commit.revision) or is_offline():
+        return ""
+    from huggingface_hub import HfApi
+
+    try:
+        ask = HfApi().repo_info
+        now = ask(commit.repository, repo_type=commit.kind, revision=commit.revision, timeout=LOOK_SECONDS).sha
+    except Exception:  # nothing is read from the hub here: without an answer there is nothing to say
+        return ""
+    return now if now and now != commit.commit else ""
+
+
+def _resolve_repository(kind: Kind, repository: str, revision: str) -> Commit:
+    if is_local(repository):
+        _say_what_is_hidden(kind, repository)
+        return Commit(kind, repository, revision)
+    return Commit(kind, repository, revision, _resolve(kind, repository, revision))
+
+
+def _resolve(kind: Kind, repository: str, revision: str) -> str:
+    import huggingface_hub
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RevisionResolutionError
+
+    if COMMIT.fullmatch(revision):
+        return revision
+    prepare_client()
+    try:
+        HfApi().repo_info(repository, repo_type=kind, revision=revision)  # raises where the next line would go on
+        # Notes the commit in the cache, for a later start without the hub.
+        return str(huggingface_hub.resolve_revision(repository, repo_type=kind, revision=revision).resolved)
+    except Exception as error:  # the library and those below it raise dozens of classes
+        if refused(error):
+            raise UserError(_refusal(kind, repository, revision, error)) from error
+        try:
+            cached = huggingface_hub.resolve_revision(
+                repository, repo_type=kind, revision=revision, local_files_only=True
+            )
+        except (RevisionResolutionError, OSError, ValueError):  # not in the cache, or no id of a repository
+            raise UserError(_refusal(kind, repository, revision, error)) from error
+    if not is_offline():
+        say(
+            f"The hub does not answer. {repository} is read at commit {cached.resolved}, which {revision} was at when it"
+            " was fetched.",
+            error=True,
+            name=False,
+        )
+    return str(cached.resolved)
+
+
+def _refusal(kind: Kind, repository: str, revision: str, error: Exception) -> str:
+    reason = explain(error, kind, repository, revision) or words(error)
+    above = Path(repository).parts[0]
+    beside = f"The folder {above} in the working directory holds nothing of this name."
+    nowhere = f"The working directory has no folder {repository}, either."
+    return f"The {NAMES[kind]} {repository} cannot be read: {reason} {beside if is_local(above) else nowhere}"
+
+
+def _code_elsewhere(commit: Commit) -> dict[str, str]:
+    """The other repositories that `auto_map` in the model's configs names, each at its commit now."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    named = set()
+    for name in ("config.json", "tokenizer_config.json"):
+        try:
+            path = hf_hub_download(commit.repository, name, revision=commit.commit)
+            config = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (EntryNotFoundError, ValueError, OSError):  # whoever reads the config says what is wrong with it
+            continue
+        named |= set(_repositories(config.get("auto_map") if isinstance(config, dict) else None))
+    if len(named) > 1:
+        raise UserError(
+            f"The code of {commit.repository} lies in several repositories ({', '.join(sorted(named))}), and only one"
+            " can be read at a fixed commit. Download them, and name the local folder as model.checkpoint."
+        )
+    return {name: _resolve("model", name, "main") for name in named if name != commit.repository}
+
+
+def _repositories(auto_map: Any) -> list[str]:
+    """The repositories before `--` in the classes of `auto_map`, whose values are names or lists of names."""
+    values = auto_map.values() if isinstance(auto_map, dict) else []
+    names = [name for value in values for name in (value if isinstance(value, list) else [value])]
+    return [name.split("--")[0] for name in names if isinstance(name, str) and "--" in name]
+
+
+def _say_what_is_hidden(kind: Kind, repository: str) -> None:
+    if re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", repository):
+        say(
+            f"{repository} is read from the folder of this name in the working directory. A {NAMES[kind]} of this name on"
+            " the hub is not looked at.",
+            error=True,
+            name=False,
+        )

@@ -1,0 +1,286 @@
+"""Fetches files of a commit into the hub's cache, and makes sure that they arrived whole."""
+
+import glob
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ffkv.base.errors import UserError
+from ffkv.base.hub.client import prepare_client
+from ffkv.base.hub.commit import Commit
+from ffkv.base.hub.messages import NAMES, endpoint, explain, is_offline, refused, words
+from ffkv.base.process.progress import progress
+from ffkv.base.terminal import in_bytes, say
+
+# What says how weights are cut into files, or holds them whole: the first one that there is is what transformers reads.
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+)
+SMALL = re.compile(r"[^/]+\.(json|txt|model|jinja|py|tiktoken|bpe)")
+Choose = Callable[[list[str]], list[str]]
+
+
+def fetch(commit: Commit, choose: Choose) -> Path:
+    """Fetches files of a commit that are not in the cache yet. Says first how much it is and where it goes.
+
+    Args:
+        commit: of a repository on the hub.
+        choose: chooses from the names of all files in the repository.
+    Returns:
+        The folder of the commit in the cache. All chosen files are there, unless the cache has no list of the files and
+        the hub is not to be asked or does not answer: then the reader has to do with what is there.
+    Raises:
+        UserError: the hub refuses, a file arrived damaged, or a file is missing and the hub is not to be asked.
+    """
+    from huggingface_hub import constants, snapshot_download
+
+    prepare_client()
+    try:
+        sizes = _sizes(commit)
+        if sizes is None:
+            if folder := cached_folder(commit):
+                return folder
+            raise _missing(commit, [])
+        chosen = choose(sorted(sizes))
+        missing = [name for name in chosen if not _is_cached(commit, name)]
+        if missing and is_offline():
+            raise _missing(commit, missing)
+        if missing:
+            size = sum(sizes[name] for name in missing)
+            say(
+                f"Fetching {len(missing)} {'file' if len(missing) == 1 else 'files'}, {in_bytes(size)}, of the"
+                f" {NAMES[commit.kind]} {commit.repository}, {commit}, from {endpoint()} into {constants.HF_HUB_CACHE}.",
+                error=True,
+                name=False,
+            )
+            _download(commit, missing, size)
+        # Notes the list of all files in the cache, so that later jobs ask nothing.
+        where: Any = {"repo_type": commit.kind, "revision": commit.commit}
+        patterns = [glob.escape(name) for name in chosen]
+        return Path(
+            snapshot_download(commit.repository, **where, allow_patterns=patterns, tqdm_class=_counting(lambda _: None))
+        )
+    except UserError:
+        raise
+    except Exception as error:  # as in `resolve_commit`
+        raise UserError(_refusal(commit, error)) from error
+
+
+def measure_missing(commit: Commit, choose: Choose) -> dict[str, int]:
+    """Name to bytes of the chosen files of a commit that are not in the cache yet. Nothing is fetched.
+
+    A local folder misses none.
+
+    Raises:
+        UserError: the hub refuses, or cannot be reached.
+    """
+    if not commit.commit:
+        return {}
+    prepare_client()
+    try:
+        sizes = _sizes(commit) or {}
+    except Exception as error:  # as in `resolve_commit`
+        raise UserError(_refusal(commit, error)) from error
+    return {name: sizes[name] for name in choose(sorted(sizes)) if not _is_cached(commit, name)}
+
+
+def _sizes(commit: Commit) -> dict[str, int] | None:
+    """Name to bytes of every file of a commit, from the cache if it has the list; None if it has files, but no list, and
+    the hub is out of reach."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    where: Any = {"repo_type": commit.kind, "revision": commit.commit}
+    tree = _cached_tree(commit)
+    if tree is None and is_offline():
+        return None
+    try:
+        tree = list(HfApi().list_repo_tree(commit.repository, recursive=True, **where)) if tree is None else tree
+    except Exception as error:
+        if not refused(error) and cached_folder(commit):
+            return None
+        raise
+    return {file.path: file.size for file in tree if isinstance(file, RepoFile)}
+
+
+def _missing(commit: Commit, names: list[str]) -> UserError:
+    which = (
+        f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else "it was never fetched"
+    )
+    kind = "--repo-type dataset " if commit.kind == "dataset" else ""
+    return UserError(
+        f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {which}. Fetch it first,"
+        f" with `hf download {kind}{commit.repository} --revision {commit.commit}`."
+    )
+
+
+def _is_cached(commit: Commit, name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(commit.repository, name, revision=commit.commit, repo_type=commit.kind)
+    return isinstance(found, str) and Path(found).exists()
+
+
+def _download(commit: Commit, names: list[str], size: int) -> None:
+    """Downloads files into the cache, with one bar over all of them."""
+    from huggingface_hub import hf_hub_download
+
+    with progress(size, "B", f"fetching {commit.repository}") as bar:
+        for name in names:
+            path = hf_hub_download(
+                commit.repository, name, repo_type=commit.kind, revision=commit.commit, tqdm_class=_counting(bar.update)
+            )
+            _check_arrived(Path(path), name, commit)
+
+
+def _counting(count: Callable[[float], object]) -> Any:
+    """A progress bar that the library accepts. It shows nothing, and tells `count` how many bytes arrived."""
+    from tqdm import tqdm
+
+    class Counting(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "disable": True})
+            count(options.get("initial", 0))
+
+        def update(self, n: float | None = 1) -> bool | None:
+            count(n or 0)
+            return None
+
+    return Counting
+
+
+def cached_folder(commit: Commit) -> Path | None:
+    """The folder of a commit in the cache, with the files of it that were fetched; None if there is none."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
+
+    where: Any = {"repo_type": commit.kind, "revision": commit.commit, "local_files_only": True}
+    try:
+        return Path(snapshot_download(commit.repository, **where))
+    except IncompleteSnapshotError as error:
+        return Path(error.snapshot_path)
+    except LocalEntryNotFoundError:
+        return None
+
+
+def cached_names(commit: Commit) -> list[str] | None:
+    """The names of all files of a commit, those that were not fetched, too; None if the cache does not know them."""
+    tree = _cached_tree(commit) if commit.commit else None
+    return None if tree is None else sorted(file.path for file in tree)
+
+
+def _cached_tree(commit: Commit) -> list[Any] | None:
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    try:
+        return get_cached_repo_tree(commit.repository, repo_type=commit.kind, revision=commit.commit)
+    except CachedRepoTreeNotFoundError:
+        return None
+
+
+def local_model(commit: Commit, choose: Choose | None = None) -> str:
+    """The folder with the files of a model, which are fetched if they are not there.
+
+    Libraries that read a folder ask the hub nothing.
+
+    Args:
+        commit: the commit; a local folder has none, and its name is returned.
+        choose: chooses the files; None for all that a model is made of.
+    Raises:
+        UserError: see `fetch`.
+    """
+    return str(fetch(commit, choose or choose_model_files)) if commit.commit else commit.repository
+
+
+def choose_config_files(names: list[str]) -> list[str]:
+    """What tells how a model is built, without its weights."""
+    return [
+        name for name in names if name in ("config.json", "adapter_config.json") or re.fullmatch(r"[^/]+\.py", name)
+    ]
+
+
+def choose_tokenizer_files(names: list[str]) -> list[str]:
+    """What a tokenizer is made of, with the configs and the code of its model."""
+    return [name for name in names if SMALL.fullmatch(name)]
+
+
+def choose_files_of(gguf: str, with_weights: bool = True) -> Choose:
+    """Chooses what is read of a model's repository: a file in the GGUF form alone; if "", see `choose_model_files`.
+
+    Args:
+        gguf: name of the file.
+        with_weights: False leaves out the weights.
+    """
+    if gguf:
+        return lambda names: [name for name in names if name == gguf]
+    return choose_model_files if with_weights else choose_tokenizer_files
+
+
+def choose_model_files(names: list[str]) -> list[str]:
+    """What transformers reads of a model's repository: configs, tokenizer, code, and one form of the weights."""
+    small = choose_tokenizer_files(names)
+    form = next((name for name in WEIGHTS if name in names), "")
+    if form.endswith(".index.json"):
+        stem, ending = form.removesuffix(".index.json").split(".")
+        return small + [name for name in names if re.fullmatch(rf"{stem}-\d+-of-\d+\.{ending}", name)]
+    return small + ([form] if form else [])
+
+
+def damaged_files(commit: Commit) -> list[Path]:
+    """The files in the cache that belong to a commit and whose content does not have the hash that is their name."""
+    from huggingface_hub import scan_cache_dir
+
+    files = [
+        file
+        for repository in scan_cache_dir().repos
+        if (repository.repo_id, repository.repo_type) == (commit.repository, commit.kind)
+        for revision in repository.revisions
+        if revision.commit_hash == commit.commit
+        for file in revision.files
+    ]
+    return sorted({file.blob_path for file in files if not _is_whole(file.blob_path)})
+
+
+def tell_damage(commit: Commit) -> str:
+    """Which file of a commit in the cache is damaged, and what to do; "" if all are whole."""
+    if not commit.commit or not (damaged := damaged_files(commit)):
+        return ""
+    return (
+        f"{damaged[0]} in the hub's cache is damaged: its content does not have the hash that is its name. Delete this"
+        " file, and the next start fetches it again."
+    )
+
+
+def _check_arrived(path: Path, name: str, commit: Commit) -> None:
+    blob = path.resolve()
+    if not _is_whole(blob):
+        blob.unlink()
+        path.unlink(missing_ok=True)
+        raise UserError(
+            f"{name} of {commit.repository} arrived with another content than the hub's checksum says, so it was not"
+            " kept. The network or the server changed it. Start again to fetch it anew."
+        )
+
+
+def _is_whole(blob: Path) -> bool:
+    """Whether a file in the cache has the hash that is its name: SHA-256 of large files, git's hash of small ones."""
+    if re.fullmatch(r"[0-9a-f]{64}", blob.name):
+        with blob.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == blob.name
+    if re.fullmatch(r"[0-9a-f]{40}", blob.name):
+        content = blob.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == blob.name
+    return True  # the name is not a hash that is known
+
+
+def _refusal(commit: Commit, error: Exception) -> str:
+    reason = explain(error, commit.kind, commit.repository, commit.revision) or words(error)
+    return f"The {NAMES[commit.kind]} {commit.repository} cannot be fetched: {reason}"

@@ -1,0 +1,193 @@
+"""Options of the subcommands. Options that are settings take their default, limits and help from the settings."""
+
+import functools
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import click
+from pydantic import TypeAdapter, ValidationError
+
+from ffkv.base.parts import Part
+from ffkv.base.settings import Model, Section, Settings
+from ffkv.base.settings.messages import refusal
+
+READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+WRITABLE = click.Path(path_type=Path)
+
+
+def _input(flag: str, about: str) -> Callable:
+    return click.option(flag, f"{flag[2:]}_file", type=READABLE, required=True, help=about)
+
+
+MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The folder model/ of the run.")
+VALUES = _input("--values", "The run's values.h5.")
+TRIGGERS = _input("--triggers", "The run's triggers.h5.")
+PREFIXES = _input("--prefixes", "The run's sampled_prefixes.h5.")
+CORPUS = _input("--corpus", "A split of the corpus, corpus/<split>.h5.")
+PROJECTIONS = _input("--projections", "The projections of this layer group, values/projections/<group>.h5.")
+
+
+COMMIT = click.option(
+    "--commit", "commit_file", type=READABLE, help="File of `ffkv resolve-commit`: read this commit of the hub."
+)
+
+
+def output_option(about: str, flag: str = "--output") -> Callable:
+    """Adds an option that names a file or a folder to write."""
+    return click.option(flag, type=WRITABLE, required=True, help=about)
+
+
+def flag_of(name: str) -> str:
+    """The option that sets a setting: `--per-key` for `per_key`."""
+    return "--" + name.replace("_", "-")
+
+
+def command_line(settings: dict[str, Any], *names: str) -> str:
+    """Settings as options of a command, quoted for the shell, such as `--per-key 50 --device auto`.
+
+    Args:
+        settings: all settings of a run, as nested dictionaries.
+        names: sections such as `triggers`, settings such as `model/device`, or settings of the top level such as `seed`.
+    Raises:
+        KeyError: there is no such setting.
+    """
+    words: list[str] = []
+    for name in names:
+        section, _, key = name.partition("/")
+        inside = settings[section] if isinstance(settings[section], dict) else {section: settings[section]}
+        for setting_name, value in {key: inside[key]}.items() if key else inside.items():
+            words += _words(setting_name, value)
+    return shlex.join(words)
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """One setting as words of a command line. A list or a mapping repeats its option for each of its items."""
+    if isinstance(value, dict):
+        pairs = (
+            (key, item) for key, items in value.items() for item in (items if isinstance(items, list) else [items])
+        )
+        value = [f"{key}={item}" for key, item in pairs]
+    if isinstance(value, bool):
+        yield flag_of(name) if value else flag_of(f"no_{name}")
+        return
+    for item in value if isinstance(value, list) else [value]:
+        yield from (flag_of(name), str(item))
+
+
+def setting(model: type[Section], *names: str) -> Callable:
+    """Adds an option for each named setting of a section. The section gives its default, limits and help."""
+
+    def decorate(command: Callable) -> Callable:
+        for name in reversed(names):
+            command = _option(model, name)(command)
+        return command
+
+    return decorate
+
+
+def _option(model: type[Section], name: str) -> Callable:
+    field = model.model_fields[name]
+    flag = flag_of(name)
+    mapping = get_origin(field.annotation) is dict
+    many = mapping or get_origin(field.annotation) is list
+    if field.annotation is bool:
+        flag += "/" + flag_of(f"no_{name}")
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    item = str if mapping else _item_type(field.annotation) if many else field.annotation
+    kind: Any = click.Choice(choices) if choices else item
+    limits: Any = Annotated[field.annotation, field]
+
+    def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        value = list(value) if many else value
+        try:
+            value = _mapping(value, lists=get_origin(get_args(field.annotation)[1]) is list) if mapping else value
+            TypeAdapter(limits).validate_python(value)
+        except ValidationError as error:
+            raise click.BadParameter(refusal(error.errors()[0])) from error
+        return value
+
+    return click.option(
+        flag,
+        name,
+        type=kind,
+        default=[*field.default] if mapping else field.default,
+        multiple=many,
+        callback=check,
+        show_default=True,
+        help=field.description,
+    )
+
+
+def _item_type(annotation: Any) -> Any:
+    """The type of the items of a list: numbers are read as numbers, everything else as text."""
+    item = get_args(annotation)[0]
+    while get_origin(item) is Annotated:
+        item = get_args(item)[0]
+    return item if item in (int, float) else str
+
+
+def _mapping(items: list[str], lists: bool) -> dict[str, Any]:
+    """The mapping that items `key=value` give. With lists, a key may have several values."""
+    pairs = [(key, value) for key, _, value in (item.partition("=") for item in items)]
+    return {key: [value for other, value in pairs if other == key] for key, _ in pairs} if lists else dict(pairs)
+
+
+seed_option = setting(Settings, "seed")
+
+
+def threads_option(command: Callable) -> Callable:
+    """Adds `--threads`, and limits every thread pool to it before the command imports torch."""
+
+    def apply(context: click.Context, parameter: click.Parameter, value: int) -> int:
+        from ffkv.base.process.runtime import configure
+
+        configure(value)
+        return value
+
+    return click.option(
+        "--threads",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        callback=apply,
+        is_eager=True,
+        help="Number of threads that this process may use.",
+    )(command)
+
+
+def part_options(name: str) -> Callable:
+    """Adds `--<name> g` and `--<name>s G`: this process works on part g of G parts. Parts count from 0."""
+
+    def decorate(command: Callable) -> Callable:
+        noun = name.replace("_", " ")
+        command = click.option(
+            flag_of(f"{name}s"), type=click.IntRange(1), default=1, show_default=True, help=f"Number of {noun}s."
+        )(command)
+        return click.option(
+            flag_of(name),
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            help=f"The {noun} to work on. Counts from 0.",
+        )(command)
+
+    return decorate
+
+
+def measures_layers(command: Callable) -> Callable:
+    """Adds `--device`, `--layer-group`, `--layer-groups` and `--threads`, and limits torch to these threads.
+
+    The command gets `device` and `layer_group`, which is a `Part`.
+    """
+
+    @functools.wraps(command)
+    def with_torch(layer_group: int, layer_groups: int, threads: int, **options: Any) -> None:
+        from ffkv.base.process.runtime import torch_with
+
+        torch_with(threads)
+        command(layer_group=Part(layer_group, layer_groups), **options)
+
+    return setting(Model, "device")(part_options("layer_group")(threads_option(with_torch)))

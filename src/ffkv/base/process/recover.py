@@ -1,0 +1,203 @@
+"""Finds and ends the jobs of a Snakemake that was killed, finds its unfinished files, and unlocks its folder.
+
+The jobs of a killed Snakemake go on, in SLURM and on this host, and no Snakemake takes them over. Without recovery the
+same command would start each of them a second time.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import PARTIAL, is_written
+from ffkv.base.system.processes import is_orphan, is_running, is_snakemake, is_step, works_in
+
+PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
+OWNER = Path(".snakemake/ffkv_owner.json")
+LOCKS = Path(".snakemake/locks")
+SLURM_LOGS = Path(".snakemake/slurm_logs")
+ANSWER_SECONDS, END_SECONDS = 60, 120  # longest wait for an answer of SLURM, and for the end of cancelled jobs
+
+
+class Job(NamedTuple):
+    """A SLURM job of this folder.
+
+    Attributes:
+        number: its SLURM id.
+        state: its SLURM state, such as RUNNING.
+        step: the rule and its wildcards.
+    """
+
+    number: str
+    state: str
+    step: str
+
+
+class Owner(NamedTuple):
+    """The snakemake process that last started in a folder.
+
+    Attributes:
+        host: name of its host.
+        pid: number of its process.
+        local: whether all its jobs are processes of that host.
+    """
+
+    host: str
+    pid: int
+    local: bool
+
+
+def note_owner(local: bool) -> None:
+    """Writes down which process works in the current folder. The workflow calls this when it starts."""
+    OWNER.parent.mkdir(exist_ok=True)
+    OWNER.write_text(json.dumps(Owner(socket.gethostname(), os.getpid(), local)._asdict()) + "\n")
+
+
+def refuse_other_folders(folder: Path) -> None:
+    """Makes sure that snakemake has run in the folder.
+
+    Raises:
+        UserError: it has not; names the folder above in which it has, if there is one.
+    """
+    if (folder / ".snakemake").is_dir():
+        return
+    above = next((place for place in folder.parents if (place / ".snakemake").is_dir()), None)
+    remedy = f"It has in {above}: name that with --directory." if above else "Name its folder with --directory."
+    raise UserError(f"No snakemake has run in {folder}. {remedy}")
+
+
+def refuse_living(folder: Path, insist: bool = False) -> None:
+    """Makes sure that no snakemake works in the folder.
+
+    Args:
+        folder: where snakemake ran.
+        insist: assume that a snakemake which was started on another host has ended.
+    Raises:
+        UserError: a snakemake works here, or perhaps on another host; names it.
+    """
+    owner, host = _owner(folder), socket.gethostname()
+    for process in psutil.process_iter():
+        named = owner is not None and (owner.host, owner.pid) == (host, process.pid)
+        if is_snakemake(process) and (named or works_in(process, folder)):
+            raise UserError(
+                f"snakemake still works in {folder}: process {process.pid}. There is nothing to recover. Stop it and its steps with\n"
+                f"  kill -INT -- -{os.getpgid(process.pid)}\nand wait until it has ended."
+            )
+    if owner and owner.host != host and is_locked(folder) and not insist:
+        raise UserError(
+            f"A snakemake that started on {owner.host} (process {owner.pid}) has locked {folder} and may still work. "
+            f"Run `ffkv recover` on {owner.host}; if you are sure that this snakemake has ended, add --insist."
+        )
+
+
+def slurm_jobs(folder: Path) -> list[Job]:
+    """Returns the SLURM jobs of this workflow that were submitted from the folder and have not ended.
+
+    SLURM is not asked if it is not installed, or if all jobs of the folder ran on the host itself.
+
+    Raises:
+        UserError: SLURM does not answer.
+    """
+    owner = _owner(folder)
+    local = (owner is None or owner.local) and not (folder / SLURM_LOGS).exists()
+    if shutil.which("squeue") is None or local:
+        return []
+    rows = [line.split("|", 4) for line in _slurm("squeue", "--me", "--noheader", "--format=%i|%T|%j|%k|%Z")]
+    return [
+        Job(number, state, comment.removeprefix("rule_").replace("_wildcards_", " "))
+        for number, state, name, comment, place in rows
+        if name.startswith(PREFIX) and Path(place).resolve() == folder.resolve()
+    ]
+
+
+def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
+    """Returns the processes of steps that work in the folder on this host and whose snakemake has ended.
+
+    Args:
+        folder: where snakemake ran.
+        jobs: SLURM jobs. Their processes are left to SLURM, even if this host is one of its nodes.
+    """
+    numbers = {job.number for job in jobs}
+    orphans: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        try:
+            if not (is_step(process) and works_in(process, folder) and is_orphan(process)):
+                continue
+            if process.environ().get("SLURM_JOB_ID") not in numbers:
+                orphans |= {one.pid: one for one in (process, *process.children(recursive=True))}
+        except (psutil.Error, ProcessLookupError):  # it has ended meanwhile, or belongs to another user
+            continue
+    return list(orphans.values())
+
+
+def unfinished_files(folder: Path) -> list[Path]:
+    """Returns the files that killed steps left under a temporary name, without the files of steps that still run."""
+    return [
+        path
+        for place in ("results", "reports")
+        for path in sorted((folder / place).rglob(".*.partial"))
+        if PARTIAL.fullmatch(path.name)
+        and not is_written(path)
+        and not any(PARTIAL.fullmatch(parent.name) for parent in path.parents)
+    ]
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether the folder is locked, so that Snakemake refuses to start in it."""
+    return any((folder / LOCKS).glob("*.lock"))
+
+
+def unlock(folder: Path) -> None:
+    """Unlocks the folder like `snakemake --unlock`, but does not have to read the workflow."""
+    shutil.rmtree(folder / LOCKS, ignore_errors=True)
+
+
+def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> None:
+    """Ends jobs and processes, and waits until they have ended, because they write until then.
+
+    Raises:
+        UserError: SLURM does not answer, or something does not end.
+    """
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    if jobs:
+        _slurm("scancel", *(job.number for job in jobs))
+    for process in psutil.wait_procs(processes, END_SECONDS / 4)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    left = [f"process {process.pid}" for process in psutil.wait_procs(processes, 10)[1] if is_running(process)]
+    deadline = time.monotonic() + END_SECONDS
+    while (jobs := slurm_jobs(folder) if jobs else []) and time.monotonic() < deadline:
+        time.sleep(1)
+    left += [f"SLURM job {job.number} ({job.state})" for job in jobs]
+    if left:
+        raise UserError(
+            f"{', '.join(left)} of {folder} did not end. Wait, or ask the administrator; then run this again."
+        )
+
+
+def _owner(folder: Path) -> Owner | None:
+    try:
+        note = json.loads((folder / OWNER).read_text())
+        return Owner(str(note["host"]), int(note["pid"]), bool(note["local"]))
+    except (OSError, ValueError, KeyError, TypeError):  # no file, or half of one: the processes on this host still tell
+        return None
+
+
+def _slurm(*command: str) -> list[str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"SLURM gave no answer to `{command[0]}` in {ANSWER_SECONDS} seconds. Try later.") from error
+    if done.returncode:
+        raise UserError(f"`{command[0]}` failed: {done.stderr.strip() or 'without a message'}. Is SLURM up? Try later.")
+    return done.stdout.splitlines()

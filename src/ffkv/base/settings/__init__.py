@@ -1,0 +1,24 @@
+"""Settings: what can be set, files that set it, and what is wrong with them."""
+
+from ffkv.base.settings.analyses import Activations as Activations
+from ffkv.base.settings.analyses import Annotation as Annotation
+from ffkv.base.settings.analyses import Composition as Composition
+from ffkv.base.settings.analyses import Intervention as Intervention
+from ffkv.base.settings.analyses import Keys as Keys
+from ffkv.base.settings.analyses import Prefixes as Prefixes
+from ffkv.base.settings.analyses import Refinement as Refinement
+from ffkv.base.settings.analyses import Report as Report
+from ffkv.base.settings.analyses import Triggers as Triggers
+from ffkv.base.settings.analyses import Values as Values
+from ffkv.base.settings.comparison import Comparison as Comparison
+from ffkv.base.settings.inputs import EMBEDDED as EMBEDDED
+from ffkv.base.settings.inputs import Corpus as Corpus
+from ffkv.base.settings.inputs import Embedded as Embedded
+from ffkv.base.settings.inputs import Model as Model
+from ffkv.base.settings.inputs import corpus_sources as corpus_sources
+from ffkv.base.settings.models import Settings as Settings
+from ffkv.base.settings.models import intervenes as intervenes
+from ffkv.base.settings.models import measures_precision as measures_precision
+from ffkv.base.settings.section import LARGEST as LARGEST
+from ffkv.base.settings.section import Section as Section
+from ffkv.base.settings.section import section as section

@@ -1,0 +1,182 @@
+"""The settings of what is done with model and corpus. The docstring below a setting is its description."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ffkv.base.settings.messages import shown
+from ffkv.base.settings.section import Section, Whole
+
+
+class Activations(Section):
+    """How sentences become batches. Blocks have a fixed size, so the number of shards changes no number in the results."""
+
+    batch_tokens: Whole = Field(1024, ge=1)
+    """Maximum number of tokens per batch, padding included. It limits the memory that a job needs."""
+    block_sentences: Whole = Field(2048, ge=1)
+    """Number of sentences per block. The sentences of a block are sorted by length before they are put into batches."""
+
+
+class Triggers(Section):
+    """The trigger examples of every key (paper section 3.1)."""
+
+    per_key: int = Field(50, ge=1, le=10_000)
+    """Number of trigger examples that are stored per key (t in the paper)."""
+    one_prefix_per_sentence: bool = True
+    """Store only the best prefix of each sentence, as the authors' code does. If this is false, all prefixes of a
+    sentence compete, as in the text of the paper."""
+    identical_prefixes: Literal["once", "each"] = "once"
+    """How often a prefix competes if several sentences begin with it. `once`: once, and its next token is the one that
+    follows it in most of them. `each`: once per sentence, as in the authors' code. Rounding then decides which sentence
+    comes first."""
+    include_empty_prefix: bool = False
+    """Let the empty prefix compete too, which is the beginning-of-sequence token alone. The authors' code does this."""
+    negative: bool = True
+    """Also store the prefixes with the most negative coefficients, if the model has negative coefficients."""
+
+
+class Prefixes(Section):
+    """The sample of validation prefixes for the analyses of composition and refinement (paper section 5)."""
+
+    count: Whole = Field(4000, ge=1)
+    """Number of different prefixes in the sample."""
+    sample: Literal["sentence", "prefix"] = "sentence"
+    """How to draw the sample. `sentence`: draw a sentence, then a position in it, as the authors' code does. `prefix`:
+    draw from all prefixes with equal probability."""
+    keep: list[Literal["x", "factor"]] = Field([])
+    """Further states to store, for analyses of your own: `x`, the input of the feed-forward layer; `factor`, the factor of a
+    norm after the layer. The workflow does not read them."""
+
+
+class Keys(Section):
+    """Patterns in trigger examples, and the removal of tokens (paper section 3.2)."""
+
+    per_layer: Whole = Field(100, ge=1)
+    """Number of random keys per layer that are analysed."""
+    pattern_triggers: Whole = Field(25, ge=3)
+    """Number of trigger examples per key that are searched for patterns."""
+    minimum_prefixes: Whole = Field(3, ge=2)
+    """Minimum number of a key's trigger examples that must share a feature for it to count as a pattern."""
+    false_discovery_rate: float = Field(0.05, gt=0, lt=1)
+    """Expected share of false patterns among the patterns that are reported (Benjamini-Hochberg). It holds for each
+    layer and each family of patterns."""
+    background_prefixes: int = Field(20_000, ge=100, le=10_000_000)
+    """Number of random train prefixes from which chance frequencies are estimated."""
+    removal_triggers: Whole = Field(50, ge=1)
+    """Number of trigger examples per key from which tokens are removed."""
+    precision: bool = True
+    """Measure how the number type of the model changes the trigger examples, if `model.dtype` is not float32. The model
+    runs once more in float32, one block at a time."""
+
+    def contradictions(self) -> list[str]:
+        """A pattern cannot need more trigger examples than are searched."""
+        if self.minimum_prefixes > self.pattern_triggers:
+            return [
+                f"keys.minimum_prefixes is {self.minimum_prefixes}: "
+                f"must be at most keys.pattern_triggers, {self.pattern_triggers}"
+            ]
+        return []
+
+
+class Values(Section):
+    """The prediction of each value (paper section 4)."""
+
+    projection: Literal["head", "unembedding"] = "head"
+    """How a value becomes a prediction. `head`: through the head of the model, with its final norm if it
+    has one. `unembedding`: by the output embedding alone."""
+    top_tokens: int = Field(50, ge=1, le=100_000)
+    """Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."""
+    predictive: int = Field(100, ge=1, le=10_000)
+    """Number of values that table 2 shows. These are the values with the highest top probability."""
+    bins: int = Field(8, ge=1, le=1000)
+    """Number of bins of the top probability in figure 6."""
+
+
+class Composition(Section):
+    """How the memories of a layer combine (paper section 5.1)."""
+
+    mass: float = Field(0.9, gt=0, le=1)
+    """Share of the summed contribution |m|·‖v‖ that defines the effective number of memories: the smallest number of
+    memories that together reach this share."""
+    short_prefix: Whole = Field(5, ge=1)
+    """Number of words below which a prefix counts as short."""
+
+
+class Refinement(Section):
+    """How predictions change from layer to layer (paper section 5.2)."""
+
+    changes: int = Field(100, ge=1, le=10_000)
+    """Number of prefixes that are sampled among those whose prediction the last layer changes."""
+
+
+class Intervention(Section):
+    """What memories cause: their coefficients are changed while the model runs."""
+
+    memories: Whole = Field(20, ge=0)
+    """Number of random memories per layer whose coefficients are changed. 0 means that no coefficient is changed and the
+    report has no section of interventions."""
+    examples: int = Field(10, ge=1, le=10_000)
+    """Number of trigger examples per memory on which its coefficient is changed. They are drawn from those that are
+    stored. If trigger examples with negative coefficients are stored, the same number of these is drawn too."""
+    scales: list[Annotated[float, Field(ge=-100, le=100)]] = Field([0.0, 0.5, 2.0, -1.0], min_length=1, max_length=100)
+    """Factors by which the coefficient is multiplied. Factor 0 removes the memory. It must be in the list, because the
+    controls are compared with the removal."""
+    tokens: int = Field(10, ge=1, le=100_000)
+    """Number of top tokens of a value whose log-probabilities are measured. Only the `values.top_tokens` tokens that are
+    stored can be measured."""
+    controls: int = Field(99, ge=1, le=10_000)
+    """Number of random memories of the same layer per memory, as a control. In place of the contribution, a vector of the
+    same length along the value of such a memory is removed. The smallest possible p-value is 1 / (controls + 1)."""
+    directions: int = Field(10, ge=0, le=10_000)
+    """Number of random directions per memory, as a second control of the same length."""
+    similar: int = Field(10, ge=0, le=10_000)
+    """Number of other memories per prefix that are removed themselves, as a third control. Their contributions are about
+    as long as the contribution of the memory."""
+    similar_size: float = Field(0.1, gt=0, le=1)
+    """Maximum difference between the length of the contribution of such another memory and that of the memory, as a share of
+    the latter."""
+    silent: float = Field(0.05, ge=0, le=1)
+    """Limit below which a memory counts as silent on a prefix: the size of its coefficient, as a share of the mean size on
+    its own trigger examples. The placebo is the removal of a memory from prefixes on which it is silent."""
+    kept: list[Annotated[Whole, Field(ge=0)]] = Field([0, 1, 3, 10, 30, 100], min_length=1, max_length=100)
+    """How many memories of a layer keep their coefficients, one measurement per number. The coefficients of all others
+    become their means over the corpus."""
+    kept_prefixes: Whole = Field(200, ge=1)
+    """Number of sampled validation prefixes on which this is measured."""
+
+    def contradictions(self) -> list[str]:
+        """The removal is what controls are compared with. Each scale and each number is there once."""
+        problems = []
+        if 0 not in self.scales:
+            problems.append(
+                f"intervention.scales is {shown(self.scales)}: must contain 0, the removal, with which controls are compared"
+            )
+        if len({*self.scales}) < len(self.scales):
+            problems.append(f"intervention.scales is {shown(self.scales)}: must be different numbers")
+        if len({*self.kept}) < len(self.kept):
+            problems.append(f"intervention.kept is {shown(self.kept)}: must be different numbers")
+        return problems
+
+
+class Annotation(Section):
+    """What people and machines say about keys, beside the tests."""
+
+    folder: str = Field("annotations", min_length=1)
+    """Folder with the annotations of all runs. It has one folder per run, with the name of the run. A relative path starts
+    in the folder that also holds `results`. If a run has no annotations, its report leaves them out."""
+
+
+class Report(Section):
+    """The HTML report."""
+
+    title: str = Field("Feed-forward layers as key-value memories", min_length=1)
+    """Title of the report."""
+    cards: int = Field(24, ge=0, le=10_000)
+    """Number of memories that the report shows in detail. They are spread over the layers."""
+    card_triggers: int = Field(10, ge=1, le=10_000)
+    """Number of trigger examples per memory that the report shows."""
+    control: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")
+    """Name of another run whose lines are drawn in grey as a control, such as one with `model.weights: random`. Both models
+    must have the same number of layers. Empty means none."""
+    paper_curves: bool = True
+    """Draw the numbers of the paper beside those of the run."""

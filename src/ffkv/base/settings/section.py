@@ -1,0 +1,152 @@
+"""What all sections of settings share: types with limits, and the checks of values."""
+
+import re
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from ffkv.base.errors import UserError
+from ffkv.base.settings.messages import regular_expression, sentences
+
+# The limit of whole numbers that have no smaller one. With it, nothing that ffkv counts or allocates can overflow.
+LARGEST = 10**9
+
+
+def _globs(value: Any) -> Any:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be text or a list of texts")
+    return value
+
+
+Globs = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    BeforeValidator(_globs, json_schema_input_type=str | list[str]),
+]
+Pattern = Annotated[str, AfterValidator(regular_expression)]
+Whole = Annotated[int, Field(le=LARGEST)]
+UNITS = {"": 1} | {
+    f"{prefix}{unit}": base**power
+    for unit, base in (("B", 1000), ("iB", 1024))
+    for power, prefix in enumerate("KMGT", 1)
+}
+
+
+def memory_bytes(size: str) -> float:
+    """The bytes of a size such as "20GiB", "1.5GB", "800MB" or "1000".
+
+    Raises:
+        ValueError: it is not a size.
+    """
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]i?B)?", size, re.IGNORECASE)
+    units = {unit.lower(): factor for unit, factor in UNITS.items()}
+    if not found:
+        raise ValueError("must be a size of memory such as '20GiB' or '800MB'")
+    return float(found[1]) * units[(found[2] or "").lower()]
+
+
+def _memory(given: Any) -> Any:
+    """YAML makes numbers of a GPU's number and of a number of bytes."""
+    if not isinstance(given, dict):
+        raise ValueError("must be a mapping of devices to memory such as {0: 20GiB, cpu: 60GiB}")
+    for device, size in given.items():
+        if not re.fullmatch(r"\d{1,3}|cpu", str(device)):
+            raise ValueError(f"must name GPUs by their numbers, and cpu; {str(device)[:50]!r} is neither")
+        if isinstance(size, bool) or not isinstance(size, str | int):
+            raise ValueError("must be a mapping of devices to memory such as {0: 20GiB, cpu: 60GiB}")
+        memory_bytes(str(size))
+    return {str(device): str(size) for device, size in given.items()}
+
+
+Memory = Annotated[dict[str, str], BeforeValidator(_memory, json_schema_input_type=dict[str, str | int])]
+
+
+def _gguf(name: str) -> str:
+    if name and (not name.lower().endswith(".gguf") or "/" in name):
+        raise ValueError("must be the name of a file in model.checkpoint, ending in .gguf, without its folder")
+    return name
+
+
+GgufFile = Annotated[str, AfterValidator(_gguf)]
+Scalar = str | bool | int | float
+
+
+def _where(given: Any) -> Any:
+    """YAML makes numbers and truth values of some texts."""
+    if not isinstance(given, dict):
+        raise ValueError("must be a mapping of columns to values such as {language: en} or {language: [en, de]}")
+    return {
+        _column(name): _values(name, value if isinstance(value, list) else [value]) for name, value in given.items()
+    }
+
+
+def _column(name: Any) -> str:
+    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        raise ValueError(f"must name columns by text without '=' and NUL; {str(name)[:50]!r} is none")
+    return name
+
+
+def _values(name: str, given: list[Any]) -> list[str]:
+    if not given:
+        raise ValueError(f"must name one value or more of the column {name[:50]!r}")
+    if any(not isinstance(value, Scalar) or "\0" in str(value) for value in given):
+        raise ValueError(f"must give the column {name[:50]!r} a text, a number, true or false, or a list of them")
+    if len({isinstance(value, bool) for value in given}) > 1:
+        raise ValueError(
+            f"must give the column {name[:50]!r} values of one kind; YAML reads no, off, yes and on as truth values, unless they"
+            " are in quotes"
+        )
+    return [str(value).lower() if isinstance(value, bool) else str(value) for value in given]
+
+
+Where = Annotated[
+    dict[str, list[str]],
+    BeforeValidator(_where, json_schema_input_type=dict[str, Scalar | list[Scalar]]),
+]
+SectionType = TypeVar("SectionType", bound="Section")
+
+
+class Section(BaseModel):
+    """A group of settings. Unknown keys and values of a wrong type are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    def __init__(self, /, **values: Any) -> None:
+        """Makes the section. Settings that are not given have their defaults.
+
+        Raises:
+            UserError: an unknown key, a wrong type or an impossible value; names the key, the value and what is allowed.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise UserError("\n".join(sentences(type(self), error))) from None  # it says the same, for programmers
+
+    # Pydantic calls an __init__ without this mark for nested sections too, and could not tell where the error is.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @field_validator("*")
+    @classmethod
+    def _without_nul(cls, value: Any) -> Any:
+        """Refuses NUL characters, because no command line and no file name can contain them."""
+        if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
+            raise ValueError("must be text without NUL")
+        return value
+
+    def contradictions(self) -> list[str]:
+        """One sentence per pair of settings that exclude each other; empty if there is none."""
+        return []
+
+
+def section(model: type[SectionType], **values: Any) -> SectionType:
+    """Makes one section from values, with the checks of a settings file.
+
+    Raises:
+        UserError: an unknown key, a wrong type, an impossible value or a contradiction; names the key, the value and
+            what is allowed.
+    """
+    made = model(**values)
+    if problems := made.contradictions():
+        raise UserError("\n".join(problems))
+    return made

@@ -1,0 +1,162 @@
+"""Reads settings files, which are YAML. An error is reported with the name of the file and the line.
+
+Snakemake reads a settings file before it reads the Snakefile, and often answers an error with a traceback. The profiles
+therefore call `check_command_line` first, and the Snakefile calls `read_settings`.
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ffkv.base.errors import UserError
+from ffkv.base.terminal import say
+
+LONGEST_NUMBER = 1000  # digits of a number; Python reads at most 4,300
+DEEPEST = 50  # levels of nesting; settings need three
+
+
+def read_settings(path: Path | str) -> dict[str, Any]:
+    """Reads a settings file into nested dictionaries.
+
+    Raises:
+        UserError: the file does not exist, is not UTF-8, YAML or a mapping, has a key twice, a list under `<<`, or an alias
+            that contains itself; names the file and the line.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"The settings file {path} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise _wrong(path, error.object[: error.start].count(b"\n"), "is not UTF-8 text") from error
+    twice: list[str] = []
+    try:
+        found = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, twice))
+        if not twice:
+            return _checked(path, found)
+        text = text.replace("\t", " ")  # JSON has tabs only between words; YAML refuses them but can tell the line
+    except (ValueError, RecursionError):  # not JSON, as nearly always
+        twice = []
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+        if node is not None:
+            _check_node(path, node)
+        if twice:  # YAML did not notice it
+            raise UserError(f"{path}: the key {twice[0][:80]!r} occurs twice.")
+        return _checked(path, yaml.safe_load(text))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        hint = " (YAML is indented by spaces, not by tabs)" if "'\\t'" in str(error.problem) else ""
+        raise _wrong(path, mark.line if mark else 0, f"{error.problem or error.context}{hint}") from error
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n")
+        raise _wrong(path, line, f"the character {chr(error.character)!r} is not allowed in YAML") from error
+    except RecursionError:
+        raise _wrong(path, 0, "is nested too deeply") from None
+    except ValueError as error:  # a date such as 2020-99-99
+        raise UserError(f"{path} is not a settings file: {error}.") from error
+
+
+def _wrong(path: Path | str, line: int, reason: str) -> UserError:
+    return UserError(f"{path}, line {line + 1}: {reason}.")
+
+
+def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
+    """Makes an object of JSON, and adds the keys that it has twice to a list."""
+    twice += [name for name, number in Counter(name for name, _ in pairs).items() if number > 1]
+    return dict(pairs)
+
+
+def _checked(path: Path | str, found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        what = "is empty" if found is None else f"holds {type(found).__name__}, not a mapping"
+        raise UserError(f"{path} {what}: a settings file has keys at its top level, and one of them is `runs:`.")
+    return found
+
+
+def _check_node(path: Path | str, top: yaml.Node) -> None:
+    """Refuses YAML that no settings file needs. Every node is checked once, even if many aliases refer to it."""
+    done: set[int] = set()
+
+    def visit(node: yaml.Node, above: tuple[int, ...]) -> None:
+        line = node.start_mark.line
+        if id(node) in above:
+            raise _wrong(path, line, "holds an alias of itself")
+        if id(node) in done:
+            return
+        if len(above) > DEEPEST:
+            raise _wrong(path, line, "is nested too deeply")
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag.endswith((":int", ":float")) and len(node.value) > LONGEST_NUMBER:
+                raise _wrong(path, line, f"a number of {len(node.value):,} digits")
+        elif isinstance(node, yaml.MappingNode):
+            _check_keys(path, node)
+            for _, value in node.value:
+                visit(value, (*above, id(node)))
+        else:
+            for value in node.value:
+                visit(value, (*above, id(node)))
+        done.add(id(node))
+
+    visit(top, ())
+
+
+def _check_keys(path: Path | str, node: yaml.MappingNode) -> None:
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line
+        if not isinstance(key, yaml.ScalarNode):
+            raise _wrong(path, line, "a key is a word, not a list or a mapping")
+        merges = key.tag == "tag:yaml.org,2002:merge"
+        if merges and (key.value != "<<" or not isinstance(value, yaml.MappingNode)):
+            # lists of merged mappings grow tenfold per level
+            raise _wrong(path, line, "`<<` takes one mapping here, such as `<<: *name`, not a list or a word")
+        if key.value in seen:
+            raise _wrong(path, line, f"the key {key.value[:80]!r} occurs twice, first in line {seen[key.value] + 1}")
+        seen[key.value] = line
+
+
+def check_command_line() -> None:
+    """Ends the program with a message if a settings file on the command line of Snakemake cannot be read."""
+    files: list[str] = []
+    named = False
+    for argument in sys.argv[1:]:
+        flag, _, value = argument.partition("=")
+        if argument.startswith("-"):
+            named = flag in ("--configfile", "--configfiles")
+            if named and value:  # after `--configfile=a`, the next word is a target
+                files.append(value)
+                named = False
+        elif named:
+            files.append(argument)
+    for file in files or ["config.yaml"]:
+        if Path(file).is_file() or (files and not Path(file).exists()):
+            try:
+                read_settings(file)
+            except UserError as error:
+                say(error, error=True)
+                sys.exit(2)
+
+
+def typed(value: Any, given: Any) -> Any:
+    """Settings with the types that a settings file would give them.
+
+    Snakemake passes on the values inside of `--config 'keys={per_layer: 9}'` as text.
+
+    Args:
+        value: the settings, as nested dictionaries.
+        given: those that are from the command line.
+    """
+    if isinstance(value, dict) and isinstance(given, dict):
+        return {key: typed(inner, given[key]) if key in given else inner for key, inner in value.items()}
+    if value != given:
+        return value
+    if isinstance(value, list):
+        return [typed(item, item) for item in value]
+    try:
+        return yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError:  # text that is not YAML, such as a pattern
+        return value

@@ -1,0 +1,69 @@
+"""Checks the folders of a run: whether they can be written, and whether their disks have space.
+
+The workflow asks before and after a run.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from ffkv.base.errors import UserError
+
+FULL = 100_000  # free bytes below which Snakemake itself stops with a traceback
+
+
+def check_disk(folders: Iterable[Path]) -> None:
+    """Makes sure that folders that exist can be written. Snakemake itself would stop with a traceback.
+
+    Raises:
+        UserError: a folder cannot be written, or its disk is full; names it.
+    """
+    folders = list(folders)
+    for folder in folders:
+        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+            raise UserError(
+                f"{folder.resolve()} cannot be written: its disk is read-only, or it belongs to somebody else. Change its permissions, or choose another folder with --directory."
+            )
+    if places := full(folders):
+        raise UserError(describe_full(places[0]))
+
+
+def temporary_folder() -> Path:
+    """The folder for temporary files.
+
+    Raises:
+        UserError: none can be written. The usual reason is a full disk.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise UserError(
+            f"No folder for temporary files can be written ({error.strerror or error}). Free some space in /tmp, or set"
+            " TMPDIR to another folder."
+        ) from error
+
+
+def temporary_folders() -> list[Path]:
+    """All folders that libraries may take for temporary files: some obey the environment where Python would not.
+
+    Raises:
+        UserError: see `temporary_folder`.
+    """
+    named = (Path(os.environ[name]) for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name))
+    return [temporary_folder(), *named]
+
+
+def full(folders: Iterable[Path]) -> list[Path]:
+    """Returns the folders whose disk is full, one per disk."""
+    disks: dict[int, Path] = {}
+    for folder in folders:
+        if folder.is_dir():
+            disks.setdefault(folder.stat().st_dev, folder.resolve())
+    return [folder for folder in disks.values() if shutil.disk_usage(folder).free < FULL]
+
+
+def describe_full(folder: Path) -> str:
+    """The message about a full disk. It is shown by the workflow, because a step cannot write it into a log on that disk."""
+    return f"The disk of {folder} is full. Free some space, then start the same command again."

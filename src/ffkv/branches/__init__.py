@@ -1,0 +1,1 @@
+"""The branches of the analysis: keys, values, composition, refinement, interventions."""

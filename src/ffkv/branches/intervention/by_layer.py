@@ -1,0 +1,115 @@
+"""Interventions on one layer: draws memories, prefixes and controls, and measures them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from ffkv.activations.last_token import for_each_last_token
+from ffkv.activations.trigger_file import Triggers
+from ffkv.base.settings import Intervention
+from ffkv.branches.intervention.measure import LayerModel, measure_kept, measure_units
+from ffkv.branches.intervention.rerun import rerunning
+from ffkv.branches.intervention.sample import Place, Unit, choose_silent, sample_units
+from ffkv.branches.intervention.significance import compare_with_controls
+from ffkv.branches.values.projections import Projections
+from ffkv.corpus.corpus_file import Corpus
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.head.head import Head
+from ffkv.model.value_vectors import values_in_place
+
+
+class Inputs(NamedTuple):
+    """What the interventions on every layer read.
+
+    Attributes:
+        loaded: the proven model, which computes in float32.
+        head: its head.
+        examples: trigger examples of all keys.
+        projections: the top tokens of the values.
+        train: the sentences that trigger examples are from.
+        kept: number and token ids of the prefixes on which a few memories are kept, see `measure_kept`.
+        settings: how many memories, prefixes and controls.
+        batch_tokens: maximum number of tokens per pass.
+        seed: the run's seed.
+    """
+
+    loaded: LoadedModel
+    head: Head
+    examples: Triggers
+    projections: Projections
+    train: Corpus
+    kept: list[tuple[int, np.ndarray]]
+    settings: Intervention
+    batch_tokens: int
+    seed: int
+
+
+class Rows(NamedTuple):
+    """Rows of the tables of one layer, with the columns of `ffkv.branches.intervention.tables`.
+
+    Attributes:
+        by_prefix: the columns `BY_PREFIX`.
+        by_memory: the columns `BY_MEMORY`, without q-values.
+        kept: the columns `KEPT`.
+    """
+
+    by_prefix: list[dict]
+    by_memory: list[dict]
+    kept: list[dict]
+
+
+def intervene(inputs: Inputs, number: int) -> Rows:
+    """Changes the coefficients of random memories of one layer, by its number, and keeps a few of its memories."""
+    layer, top_token = inputs.loaded.anatomy.layers[number], inputs.projections.top_token
+    model = _layer_model(inputs, layer)
+    units = sample_units(inputs.examples, number, model.norms, inputs.settings, inputs.seed)
+    top = top_token[inputs.projections.layer == number][:, : inputs.settings.tokens].astype(np.int64)
+    places = [*dict.fromkeys(place for unit in units for place in unit.places)]
+    next_token = {
+        place: int(token) for unit in units for place, token in zip(unit.places, unit.next_tokens, strict=True)
+    }
+    ids = {place: with_beginning(inputs.train, *place) for place in places}
+    silent = _silent_places(model, units, places, [*ids.values()], inputs.batch_tokens)
+    tokens, other_tokens = [top[unit.memory] for unit in units], [top[unit.other] for unit in units]
+    found = measure_units(model, units, tokens, other_tokens, silent, ids, next_token)
+    return Rows(
+        [row for unit in found for row in unit.rows],
+        [row for unit in found for row in compare_with_controls(unit)],
+        measure_kept(model, inputs.kept),
+    )
+
+
+def with_beginning(corpus: Corpus, sentence: int, position: int) -> np.ndarray:
+    """The token ids of a prefix, with what precedes every sentence."""
+    return np.concatenate([np.asarray(corpus.bos, np.int64), corpus.ids(sentence)[:position]])
+
+
+def _layer_model(inputs: Inputs, layer: Layer) -> LayerModel:
+    v, _ = values_in_place(inputs.loaded.model, layer)
+    norms = v.double().norm(dim=1).cpu().numpy()
+    mean = inputs.examples.mean[inputs.examples.rows(layer.index)]
+    rerun = rerunning(inputs.loaded, layer, inputs.batch_tokens)
+    return LayerModel(inputs.loaded, inputs.head, layer, v, norms, mean, rerun, inputs.settings, inputs.seed)
+
+
+def _silent_places(
+    model: LayerModel, units: Sequence[Unit], places: Sequence[Place], rows: Sequence[np.ndarray], batch_tokens: int
+) -> list[list[Place]]:
+    """For each unit, prefixes among those of all units on which it is silent."""
+    m = np.zeros((len(units), len(places)), np.float32)
+    memories = [unit.memory for unit in units]
+
+    def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, tensor: Tensor) -> None:
+        m[:, numbers] = tensor[:, memories].float().cpu().numpy().T
+
+    for_each_last_token(model.loaded, [model.layer], "m", rows, batch_tokens, on_tensor)
+    silent = []
+    for unit, of_unit in zip(units, m, strict=True):
+        own = np.array([place in unit.places for place in places])
+        others = np.flatnonzero(~own)
+        chosen = choose_silent(of_unit[own], of_unit[others], model.settings.silent, model.settings.examples)
+        silent.append([places[number] for number in others[chosen]])
+    return silent

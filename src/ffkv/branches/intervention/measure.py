@@ -1,0 +1,246 @@
+"""Measures what interventions on the memories of one layer do, beside their controls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ffkv.base.settings import Intervention
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.intervention.changes import (
+    as_long_as_removed,
+    choose_kept,
+    keep_few,
+    scaled,
+    set_to,
+    similar_memories,
+)
+from ffkv.branches.intervention.effects import Effects, measure_effects, predict
+from ffkv.branches.intervention.rerun import Rerun, Unchanged, run_unchanged
+from ffkv.branches.intervention.sample import SIDES, Place, Unit
+from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.head.head import Head
+
+
+@dataclass(frozen=True)
+class LayerModel:
+    """One layer of a model that runs.
+
+    Attributes:
+        loaded: the proven model, which computes in float32.
+        head: its head.
+        layer: the layer.
+        values: v [memory, d].
+        norms: their lengths, float64 [memory].
+        mean: mean coefficients over the train split [memory].
+        rerun: see `ffkv.branches.intervention.rerun.rerunning`.
+        settings: the settings of the room.
+        seed: the setting `seed`.
+    """
+
+    loaded: LoadedModel
+    head: Head
+    layer: Layer
+    values: Tensor
+    norms: np.ndarray
+    mean: np.ndarray
+    rerun: Rerun
+    settings: Intervention
+    seed: int
+
+    @property
+    def read_as(self) -> int | None:
+        """The layer that the head reads out; None: the output of a later block."""
+        last = self.loaded.anatomy.layers[-1]
+        return None if last.readout_block else last.index
+
+    def effects(
+        self, base: Unchanged, changes: Tensor, tokens: Tensor, reaches: Sequence[str] = REACHES
+    ) -> dict[str, Effects]:
+        """The effects of changes of o at the last token [change, d], by reach.
+
+        Direct: the change is added to what the head reads. Total: the blocks after the layer run again. After the last
+        layer there are none, so that both are the same.
+        """
+        prediction, changes = predict(self.head, base.end, self.read_as), changes.to(base.end.device)
+        last = self.layer.index == self.read_as
+        found = {}
+        for reach in reaches[:1] if last else reaches:
+            ends = base.end + changes if last or reach == "direct" else self.rerun(base, changes)
+            found[reach] = measure_effects(self.head, ends, prediction, tokens, self.read_as)
+        return dict.fromkeys(reaches, found[reaches[0]]) if last else found
+
+
+class Changes(NamedTuple):
+    """Some changes of o on one prefix, all of one unit and of one kind.
+
+    Attributes:
+        unit: number of the unit.
+        source: see `ffkv.branches.intervention.tables`.
+        labels: of each change: ("scale", c) or ("mean", NaN) [change]; none of controls.
+        vectors: the changes [change, d].
+    """
+
+    unit: int
+    source: str
+    labels: list[tuple[str, float]]
+    vectors: Tensor
+
+
+@dataclass
+class OfUnit:
+    """What was measured of one unit. Lists have an entry per prefix.
+
+    Attributes:
+        rows: rows of the table by prefix.
+        controls: mean change of the log-probabilities of the unit's tokens, by reach and source: [prefix][control].
+        other: the same for the removal and the tokens of another memory, by reach [prefix].
+    """
+
+    rows: list[dict] = field(default_factory=list)
+    controls: dict[tuple[str, str], list[np.ndarray]] = field(default_factory=dict)
+    other: dict[str, list[float]] = field(default_factory=dict)
+
+
+def measure_units(
+    model: LayerModel,
+    units: Sequence[Unit],
+    tokens: Sequence[np.ndarray],
+    other_tokens: Sequence[np.ndarray],
+    silent: Sequence[Sequence[Place]],
+    ids: dict[Place, np.ndarray],
+    next_token: dict[Place, int],
+) -> list[OfUnit]:
+    """Changes the coefficients of some memories of a layer on their trigger examples.
+
+    Args:
+        model: the layer.
+        units: the memories.
+        tokens: ids of the top tokens of each unit's value [unit][token].
+        other_tokens: ids of the top tokens of its other memory [unit][token].
+        silent: prefixes on which each unit is silent [unit][prefix].
+        ids: token ids of each prefix, with what precedes every sentence.
+        next_token: the token that follows each prefix.
+    """
+    found = [OfUnit() for _ in units]
+    for place, row in ids.items():
+        base = run_unchanged(model.loaded, model.layer, torch.from_numpy(row)[None].to(model.loaded.device))
+        changes = _changes_at(model, units, silent, base, place)
+        of_units = [
+            {"top": tokens[each.unit], "other": other_tokens[each.unit], "next": [next_token[place]]}
+            for each in changes
+        ]
+        wanted = np.unique(np.concatenate([chosen for of_unit in of_units for chosen in of_unit.values()]))
+        vectors = torch.cat([each.vectors for each in changes])
+        for reach, effects in model.effects(base, vectors, torch.from_numpy(wanted).to(vectors.device)).items():
+            start = 0
+            for each, of_unit in zip(changes, of_units, strict=True):
+                part = Effects(*(tensor[start : start + len(each.vectors)] for tensor in effects))
+                start += len(each.vectors)
+                log_p = {
+                    name: part.log_p[:, np.searchsorted(wanted, np.asarray(chosen))].mean(1).numpy()
+                    for name, chosen in of_unit.items()
+                }
+                about = describe(model, units[each.unit], base, place) | {"source": each.source, "reach": reach}
+                _note(found[each.unit], about, each.labels, log_p, part)
+    return found
+
+
+def _changes_at(
+    model: LayerModel, units: Sequence[Unit], silent: Sequence[Sequence[Place]], base: Unchanged, place: Place
+) -> list[Changes]:
+    """All changes on one prefix."""
+    own = (_of_unit(model, n, unit, base, place) for n, unit in enumerate(units) if place in unit.places)
+    placebo = [_removal(model, n, unit, base) for n, unit in enumerate(units) if place in silent[n]]
+    return [each for of_unit in own for each in of_unit] + placebo
+
+
+def contribution(model: LayerModel, unit: Unit, base: Unchanged) -> tuple[float, float]:
+    """The coefficient m_i of a unit on a prefix, and the length of its contribution, |s m_i| ‖v_i‖."""
+    m = float(base.m[unit.memory])
+    return m, abs(base.factor * m) * float(model.norms[unit.memory])
+
+
+def describe(model: LayerModel, unit: Unit, base: Unchanged, place: Place) -> dict:
+    """What identifies the rows of one unit on one prefix, with its `contribution`."""
+    m, size = contribution(model, unit, base)
+    names = {"layer": model.layer.index, "memory": unit.memory, "side": unit.side}
+    return names | {"sentence": place[0], "position": place[1], "coefficient": m, "size": size}
+
+
+def _of_unit(model: LayerModel, number: int, unit: Unit, base: Unchanged, place: Place) -> list[Changes]:
+    """The interventions on a unit on one of its own prefixes, and their controls."""
+    settings, parts = model.settings, (model.layer.index, unit.memory, SIDES.index(unit.side))
+    (m, size), value, factor = contribution(model, unit, base), model.values[unit.memory], base.factor
+    controls = torch.from_numpy(unit.controls).to(value.device)
+    drawn = random_stream(model.seed, Purpose.CONTROL_DIRECTIONS, *parts)
+    directions = torch.from_numpy(drawn.standard_normal((settings.directions, len(value)), np.float32)).to(value.device)
+    drawn = random_stream(model.seed, Purpose.SIMILAR_MEMORIES, *parts, *place)
+    m_all, likeness = base.m.cpu().numpy(), (settings.similar_size, settings.similar)
+    near = torch.from_numpy(similar_memories(unit.memory, m_all, model.norms, *likeness, drawn)).to(value.device)
+    to_mean = set_to(m, value, factor, float(model.mean[unit.memory]))
+    own = torch.cat([scaled(m, value, factor, settings.scales), to_mean])
+    kinds = [
+        Changes(number, OWN, [*(("scale", scale) for scale in settings.scales), ("mean", np.nan)], own),
+        Changes(number, MEMORIES, [], as_long_as_removed(factor * m, size, model.values[controls])),
+        Changes(number, DIRECTIONS, [], as_long_as_removed(factor * m, size, directions)),
+        Changes(number, SIMILAR, [], -factor * base.m.to(value.device)[near][:, None] * model.values[near]),
+    ]
+    return [changes for changes in kinds if len(changes.vectors)]
+
+
+def _removal(model: LayerModel, number: int, unit: Unit, base: Unchanged) -> Changes:
+    """The removal of a unit from a prefix on which it is silent."""
+    vector = scaled(float(base.m[unit.memory]), model.values[unit.memory], base.factor, [0.0])
+    return Changes(number, PLACEBO, [("scale", 0.0)], vector)
+
+
+def _note(
+    found: OfUnit, about: dict, labels: list[tuple[str, float]], log_p: dict[str, np.ndarray], effects: Effects
+) -> None:
+    """Notes what changes of one unit and one kind did on one prefix."""
+    if about["source"] not in (OWN, PLACEBO):
+        found.controls.setdefault((about["reach"], about["source"]), []).append(log_p["top"])
+        return
+    for row, (change, scale) in enumerate(labels):
+        measured = {"top": log_p["top"][row], "next": log_p["next"][row], "divergence": float(effects.divergence[row])}
+        found.rows.append(about | {"change": change, "scale": scale, **measured, "changed": bool(effects.changed[row])})
+        if about["source"] == OWN and scale == 0:
+            found.other.setdefault(about["reach"], []).append(log_p["other"][row])
+
+
+def measure_kept(model: LayerModel, prefixes: Sequence[tuple[int, np.ndarray]]) -> list[dict]:
+    """Keeps a few memories of a layer, and sets the coefficients of all others to their means.
+
+    Args:
+        model: the layer.
+        prefixes: number, and token ids with what precedes every sentence, of each sampled prefix.
+    Returns:
+        Rows with layer, prefix, choice, kept, unchanged (whether the prediction stays), divergence.
+    """
+    rows, mean = [], torch.from_numpy(model.mean.astype(np.float32)).to(model.values.device)
+    for number, ids in prefixes:
+        base = run_unchanged(model.loaded, model.layer, torch.from_numpy(ids)[None].to(model.loaded.device))
+        generator = random_stream(model.seed, Purpose.KEPT_MEMORIES, model.layer.index, number)
+        sets = choose_kept(base.m.cpu().numpy(), model.norms, model.settings.kept, generator)
+        kept = [torch.from_numpy(memories.copy()).to(mean.device) for _, _, memories in sets]
+        changes = keep_few(base.m.to(mean.device), mean, model.values, base.factor, kept)
+        no_token = torch.zeros(0, dtype=torch.long, device=base.end.device)
+        effects = model.effects(base, changes, no_token, ["total"])["total"]
+        rows += [
+            {
+                "layer": model.layer.index,
+                "prefix": number,
+                "choice": choice,
+                "kept": count,
+                "unchanged": not bool(effects.changed[row]),
+                "divergence": float(effects.divergence[row]),
+            }
+            for row, (choice, count, _) in enumerate(sets)
+        ]
+    return rows

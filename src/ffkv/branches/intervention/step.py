@@ -1,0 +1,160 @@
+"""Changes memory coefficients while the model runs, and summarizes what follows."""
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.activations.trigger_file import read_triggers
+from ffkv.base.files import hdf5, tables
+from ffkv.base.parts import WHOLE, Part
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import Activations, Intervention
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.intervention import summaries
+from ffkv.branches.intervention.significance import add_q_values
+from ffkv.branches.intervention.tables import BY_MEMORY, BY_PREFIX, KEPT, make_table
+from ffkv.branches.values.projections import read_projections
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.vocabulary import read_vocabulary
+
+DEFAULTS = Intervention()
+BATCH_TOKENS = Activations().batch_tokens
+
+
+class Measured(NamedTuple):
+    """What interventions in a group of layers did. docs/architecture.md lists the columns.
+
+    Attributes:
+        by_prefix: one row per memory, side, prefix, change and reach.
+        by_memory: one row per memory, side and reach.
+        kept: one row per prefix, choice and number of kept memories.
+    """
+
+    by_prefix: pd.DataFrame
+    by_memory: pd.DataFrame
+    kept: pd.DataFrame
+
+
+def measure_interventions(
+    model: Path | str,
+    triggers: Path | str,
+    projections: Path | str,
+    prefixes: Path | str,
+    train: Path | str,
+    validation: Path | str,
+    settings: Intervention = DEFAULTS,
+    batch_tokens: int = BATCH_TOKENS,
+    device: str = "auto",
+    seed: int = 0,
+    layer_group: Part = WHOLE,
+    max_memory: Mapping[str, str] | None = None,
+) -> Measured:
+    """Changes the coefficients of random memories of a group of layers, with controls (docs/interventions.md).
+
+    The model computes in float32, whatever the type of its weights, because a contribution is small beside the residual.
+
+    Args:
+        model: folder of the model step.
+        triggers: file `triggers.h5`.
+        projections: file `values/projections/<group>.h5` of the same layer group.
+        prefixes: file `sampled_prefixes.h5`.
+        train: file `corpus/train.h5`.
+        validation: file `corpus/validation.h5`.
+        settings: how many memories, prefixes and controls.
+        batch_tokens: maximum number of tokens per pass.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        seed: the run's seed.
+        layer_group: the layers to measure.
+        max_memory: the setting `model.max_memory`.
+    Raises:
+        UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
+            changed; there is no such layer group or device; the model cannot be changed while it runs.
+    """
+    from ffkv.branches.intervention.by_layer import Inputs, intervene
+    from ffkv.model.checkpoint.load import load
+    from ffkv.model.head.head_file import load_head
+    from ffkv.model.placement.precision import running_in_float32
+
+    anatomy = read_anatomy(model)
+    layers = layer_group.of(len(anatomy.layers))
+    examples = read_triggers(triggers, anatomy.identity)
+    top = read_projections(projections, anatomy.identity, layers)
+    sentences = read_corpus(Path(train), examples.attributes)
+    with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
+        sampled, of_sample = (file["sentence"][...], file["position"][...]), dict(file.attrs)
+    kept = _drawn_prefixes(read_corpus(Path(validation), of_sample), *sampled, settings.kept_prefixes, seed)
+    loaded = load(model, device, max_memory or {})
+    inputs = Inputs(
+        loaded, load_head(Path(model), device), examples, top, sentences, kept, settings, batch_tokens, seed
+    )
+    precise = contextlib.nullcontext() if anatomy.dtype == "float32" else running_in_float32(loaded.model)
+    found = []
+    with precise, progress(len(layers), "layers", "interventions") as bar:
+        for number in layers:
+            found.append(intervene(inputs, number))
+            bar.update()
+    by_prefix, by_memory, of_kept = ([row for rows in found for row in rows[kind]] for kind in range(3))
+    return Measured(
+        tables.identify(make_table(by_prefix, BY_PREFIX), examples.attributes),
+        tables.identify(add_q_values(make_table(by_memory, BY_MEMORY)), examples.attributes),
+        tables.identify(make_table(of_kept, KEPT), of_sample),
+    )
+
+
+def _drawn_prefixes(
+    corpus: Corpus, sentence: np.ndarray, position: np.ndarray, count: int, seed: int
+) -> list[tuple[int, np.ndarray]]:
+    """Number and token ids of some of the sampled prefixes, the same ones for every layer."""
+    from ffkv.branches.intervention.by_layer import with_beginning
+
+    drawn = random_stream(seed, Purpose.KEPT_PREFIXES).choice(len(sentence), min(count, len(sentence)), replace=False)
+    return [(n, with_beginning(corpus, sentence[n], position[n])) for n in np.sort(drawn).tolist()]
+
+
+def summarize_interventions(
+    by_prefix: Iterable[Path | str],
+    by_memory: Iterable[Path | str],
+    kept: Iterable[Path | str],
+    model: Path | str,
+    projections: Iterable[Path | str],
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Summarizes the tables of all layer groups for the report's section of interventions.
+
+    Args:
+        by_prefix: the tables `intervention/by_prefix/<group>.parquet`, each once.
+        by_memory: the tables `intervention/by_memory/<group>.parquet`, each once.
+        kept: the tables `intervention/kept/<group>.parquet`, each once.
+        model: folder of the model step.
+        projections: the files `values/projections/<group>.h5`, each once.
+        seed: seed of the bootstrap.
+    Returns:
+        The tables by the stem of their file.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model; a layer is missing or repeated.
+    """
+    anatomy = read_anatomy(Path(model))
+    prefix_table, memory_table, kept_table = (
+        tables.read_all(paths, anatomy.identity) for paths in (by_prefix, by_memory, kept)
+    )
+    every_layer = {*range(len(anatomy.layers))}
+    tables.check_layers(kept_table, ["layer", "prefix", "choice", "kept"], every_layer, "--kept")
+    tables.check_layers(memory_table, ["layer", "memory", "side", "reach"], {*memory_table["layer"]}, "--by-memory")
+    read = [read_projections(path, anatomy.identity) for path in projections]
+    top_token = {
+        (layer, memory): int(token)
+        for each in read
+        for layer, memory, token in zip(each.layer.tolist(), each.memory.tolist(), each.top.tolist())
+    }
+    vocabulary = read_vocabulary(Path(model))
+    return {
+        "interventions_by_layer": summaries.summarize_sources(memory_table, seed),
+        "intervention_doses": summaries.summarize_doses(prefix_table, seed),
+        "kept_memories": summaries.summarize_kept(kept_table),
+        "intervention_memories": summaries.describe_memories(memory_table, top_token, vocabulary),
+    }

@@ -1,0 +1,122 @@
+"""The features that can recur in the trigger examples of a key: first and last words, sequences of words, word classes."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ffkv.base.settings.languages import ENGLISH
+from ffkv.corpus.words import stop_words
+
+CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")  # of keys, by the families of their patterns
+
+
+class Kind(NamedTuple):
+    """A kind of feature.
+
+    Attributes:
+        family: "shallow" (words) or "semantic" (a topic), as in section 3.2 of the paper.
+        words: number of words of a feature.
+        anywhere: True if the feature can occur anywhere in the prefix, False if it has one fixed place.
+        phrase: how a pattern of this kind is described; "{}" stands for the feature's text.
+    """
+
+    family: str
+    words: int
+    anywhere: bool
+    phrase: str
+
+
+# From the most specific to the least specific: of several patterns in the same prefixes, the first one is kept.
+KINDS = {
+    "last trigram": Kind("shallow", 3, False, "ends with “{}”"),
+    "inner trigram": Kind("shallow", 3, True, "contains “{}”"),
+    "last bigram": Kind("shallow", 2, False, "ends with “{}”"),
+    "inner bigram": Kind("shallow", 2, True, "contains “{}”"),
+    "last word": Kind("shallow", 1, False, "ends with “{}”"),
+    "first word": Kind("shallow", 1, False, "starts with “{}”"),
+    "word class": Kind("shallow", 1, False, "ends with {}"),
+    "topic": Kind("semantic", 1, False, "is about {}"),
+}
+
+# The kind (a name in `KINDS`) and the text: words, a word class or a topic. This is a plain tuple because there are
+# many features, and the garbage collector does not track plain tuples of strings.
+Feature = tuple[str, str]
+
+
+class Evidence(NamedTuple):
+    """A prefix as the test of shallow patterns sees it.
+
+    Attributes:
+        features: the prefix's features. A feature that occurs twice is listed twice.
+        words: number of words of the prefix.
+    """
+
+    features: list[Feature]
+    words: int
+
+
+FUNCTION_WORDS = {
+    "a determiner": "a an the this that these those each every some any no another such both either neither",
+    "a preposition": "of in to for with on at from by about as into through after over between out against during "
+    "without before under around among within along across behind beyond near upon above below since until toward "
+    "towards via per",
+    "a pronoun": "i you he she it we they me him her us them who whom which what itself himself herself themselves "
+    "my your his its our their whose",
+    "a conjunction": "and or but nor so yet because although though while whereas if unless whether when where than",
+    "an auxiliary verb": "is are was were be been being am has have had do does did will would shall should can could "
+    "may might must not",
+}
+FUNCTION_WORD = "a function word"  # of a language other than English
+CLASS_OF_WORD = {word: name for name, listed in FUNCTION_WORDS.items() for word in listed.split()}
+# A word belongs to the first class whose form it has.
+CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
+    "a year": re.compile(r"(1[0-9]|20)\d\d").fullmatch,
+    "a number": re.compile(r"[-+]?\d[\d.,:@%–]*").fullmatch,
+    "punctuation": re.compile(r"[^\w\s<]+").fullmatch,
+    "an identifier": re.compile(r"\w*_\w*|\w{2,}(\.\w{2,})+|[a-z]+[A-Z]\w*").fullmatch,
+    "capital letters": lambda word: len(word) > 1 and word.isupper(),
+    "a capitalised word": lambda word: word[0].isupper() and re.sub("[-'’]", "", word[1:]).isalpha(),
+}
+ENGLISH_CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
+    "a word in -ing": re.compile(r"[a-z]{2,}ing").fullmatch,
+    "a word in -ed": re.compile(r"[a-z]{2,}ed").fullmatch,
+    "a word in -ly": re.compile(r"[a-z]{2,}ly").fullmatch,
+}
+
+
+def word_class(word: str, language: str = ENGLISH) -> str:
+    """The class of a word, such as "a year" or "a preposition"; "" for a word without a class.
+
+    Of a language other than English, function words are its stop words, and only forms that many languages have count.
+    """
+    if language == ENGLISH:
+        name, forms = CLASS_OF_WORD.get(word.lower()), CLASS_OF_FORM | ENGLISH_CLASS_OF_FORM
+    else:
+        name, forms = FUNCTION_WORD if word.lower() in stop_words(language) else None, CLASS_OF_FORM
+    return name or next((name for name, has_form in forms.items() if has_form(word)), "")
+
+
+def shallow_evidence(words: Sequence[str], language: str = ENGLISH) -> Evidence:
+    """Lists the shallow features of a prefix, in lower case. `words` are in their original case."""
+    lower = [word.lower() for word in words]
+    return Evidence(list(_shallow(words, lower, language)), len(words))
+
+
+def _shallow(words: Sequence[str], lower: list[str], language: str) -> Iterator[Feature]:
+    if not words:
+        return
+    yield "first word", lower[0]
+    yield "last word", lower[-1]
+    if name := word_class(words[-1], language):
+        yield "word class", name
+    for size, name in ((2, "bigram"), (3, "trigram")):
+        sequences = [" ".join(lower[start : start + size]) for start in range(len(lower) - size + 1)]
+        yield from ((f"inner {name}", sequence) for sequence in sequences)
+        if sequences:
+            yield f"last {name}", sequences[-1]
+
+
+def count_places(kind: str, words: int) -> int:
+    """Number of places where a feature of a kind can occur in a prefix of `words` words."""
+    fits = max(0, words - KINDS[kind].words + 1)
+    return fits if KINDS[kind].anywhere else min(fits, 1)

@@ -1,0 +1,215 @@
+"""Patterns in the trigger examples of a key (paper section 3.2, figure 2), found without an annotator.
+
+The paper's annotators looked for what recurs in at least 3 of a key's 25 trigger examples. Here a pattern is a feature
+that recurs in at least as many, and more often than chance explains.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ffkv.base.multiple_tests import q_values
+from ffkv.base.settings import Keys
+from ffkv.branches.keys.chance import Background, count_background, p_value
+from ffkv.branches.keys.draws import Pool
+from ffkv.branches.keys.features import KINDS, Evidence, Feature, shallow_evidence
+from ffkv.branches.keys.key_sample import background_prefixes
+from ffkv.branches.keys.similarity import CHANCE, fill_pool, find_members, place_prefixes, topic_p_values
+from ffkv.branches.keys.topics import fit_topics
+from ffkv.corpus.competing import CompetingPrefixes
+
+
+class Pattern(NamedTuple):
+    """A feature that recurs in a key's prefixes more often than by chance.
+
+    Attributes:
+        feature: kind and text.
+        members: the prefixes that have the feature, as numbers from 0 in the key's list.
+        chance: mean probability that a random prefix has the feature, over the lengths of the key's prefixes.
+        p_value: probability that random prefixes show the pattern as clearly.
+        q_value: expected share of false patterns among the layer's patterns that are at least as significant.
+    """
+
+    feature: Feature
+    members: tuple[int, ...]
+    chance: float
+    p_value: float
+    q_value: float
+
+    @property
+    def family(self) -> str:
+        """ "shallow" if the pattern is about words, "semantic" if it is about a topic."""
+        return KINDS[self.feature[0]].family
+
+
+class Detector(NamedTuple):
+    """Everything that the test for patterns needs besides the keys.
+
+    Attributes:
+        background: the features of random prefixes.
+        pool: how much random prefixes speak for each topic.
+        minimum_prefixes: minimum number of prefixes per pattern.
+        false_discovery_rate: Benjamini-Hochberg level per layer and family.
+        seed: the run's seed.
+    """
+
+    background: Background
+    pool: Pool
+    minimum_prefixes: int
+    false_discovery_rate: float
+    seed: int
+
+
+def prepare_detector(competing: CompetingPrefixes, settings: Keys, seed: int) -> Detector:
+    """Measures in random competing prefixes which features are frequent, and how much they speak for a topic, by chance."""
+    prefixes = background_prefixes(competing, settings.background_prefixes, seed)
+    return Detector(
+        background=count_background(shallow_evidence(prefix, competing.corpus.language) for prefix in prefixes),
+        pool=fill_pool(fit_topics(competing.corpus, seed), prefixes),
+        minimum_prefixes=settings.minimum_prefixes,
+        false_discovery_rate=settings.false_discovery_rate,
+        seed=seed,
+    )
+
+
+def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector) -> list[list[Pattern]]:
+    """Finds the patterns of the keys of one layer (paper section 3.2).
+
+    Args:
+        keys: words of the prefixes of each key [key][prefix][word]. All keys are tested together.
+    Returns:
+        The patterns of each key [key][pattern]. Shallow patterns come first, ordered by significance and without
+        repetitions; then the topics, if the key has any.
+    """
+    minimum, rate = detector.minimum_prefixes, detector.false_discovery_rate
+    language = detector.pool.topics.language
+    evidence = [[shallow_evidence(prefix, language) for prefix in key] for key in keys]
+    shallow = detect_shallow(evidence, detector.background, minimum, rate)
+    topics = detect_topics(keys, [words_of(patterns) for patterns in shallow], detector)
+    return [keep_distinct(patterns) + topic for patterns, topic in zip(shallow, topics, strict=True)]
+
+
+def words_of(patterns: Sequence[Pattern]) -> frozenset[str]:
+    """The words that shallow patterns are made of, in lower case. A word class is made of none."""
+    texts = [text for kind, text in (pattern.feature for pattern in patterns) if kind != "word class"]
+    return frozenset(word for text in texts for word in text.split())
+
+
+def detect_topics(
+    keys: Sequence[Sequence[Sequence[str]]], explained: Sequence[Collection[str]], detector: Detector
+) -> list[list[Pattern]]:
+    """Finds the topics of keys whose prefixes speak more for one topic than chance explains.
+
+    Each key is one hypothesis of the Benjamini-Hochberg correction. The prefixes of a key with a topic that do not belong to it are
+    tested again, as a key of their own among those of all such keys, until nothing more is found.
+
+    Args:
+        keys: words of the prefixes of each key [key][prefix][word].
+        explained: words of each key that count for no topic: those of its shallow patterns [key].
+    Returns:
+        The topics of each key, the first one found first; no two share a prefix [key][pattern].
+    """
+    patterns: list[list[Pattern]] = [[] for _ in keys]
+    left = {
+        number: [*range(len(key))] for number, key in enumerate(keys)
+    }  # prefixes without a topic, of each key to test
+    while left:
+        tested = [[keys[number][prefix] for prefix in prefixes] for number, prefixes in left.items()]
+        found = _detect_one_topic(tested, [explained[number] for number in left], detector)
+        without = {}
+        for (number, prefixes), pattern in zip(left.items(), found, strict=True):
+            if pattern is not None:
+                members = tuple(prefixes[place] for place in pattern.members)
+                patterns[number].append(pattern._replace(members=members))
+                without[number] = [prefix for prefix in prefixes if prefix not in members]
+        left = {number: rest for number, rest in without.items() if len(rest) >= detector.minimum_prefixes}
+    return patterns
+
+
+def _detect_one_topic(
+    keys: Sequence[Sequence[Sequence[str]]], explained: Sequence[Collection[str]], detector: Detector
+) -> list[Pattern | None]:
+    """Finds the clearest topic of each key, if it has any. Arguments as for `detect_topics`."""
+    placed = place_prefixes(keys, explained, detector.pool)
+    p = topic_p_values(placed, detector.pool, detector.minimum_prefixes, detector.seed)
+    q = q_values(p, len(keys))
+    patterns: list[Pattern | None] = [None] * len(keys)
+    for index in np.flatnonzero(q <= detector.false_discovery_rate).tolist():
+        key = placed[index]
+        members = find_members(key, detector.pool)
+        if len(members) >= detector.minimum_prefixes:
+            topic = detector.pool.topics.names[key.topic]
+            numbers = tuple(key.numbers[members].tolist())
+            patterns[index] = Pattern(("topic", topic), numbers, CHANCE, float(p[index]), float(q[index]))
+    return patterns
+
+
+def detect_shallow(
+    keys: Sequence[Sequence[Evidence]], background: Background, minimum: int, rate: float
+) -> list[list[Pattern]]:
+    """Finds the shallow features that recur more often than chance explains.
+
+    The Benjamini-Hochberg correction counts every feature of the background and of the keys, for every key, as a
+    hypothesis. Counting only the features that recur would choose the hypotheses by their result.
+
+    Args:
+        keys: features of the prefixes of each key [key][prefix].
+        minimum: minimum number of prefixes per pattern.
+        rate: false discovery rate.
+    Returns:
+        The patterns of each key, in the order of their first occurrence [key][pattern].
+    """
+    candidates = [
+        (number, feature, members)
+        for number, key in enumerate(keys)
+        for feature, members in find_recurring(key, minimum).items()
+    ]
+    words = [np.array([evidence.words for evidence in key], int) for key in keys]
+    chances = np.array([background.chance(feature, words[number]) for number, feature, _ in candidates])
+    occurrences = np.array([len(members) for _, _, members in candidates], int)
+    prefixes = np.array([len(keys[number]) for number, _, _ in candidates], int)
+    p = p_value(occurrences, prefixes, chances)
+    possible = background.features.union(*(evidence.features for key in keys for evidence in key))
+    q = q_values(p, len(keys) * len(possible))
+    patterns: list[list[Pattern]] = [[] for _ in keys]
+    for index in np.flatnonzero(q <= rate).tolist():
+        number, feature, members = candidates[index]
+        patterns[number].append(Pattern(feature, members, float(chances[index]), float(p[index]), float(q[index])))
+    return patterns
+
+
+def find_recurring(key: Sequence[Evidence], minimum: int) -> dict[Feature, tuple[int, ...]]:
+    """Finds the features that at least `minimum` prefixes of a key have. Maps each one to the prefixes' numbers."""
+    members = defaultdict(list)
+    for number, evidence in enumerate(key):
+        for feature in dict.fromkeys(evidence.features):
+            members[feature].append(number)
+    return {feature: tuple(numbers) for feature, numbers in members.items() if len(numbers) >= minimum}
+
+
+def keep_distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
+    """Drops shallow patterns that say nothing new, and orders the others by significance.
+
+    Of several patterns in exactly the same prefixes, the most specific kind is kept. Then a pattern is dropped if its
+    prefixes are all among those of a more significant pattern.
+    """
+    specificity = list(KINDS)
+    most_specific: dict[tuple[int, ...], Pattern] = {}
+    for pattern in sorted(patterns, key=lambda pattern: specificity.index(pattern.feature[0])):
+        most_specific.setdefault(pattern.members, pattern)
+    kept: list[Pattern] = []
+    for pattern in sorted(most_specific.values(), key=lambda pattern: pattern.p_value):
+        if not any(set(pattern.members) <= set(other.members) for other in kept):
+            kept.append(pattern)
+    return kept
+
+
+def categorize(patterns: Sequence[Pattern], prefixes: int) -> list[str]:
+    """The category of each of a key's `prefixes` prefixes: the families of all patterns that it has (figure 2)."""
+    families: list[set[str]] = [set() for _ in range(prefixes)]
+    for pattern in patterns:
+        for number in pattern.members:
+            families[number].add(pattern.family)
+    return [" and ".join(sorted(names, reverse=True)) or "none" for names in families]

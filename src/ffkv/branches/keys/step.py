@@ -1,0 +1,212 @@
+"""Finds patterns, removes tokens, measures the effect of low precision, summarizes.
+
+The two steps that run the model import torch themselves: it takes a second, and the other two steps do without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from ffkv.activations.trigger_file import Triggers, read_triggers
+from ffkv.base.files import tables
+from ffkv.base.parts import WHOLE, Part
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import Activations, Keys
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.keys import summaries
+from ffkv.branches.keys.key_sample import sample_examples, sample_keys, trigger_prefixes
+from ffkv.branches.keys.patterns import detect_patterns, prepare_detector
+from ffkv.branches.keys.precision import PRECISION, precision_row, rescore
+from ffkv.branches.keys.removal import Coefficients, relative_changes
+from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, REMOVAL, make_table, pattern_rows, prefix_rows, removal_rows
+from ffkv.corpus.competing import CompetingPrefixes
+from ffkv.corpus.corpus_file import Corpus, read_corpus
+from ffkv.model.anatomy import read_anatomy
+
+if TYPE_CHECKING:
+    from ffkv.model.checkpoint.load import LoadedModel
+
+DEFAULTS = Keys()
+BATCH_TOKENS = Activations().batch_tokens
+
+
+def find_patterns(
+    triggers: Path | str, corpus: Path | str, settings: Keys = DEFAULTS, seed: int = 0, layer_group: Part = WHOLE
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Finds patterns in the trigger examples of random keys, and in as many random keys (paper section 3.2).
+
+    Args:
+        triggers: file `triggers.h5`.
+        corpus: file `corpus/train.h5`.
+        settings: all but `removal_triggers` are used.
+        seed: the run's seed.
+        layer_group: the layers to read.
+    Returns:
+        Two tables: a row per pattern (`ffkv.branches.keys.tables.PATTERNS`), and a row per prefix with its category
+        (`ffkv.branches.keys.tables.BY_PREFIX`). Their `attrs` hold the identities of model, tokenizer and corpus.
+    Raises:
+        UserError: a file is missing or damaged, or the files belong to different corpora; there is no such layer group.
+    """
+    sentences = read_corpus(Path(corpus))
+    examples = read_triggers(Path(triggers), sentences.attributes)
+    layers = layer_group.of(examples.layers)
+    patterns, prefixes = [], []
+    competing = CompetingPrefixes(sentences, examples.settings.identical_prefixes == "once")
+    with progress(1, "corpora", "what is frequent by chance") as bar:
+        detector = prepare_detector(competing, settings, seed)
+        bar.update()
+    with progress(len(layers), "layers", "patterns") as bar:
+        for layer in layers:
+            keys = sample_examples(examples, competing, layer, settings.per_layer, settings.pattern_triggers, seed)
+            patterns_of_keys = detect_patterns([key.prefixes for key in keys], detector)
+            patterns += pattern_rows(layer, keys, patterns_of_keys)
+            prefixes += prefix_rows(layer, keys, patterns_of_keys)
+            bar.update()
+    found = make_table(patterns, PATTERNS), make_table(prefixes, BY_PREFIX)
+    return tables.identify(found[0], examples.attributes), tables.identify(found[1], examples.attributes)
+
+
+def remove_tokens(
+    model: Path | str,
+    triggers: Path | str,
+    corpus: Path | str,
+    settings: Keys = DEFAULTS,
+    batch_tokens: int = BATCH_TOKENS,
+    device: str = "auto",
+    seed: int = 0,
+    layer_group: Part = WHOLE,
+    max_memory: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Removes the first, the last or a random token from trigger examples of random keys (paper section 3.2, figure 3).
+
+    Args:
+        model: folder of the model step.
+        triggers: file `triggers.h5`.
+        corpus: file `corpus/train.h5`.
+        settings: `per_layer` and `removal_triggers` are used.
+        batch_tokens: number of tokens per batch, with padding.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        seed: the run's seed.
+        layer_group: the layers to read.
+        max_memory: the setting `model.max_memory`.
+    Returns:
+        A row per key and removal (`ffkv.branches.keys.tables.REMOVAL`). The table's `attrs` hold the identities of model,
+        tokenizer and corpus.
+    Raises:
+        UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
+            changed; there is no such layer group or device.
+    """
+    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device, max_memory)
+    layers, rows = layer_group.of(examples.layers), []
+    with progress(len(layers), "layers", "token removal") as bar:
+        for layer in layers:
+            keys = sample_keys(examples, layer, settings.per_layer, seed)
+            memories, _, prefixes = trigger_prefixes(examples, sentences, layer, keys, settings.removal_triggers)
+            coefficients = _coefficients(loaded, layer, batch_tokens)
+            changes = relative_changes(
+                prefixes, memories, sentences.bos, coefficients, random_stream(seed, Purpose.REMOVED_TOKENS, layer)
+            )
+            rows += removal_rows(layer, keys, memories, changes)
+            bar.update()
+    return tables.identify(make_table(rows, REMOVAL), examples.attributes)
+
+
+def measure_precision(
+    model: Path | str,
+    triggers: Path | str,
+    corpus: Path | str,
+    settings: Keys = DEFAULTS,
+    batch_tokens: int = BATCH_TOKENS,
+    device: str = "auto",
+    seed: int = 0,
+    max_memory: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Computes the coefficients of trigger examples of random keys again in float32, and compares them.
+
+    Args:
+        model: folder of the model step.
+        triggers: file `triggers.h5`.
+        corpus: file `corpus/train.h5`.
+        settings: `per_layer` is used.
+        batch_tokens: number of tokens per batch, with padding.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        seed: the run's seed.
+        max_memory: the setting `model.max_memory`.
+    Returns:
+        A row per layer (`ffkv.branches.keys.precision.PRECISION`).
+    Raises:
+        UserError: as `remove_tokens`.
+    """
+    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device, max_memory)
+    from ffkv.model.placement.precision import running_in_float32
+
+    rows = []
+    with running_in_float32(loaded.model), progress(examples.layers, "layers", "float32") as bar:
+        for layer in range(examples.layers):
+            keys = sample_keys(examples, layer, settings.per_layer, seed)
+            coefficients = _coefficients(loaded, layer, batch_tokens)
+            rows.append(precision_row(layer, *rescore(examples, sentences, layer, keys, coefficients)))
+            bar.update()
+    return make_table(rows, PRECISION)
+
+
+def summarize_keys(
+    triggers: Path | str,
+    patterns: Iterable[Path | str],
+    by_prefix: Iterable[Path | str],
+    removal: Iterable[Path | str],
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Summarizes the tables of all layer groups, per layer.
+
+    Args:
+        triggers: file `triggers.h5`.
+        patterns: the tables `keys/patterns/<group>.parquet`, each once.
+        by_prefix: the tables `keys/by_prefix/<group>.parquet`, each once.
+        removal: the tables `keys/removal/<group>.parquet`, each once.
+        seed: seed of the bootstrap intervals.
+    Returns:
+        The tables by the stem of their file.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model, tokenizer or corpus than the triggers; a
+            layer is missing or repeated.
+    """
+    examples = read_triggers(Path(triggers))
+    pattern_table = tables.read_all(patterns, examples.attributes)
+    prefix_table = tables.read_all(by_prefix, examples.attributes)
+    removal_table = tables.read_all(removal, examples.attributes)
+    living = summaries.living_layers(examples)
+    tables.check_layers(prefix_table, ["sample", "layer", "memory", "rank"], living, "--by-prefix")
+    tables.check_layers(removal_table, ["layer", "memory", "removed"], living, "--removal")
+    return {
+        "figure_2_categories": summaries.count_categories(prefix_table, examples.layers),
+        "figure_2_pattern_counts": summaries.count_patterns(pattern_table, prefix_table, examples.layers),
+        "figure_3_removal": summaries.average_removals(removal_table, examples.layers, seed),
+        "activity": summaries.measure_activity(examples),
+    }
+
+
+def _read_inputs(
+    model: Path | str,
+    triggers: Path | str,
+    corpus: Path | str,
+    device: str,
+    max_memory: Mapping[str, str] | None,
+) -> tuple[LoadedModel, Triggers, Corpus]:
+    """Loads the model, and reads both files, which must belong to the model and to each other."""
+    from ffkv.model.checkpoint.load import load
+
+    identity = read_anatomy(Path(model)).identity
+    sentences = read_corpus(Path(corpus), identity)
+    examples = read_triggers(Path(triggers), {**sentences.attributes, **identity})
+    return load(Path(model), device, max_memory or {}), examples, sentences
+
+
+def _coefficients(model: LoadedModel, layer: int, batch_tokens: int) -> Coefficients:
+    from ffkv.activations.last_token import last_coefficients
+
+    return lambda rows, memories: last_coefficients(model, layer, rows, memories, batch_tokens)

@@ -1,0 +1,134 @@
+"""Reads the predictions of each layer, and summarizes how they are refined."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+
+from ffkv.activations.prefix_file import PrefixLayer, read_layer
+from ffkv.base.files import hdf5, tables
+from ffkv.base.parts import WHOLE, Part
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import Refinement
+from ffkv.branches.refinement import summaries
+from ffkv.branches.refinement.cases import classify
+from ffkv.branches.refinement.changes import describe_changes, sample_changes
+from ffkv.corpus.corpus_file import read_corpus
+from ffkv.model.anatomy import read_anatomy
+from ffkv.model.checkpoint.vocabulary import read_vocabulary
+from ffkv.model.head.head import Head
+from ffkv.model.head.head_file import load_head, stored_output_embedding
+from ffkv.model.head.predictions import predictions
+
+DEFAULTS = Refinement()
+COLUMNS = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case", "tied"]
+
+
+def measure_refinement(
+    model: Path | str, prefixes: Path | str, device: str = "auto", layer_group: Part = WHOLE
+) -> pd.DataFrame:
+    """Reads the predictions of r, y and o on each sampled prefix in a group of layers (paper section 5.2).
+
+    Args:
+        model: folder of the model step.
+        prefixes: file `sampled_prefixes.h5`.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        layer_group: the layers to measure.
+    Returns:
+        One row per layer and prefix: layer, prefix (its number), and the columns of `measure_layer`.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model; the layer group does not exist.
+    """
+    anatomy = read_anatomy(Path(model))
+    layers = layer_group.of(len(anatomy.layers))
+    head = load_head(Path(model), device)
+    by_layer = []
+    with (
+        hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file,
+        progress(len(layers), "layers", "refinement") as bar,
+    ):
+        attributes = dict(file.attrs)
+        final = predict_final(head, file, len(anatomy.layers) - 1)
+        number = np.arange(len(final), dtype=np.int32)
+        for layer in layers:
+            predicted = measure_layer(head, read_layer(file, layer, "ryo"), final, layer)
+            by_layer.append(predicted.assign(layer=layer, prefix=number)[COLUMNS])
+            bar.update()
+    table = pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
+    return tables.identify(table, attributes)
+
+
+def predict_final(head: Head, file: h5py.File, last: int) -> np.ndarray:
+    """The model's final predictions, token ids [prefix], from `end`, or from o of the `last` layer if there is no `end`."""
+    if "end" in file:
+        return predictions(head, file["end"][...], None).ids
+    return predictions(head, read_layer(file, last, "o").o, last).ids
+
+
+def measure_layer(head: Head, states: PrefixLayer, final: np.ndarray, layer: int) -> pd.DataFrame:
+    """Reads the predictions of one layer.
+
+    Args:
+        states: r, y and o of the sampled prefixes.
+        final: the model's final prediction [prefix].
+    Returns:
+        One row per prefix: top_residual, top_ffn, top_output (predictions of r, y and o); final; probability (that r gives
+        to `final`); case (see `classify`); tied (how many of the three predictions share their highest logit).
+    """
+    r = predictions(head, states.r, layer, final)
+    y = predictions(head, states.y, layer)
+    o = predictions(head, states.o, layer)
+    return pd.DataFrame(
+        {
+            "top_residual": r.ids,
+            "top_ffn": y.ids,
+            "top_output": o.ids,
+            "final": final,
+            "probability": r.probability,
+            "case": classify(r.ids, y.ids, o.ids),
+            "tied": r.tied.astype(np.int8) + y.tied + o.tied,
+        }
+    )
+
+
+def summarize_refinement(
+    by_prefix: Iterable[Path | str],
+    model: Path | str,
+    prefixes: Path | str,
+    corpus: Path | str,
+    settings: Refinement = DEFAULTS,
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Summarizes the tables of all layer groups into the tables of figures 9 to 11 and the prediction changes.
+
+    Args:
+        by_prefix: the tables `refinement/by_prefix/<group>.parquet`, each once.
+        model: folder of the model step.
+        prefixes: file `sampled_prefixes.h5`.
+        corpus: file `corpus/validation.h5`.
+        settings: `changes` is used.
+        seed: seed of the sample of changes.
+    Returns:
+        The tables by the stem of their file.
+    Raises:
+        UserError: a file is missing or damaged, or belongs to another model, corpus or sample of prefixes; a layer is
+            missing or repeated.
+    """
+    anatomy = read_anatomy(Path(model))
+    last = len(anatomy.layers) - 1
+    with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
+        attributes = dict(file.attrs)
+        sentence, position = file["sentence"][...], file["position"][...]
+    split = read_corpus(Path(corpus), attributes)
+    table = tables.read_all(by_prefix, attributes)
+    tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "BY_PREFIX")
+    changes = sample_changes(table[table["layer"] == last], settings.changes, seed)
+    tokens, embedding = read_vocabulary(Path(model)), stored_output_embedding(Path(model))
+    return {
+        "figure_9_residual_agreement": summaries.summarize_residual_agreement(table),
+        "figure_10_final_probability": summaries.summarize_final_probability(table),
+        "figure_11_breakdown": summaries.summarize_breakdown(table),
+        "prediction_changes": describe_changes(changes, split, sentence, position, tokens, embedding, seed),
+    }

@@ -1,0 +1,68 @@
+"""Compares the prediction of each value with the tokens that follow its key's trigger examples (paper section 4)."""
+
+import numpy as np
+import pandas as pd
+
+from ffkv.activations.trigger_file import NONE, Triggers
+from ffkv.branches.values.projections import Projections
+
+
+def first_next_tokens(layer: np.ndarray, memory: np.ndarray, triggers: Triggers) -> np.ndarray:
+    """w_i, the token that follows the first trigger example of each key [row]; -1 if the key has none.
+
+    Args:
+        layer: layer of each memory [row].
+        memory: number of each memory in its layer [row].
+    """
+    return triggers.next_token[triggers.layer_offset[layer] + memory, 0]
+
+
+def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> pd.DataFrame:
+    """Compares values with the trigger examples of their keys (paper section 4, figures 4 to 6).
+
+    Args:
+        projections: of the values of some layers.
+        ranks: rank of w_i in the projection of v_i [row]; -1 if the key has no trigger example.
+    Returns:
+        One row per memory, with these columns:
+
+        - layer, memory, norm, tied: as in `Projections`
+        - contribution: length of what the memory typically adds: its mean coefficient over its trigger examples times the
+          norm; 0 if there is no trigger example
+        - top_token, top_probability: top(v_i) and its probability
+        - bottom_token: the token of the lowest logit
+        - triggers: number of trigger examples
+        - next_token: w_i; -1 if there is no trigger example
+        - rank: number of tokens with a strictly greater logit than w_i; -1 if there is no trigger example
+        - agrees: whether top(v_i) = w_i
+        - matching: number of trigger examples that top(v_i) follows
+        - first_match: rank of the first of these trigger examples; -1 if there is none
+        - negative_triggers, negative_next_token, negative_agrees: only if there are negative coefficients: the number of
+          negative trigger examples, the token after the first (-1 if there is none), and whether it is bottom_token
+    """
+    rows = triggers.layer_offset[projections.layer] + projections.memory
+    next_tokens = triggers.next_token[rows]
+    matches = (next_tokens == projections.top[:, None]) & (next_tokens != NONE)
+    table = pd.DataFrame(
+        {
+            "layer": projections.layer,
+            "memory": projections.memory,
+            "norm": projections.norm,
+            "contribution": projections.norm * triggers.coefficient[rows].sum(1) / np.maximum(triggers.count[rows], 1),
+            "top_token": projections.top,
+            "top_probability": np.exp(projections.top_log_probability[:, 0]),
+            "tied": projections.tied,
+            "bottom_token": projections.bottom,
+            "triggers": triggers.count[rows],
+            "next_token": next_tokens[:, 0],
+            "rank": ranks,
+            "agrees": matches[:, 0],
+            "matching": matches.sum(1),
+            "first_match": np.where(matches.any(1), matches.argmax(1), -1),
+        }
+    )
+    if triggers.negative:
+        table["negative_triggers"] = triggers.negative.count[rows]
+        table["negative_next_token"] = triggers.negative.next_token[rows, 0]
+        table["negative_agrees"] = table["negative_next_token"] == table["bottom_token"]
+    return table.astype({"matching": np.int32, "first_match": np.int32})

@@ -1,0 +1,69 @@
+"""What each value predicts by itself: p_i = softmax of its projection onto the vocabulary (paper section 4)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ffkv.base.errors import UserError
+from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.datasets import dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projections:
+    """Top and bottom tokens of the values of some layers, one row per memory. Negative coefficients promote the bottom.
+
+    Attributes:
+        attributes: the attributes of the file.
+    """
+
+    layer: np.ndarray = dataset("memory", "int32", unit="layer", about="layer of the memory, from 0")
+    memory: np.ndarray = dataset("memory", "int32", unit="memory", about="number of the memory in its layer, from 0")
+    top: np.ndarray = dataset("memory", "int32", unit="token", about="id of the highest logit, the lowest id of equals")
+    tied: np.ndarray = dataset("memory", "bool", unit="1", about="whether several ids share the highest logit")
+    top_token: np.ndarray = dataset("memory rank", "int32", unit="token", about="ids of the highest logits, descending")
+    top_log_probability: np.ndarray = dataset(
+        "memory rank", "float32", unit="nat", about="log-probabilities of `top_token`"
+    )
+    bottom: np.ndarray = dataset(
+        "memory", "int32", unit="token", about="id of the lowest logit, the lowest id of equals"
+    )
+    bottom_token: np.ndarray = dataset(
+        "memory rank", "int32", unit="token", about="ids of the lowest logits, ascending"
+    )
+    bottom_log_probability: np.ndarray = dataset(
+        "memory rank", "float32", unit="nat", about="log-probabilities of `bottom_token`"
+    )
+    norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
+    attributes: dict[str, Any]
+
+
+def write_projections(path: Path | str, projections: Projections) -> None:
+    """Writes `values/projections/<group>.h5`."""
+    with hdf5.create(path, "projections", projections.attributes) as file:
+        datasets.write(file, projections)
+
+
+def read_projections(
+    path: Path | str, belongs_to: Mapping[str, Any] | None = None, layers: Sequence[int] | None = None
+) -> Projections:
+    """Reads `values/projections/<group>.h5`.
+
+    Args:
+        path: the file.
+        belongs_to: see `hdf5.open`.
+        layers: the layers that it must have; None for any.
+    Raises:
+        UserError: see `hdf5.open`; or the file has other layers.
+    """
+    with hdf5.open(path, "projections", belongs_to) as file:
+        projections = datasets.read(file, Projections, attributes=dict(file.attrs))
+    stored = np.unique(projections.layer).tolist()
+    if layers is not None and stored != list(layers):
+        raise UserError(
+            f"{path} has layers {stored}, not layers {list(layers)}: give the file of the same layer group."
+        )
+    return projections

@@ -1,0 +1,188 @@
+"""Summaries of figures 4 to 6 and of table 2: do values predict the tokens that follow their keys' trigger examples?
+
+`table` is the result of `ffkv.branches.values.compare.compare` for all layers. Keys without a trigger example do not count.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.activations.trigger_file import Triggers
+from ffkv.base.intervals import boxes, wilson
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.corpus.corpus_file import Corpus
+
+PERMUTATIONS = 1000
+
+
+class Agreement(NamedTuple):
+    """Agreement of the keys of one layer.
+
+    Attributes:
+        agreeing: number of keys that agree; for a baseline, the expected number.
+        rate: `agreeing` per key; NaN if there is no key.
+        low: lower end of the 95 % interval of the rate, or of the middle 95 % of random draws.
+        high: upper end.
+    """
+
+    agreeing: float
+    rate: float
+    low: float
+    high: float
+
+
+def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFrame:
+    """Agreement rate by layer, top(v_i) = w_i, beside its baselines (figure 4).
+
+    The column `source` names the rate:
+
+    - trigger: the rate itself, with a Wilson interval
+    - permuted: baseline; keys and values of the same layer are paired at random: the exact expectation, and the middle
+      95 % of 1,000 permutations
+    - unigram: baseline; w is that of a random prefix that competes: the mean share of these prefixes that top(v_i) follows
+    - uniform: baseline; w is drawn from the vocabulary: 1 / |V|
+    - negative: the bottom token of v_i follows the first negative trigger example, with a Wilson interval; only if the
+      table has negative trigger examples
+
+    Args:
+        unigram: for how many competing prefixes each id is w [vocabulary].
+        seed: seed of the permutations.
+    Returns:
+        One row per layer and source: layer, source, agreeing, keys, dead (memories without such a trigger example),
+        rate, low, high.
+    """
+    frequency = unigram / max(unigram.sum(), 1)
+    rows = []
+    for layer, memories in table.groupby("layer"):
+        keys = memories[memories["triggers"] > 0]
+        sources = _agreements(keys, frequency, random_stream(seed, Purpose.PERMUTED_KEYS, int(layer)))
+        counts = (len(keys), len(memories) - len(keys))
+        rows += [(layer, source, agreeing, *counts, *rate) for source, (agreeing, *rate) in sources.items()]
+        if "negative_triggers" in memories:
+            keys = memories[memories["negative_triggers"] > 0]
+            agreeing, *rate = count_agreeing(keys["negative_agrees"])
+            rows.append((layer, "negative", agreeing, len(keys), len(memories) - len(keys), *rate))
+    return pd.DataFrame(rows, columns=["layer", "source", "agreeing", "keys", "dead", "rate", "low", "high"])
+
+
+def _agreements(keys: pd.DataFrame, frequency: np.ndarray, generator: np.random.Generator) -> dict[str, Agreement]:
+    """The agreement of a layer's keys and its baselines; a layer of dead keys has no baselines."""
+    agreements = {"trigger": count_agreeing(keys["agrees"])}
+    if len(keys):
+        top, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
+        agreements["permuted"] = permute(top, w, generator)
+        for source, rate in (("unigram", frequency[top].mean()), ("uniform", 1 / len(frequency))):
+            agreements[source] = Agreement(rate * len(keys), rate, rate, rate)  # known exactly
+    return agreements
+
+
+def count_agreeing(agrees: pd.Series) -> Agreement:
+    """Counts the keys that agree [key]: their number and rate with a Wilson interval; a rate of NaN if there is no key."""
+    agreeing, keys = int(agrees.sum()), len(agrees)
+    low, high = wilson(agreeing, keys)
+    return Agreement(agreeing, agreeing / keys if keys else np.nan, float(low), float(high))
+
+
+def permute(top: np.ndarray, w: np.ndarray, generator: np.random.Generator) -> Agreement:
+    """Agreement of values with the next tokens of randomly permuted keys: the expectation, and the middle 95 % of draws.
+
+    Every value meets every key in one of n permutations. The expected number of agreements is therefore the sum over
+    tokens of (number of values that predict it) times (number of keys that it follows), divided by n.
+
+    Args:
+        top: top(v_i) [key].
+        w: w_i [key].
+        generator: random stream of the permutations.
+    """
+    n = len(top)
+    tokens = np.union1d(top, w)
+    predicted, following = (np.bincount(np.searchsorted(tokens, ids), minlength=len(tokens)) for ids in (top, w))
+    rates = [(top == generator.permutation(w)).mean() for _ in range(PERMUTATIONS)]
+    low, high = np.quantile(rates, [0.025, 0.975])
+    pairs = int(predicted @ following)
+    return Agreement(pairs / n, pairs / n**2, float(low), float(high))
+
+
+def summarize_rank(table: pd.DataFrame) -> pd.DataFrame:
+    """Rank of the next token in the value's projection, 0 is best, one `ffkv.base.intervals.box` per layer (figure 5).
+
+    The column `tied` counts the keys whose value gives its highest logit to several tokens.
+    """
+    keys = table[table["triggers"] > 0]
+    return boxes(keys, "rank", "keys").assign(tied=keys.groupby("layer")["tied"].sum().to_numpy())
+
+
+def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
+    """Agreement rate by the value's top probability (figure 6), in `bins` bins of equal width over all layers.
+
+    Returns:
+        One row per bin: low, high (its edges), values, agreeing, rate, rate_low, rate_high (Wilson interval). No row if
+        no key has a trigger example.
+    """
+    keys = table[table["triggers"] > 0]
+    if keys.empty:
+        return pd.DataFrame(columns=["low", "high", "values", "agreeing", "rate", "rate_low", "rate_high"])
+    edges = np.linspace(keys["top_probability"].min(), keys["top_probability"].max(), bins + 1)
+    bin_of_key = np.clip(np.searchsorted(edges, keys["top_probability"], side="right") - 1, 0, bins - 1)
+    values = np.bincount(bin_of_key, minlength=bins)
+    agreeing = np.bincount(bin_of_key[keys["agrees"].to_numpy()], minlength=bins)
+    low, high = wilson(agreeing, values)
+    return pd.DataFrame(
+        {
+            "low": edges[:-1],
+            "high": edges[1:],
+            "values": values,
+            "agreeing": agreeing,
+            "rate": np.divide(agreeing, values, out=np.full(bins, np.nan), where=values > 0),
+            "rate_low": low,
+            "rate_high": high,
+        }
+    )
+
+
+def select_predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
+    """The `count` values with the highest top probability (table 2); equal probabilities by layer and memory."""
+    columns, ascending = ["top_probability", "layer", "memory"], [False, True, True]
+    return table.sort_values(columns, ascending=ascending, kind="stable").head(count)
+
+
+def count_predictive(predictive: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """Counts the most predictive values by layer.
+
+    Returns:
+        One row per layer: layer; values; matching (values whose prediction follows at least one of their triggers).
+    """
+    counts = pd.DataFrame({"layer": np.arange(layers)})
+    for name, rows in (("values", predictive), ("matching", predictive[predictive["matching"] > 0])):
+        counts[name] = np.bincount(rows["layer"], minlength=layers)
+    return counts
+
+
+def describe_predictive(
+    predictive: pd.DataFrame, triggers: Triggers, corpus: Corpus, tokens: Sequence[str]
+) -> pd.DataFrame:
+    """Describes each of the most predictive values with one trigger example (table 2).
+
+    The trigger example is the first one that the prediction follows; the first one of all if there is none. The
+    precision at t divides by t even if a key has fewer trigger examples.
+
+    Returns:
+        One row per value: layer, memory, norm, contribution, top_token, token (its text), top_probability, triggers,
+        matching, precision, prefix (text of the trigger example), next_token (text); both texts are empty for a dead key.
+    """
+    texts, next_tokens = [], []
+    for value in predictive.itertuples():
+        key, rank = triggers.layer_offset[value.layer] + value.memory, max(value.first_match, 0)
+        alive = triggers.count[key] > 0
+        texts.append(corpus.prefix_text(triggers.sentence[key, rank], triggers.position[key, rank]) if alive else "")
+        next_tokens.append(tokens[triggers.next_token[key, rank]] if alive else "")
+    table = predictive.assign(
+        token=[tokens[token] for token in predictive["top_token"]],
+        precision=predictive["matching"] / triggers.coefficient.shape[1],
+        prefix=texts,
+        next_token=next_tokens,
+    )
+    columns = "layer memory norm contribution top_token token top_probability triggers matching precision prefix"
+    return table[[*columns.split(), "next_token"]].reset_index(drop=True)

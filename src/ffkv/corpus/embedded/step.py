@@ -1,0 +1,48 @@
+"""The step of the room `embedded`: train the embedded model."""
+
+import json
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from ffkv.base.files import tables
+from ffkv.base.files.atomic import atomic
+from ffkv.base.process.progress import progress
+from ffkv.base.settings import Corpus, Embedded
+from ffkv.corpus.embedded.training import Trained, train_model
+from ffkv.corpus.sources import read_documents
+
+STEPS = "steps"  # folder of the checkpoints that `embedded.keep_steps` asks for, a folder per step
+
+
+def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> Trained:
+    """Trains the embedded model and its tokenizer on the embedded corpus, and writes a checkpoint folder.
+
+    Args:
+        settings: sizes, number of steps, learning rate, and the steps after which a checkpoint is kept.
+        corpus: `limit` and `validation_share` are used.
+        seed: seed of the first weights and of the batches.
+        output: checkpoint folder to write. transformers can load it; it also contains `training.csv` (the loss by
+            step) and `training.json` (the result in numbers). The folder `steps/<step>` in it is the checkpoint of a step.
+    Returns:
+        The model, its tokenizer, and the contents of `training.csv` and `training.json`.
+    Raises:
+        UserError: a split has no sentences; or see `files.atomic`.
+    """
+    embedded = Corpus(limit=corpus.limit, validation_share=corpus.validation_share)
+    documents = {split: list(read_documents(embedded, split)) for split in ("train", "validation")}
+    with atomic(output) as temporary:
+
+        def keep(step: int, model: PreTrainedModel) -> None:
+            if step in settings.keep_steps:
+                model.save_pretrained(temporary / STEPS / str(step))
+
+        with progress(settings.steps * settings.batch_tokens, "tokens", "training") as bar:
+            trained = train_model(documents["train"], documents["validation"], settings, seed, bar.update, keep)
+            bar.total = bar.n  # few batches are full to the last token
+        trained.model.save_pretrained(temporary)
+        for folder in (temporary, *temporary.glob(f"{STEPS}/*")):
+            trained.tokenizer.save_pretrained(folder)
+        tables.write(trained.curve, temporary / "training.csv")
+        (temporary / "training.json").write_text(json.dumps(trained.summary, indent=2) + "\n")
+    return trained

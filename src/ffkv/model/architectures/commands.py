@@ -1,0 +1,102 @@
+"""`ffkv models`."""
+
+import difflib
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import ffkv
+from ffkv.base.errors import UserError
+from ffkv.base.options import WRITABLE
+from ffkv.base.terminal import say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# In a clone; an installed package has no docs.
+TABLE = Path(ffkv.__file__).parents[2] / "docs" / "architectures.csv"
+
+
+@click.command()
+@click.argument("model_types", nargs=-1, metavar="[MODEL_TYPE]...")
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Prove a tiny random model of each type now, instead of showing docs/architectures.csv.",
+)
+@click.option("--output", type=WRITABLE, help="File to write the table to, as CSV.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    show_default="one per core",
+    help="Number of processes that prove at the same time.",
+)
+def models(model_types: tuple[str, ...], prove: bool, output: Path | None, processes: int | None) -> None:
+    """Show which model types ffkv can read: all types, or the named ones.
+
+    A MODEL_TYPE is the value of `model_type` in a checkpoint's config.json.
+    """
+    from ffkv.base.files.tables import write
+
+    rows = _proven(model_types, processes) if prove else _stored(model_types)
+    if output is not None:
+        write(rows, output)
+    say(_aligned(rows.to_dict("records")))
+
+
+def _stored(model_types: tuple[str, ...]) -> "pd.DataFrame":
+    """The rows of docs/architectures.csv."""
+    from ffkv.base.files.tables import read
+    from ffkv.model.architectures.coverage import COLUMNS
+
+    if not TABLE.exists():
+        raise UserError(f"{TABLE} does not exist: only a clone of ffkv has it. `ffkv models --prove` makes the table.")
+    stored = read(TABLE, texts=COLUMNS)
+    _check(model_types, list(stored["model_type"]))
+    return stored[stored["model_type"].isin(model_types)] if model_types else stored
+
+
+def _proven(model_types: tuple[str, ...], processes: int | None) -> "pd.DataFrame":
+    """The rows of a table that is proven now."""
+    from ffkv.base.process.progress import progress
+    from ffkv.model.architectures.coverage import cores, rows, table
+    from ffkv.model.architectures.tiny import types
+
+    known = types()
+    _check(model_types, known)
+    wanted = [name for name in known if name in model_types] if model_types else known
+    done = []
+    with progress(len(wanted), "types", "proving") as bar:
+        for row in rows(wanted, processes or cores()):
+            done.append(row)
+            bar.update()
+    return table(done)
+
+
+def _check(model_types: tuple[str, ...], known: list[str]) -> None:
+    for name in model_types:
+        if name not in known:
+            close = difflib.get_close_matches(name, known)
+            hint = f"Did you mean {', '.join(close)}?" if close else "`ffkv models` lists all."
+            raise UserError(f"{name} is not a model type that transformers has a causal language model of. {hint}")
+
+
+def _aligned(rows: list[dict[str, str]]) -> str:
+    """The table as text: proven types with kind and error, the others with the reason."""
+    lines = [("model type", "proven", "error", "kind of feed-forward layer, or why not")]
+    lines += [(row["model_type"], row["proven"], row["largest_error"], row["kind"] or row["reason"]) for row in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    indent = " " * sum(width + 2 for width in widths)
+    wrap = textwrap.TextWrapper(max(line_width(), len(indent) + 20), subsequent_indent=indent, break_on_hyphens=False)
+    texts = ["".join(f"{cell:{width + 2}}" for cell, width in zip(line, widths)) + line[3] for line in lines]
+    proven = sum(row["proven"] == "yes" for row in rows)
+    return "\n".join([*map(wrap.fill, texts), f"{proven} of {len(rows)} model types proven"])
+
+
+def line_width() -> int:
+    """Width of the terminal; unlimited in a file, where each row is one line."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize

@@ -1,0 +1,1 @@
+"""A finished run, read: as Python objects, traces, reports, comparisons."""

@@ -1,0 +1,102 @@
+"""The runs of a comparison, and what they have in common."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ffkv.base.errors import UserError
+from ffkv.base.settings import Comparison
+from ffkv.run.results.run import Run
+from ffkv.run.results.run import open as open_run
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Finished runs that are compared.
+
+    Attributes:
+        name: name of the comparison.
+        settings: its settings.
+        runs: the runs, in the order of the settings.
+    """
+
+    name: str
+    settings: Comparison
+    runs: list[Run]
+
+    @functools.cached_property
+    def labels(self) -> list[str]:
+        """What each run is called in figures."""
+        if self.settings.labels:
+            return self.settings.labels
+        return [f"{self.settings.axis} {value:g}" for value in self.settings.values] or [run.name for run in self.runs]
+
+    @functools.cached_property
+    def memories(self) -> str:
+        """How memories are found in other runs: "by_number", "by_correlation" or "no".
+
+        Raises:
+            UserError: the settings ask for memories by number, and the models have different shapes.
+        """
+        models = [(run.anatomy.width, [layer.memories for layer in run.anatomy.layers]) for run in self.runs]
+        return find_memories_by(self.settings, models, self.name)
+
+
+def find_memories_by(settings: Comparison, models: Sequence[tuple[int, Sequence[int]]], name: str) -> str:
+    """How memories are found in other runs: "by_number", "by_correlation" or "no".
+
+    Args:
+        settings: the settings of the comparison.
+        models: width, and number of memories per layer, of the model of each run.
+        name: name of the comparison.
+    Raises:
+        UserError: the settings ask for memories by number, and the models have different shapes.
+    """
+    alike = len({(width, *memories) for width, memories in models}) == 1
+    if settings.memories == "by_number" and not alike:
+        shapes = [
+            f"{run} has {len(memories)} layers, {sum(memories)} memories and a width of {width}"
+            for run, (width, memories) in zip(settings.runs, models, strict=True)
+        ]
+        raise UserError(
+            f"comparisons.{name}.memories is by_number, and the models have different shapes: {'; '.join(shapes)}. "
+            "Set it to by_correlation."
+        )
+    if settings.memories == "auto":
+        return "by_number" if alike else "by_correlation"
+    return settings.memories
+
+
+def open_compared(folders: Sequence[Path | str], settings: Comparison, name: str = "comparison") -> Compared:
+    """Opens the runs of a comparison.
+
+    Args:
+        folders: the folder of each run, in the order of `settings.runs`, whose names they have.
+        settings: the settings of the comparison.
+        name: its name.
+    Raises:
+        UserError: a folder holds no finished run, or the folders are not those of the runs in the settings.
+    """
+    runs = [open_run(folder) for folder in folders]
+    if (names := [run.name for run in runs]) != settings.runs:
+        raise UserError(
+            f"The folders are of the runs {', '.join(names)}, not of {', '.join(settings.runs)} as in the settings."
+        )
+    return Compared(name, settings, runs)
+
+
+def same_text(a: Run, b: Run, split: str) -> bool:
+    """Whether two runs read the same sentences of the same tokens in a split, so that a sentence has the same number in both."""
+    names = ("tokenizer_hash", "corpus_hash")
+    return all(a.identity(split)[name] == b.identity(split)[name] for name in names)
+
+
+def same_prefixes(a: Run, b: Run) -> bool:
+    """Whether two runs sampled the same validation prefixes, in the same order."""
+    if not same_text(a, b, "validation"):
+        return False
+    with a.open_sampled_prefixes() as one, b.open_sampled_prefixes() as other:
+        return all(np.array_equal(one[name][...], other[name][...]) for name in ("sentence", "position"))

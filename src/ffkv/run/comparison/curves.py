@@ -1,0 +1,190 @@
+"""The curves of all figures, of several runs; and what two runs differ by, with 95 % intervals."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.intervals import Z_95
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.comparison.compared import Compared, same_prefixes
+from ffkv.run.report.curve import LAYER, Curve, Units
+from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.results.depth import pair_layers, relative_depth
+from ffkv.run.results.run import Run
+
+RESAMPLES = 400  # of the bootstrap of a difference of medians
+RESAMPLED_BYTES = 2**26  # of the numbers that are drawn at a time
+CURVES = ["figure", "curve", "run", "x", "depth", "axis", "value", "low", "high"]
+DIFFERENCES = ["figure", "curve", "run", "baseline", "x", "depth", "difference", "low", "high", "pairs", "paired_by"]
+
+
+class Difference(NamedTuple):
+    """A difference with its 95 % interval, NaN where it is not known.
+
+    Attributes:
+        difference: the value of a run minus that of the baseline.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        pairs: number of units that both runs have; 0 if they are not paired.
+    """
+
+    difference: float
+    low: float
+    high: float
+    pairs: int = 0
+
+
+def figures_of(compared: Compared) -> Iterator[tuple[str, tuple[Curve, ...]]]:
+    """The figures that all runs have, and their curves."""
+    for name in FIGURES:
+        figure = load_figure(name)
+        if figure.curves and all(figure.applies(run) for run in compared.runs):
+            yield name, figure.curves
+
+
+def gather_curves(compared: Compared) -> pd.DataFrame:
+    """The curves of all figures.
+
+    Returns:
+        One row per figure, curve, run and point: figure, curve (its label), run, x (the layer, from 0, or another quantity),
+        depth (the relative depth of the layer; NaN of another quantity), axis (the run's place; NaN without an axis), value,
+        low and high (the 95 % interval; NaN where the figure has none).
+    """
+    places = compared.settings.values or [np.nan] * len(compared.runs)
+    found = []
+    for name, curves in figures_of(compared):
+        for curve in curves:
+            for run, place in zip(compared.runs, places, strict=True):
+                points = curve.points(run)
+                layers = len(run.anatomy.layers)
+                depth = [relative_depth(int(x), layers) for x in points["x"]] if curve.x == LAYER else np.nan
+                of = {"figure": name, "curve": curve.label, "run": run.name, "depth": depth, "axis": place}
+                found.append(points.assign(**of))
+    return pd.concat(found, ignore_index=True)[CURVES]
+
+
+def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
+    """What each run differs by from the first one, in every curve.
+
+    Runs are paired unit by unit where they have the same units: memories, if `compared.memories` is "by_number"; sampled
+    prefixes, if both runs sampled the same ones. Else the two samples count as independent. A layer is compared with the
+    layer at the same relative depth.
+
+    Args:
+        compared: the runs.
+        seed: seed of the bootstrap of medians.
+    Returns:
+        One row per figure, curve, run but the first, and point: figure, curve, run, baseline, x, depth, difference, low,
+        high, pairs (number of pairs, 0 if the runs are not paired), paired_by ("memories", "prefixes" or "").
+    """
+    first, found = compared.runs[0], []
+    same = {run.name: same_prefixes(first, run) for run in compared.runs[1:]}
+    for number, (name, curves) in enumerate(figures_of(compared)):
+        for place, curve in enumerate(curves):
+            for other, run in enumerate(compared.runs[1:]):
+                stream = random_stream(seed, Purpose.COMPARISON_BOOTSTRAP, number, place, other)
+                paired = _can_pair(curve.units, compared.memories == "by_number", same[run.name])
+                rows = compare_curve(curve, run, first, paired, stream)
+                found.append(rows.assign(figure=name, curve=curve.label, run=run.name, baseline=first.name))
+    return pd.concat(found, ignore_index=True)[DIFFERENCES]
+
+
+def _can_pair(units: Units | None, memories: bool, prefixes: bool) -> bool:
+    return units is not None and {"memories": memories, "prefixes": prefixes}[units.of]
+
+
+def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.random.Generator) -> pd.DataFrame:
+    """What a curve of a run differs by from that of the first run: x, depth, difference, low, high, pairs, paired_by."""
+    of_run, of_first = (each.set_index("x") for each in (curve.points(run), curve.points(first)))
+    if curve.x != LAYER:
+        places = [(np.nan, x, x) for x in of_run.index if x in of_first.index]
+    else:
+        places = pair_layers(len(run.anatomy.layers), len(first.anatomy.layers))
+    by_layer = [_by_layer(curve.units, each) for each in (run, first)]
+    rows = []
+    for depth, x, x_first in places:
+        if x not in of_run.index or x_first not in of_first.index:
+            continue
+        a, b = of_run.loc[x], of_first.loc[x_first]
+        units = [found.get(place) for found, place in zip(by_layer, (x, x_first), strict=True)]
+        difference = compare_points(a, b, units, curve.units, paired, stream)
+        by = curve.units.of if curve.units and difference.pairs else ""
+        rows.append({"x": x, "depth": depth, **difference._asdict(), "paired_by": by})
+    return pd.DataFrame(rows, columns=["x", "depth", *Difference._fields, "paired_by"])
+
+
+def _by_layer(units: Units | None, run: Run) -> dict[float, pd.Series]:
+    """The numbers of a run's units by layer, each by the unit's number."""
+    if units is None:
+        return {}
+    return {layer: rows.set_index("unit")["value"] for layer, rows in units.numbers(run).groupby("layer")}
+
+
+def compare_points(
+    a: pd.Series,
+    b: pd.Series,
+    units: list[pd.Series | None],
+    of: Units | None,
+    paired: bool,
+    stream: np.random.Generator,
+) -> Difference:
+    """The difference a - b of two points.
+
+    Args:
+        a, b: value, low and high of each.
+        units: the numbers of the units that each point summarizes; None where they are not known.
+        of: what the units are.
+        paired: whether units of the same number are the same.
+        stream: random stream of the bootstrap.
+    """
+    x, y = units
+    if of is not None and x is not None and y is not None:
+        if paired:
+            both = x.index.intersection(y.index)
+            x, y = x.loc[both], y.loc[both]
+        if of.median:
+            return difference_of_medians(x.to_numpy(), y.to_numpy(), paired, stream)
+        if paired:
+            return difference_of_means(x.to_numpy(), y.to_numpy())
+    return difference_of_intervals(*a[["value", "low", "high"]], *b[["value", "low", "high"]])
+
+
+def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:
+    """The mean of x - y over pairs, with the interval of the normal distribution. Without two pairs there is no interval."""
+    deviations = x - y
+    if not len(deviations):
+        return Difference(np.nan, np.nan, np.nan)
+    half = Z_95 * deviations.std(ddof=1) / np.sqrt(len(deviations)) if len(deviations) > 1 else np.nan
+    mean = deviations.mean()
+    return Difference(mean, mean - half, mean + half, len(deviations))
+
+
+def difference_of_medians(x: np.ndarray, y: np.ndarray, paired: bool, stream: np.random.Generator) -> Difference:
+    """median(x) - median(y), with a percentile bootstrap. Pairs are drawn together."""
+    if not (len(x) and len(y)):
+        return Difference(np.nan, np.nan, np.nan)
+    if paired:
+        of_x, of_y = _resampled_medians(np.stack([x, y]), stream)
+    else:
+        (of_x,), (of_y,) = _resampled_medians(x[None], stream), _resampled_medians(y[None], stream)
+    low, high = np.quantile(of_x - of_y, [0.025, 0.975])
+    return Difference(np.median(x) - np.median(y), low, high, len(x) if paired else 0)
+
+
+def _resampled_medians(values: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    """The medians of resamples of units [quantity, resample]. `values`: some quantities of the same units [quantity, unit]."""
+    units, medians = values.shape[1], []
+    block = max(1, RESAMPLED_BYTES // (8 * units))
+    for start in range(0, RESAMPLES, block):
+        chosen = stream.integers(0, units, (min(block, RESAMPLES - start), units))
+        medians.append([np.median(quantity[chosen], 1) for quantity in values])
+    return np.concatenate(medians, 1)
+
+
+def difference_of_intervals(a: float, a_low: float, a_high: float, b: float, b_low: float, b_high: float) -> Difference:
+    """a - b of independent estimates with intervals, by the square-and-add method (Newcombe 1998, method 10)."""
+    low = np.hypot(a - a_low, b_high - b)
+    high = np.hypot(a_high - a, b - b_low)
+    return Difference(a - b, a - b - low, a - b + high)

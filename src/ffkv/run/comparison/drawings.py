@@ -1,0 +1,209 @@
+"""The drawings of a comparison."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
+
+from ffkv.run.comparison.comparison_file import Measured
+from ffkv.run.report.control import GREY
+from ffkv.run.report.curve import LAYER, Curve
+from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, legend, share_axis
+from ffkv.run.report.kept_memories import shown_layers
+from ffkv.run.report.wording import rows
+
+WIDTH, HEIGHT = 8.4, 3.7  # of a row of panels, inches
+LOGARITHMIC = 10  # an axis whose largest place is so many times its smallest one is logarithmic
+FEW_PLACES = 3  # of an axis, whose labels have room beside each other in the narrowest panel
+OVERLAPS = {
+    "jaccard": "trigger examples, Jaccard",
+    "rank_biased_overlap": "trigger examples, rank-biased",
+    "same_top_token": "same top token",
+    "key_cosine": "key, cosine",
+    "value_cosine": "value, cosine",
+}
+KINDS = {
+    "stayed": "agrees in both, same token",
+    "changed": "agrees in both, other token",
+    "appeared": "agrees in the later run only",
+    "lost": "agrees in the earlier run only",
+}
+
+
+def look_of(style: int, count: int) -> dict[str, Any]:
+    """How the line of a run looks: its colour, its dashes and its marks tell it apart."""
+    return {
+        "color": colours(count + 1)[style],
+        "ls": LINES[style % len(LINES)],
+        "marker": MARKERS[style % len(MARKERS)],
+        "ms": 4,
+    }
+
+
+def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
+    """Two rows: the curves of a figure, a line per run; below, what each run differs by from the first one.
+
+    There is no second row if the runs have no points in common.
+    """
+    differs = len(rows(measured.differences, figure=name)) > 0
+    figure = Drawing(figsize=(WIDTH, 1.7 * HEIGHT if differs else HEIGHT), layout="constrained")
+    panels = figure.subplots(1 + differs, len(curves), squeeze=False)
+    runs = measured.runs[["run", "label"]].itertuples(index=False)
+    for style, (run, label) in enumerate(runs):
+        for place, curve in enumerate(curves):
+            look = look_of(style, len(measured.runs)) | {"label": label}
+            points = rows(measured.curves, figure=name, curve=curve.label, run=run)
+            _line(panels[0, place], points[_x(measured, curve)], points, "value", look)
+            if differs:
+                differences = rows(measured.differences, figure=name, curve=curve.label, run=run)
+                _line(panels[1, place], differences[_x(measured, curve)], differences, "difference", look)
+    for place, curve in enumerate(curves):
+        _finish(panels[0, place], measured, curve, curve.label)
+        if differs:
+            _finish(panels[1, place], measured, curve, f"difference to {measured.runs['label'].iloc[0]}")
+            panels[1, place].axhline(0, color="0.3", linewidth=0.8)
+    legend(figure, panels[0, 0], columns=4)
+    return figure
+
+
+def _x(measured: Measured, curve: Curve) -> str:
+    return "depth" if curve.x == LAYER and not measured.same_depth else "x"
+
+
+def _line(axes: Axes, x: pd.Series, points: pd.DataFrame, value: str, look: dict[str, Any]) -> None:
+    axes.plot(x, points[value], **look)
+    bars = np.clip([points[value] - points["low"], points["high"] - points[value]], 0, None)
+    if np.isfinite(bars).any():
+        axes.errorbar(x, points[value], yerr=bars, fmt="none", ecolor=look["color"], elinewidth=0.8, alpha=0.6)
+
+
+def _finish(axes: Axes, measured: Measured, curve: Curve, title: str) -> None:
+    axes.set_title(title, fontsize="small", wrap=True)
+    axes.set_xlabel("relative depth" if _x(measured, curve) == "depth" else curve.x)
+    if curve.x == LAYER and measured.same_depth:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if curve.x == "memories kept":
+        axes.set_xscale("symlog", linthresh=1)
+    if curve.share:
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
+
+
+def draw_over_axis(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
+    """The curves of a figure over the axis of the comparison: a line per shown layer."""
+    figure, panels = canvas(len(curves))
+    for axes, curve in zip(panels, curves, strict=True):
+        points = rows(measured.curves, figure=name, curve=curve.label)
+        layers = shown_layers(int(points["x"].max())) if measured.same_depth else []
+        for style, layer in enumerate(layers):
+            found = points[points["x"] == layer].sort_values("axis")
+            _line(axes, found["axis"], found, "value", look_of(style, len(layers)) | {"label": f"layer {layer}"})
+        if not measured.same_depth:  # of each run, the mean over its layers
+            found = points.groupby("axis", as_index=False)[["value"]].mean().assign(low=np.nan, high=np.nan)
+            _line(axes, found["axis"], found, "value", look_of(0, 1) | {"label": "mean over the layers"})
+        _finish_axis(axes, measured)
+        axes.set_title(curve.label, fontsize="small", wrap=True)
+        if curve.share:
+            axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
+    legend(figure, panels[0])
+    return figure
+
+
+def _finish_axis(axes: Axes, measured: Measured) -> None:
+    places = sorted(measured.settings.values)
+    positive = [place for place in places if place > 0]
+    if positive and min(places) >= 0 and max(positive) > LOGARITHMIC * min(positive):
+        axes.set_xscale("log" if len(positive) == len(places) else "symlog", **_from_zero(places, positive))
+    axes.set_xticks(places, [f"{place:g}" for place in places], rotation=45 if len(places) > FEW_PLACES else 0)
+    axes.minorticks_off()
+    axes.set_xlabel(measured.settings.axis)
+
+
+def _from_zero(places: Sequence[float], positive: Sequence[float]) -> dict[str, float]:
+    """A scale that begins at 0 is linear up to its first other place."""
+    return {"linthresh": min(positive)} if len(positive) < len(places) else {}
+
+
+def draw_overlaps(measured: Measured) -> Drawing:
+    """How much of each memory is the same in the last run: a panel per measure, a line per other run over the layers."""
+    table = measured.by_layer
+    last = measured.runs["run"].iloc[-1]
+    others = measured.runs[measured.runs["run"] != last]
+    known = [measure for measure in OVERLAPS if table[measure].notna().any()]
+    figure, panels = canvas(len(known))
+    for axes, measure in zip(panels, known, strict=True):
+        for style, (run, label) in enumerate(others[["run", "label"]].itertuples(index=False)):
+            found = rows(table, run=run, reference=last)
+            axes.plot(found["layer"], found[measure], label=label, **look_of(style, len(others)))
+            chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
+            axes.plot(found["layer"], found[f"permuted_{measure}"], **chance)
+        axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
+        axes.set_title(OVERLAPS[measure], fontsize="small", wrap=True)
+        axes.set_xlabel("layer")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    legend(figure, panels[0], columns=4)
+    return figure
+
+
+def draw_formation(measured: Measured) -> Drawing:
+    """How much of each memory is the same as in the first run and as in the last one, over the axis: means over the layers."""
+    table, last, first = measured.by_layer, measured.runs["run"].iloc[-1], measured.runs["run"].iloc[0]
+    place = dict(zip(measured.runs["run"], measured.settings.values, strict=True))
+    known = [name for name in OVERLAPS if name != "rank_biased_overlap" and table[name].notna().any()]
+    figure, panels = canvas(len(known))
+    for axes, measure in zip(panels, known, strict=True):
+        for style, (reference, label) in enumerate(((first, "as in the first run"), (last, "as in the last run"))):
+            found = rows(table, reference=reference)
+            means = found.groupby(found["run"].map(place))[[measure, f"permuted_{measure}"]].mean()
+            axes.plot(means.index, means[measure], label=label, **look_of(style, 2))
+            chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
+            axes.plot(means.index, means[f"permuted_{measure}"], **chance)
+        _finish_axis(axes, measured)
+        axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
+        axes.set_title(OVERLAPS[measure], fontsize="small", wrap=True)
+    legend(figure, panels[0])
+    return figure
+
+
+def draw_kinds(measured: Measured) -> Drawing:
+    """What became of the memories of each run by the last run: a bar per run."""
+    last = measured.runs["run"].iloc[-1]
+    others = measured.runs[measured.runs["run"] != last]
+    figure, (axes,) = canvas()
+    counts = rows(measured.by_layer, reference=last).groupby("run")[[*KINDS]].sum().loc[others["run"]]
+    left = np.zeros(len(counts))
+    for colour, (kind, label) in zip(colours(len(KINDS)), KINDS.items(), strict=True):
+        axes.barh(others["label"], counts[kind], left=left, color=colour, label=label, edgecolor="white")
+        left += counts[kind].to_numpy()
+    axes.invert_yaxis()
+    axes.grid(False)
+    axes.set_xlabel(f"memories that agree in this run, or in {measured.runs['label'].iloc[-1]}")
+    legend(figure, axes, columns=2)
+    return figure
+
+
+def draw_matches(measured: Measured) -> Drawing:
+    """The highest correlations of the memories of the first run with memories of each other run, beside rotated layers."""
+    figure, (axes,) = canvas()
+    others = [run for run in measured.runs["run"].iloc[1:] if run in set(measured.matches["run"])]
+    label_of = dict(zip(measured.runs["run"], measured.runs["label"], strict=True))
+    for style, run in enumerate(others):
+        found = rows(measured.matches, run=run)
+        above = 1 - np.arange(len(found)) / len(found)
+        look = look_of(style, len(others)) | {"marker": ""}
+        axes.plot(np.sort(found["correlation"]), above, label=label_of[run], **look)
+        axes.plot(
+            np.sort(found["rotated_correlation"]),
+            above,
+            lw=1,
+            color=GREY,
+            ls=look["ls"],
+            label=f"{label_of[run]}, rotated",
+        )
+    share_axis(axes, "memories with at least this", whole=True)
+    axes.set_xlabel("highest correlation of the coefficients")
+    legend(figure, axes, columns=4)
+    return figure

@@ -1,0 +1,191 @@
+"""The same memory, by its number, in several runs: at other training steps, or on other corpora."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.comparison.compared import Compared, same_text
+from ffkv.run.comparison.overlap import jaccard, rank_biased_overlap
+from ffkv.run.results.run import Run
+
+BY_CHANCE = 256  # memories per layer and permutation that are compared with a permuted one
+TINY = np.finfo(np.float32).tiny
+MEASURES = ["jaccard", "rank_biased_overlap", "same_top_token", "key_cosine", "value_cosine"]
+# What became of a memory between two runs, by its agreement (figure 4) and the top token of its value.
+APPEARED, LOST, STAYED, CHANGED = "appeared", "lost", "stayed", "changed"
+
+
+class Memories(NamedTuple):
+    """What is compared of the memories of a run, in the order of flat arrays.
+
+    Attributes:
+        triggers: numbers of the prefixes that are trigger examples, then -1 [memory, rank].
+        top_token: top(v_i) [memory].
+        top_probability: its probability [memory].
+        agrees: whether it follows the first trigger example [memory].
+        key: keys of length 1 [memory, d]; None if the model has no plain first matrices.
+        value: values of length 1 [memory, d].
+    """
+
+    triggers: np.ndarray
+    top_token: np.ndarray
+    top_probability: np.ndarray
+    agrees: np.ndarray
+    key: np.ndarray | None
+    value: np.ndarray
+
+
+def read_memories(run: Run) -> Memories:
+    """Reads the memories of a run. The keys are read from the checkpoint.
+
+    Raises:
+        UserError: a file is missing or damaged, or the checkpoint is gone or another one.
+    """
+    places, table = run.trigger_places, run.values_by_memory
+    with run.open_values() as file:
+        value = file["value"][...]
+    top_token, top_probability, agrees = (table[name].to_numpy() for name in ("top_token", "top_probability", "agrees"))
+    return Memories(places.prefix, top_token, top_probability, agrees, read_keys(run), unit(value))
+
+
+def read_keys(run: Run) -> np.ndarray | None:
+    """The keys of all layers, of length 1 [memory, d]; None if a layer has other first matrices than plain ones."""
+    from ffkv.model.key_vectors import keys  # needs torch, which readers of a comparison do not
+
+    model = run.model("cpu")
+    found = [keys(model.model, layer) for layer in model.anatomy.layers]
+    widths = {None if each is None else each.shape[1] for each in found}
+    if None in widths or len(widths) > 1:
+        return None
+    return unit(np.concatenate([each.numpy() for each in found if each is not None]))
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors with a length of 1 [memory, d]."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), TINY)
+
+
+def compare_memories(a: Memories, b: Memories, comparable: bool) -> pd.DataFrame:
+    """Compares each memory of a run with the memory of the same row in another run.
+
+    Args:
+        a, b: the memories of both.
+        comparable: whether both runs read the same text, so that their trigger examples can be compared.
+    Returns:
+        One row per memory: jaccard and rank_biased_overlap of the trigger examples (NaN if they cannot be compared, or
+        there are none), same_top_token, key_cosine (NaN without keys), value_cosine.
+    """
+    nothing = np.full(len(a.triggers), np.nan)
+    return pd.DataFrame(
+        {
+            "jaccard": jaccard(a.triggers, b.triggers) if comparable else nothing,
+            "rank_biased_overlap": rank_biased_overlap(a.triggers, b.triggers) if comparable else nothing,
+            "same_top_token": (a.top_token == b.top_token).astype(float),
+            "key_cosine": nothing if a.key is None or b.key is None else np.einsum("ij,ij->i", a.key, b.key),
+            "value_cosine": np.einsum("ij,ij->i", a.value, b.value),
+        }
+    )
+
+
+def take(memories: Memories, rows: np.ndarray) -> Memories:
+    """The memories of some rows."""
+    taken: Any = [None if each is None else each[rows] for each in memories]
+    return Memories(*taken)
+
+
+def permute(offset: np.ndarray, stream: np.random.Generator) -> np.ndarray:
+    """A permutation of the memories within each layer: rows of flat arrays."""
+    return np.concatenate([start + stream.permutation(stop - start) for start, stop in itertools.pairwise(offset)])
+
+
+def classify(before: Memories, after: Memories) -> np.ndarray:
+    """What became of each memory between two runs [memory].
+
+    "appeared": its value predicts the token after its first trigger example in the later run only; "lost": in the earlier run
+    only; "stayed": in both, with the same token; "changed": in both, with another token; "": in none.
+    """
+    same = before.top_token == after.top_token
+    both = before.agrees & after.agrees
+    kinds = [~before.agrees & after.agrees, before.agrees & ~after.agrees, both & same, both & ~same]
+    return np.select(kinds, [APPEARED, LOST, STAYED, CHANGED], "")
+
+
+class Followed(NamedTuple):
+    """The memories of all runs, followed by their numbers.
+
+    Attributes:
+        by_memory: one row per run, reference and memory.
+        by_layer: one row per run, reference and layer.
+    """
+
+    by_memory: pd.DataFrame
+    by_layer: pd.DataFrame
+
+
+def follow_memories(compared: Compared, seed: int = 0) -> Followed:
+    """Compares the memories of each run with those of the first run and of the last one, by their numbers.
+
+    Args:
+        compared: runs of models of the same shape.
+        seed: seed of the permutations.
+    Returns:
+        by_memory: run, reference (the run that it is compared with), layer, memory, top_token and reference_token (texts),
+        top_probability, the columns of `compare_memories`, and kind (see `classify`; the order of the runs counts).
+        by_layer: run, reference, layer, memories, the means of these measures, their means over permuted memories (columns
+        `permuted_...`), and the number of memories of each kind.
+    Raises:
+        UserError: see `read_memories`.
+    """
+    runs, permutations = compared.runs, compared.settings.permutations
+    offset = np.asarray(runs[0].anatomy.layer_offset)
+    place = pd.DataFrame(runs[0].anatomy.places_of(np.arange(offset[-1]))._asdict())
+    references = {0: read_memories(runs[0]), len(runs) - 1: read_memories(runs[-1])}
+    by_memory, by_layer = [], []
+    for number, run in enumerate(runs):
+        own = references[number] if number in references else read_memories(run)
+        for other, reference in references.items():
+            comparable = same_text(run, runs[other], "train")
+            of = {"run": run.name, "reference": runs[other].name}
+            rows = place.assign(**of, **_tokens(run, own, runs[other], reference))
+            rows = rows.join(compare_memories(own, reference, comparable))
+            rows["kind"] = classify(own, reference) if number < other else classify(reference, own)
+            means = rows.groupby("layer")[MEASURES].mean()
+            stream = random_stream(seed, Purpose.COMPARISON_PERMUTATIONS, number, other)
+            drawn = [_by_chance(own, reference, offset, comparable, stream) for _ in range(permutations)]
+            chance = sum(drawn) / permutations
+            counts = pd.crosstab(rows["layer"], rows["kind"]).reindex(
+                columns=[APPEARED, LOST, STAYED, CHANGED], fill_value=0
+            )
+            by_memory.append(rows)
+            summary = means.join(chance.add_prefix("permuted_")).join(counts)
+            by_layer.append(summary.assign(**of, memories=np.diff(offset)).reset_index())
+    tokens = ["top_token", "reference_token", "top_probability"]
+    columns = ["run", "reference", "layer", "memory", *tokens, *MEASURES, "kind"]
+    chances = [f"permuted_{name}" for name in MEASURES]
+    layers = ["run", "reference", "layer", "memories", *MEASURES, *chances, APPEARED, LOST, STAYED, CHANGED]
+    return Followed(pd.concat(by_memory, ignore_index=True)[columns], pd.concat(by_layer, ignore_index=True)[layers])
+
+
+def _by_chance(
+    own: Memories, reference: Memories, offset: np.ndarray, comparable: bool, stream: np.random.Generator
+) -> pd.DataFrame:
+    """Means per layer of the measures between memories of permuted numbers, of up to `BY_CHANCE` random memories per layer."""
+    permuted, sizes = permute(offset, stream), np.diff(offset)
+    rows = np.concatenate(
+        [start + stream.permutation(stop - start)[:BY_CHANCE] for start, stop in itertools.pairwise(offset)]
+    )
+    compared = compare_memories(take(own, rows), take(reference, permuted[rows]), comparable)
+    layer = np.repeat(np.arange(len(sizes)), np.minimum(sizes, BY_CHANCE))
+    return compared.groupby(pd.Series(layer, name="layer")).mean()
+
+
+def _tokens(run: Run, own: Memories, other: Run, reference: Memories) -> dict[str, object]:
+    """The texts of the top tokens of both runs, and the probability in the first one."""
+    return {
+        "top_token": np.asarray(run.vocabulary, object)[own.top_token],
+        "reference_token": np.asarray(other.vocabulary, object)[reference.top_token],
+        "top_probability": own.top_probability,
+    }

@@ -1,0 +1,61 @@
+"""The step of the room: measure what several finished runs have in common, and what they differ by."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from ffkv.base.settings import Comparison
+from ffkv.run.comparison.compared import open_compared
+from ffkv.run.comparison.comparison_file import Measured
+from ffkv.run.comparison.curves import gather_curves, measure_differences
+from ffkv.run.comparison.matching import match_memories
+from ffkv.run.comparison.same_memories import follow_memories
+from ffkv.run.results.run import Run
+
+
+def compare_runs(
+    folders: Sequence[Path | str], settings: Comparison | None = None, name: str = "comparison", seed: int = 0
+) -> Measured:
+    """Compares finished runs.
+
+    Args:
+        folders: the folder of each run, such as "results/demo". The first one is what the others are compared with.
+        settings: the settings of the comparison. None compares the runs without an axis.
+        name: name of the comparison.
+        seed: seed of permutations, rotations and bootstraps.
+    Raises:
+        UserError: a folder holds no finished run, a file in it is missing or damaged, the settings name other runs, or they
+            ask for memories by number in models of different shapes.
+    """
+    settings = settings or Comparison(runs=[Path(folder).resolve().name for folder in folders])
+    compared = open_compared(folders, settings, name)
+    by_memory, by_layer = (
+        follow_memories(compared, seed) if compared.memories == "by_number" else (pd.DataFrame(), pd.DataFrame())
+    )
+    return Measured(
+        name=name,
+        settings=settings,
+        memories=compared.memories,
+        runs=pd.DataFrame([_facts(run, label) for run, label in zip(compared.runs, compared.labels, strict=True)]),
+        curves=gather_curves(compared),
+        differences=measure_differences(compared, seed),
+        by_memory=by_memory,
+        by_layer=by_layer,
+        matches=match_memories(compared, seed) if compared.memories == "by_correlation" else pd.DataFrame(),
+    )
+
+
+def _facts(run: Run, label: str) -> dict[str, object]:
+    anatomy = run.anatomy
+    return {
+        "run": run.name,
+        "label": label,
+        "checkpoint": anatomy.checkpoint,
+        "architecture": anatomy.architecture,
+        "layers": len(anatomy.layers),
+        "memories": anatomy.layer_offset[-1],
+        "corpus": run.settings.corpus.dataset,
+        "model_hash": anatomy.model_hash,
+        "corpus_hash": run.corpora["train"]["corpus_hash"],
+    }

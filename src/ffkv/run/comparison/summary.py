@@ -1,0 +1,154 @@
+"""The words of a comparison."""
+
+import numpy as np
+import pandas as pd
+
+from ffkv.run.comparison.comparison_file import Measured
+from ffkv.run.report.curve import LAYER
+from ffkv.run.report.registry import load_figure
+from ffkv.run.report.text import MINUS
+from ffkv.run.report.wording import rows
+from ffkv.run.results.text import number, percent
+
+MEMORIES = {
+    "by_number": (
+        "All models have the same shape, and memory L3.17 is taken to be the same memory in all runs: at another training step, "
+        "or on another corpus. Whether it is can be seen in the figures: permuted memories show how much is the same by chance."
+    ),
+    "by_correlation": (
+        "The models have different shapes, or the settings say that they share no numbering. So no memory of one run is a "
+        "memory of another run by its number. Distributions can be compared. A memory is looked for by the correlation of its "
+        "coefficients over the same validation prefixes. The highest of many correlations is high by chance too: rotated layers, "
+        "whose directions are random, show how high."
+    ),
+    "no": "The settings ask for no comparison of single memories.",
+}
+# The figures whose means over the layers the summary compares, and their curves.
+MAIN = {
+    "figure_4": ("agreement rate",),
+    "figure_8": ("no active memory agrees",),
+    "figure_9": ("the residual predicts what the model predicts",),
+    "interventions": ("direct effect of removal (nats)", "total effect of removal (nats)"),
+}
+PAIRED = {
+    "memories": "the same memories are paired",
+    "prefixes": "the same validation prefixes are paired",
+    "": "the samples count as independent",
+}
+
+
+def describe_differences(measured: Measured, name: str) -> str:
+    """The caption of a figure with a curve per run."""
+    found = rows(measured.differences, figure=name)
+    first, curves = measured.runs["label"].iloc[0], load_figure(name).curves
+    paired = [*dict.fromkeys(found["paired_by"].fillna(""))]
+    labels = "; ".join(curve.label for curve in curves)
+    if found.empty:
+        return f"{labels[:1].upper()}{labels[1:]}. A line per run; bars are 95 % intervals. The runs have no points in common."
+    text = f"Upper row: {labels}. A line per run; bars are 95 % intervals."
+    text += f" Lower row: each run's difference to {first}, with 95 % intervals where they are known"
+    text += f" ({' or '.join(PAIRED[by] for by in paired)})."
+    if curves[0].x == LAYER and not measured.same_depth:
+        text += " Layers are compared at the same relative depth, (l + ½) / L."
+    known = found.dropna(subset=["low", "high"])
+    apart = (known["low"] > 0) | (known["high"] < 0)
+    if len(known):
+        text += f" In {number(apart.sum())} of {number(len(known))} points the interval does not contain 0."
+    return text
+
+
+def describe_memories(measured: Measured, name: str) -> str:
+    """The caption of a figure about memories."""
+    last = measured.runs["label"].iloc[-1]
+    permutations = number(measured.settings.permutations)
+    texts = {
+        "overlaps": (
+            f"How much of a memory is the same as in {last}, mean per layer. Trigger examples: the Jaccard index, and rank-biased "
+            "overlap, in which the first ten places have 86 % of the weight. Top token: the share of values with the same one. Key "
+            f"and value: the cosine. Grey dots: the memories of a layer permuted, mean of {permutations} permutations."
+        ),
+        "formation": (
+            f"How much of a memory is the same as in the first run and as in the last one, by {measured.settings.axis}, mean over "
+            f"the layers. Grey dots: the memories of a layer permuted, mean of {permutations} permutations."
+        ),
+        "kinds": (
+            f"The memories that agree in a run or in {last}: the token that the value predicts follows the key's strongest "
+            "trigger example (figure 4). Of those that agree in both, the value predicts the same token or another one."
+        ),
+        "matches": (
+            f"{number(measured.settings.sampled_memories)} random memories of {measured.runs['label'].iloc[0]}: the highest "
+            "correlation of their coefficients with those of any memory of another run, over the same validation prefixes. "
+            "Grey: the same with the layers of the other run rotated."
+        ),
+    }
+    return texts[name]
+
+
+def summarize(measured: Measured) -> list[str]:
+    """What the comparison found, a sentence or two per item."""
+    first, last = measured.runs.iloc[0], measured.runs.iloc[-1]
+    sentences = [f"{len(measured.runs)} runs: {', '.join(measured.runs['label'])}."]
+    for name, curves in MAIN.items():
+        for curve in curves:
+            found = rows(measured.curves, figure=name, curve=curve)
+            if len(found):
+                means = found.groupby("run")["value"].mean()
+                write = percent if _is_share(name, curve) else _nats
+                of = ", ".join(f"{write(means[run])} in {label}" for run, label in zip(*_names(measured)))
+                sentences.append(f"{curve[0].upper() + curve[1:]}, mean over the layers: {of}.")
+    if len(measured.by_layer):
+        found = rows(measured.by_layer, run=last["run"], reference=first["run"])
+        sentences += [_overlap_sentence(found, first["label"], last["label"]), _kinds_sentence(found, first, last)]
+    if len(measured.matches):
+        sentences += [_match_sentence(measured, run, label) for run, label in list(zip(*_names(measured)))[1:]]
+    elif measured.memories == "by_correlation":
+        sentences.append("No run read the same validation prefixes as the first one, so no memories were matched.")
+    return sentences
+
+
+def _is_share(name: str, label: str) -> bool:
+    return next(curve.share for curve in load_figure(name).curves if curve.label == label)
+
+
+def _nats(value: float) -> str:
+    return number(value).replace("-", MINUS)
+
+
+def _names(measured: Measured) -> tuple[pd.Series, pd.Series]:
+    return measured.runs["run"], measured.runs["label"]
+
+
+def _overlap_sentence(found: pd.DataFrame, first: str, last: str) -> str:
+    weights = found["memories"]
+    text = f"The same memory in {first} and in {last}: "
+    parts = []
+    for measure, words in (
+        ("jaccard", "of trigger examples are in both lists"),
+        ("same_top_token", "of values have the same top token"),
+    ):
+        if found[measure].notna().any():
+            own, chance = (
+                np.average(found[column].fillna(0), weights=weights) for column in (measure, f"permuted_{measure}")
+            )
+            parts.append(f"{percent(own)} {words} ({percent(chance)} with memories permuted)")
+    return text + "; ".join(parts) + "."
+
+
+def _kinds_sentence(found: pd.DataFrame, first: pd.Series, last: pd.Series) -> str:
+    counts = found[["appeared", "lost", "stayed", "changed"]].sum()
+    return (
+        f"Agreement of values and keys (figure 4): {number(counts['appeared'])} memories agree in {last['label']} only, "
+        f"{number(counts['lost'])} in {first['label']} only, {number(counts['stayed'])} in both with the same token, "
+        f"{number(counts['changed'])} in both with another token."
+    )
+
+
+def _match_sentence(measured: Measured, run: str, label: str) -> str:
+    found = rows(measured.matches, run=run)
+    if not len(found):
+        return f"{label} did not read the same validation prefixes as the first run, so its memories were not matched."
+    limit = found["rotated_correlation"].quantile(0.95)
+    return (
+        f"{percent((found['correlation'] > limit).mean())} of {number(len(found))} memories have a partner in {label} whose "
+        f"coefficients correlate more than {number(limit)}, which 5 % reach in rotated layers."
+    )

@@ -1,0 +1,198 @@
+"""Cards of single memories: the trigger examples of the key, their patterns, and the prediction of the value."""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from ffkv.run.report.text import signed
+from ffkv.run.results.memory import Memory
+from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of, stored_examples
+from ffkv.run.results.run import Run
+from ffkv.run.results.text import number, percent
+
+PATTERNS_PER_CARD = 6
+PREDICTIONS_PER_CARD = 10
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a page shows of a memory. Each part is read when it is shown.
+
+    Attributes:
+        run: the run.
+        memory: the memory.
+    """
+
+    run: Run
+    memory: Memory
+
+    @functools.cached_property
+    def examined(self) -> int:
+        """Number of trigger examples in which patterns were sought: one per sentence."""
+        row = self.run.anatomy.layer_offset[self.memory.layer] + self.memory.memory
+        sentences = stored_examples(self.run, row, "positive", ["sentence"])["sentence"]
+        return min(self.run.settings.keys.pattern_triggers, len(np.unique(sentences)))
+
+    @functools.cached_property
+    def patterns(self) -> list[Any]:
+        """The most frequent patterns, as in `Memory.patterns`, a row each: family, label, prefixes, ranks.
+
+        Also number (from 1) and by_chance (number of the examined trigger examples that would have the pattern by chance).
+        """
+        found = self.memory.patterns.head(PATTERNS_PER_CARD)
+        if found.empty:
+            return []
+        columns = {name: found[name].tolist() for name in ("family", "label", "prefixes", "ranks")}
+        by_chance = found["chance"].to_numpy() * self.examined
+        return rows_of({**columns, "number": np.arange(1, len(found) + 1), "by_chance": by_chance})
+
+    @functools.cached_property
+    def triggers(self) -> list[Any]:
+        """The strongest trigger examples: rows of `Memory.triggers`; also patterns (numbers of those that each has)."""
+        columns = self._examples("positive")
+        return rows_of({**columns, "patterns": pattern_numbers(self.patterns, columns["rank"])})
+
+    @functools.cached_property
+    def negative(self) -> list[Any]:
+        """Those with the most negative coefficients: rows of `Memory.negative_triggers`."""
+        return rows_of(self._examples("negative"))
+
+    def _examples(self, side: str) -> Columns:
+        most = self.run.settings.report.card_triggers
+        return example_columns(self.run, self.memory.layer, self.memory.memory, side, most)
+
+    @functools.cached_property
+    def top(self) -> list[Any]:
+        """Tokens with the highest logits of the value: rows of `Memory.promotes`."""
+        return self._predictions("top")
+
+    @functools.cached_property
+    def bottom(self) -> list[Any]:
+        """Tokens with the lowest logits of the value: rows of `Memory.demotes`."""
+        return self._predictions("bottom")
+
+    def _predictions(self, end: str) -> list[Any]:
+        count = min(PREDICTIONS_PER_CARD, self.run.settings.values.top_tokens)
+        return rows_of(prediction_columns(self.run, self.memory.layer, self.memory.memory, end, count))
+
+    @property
+    def signed(self) -> bool:
+        """Whether the run keeps negative coefficients of the memory."""
+        return "negative_rate" in self.memory.statistics
+
+    @property
+    def gated(self) -> bool:
+        """Whether the memory has a gate, so that the signs of its two factors are known."""
+        return self.run.anatomy.layers[self.memory.layer].gated
+
+    @property
+    def statistics(self) -> list[str]:
+        """How often and how strongly the key fires, and how often and how strongly its coefficient is negative."""
+        key = self.memory.statistics
+        sentences = [
+            f"fires on {percent(key['firing_rate'])} of prefixes",
+            f"mean {number(key['mean_coefficient'])}",
+            f"maximum {number(key['maximum_coefficient'])}",
+            f"{number(key['trigger_examples'])} trigger examples kept",
+        ]
+        if self.signed:
+            sentences += [
+                f"negative on {percent(key['negative_rate'])} of prefixes",
+                f"minimum {signed(key['minimum_coefficient'])}",
+                f"{number(key['negative_trigger_examples'])} negative trigger examples kept",
+            ]
+        return sentences
+
+    @property
+    def verdict(self) -> str:
+        """Whether the top token of the value follows the key's trigger examples."""
+        memory = self.memory.statistics
+        if not memory["trigger_examples"]:
+            return "The key has no trigger example."
+        verdict = "follows" if memory["agrees"] else "does not follow"
+        return (
+            f"The top token {verdict} the strongest trigger example (rank of the next token: {number(memory['rank'])}). It "
+            f"follows {number(memory['matching'])} of {number(memory['trigger_examples'])} trigger examples."
+        )
+
+    @property
+    def bottom_verdict(self) -> str:
+        """Whether the bottom token of the value follows the key's most negative trigger example."""
+        memory = self.memory.statistics
+        if not memory["negative_trigger_examples"]:
+            return "The key has no negative trigger example."
+        verdict = "follows" if memory["negative_agrees"] else "does not follow"
+        return f"The bottom token {verdict} the most negative trigger example."
+
+    @property
+    def histogram(self) -> Markup:
+        """A small histogram of the coefficient, with logarithmic heights. The bin of coefficients that are not positive is grey."""
+        bins = self.memory.histogram
+        counts = bins["prefixes"].to_numpy()
+        heights = np.log1p(counts) / max(np.log1p(counts).max(), 1)
+        bars = Markup("").join(
+            Markup('<rect x="{}" y="{:.1f}" width="8" height="{:.1f}" class="{}"/>').format(
+                9 * place, 24 - 24 * height, 24 * height, "fires" if low >= 0 else "rests"
+            )
+            for place, (height, low) in enumerate(zip(heights, bins["low"], strict=True))
+        )
+        ends = f"{number(bins['high'].iloc[1])} to {number(bins['low'].iloc[-1])}"
+        label = f"Histogram of the coefficient: not positive {number(counts[0])}, then bins that double from {ends}: "
+        label += ", ".join(number(count) for count in counts[1:])
+        return Markup('<svg class="sparkline" role="img" aria-label="{}" viewBox="0 0 {} 24">{}</svg>').format(
+            label, 9 * len(counts), bars
+        )
+
+
+def make_cards(run: Run) -> list[Card]:
+    """The cards of the memories that `choose` chooses, in the order of the layers."""
+    if not run.settings.report.cards:
+        return []
+    patterns = run.details("keys/patterns")
+    chosen = choose(patterns[patterns["sample"] == "trigger"], run.memories(), run.settings.report.cards)
+    return [Card(run, run.memory(layer, memory)) for layer, memory in chosen]
+
+
+def pattern_numbers(patterns: Iterable[Any], ranks: Iterable[int]) -> list[list[int]]:
+    """The numbers, from 1, of the patterns that each trigger example has.
+
+    Args:
+        patterns: one row per pattern; `ranks` are those of the trigger examples that have it.
+        ranks: ranks of the trigger examples [example].
+    """
+    having = [set(pattern.ranks) for pattern in patterns]
+    return [[number for number, of_pattern in enumerate(having, 1) if rank in of_pattern] for rank in ranks]
+
+
+def choose(patterns: pd.DataFrame, memories: pd.DataFrame, count: int) -> list[tuple[int, int]]:
+    """Chooses memories, spread evenly over the layers: in each layer those whose keys have the strongest patterns.
+
+    The strength of a key is the number of trigger examples that share its most frequent pattern, then the number of its
+    patterns. Where too few keys of a layer have a pattern, those with the highest coefficients follow. Of equal keys
+    the one with the lower number comes first. A key without a trigger example is not chosen.
+
+    Args:
+        patterns: one row per pattern: layer, memory, prefixes.
+        memories: one row per memory of the model: layer, memory, trigger_examples, maximum_coefficient.
+    Returns:
+        Layer and memory of each of `count` memories, in this order.
+    """
+    layers = int(memories["layer"].max()) + 1
+    per_layer = np.bincount(np.linspace(0, layers - 1e-9, count).astype(int), minlength=layers)
+    strength = patterns.groupby(["layer", "memory"])["prefixes"].agg(["max", "size"]).reset_index()
+    strength = strength.sort_values(["max", "size", "memory"], ascending=[False, False, True])
+    alive = memories[memories["trigger_examples"] > 0].sort_values(
+        "maximum_coefficient", ascending=False, kind="stable"
+    )
+    chosen = []
+    for layer, wanted in enumerate(per_layer.tolist()):
+        by_pattern = strength.loc[strength["layer"] == layer, "memory"].tolist()
+        by_coefficient = alive.loc[alive["layer"] == layer, "memory"].tolist()
+        strongest = list(dict.fromkeys(by_pattern + by_coefficient))[:wanted]
+        chosen += [(layer, memory) for memory in sorted(strongest)]
+    return chosen

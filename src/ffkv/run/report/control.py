@@ -1,0 +1,91 @@
+"""A control run in a run's figures: the lines of another run, such as one with random weights, in grey."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+
+from ffkv.base.errors import UserError
+from ffkv.run.report.curve import Curve
+from ffkv.run.results.run import Run
+from ffkv.run.results.run import open as open_run
+
+GREY, DASHES = "0.35", (0, (2, 1.5))
+
+
+class Line(NamedTuple):
+    """A line in a figure.
+
+    Attributes:
+        panel: number of the panel, from 0.
+        x: [point].
+        y: [point].
+    """
+
+    panel: int
+    x: np.ndarray
+    y: np.ndarray
+
+
+def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
+    """The curves of a run as a figure has them. A stacked one is the edge of its bars, on top of those before it."""
+    found, below = [], np.zeros(1)
+    for curve in curves:
+        points = curve.points(run)
+        if len(points):
+            y = points["value"].to_numpy(float)
+            below = below + np.nan_to_num(y) if curve.stacked else np.zeros(1)
+            found.append(Line(curve.panel, points["x"].to_numpy(), below if curve.stacked else y))
+    return found
+
+
+def open_control(run: Run) -> Run | None:
+    """The control run of a run's settings; None if they name none.
+
+    Raises:
+        UserError: it is not there, or its model has another number of layers.
+    """
+    name = run.settings.report.control
+    if not name:
+        return None
+    control = open_run(Path(run.folder).parent / name)
+    own, its = len(run.anatomy.layers), len(control.anatomy.layers)
+    if own != its:
+        raise UserError(
+            f"report.control of {run.name} is {name}, whose model has {its} layers, not {own}. Name a run of a model of the"
+            " same shape."
+        )
+    return control
+
+
+def draw_control(figure: Drawing, curves: Sequence[Curve], control: Run) -> bool:
+    """Draws the curves of a control run over a figure. Returns whether it has any."""
+    panels = figure.axes
+    drawn = [_draw(panels[line.panel], line) for line in lines(curves, control) if line.panel < len(panels)]
+    if drawn:
+        _add_to_legend(figure, drawn[0], f"control: {control.name}")
+    return bool(drawn)
+
+
+def _draw(axes: Axes, line: Line) -> Line2D:
+    return axes.plot(line.x, line.y, color=GREY, linestyle=DASHES, linewidth=1.4, marker=".", markersize=3, zorder=3)[0]
+
+
+def _add_to_legend(figure: Drawing, line: Line2D, label: str) -> None:
+    handles: list[Any] = [line]
+    labels = [label]
+    for legend in [*figure.legends]:
+        handles = [*legend.legend_handles, *handles]
+        labels = [*(text.get_text() for text in legend.get_texts()), *labels]
+        legend.remove()
+    figure.legend(handles, labels, loc="outside upper left", ncols=4, columnspacing=1.4, handlelength=2.4)
+
+
+def describe_control(control: Run) -> str:
+    """A sentence for captions about the control's lines."""
+    what = "whose weights are random" if control.anatomy.weights == "random" else f"of {control.anatomy.checkpoint}"
+    return f"Grey dashes: the control run {control.name}, {what}."

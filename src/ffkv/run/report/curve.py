@@ -1,0 +1,82 @@
+"""What a run draws as a line in a figure, so that another run can be drawn over it."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.run.report.wording import rows
+from ffkv.run.results.run import Run
+
+POINTS = ["x", "value", "low", "high"]
+LAYER = "layer"
+
+
+class Units(NamedTuple):
+    """The numbers that the points of a curve are means or medians of.
+
+    Attributes:
+        of: what has a number: "memories", or "prefixes" of the validation split.
+        numbers: the numbers of a run, one row per unit and layer: layer, unit, value.
+        median: whether a point is their median; else it is their mean.
+    """
+
+    of: str
+    numbers: Callable[[Run], pd.DataFrame]
+    median: bool = False
+
+
+class Curve(NamedTuple):
+    """A line of a figure.
+
+    Attributes:
+        label: what it shows, such as "agreement rate".
+        points: the points of a run: x, value, and the 95 % interval from low to high, NaN where the figure has none.
+        x: what x is: "layer", or another quantity.
+        share: whether the values are shares.
+        panel: the panel of the run's figure that shows it, from 0.
+        stacked: whether the figure stacks it, as a bar, on the curves before it.
+        units: what its points summarize; None if two runs cannot be compared unit by unit.
+    """
+
+    label: str
+    points: Callable[[Run], pd.DataFrame]
+    x: str = LAYER
+    share: bool = True
+    panel: int = 0
+    stacked: bool = False
+    units: Units | None = None
+
+
+def points(found: pd.DataFrame, x: str, value: str, interval: Sequence[str] = ("low", "high")) -> pd.DataFrame:
+    """Makes points of the columns of a table."""
+    low, high = (found.get(name, np.nan) for name in interval)
+    return pd.DataFrame({"x": found[x], "value": found[value], "low": low, "high": high}).reset_index(drop=True)
+
+
+def by_layer(table: str, value: str, **values: str | int) -> Callable[[Run], pd.DataFrame]:
+    """Points over the layers: a column of a table, of the rows with these values. Boxes have no intervals of their medians."""
+    interval = ("low", "high") if value != "median" else ("", "")
+    return lambda run: points(rows(run.table(table), **values), LAYER, value, interval)
+
+
+def by_memory(value: Callable[[pd.DataFrame], pd.Series], median: bool = False) -> Units:
+    """A number per memory that has a trigger example, from the table `values/by_memory`."""
+
+    def numbers(run: Run) -> pd.DataFrame:
+        table = run.values_by_memory
+        table = table[table["next_token"] >= 0]
+        return pd.DataFrame({"layer": table["layer"], "unit": table["memory"], "value": value(table).astype(float)})
+
+    return Units("memories", numbers, median)
+
+
+def by_prefix(name: str, value: Callable[[pd.DataFrame], pd.Series], median: bool = False) -> Units:
+    """A number per layer and sampled validation prefix, from a table such as `refinement/by_prefix`."""
+
+    def numbers(run: Run) -> pd.DataFrame:
+        table = run.details(name)
+        return pd.DataFrame({"layer": table["layer"], "unit": table["prefix"], "value": value(table).astype(float)})
+
+    return Units("prefixes", numbers, median)

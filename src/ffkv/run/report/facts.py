@@ -1,0 +1,173 @@
+"""Facts about the run: model, corpus, definitions, proof, versions and cost, as terms and their values."""
+
+from collections import Counter
+
+from ffkv.base.settings import EMBEDDED, Corpus, Settings
+from ffkv.model.identities import IDENTITIES
+from ffkv.run.report.text import duration
+from ffkv.run.report.wording import projection
+from ffkv.run.results.run import Run
+from ffkv.run.results.text import number, percent, visible
+
+Terms = list[tuple[str, str]]
+NEARLY_ALL = 0.5  # share of the prefixes from which on a sample is nearly all of them
+
+
+def facts(run: Run) -> dict[str, Terms]:
+    """The tables of facts: heading to terms and values. A table without terms is left out."""
+    tables = {
+        "Model": model(run),
+        "Corpus": corpus(run),
+        "Definitions": definitions(run),
+        "Proof that the layers are sums of memories": proof(run),
+        "Versions": sorted(run.anatomy.versions.items()),
+        "Time and memory": cost(run),
+    }
+    return {heading: terms for heading, terms in tables.items() if terms}
+
+
+def signed_layers(run: Run) -> int:
+    """Number of layers whose coefficients can be negative."""
+    return sum(layer.signed for layer in run.anatomy.layers)
+
+
+def model(run: Run) -> Terms:
+    """The model."""
+    anatomy, signed = run.anatomy, signed_layers(run)
+    layers = len(anatomy.layers)
+    sizes = Counter(layer.memories for layer in anatomy.layers)
+    memories = [f"{number(size)} in each of {count} layers" for size, count in sizes.items()]
+    kinds = ", ".join(sorted({layer.kind for layer in anatomy.layers}))
+    return [
+        ("checkpoint", visible(f"{anatomy.checkpoint}, {anatomy.source}" if anatomy.commit else anatomy.checkpoint)),
+        ("architecture", anatomy.architecture),
+        ("parameters", number(anatomy.parameters)),
+        ("layers", number(layers)),
+        ("width of the residual stream, d", number(anatomy.width)),
+        ("memories", ", ".join(memories)),
+        ("feed-forward layers", f"{kinds}; activation {anatomy.activation}"),
+        ("negative coefficients", f"in {signed} of {layers} layers" if signed else "none"),
+        ("vocabulary", f"{number(anatomy.vocabulary)} tokens"),
+        ("context", f"{number(anatomy.context)} tokens"),
+        ("weights", f"random, seed {anatomy.weights_seed}" if anatomy.weights == "random" else "of the checkpoint"),
+        ("type of the weights", anatomy.dtype),
+        ("hash of the weights", anatomy.model_hash),
+        ("hash of the tokenizer", anatomy.tokenizer_hash),
+    ]
+
+
+def corpus(run: Run) -> Terms:
+    """The text that was read, and the text that was left out."""
+    terms: Terms = [("source", visible(_source(run.settings.corpus, run.corpora["train"]["source"])))]
+    for split, about in run.corpora.items():
+        counts = dict(about["counts"])
+        read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"
+        kept = (
+            f"{number(about['sentences'])} sentences of {number(about['tokens'])} tokens, hash {about['corpus_hash']}"
+        )
+        others = "".join(f"; {name.replace('_', ' ')}: {number(count)}" for name, count in counts.items() if count)
+        terms += [(f"{split}: kept", kept), (f"{split}: read", read + others)]
+    return [*terms, ("first token", visible(run.corpora["train"]["beginning"]))]
+
+
+def _source(settings: Corpus, version: str) -> str:
+    if settings.dataset == EMBEDDED:
+        return "the documentation of the Python library"
+    if settings.dataset == "files":
+        return f"files: {', '.join(settings.train + settings.validation)}"
+    return f"{settings.dataset}, configuration {settings.config}" + (f", {version}" if version else "")
+
+
+def definitions(run: Run) -> Terms:
+    """The definitions that the settings chose, one sentence each."""
+    seed = ("seed of all random choices", str(run.settings.seed))
+    return [*_definitions_of_examples(run.settings, bool(signed_layers(run))), *_definitions_of_methods(run), seed]
+
+
+def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
+    text, triggers = settings.corpus, settings.triggers
+    long = "are cut into windows" if text.long_sentences == "windows" else "are left out"
+    often = "once" if text.deduplicate else "each time"
+    empty = "The empty prefix counts too" if triggers.include_empty_prefix else "A prefix has at least one token"
+    per_sentence = "one per sentence" if triggers.one_prefix_per_sentence else "any number per sentence"
+    identical = "competes once" if triggers.identical_prefixes == "once" else "competes in each of them"
+    terms = [
+        (
+            "sentence",
+            f"a {text.splitter}. Sentences longer than the model's context {long}. Identical sentences count {often}.",
+        ),
+        (
+            "prefix",
+            f"the first j tokens of a sentence, never the whole sentence. {empty}. A prefix that several sentences begin"
+            f" with {identical}.",
+        ),
+        (
+            "trigger examples of a key",
+            f"the {triggers.per_key} prefixes with the highest positive coefficients, {per_sentence}",
+        ),
+    ]
+    if signed:
+        negative = f"the {triggers.per_key} prefixes with the most negative coefficients, {per_sentence}"
+        terms.append(("negative trigger examples", negative if triggers.negative else "not kept"))
+    return terms
+
+
+def _sampled_prefixes(run: Run) -> str:
+    """How many prefixes were drawn, and how."""
+    validation, drawn = run.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
+    total = validation["tokens"] - validation["sentences"]
+    how = {
+        "sentence": "a random sentence, then a random position in it",
+        "prefix": "all prefixes equally probable",
+    }[run.settings.prefixes.sample]
+    text = f"{number(drawn)} of the {number(total)} prefixes of the validation split; {how}"
+    if drawn < NEARLY_ALL * total:
+        return text
+    return f"{text}. These are nearly all of its prefixes, so the way of drawing hardly matters, and long sentences count more."
+
+
+def _definitions_of_methods(run: Run) -> Terms:
+    keys, values, composition = run.settings.keys, run.settings.values, run.settings.composition
+    return [
+        ("sampled prefixes", _sampled_prefixes(run)),
+        (
+            "pattern",
+            f"a feature that at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger "
+            f"examples share, and that is more frequent in them than in {number(keys.background_prefixes)} random "
+            f"prefixes, at a false discovery rate of {percent(keys.false_discovery_rate)}",
+        ),
+        (
+            "agreement",
+            "a value predicts the token that follows its key's strongest trigger example. Only keys with a trigger "
+            "example count.",
+        ),
+        ("prediction", projection(run)),
+        ("predictive values", f"the {values.predictive} values with the highest probability of their top token"),
+        ("active memory", "a memory whose coefficient is positive"),
+        (
+            "effective number of memories",
+            f"the smallest number of memories that carry {percent(composition.mass)} of the sum of |m|·‖v‖",
+        ),
+        ("short prefix", f"a prefix of fewer than {composition.short_prefix} words; punctuation marks are words"),
+    ]
+
+
+def proof(run: Run) -> Terms:
+    """How exactly the model fulfils the identities on which the analysis rests. Those that do not apply are left out."""
+    has_experts = any(matrix.experts for layer in run.anatomy.layers for matrix in layer.second_matrices)
+    return [
+        (IDENTITIES[name].meaning, f"largest relative error {error:.2g}")
+        for name, error in run.anatomy.errors.items()
+        if has_experts or name != "experts"
+    ]
+
+
+def cost(run: Run) -> Terms:
+    """Wall time and peak memory per rule, the longest first, and the sum of the times."""
+    rules = run.benchmarks().sort_values(["seconds", "rule"], ascending=[False, True])
+    terms = []
+    for rule in rules.itertuples():
+        jobs = f"{rule.jobs} jobs, the longest took {duration(rule.longest)}" if rule.jobs > 1 else "1 job"
+        memory = "" if rule.memory != rule.memory else f"; up to {number(round(rule.memory))} MiB"
+        terms.append((rule.rule, f"{duration(rule.seconds)}, {jobs}{memory}"))
+    return [*terms, ("all rules", duration(rules["seconds"].sum()))] if terms else []

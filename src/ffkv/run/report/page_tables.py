@@ -1,0 +1,226 @@
+"""The tables of the page: the run's tables as they are, and two tables for reading."""
+
+import base64
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from ffkv.run.report.text import MINUS
+from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.run import Run
+from ffkv.run.results.text import ending, number, percent, shortened, token, visible
+
+MAX_TEXT_CHARACTERS = 160  # of a longer prefix a table shows the end
+MAX_CELL_CHARACTERS = 1000  # of a longer text a cell shows the beginning
+MOST_SPECIFIC = 50  # memories with the largest specific effects
+MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
+
+
+@dataclass(frozen=True)
+class Named:
+    """A cell that names a memory.
+
+    Attributes:
+        text: what the cell shows.
+        memory: the memory's name, such as "L3.17".
+    """
+
+    text: str
+    memory: str
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table as the page shows it.
+
+    Attributes:
+        name: the table's name, such as "figure_4_agreement".
+        headers: heading of each column [column].
+        numeric: whether a column holds numbers [column].
+        rows: text of each cell, or the memory that it names [row, column].
+        file: name under which the reader saves the table; "" where the page offers no file.
+        href: the file's content as a data link; "" where the page offers no file, or the file is too large for the page.
+    """
+
+    name: str
+    headers: list[str]
+    numeric: list[bool]
+    rows: list[list[Markup | str | Named]]
+    file: str = ""
+    href: str = ""
+
+
+def data_table(run: Run, name: str) -> PageTable:
+    """A table of the run, with all its columns and its file."""
+    return whole_table(name, run.table(name), run.table_file(name))
+
+
+def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
+    """A table with all its columns and its file, if it has one, whose content the page offers if it is small."""
+    return PageTable(
+        name=name,
+        headers=[column.replace("_", " ") for column in frame],
+        numeric=[pd.api.types.is_numeric_dtype(frame[column]) for column in frame],
+        rows=[_row(dict(zip(frame, row))) for row in frame.itertuples(index=False, name=None)],
+        file=file.name if file else "",
+        href=_data_link(file) if file and file.stat().st_size <= MAX_FILE_BYTES else "",
+    )
+
+
+def _data_link(file: Path) -> str:
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(file.read_bytes()).decode()
+
+
+def agreement_of_annotators(run: Run) -> PageTable:
+    """Agreement about prefixes, patterns and changes of any two annotators, one row per pair."""
+    headers = {
+        ("prefix", "raw"): "prefixes, raw",
+        ("prefix", "kappa"): "kappa",
+        ("prefix", "alpha"): "alpha",
+        ("pattern", "jaccard"): "patterns",
+        ("change", "alpha"): "changes, alpha",
+    }
+    rows: dict[tuple[str, str], list[Markup | str | Named]] = {}
+    for (first, second), pair in run.table("agreement").groupby(["first", "second"], sort=False):
+        found = {(row.unit, row.statistic): row for row in pair.itertuples()}
+        keys = max((row.keys for row in found.values() if row.unit != "change"), default=0)
+        cells = [_with_interval(found.get(header)) for header in headers]
+        rows[first, second] = [visible(first), visible(second), number(keys), *cells]
+    return PageTable(
+        name="agreement_of_annotators",
+        headers=["annotator", "annotator", "keys", *headers.values()],
+        numeric=[False, False, True, *[True] * len(headers)],
+        rows=list(rows.values()),
+    )
+
+
+def scores_of_machines(run: Run) -> PageTable:
+    """How good the labels of each machine are, over all layers, one row per machine and score."""
+    table = run.table("machine_scores_by_layer").query("layer == -1")
+    rows: list[list[Markup | str | Named]] = []
+    for (annotator, score), own in table.groupby(["annotator", "score"], sort=False):
+        found = {row.label: row for row in own.itertuples()}
+        about = found.get("own", found.get("none"))
+        if about is None:
+            continue
+        means = [found.get(label) for label in ("other", "own - other")]
+        refused = f"{number(about.refused)} of {number(about.asked)}"
+        means_with_interval = [_with_interval(row, "mean") for row in (about, *means)]
+        rows.append(
+            [visible(annotator), score, number(about.memories), *means_with_interval, f"{about.chance:.2g}", refused]
+        )
+    headers = [
+        "machine",
+        "score",
+        "memories",
+        "mean",
+        "label of another memory",
+        "difference",
+        "chance",
+        "refused questions",
+    ]
+    return PageTable("scores_of_machines", headers, [False, False, *[True] * 6], rows)
+
+
+def _with_interval(row: Any, statistic: str = "value") -> str:
+    """A statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
+    if row is None or pd.isna(getattr(row, statistic)):
+        return "–"
+    value, low, high = (f"{each:.2f}".replace("-", MINUS) for each in (getattr(row, statistic), row.low, row.high))
+    return value if pd.isna(row.low) else f"{value} ({low} to {high})"
+
+
+def predictive_values(run: Run) -> PageTable:
+    """The values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
+    rows: list[list[Markup | str | Named]] = [
+        [
+            Named(memory_name(row.layer, row.memory), memory_name(row.layer, row.memory)),
+            chip(row.token),
+            percent(row.top_probability),
+            number(row.contribution),
+            f"{row.matching} of {row.triggers}",
+            Markup("{} {}").format(ending(row.prefix, MAX_TEXT_CHARACTERS), chip(row.next_token))
+            if row.next_token
+            else "",
+        ]
+        for row in run.table("table_2_predictive_values").itertuples()
+    ]
+    headers = ["memory", "prediction", "probability", "contribution", "followed by it"]
+    numeric = [False, False, True, True, True, False]
+    return PageTable("predictive values", [*headers, "trigger example and its next token"], numeric, rows)
+
+
+def prediction_changes(run: Run) -> PageTable:
+    """The sampled changes of prediction in the last layer."""
+    rows: list[list[Markup | str | Named]] = [
+        [
+            Markup("{} {}").format(ending(row.text, MAX_TEXT_CHARACTERS), chip(row.next_token)),
+            Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
+            "–" if pd.isna(row.cosine) else f"{row.cosine:.2f}".replace("-", MINUS),
+            percent(row.cosine_percentile),
+        ]
+        for row in run.table("prediction_changes").itertuples()
+    ]
+    headers = ["prefix and its next token", "residual → block output", "cosine", "closer than"]
+    return PageTable("prediction changes", headers, [False, False, True, True], rows)
+
+
+def specific_effects(run: Run) -> PageTable:
+    """The memories with the largest specific total effects."""
+    table = run.table("intervention_memories")
+    rows: list[list[Markup | str | Named]] = [
+        [
+            Named(memory_name(row.layer, row.memory), memory_name(row.layer, row.memory)),
+            row.side,
+            chip(row.token),
+            *(
+                f"{value:.3g}".replace("-", MINUS)
+                for value in (row.coefficient, row.own, row.random_memories, row.specific)
+            ),
+            number(row.q_value),
+            percent(row.changed),
+        ]
+        for row in table[table["reach"] == "total"].head(MOST_SPECIFIC).itertuples()
+    ]
+    headers = ["memory", "coefficients", "prediction", "mean m", "own", "others", "specific", "q", "changed"]
+    return PageTable("specific effects", headers, [False, False, False, *6 * [True]], rows)
+
+
+def chip(text: str) -> Markup:
+    """A token, set off from the text around it."""
+    return Markup('<span class="token">{}</span>').format(token(text))
+
+
+def linked(cell: Markup | str | Named, pages: Collection[str], cards: Collection[str]) -> Markup | str:
+    """A cell as the page writes it. A memory leads to its page, or else to its card.
+
+    Args:
+        cell: the cell.
+        pages: names of the memories that have a page of their own in the folder `memories` beside the report.
+        cards: names of those that have a card.
+    """
+    if not isinstance(cell, Named):
+        return cell
+    if cell.memory in pages:
+        return Markup('<a href="memories/{}.html">{}</a>').format(cell.memory, cell.text)
+    return Markup('<a href="#{}">{}</a>').format(cell.memory, cell.text) if cell.memory in cards else cell.text
+
+
+def _row(row: dict[str, Any]) -> list[Markup | str | Named]:
+    """The cells of a row. Where layer and memory are known, the memory is named."""
+    cells: dict[str, Markup | str | Named] = {column: _cell(column, value) for column, value in row.items()}
+    if {"layer", "memory"} <= {*row}:
+        cells["memory"] = Named(number(row["memory"]), memory_name(int(row["layer"]), int(row["memory"])))
+    return [*cells.values()]
+
+
+def _cell(column: str, value: str | float) -> Markup | str:
+    if isinstance(value, str):
+        return token(value) if "token" in column else visible(shortened(value, MAX_CELL_CHARACTERS))
+    if column == "layer":
+        return f"{value:.0f}" if value >= 0 else "all"
+    return number(value)

@@ -1,0 +1,47 @@
+"""The report of a run: a page, and a file per figure."""
+
+from pathlib import Path
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.atomic import atomic
+from ffkv.run.report.control import open_control
+from ffkv.run.report.page import render
+from ffkv.run.report.sections import draw_exhibits
+from ffkv.run.results.expected import expected_files
+from ffkv.run.results.run import Run
+
+
+def write_report(run: Run, output: Path | str) -> None:
+    """Writes the page of a run, and each figure as an SVG file in the folder `figures` beside the page.
+
+    Cards and tables link to the pages of memories, if `ffkv explore --export` wrote some into the folder `memories` beside the
+    page. A memory in a table that has no page leads to its card. The control run of the setting `report.control` is drawn in
+    grey; its folder is beside that of the run.
+
+    Args:
+        run: the run, from `ffkv.open`.
+        output: the HTML file to write.
+    Raises:
+        UserError: a file of the run is missing, damaged, or of another model, tokenizer or corpus. Nothing is written.
+    """
+    control = open_control(run)
+    for each in (run, control):
+        if each is not None:
+            _check_tables(each)
+    exhibits = draw_exhibits(run, control)
+    page = render(run, exhibits, control, [page.stem for page in Path(output).parent.glob("memories/*.html")])
+    for name, exhibit in exhibits.items():
+        with atomic(Path(output).parent / "figures" / f"{name}.svg", summed=False) as temporary:
+            temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")
+    with atomic(Path(output), summed=False) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _check_tables(run: Run) -> None:
+    """Refuses a run without a table that the report shows."""
+    tables = [Path(name) for name in expected_files(run.settings) if name.endswith(".csv")]
+    if missing := [str(table) for table in tables if table.stem not in run.tables]:
+        raise UserError(
+            f"{run.folder} has no {', '.join(missing)}, which the report shows. The run was made before ffkv wrote this, or"
+            " is not finished. Run `snakemake` again, with the options of the run: it makes what is missing."
+        )

@@ -1,0 +1,40 @@
+"""The training curve of the embedded model."""
+
+from typing import Any
+
+from matplotlib.figure import Figure as Drawing
+
+from ffkv.base.settings import EMBEDDED
+from ffkv.run.report.drawing import canvas, colours, legend
+from ffkv.run.report.figure import Caption, Figure
+from ffkv.run.report.wording import rows
+from ffkv.run.results.run import Run
+from ffkv.run.results.text import number
+
+LOSS = "training"
+
+
+def draw(run: Run, paper: Any) -> Drawing:
+    """Lines by training step: the loss on both splits."""
+    figure, (axes,) = canvas()
+    for (split, losses), (line, shade) in zip(run.table(LOSS).groupby("split"), [(":", 0), ("-o", 2)], strict=False):
+        axes.plot(losses["step"], losses["loss"], line, color=colours(4)[shade], label=split, markersize=4)
+    axes.set_xlabel("training step")
+    axes.set_ylabel("loss (nats per token)")
+    legend(figure, axes)
+    return figure
+
+
+def caption(run: Run) -> Caption:
+    """Names the length of the training and its result."""
+    table = run.table(LOSS)
+    last = rows(table, split="validation").iloc[-1]
+    text = (
+        f"Loss of the model that this workflow trained: {number(table['step'].max())} steps, "
+        f"{number(table['tokens'].max())} tokens. At the end the perplexity on the validation documents is "
+        f"{number(last['perplexity'])}."
+    )
+    return Caption(text, f"Lines by training step. The validation loss ends at {number(last['loss'])} nats per token.")
+
+
+FIGURE = Figure((LOSS,), draw, caption, lambda run: run.settings.model.checkpoint == EMBEDDED)

@@ -1,0 +1,81 @@
+"""What the captions share: sentences, and the numbers in them."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from ffkv.run.report.drawing import PAPER_LAYERS
+from ffkv.run.results.run import Run
+from ffkv.run.results.text import number, percent
+
+INTERVALS = "Bars are 95 % intervals."
+BOX = (
+    "A box reaches from the first to the third quartile, and its line is the median. The whiskers reach the most distant "
+    "points within 1.5 box heights."
+)
+
+
+def projection(run: Run) -> str:
+    """How a vector becomes a prediction, as the run's settings and its model have it."""
+    if run.settings.values.projection == "unembedding":
+        return "The prediction of a vector is the top token of its product with the output embedding alone."
+    norm = ", with its final norm" if run.anatomy.final_norm else ", which has no final norm"
+    return f"The prediction of a vector is the top token of the model's own head{norm}."
+
+
+def scale_free(run: Run) -> str:
+    """A warning, with a space in front, where a final norm hides how long a value is; else empty."""
+    if run.settings.values.projection == "unembedding" or not run.anatomy.final_norm:
+        return ""
+    return (
+        " The final norm gives every vector the same length, so the top probability says nothing about the size of a value."
+        " The column “contribution” of table 2 does."
+    )
+
+
+def ties(table: pd.DataFrame, total: str, what: str) -> str:
+    """Says how often several tokens share the highest logit. `total`: the column with the number of cases per layer."""
+    tied, cases = table["tied"].sum(), table[total].sum()
+    if not tied:
+        return "No two tokens share the highest logit."
+    return f"In {number(tied)} of {number(cases)} {what} several tokens share the highest logit: the lowest id counts."
+
+
+def rows(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
+    """The rows of a table whose columns have the values that are passed."""
+    for column, value in values.items():
+        table = table[table[column] == value]
+    return table
+
+
+def weighted_mean(table: pd.DataFrame, value: str, weight: str) -> float:
+    """The mean of the column `value`, each row weighted by the column `weight`; NaN where all weights are 0."""
+    total = table[weight].sum()
+    return float((table[value] * table[weight]).sum() / total) if total else float("nan")
+
+
+def course(table: pd.DataFrame, value: str, write: Callable[[float], str] = percent) -> str:
+    """Says how a column changes over the layers: its first, last, lowest and highest value, each as `write` writes it."""
+    known = table.dropna(subset=[value])
+    if known.empty:
+        return "nothing to show"
+    first, last = known.iloc[0], known.iloc[-1]
+
+    def at(row: pd.Series) -> str:
+        return f"{write(row[value])} in layer {int(row['layer'])}"
+
+    if len(known) == 1:
+        return at(first)
+    if known[value].nunique() == 1:
+        return f"{write(first[value])} in every layer"
+    extremes = {"lowest": known.loc[known[value].idxmin()], "highest": known.loc[known[value].idxmax()]}
+    between = [f"{name} {at(row)}" for name, row in extremes.items() if row[value] not in (first[value], last[value])]
+    return f"from {at(first)} to {at(last)}" + (f" ({', '.join(between)})" if between else "")
+
+
+def paper_line(run: Run, text: str) -> str:
+    """A sentence about the paper's curve, with a space in front; empty where the curve is not drawn."""
+    layers = len(run.anatomy.layers)
+    if not run.settings.report.paper_curves or layers == 1:
+        return ""
+    return f" {text}" + (" The paper's layers are drawn at the same relative depth." if layers != PAPER_LAYERS else "")

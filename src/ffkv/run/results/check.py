@@ -1,0 +1,154 @@
+"""Reads every file of a run, and finds those that are damaged or unfinished."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+
+from ffkv.base.errors import UserError
+from ffkv.base.files import hdf5, tables
+from ffkv.base.files.atomic import PARTIAL, PROGRESS, is_written
+from ffkv.base.files.checksums import Damaged, output_of, sum_path, target_of, verify_sum
+from ffkv.base.files.fault import unreadable
+from ffkv.base.files.provenance import Foreign, check_identities
+from ffkv.base.settings import Settings
+from ffkv.model.anatomy import read_anatomy
+from ffkv.run.results.expected import expected_files
+from ffkv.run.results.run_files import split_of
+
+
+class Problem(NamedTuple):
+    """A file or a folder that one step wrote, or should have written, and that cannot be used as it is.
+
+    Attributes:
+        path: the file or the folder.
+        kind: "damaged": it differs from its checksum; "foreign": it is of another run or version; "unfinished": a killed
+            step left it behind; "missing": no step has made it yet, or somebody deleted it; "doubtful": it cannot be
+            read, or has no checksum, so nobody can tell whether it is whole.
+        reason: a sentence about it.
+    """
+
+    path: Path
+    kind: str
+    reason: str
+
+
+def check_run(folder: Path) -> tuple[int, list[Problem]]:
+    """Reads every file of a run.
+
+    The function compares checksums, reads tables and datasets, and compares the model, tokenizer and corpus that a file
+    belongs to with the run's own. It names every file that a finished run has and this one lacks. The state that a shard
+    saves to continue from is not a problem.
+
+    Returns:
+        The number of files that were read, and the problems, sorted by path.
+    Raises:
+        UserError: the folder holds no file of a run.
+    """
+    read = 0
+    problems: dict[Path, Problem] = {}
+    for path in _walk(folder, problems):
+        parts = path.relative_to(folder).parts
+        if any(map(PARTIAL.fullmatch, parts)):
+            if PARTIAL.fullmatch(path.name) and not is_written(path):
+                problems[path] = Problem(path, "unfinished", "is unfinished: its step was killed.")
+        elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
+            read += path.is_file()
+            if found := _look_at(path, folder):
+                problems.setdefault(found.path, found)
+    if not read and not problems:
+        raise UserError(f"{folder} holds no file of a run. Name a folder such as results/demo.")
+    for path in _missing(folder):
+        problems.setdefault(
+            path, Problem(path, "missing", "does not exist: it was deleted, or its step has not ended yet.")
+        )
+    return read, sorted(problems.values())
+
+
+def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
+    """All entries below a folder, sorted; a folder that may not be entered is a problem."""
+
+    def note(error: OSError) -> None:
+        path = Path(error.filename)
+        problems[path] = Problem(path, "doubtful", f"cannot be read: {error.strerror}. Check its rights.")
+
+    entries = [
+        Path(place, name) for place, folders, files in os.walk(folder, onerror=note) for name in (*folders, *files)
+    ]
+    return iter(sorted(entries))
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The files that the run's settings ask for and that are not there."""
+    try:
+        settings = Settings.model_validate_json((folder / "settings.json").read_bytes())
+    except (OSError, ValueError):  # what is wrong with it is said anyway
+        return [] if (folder / "settings.json").exists() else [folder / "settings.json"]
+    return [folder / name for name in expected_files(settings) if not (folder / name).exists()]
+
+
+def _is_output(path: Path) -> bool:
+    """Whether a step wrote this. Of folders, only those that were written as a whole: a file in them may be missing."""
+    if path.is_dir():
+        return sum_path(path).exists()
+    return not path.name.startswith(".") and (path.suffix in READERS or sum_path(output_of(path)).exists())
+
+
+def _look_at(path: Path, folder: Path) -> Problem | None:
+    """What is wrong with a file or a folder; None if nothing is."""
+    output = target_of(path)
+    try:
+        verify_sum(path)
+        if path.is_file() and path.suffix in READERS:
+            READERS[path.suffix](path, folder)
+    except Damaged as error:
+        return Problem(output, "damaged", _without(str(error).split(". Delete ")[0], output) + ".")
+    except Foreign as error:
+        return Problem(output, "foreign", _without(str(error), output))
+    except UserError as error:
+        return Problem(output, "doubtful", _without(str(error), output))
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        return Problem(output, "doubtful", _without(str(unreadable(path, error)), output))
+    if not sum_path(output_of(path)).exists():
+        reason = "has no checksum beside it, so nobody can tell whether it is whole. If you changed it on purpose, ignore this."
+        return Problem(output, "doubtful", reason)
+    return None
+
+
+def _without(message: str, path: Path) -> str:
+    return message.removeprefix(f"{path} ")
+
+
+def _identity(path: Path, folder: Path) -> dict[str, Any]:
+    """What a file must belong to. A model or a corpus that is missing or damaged is a problem of its own."""
+    identity: dict[str, Any] = {}
+    with contextlib.suppress(UserError):
+        identity |= read_anatomy(folder / "model").identity
+    split = split_of(path.relative_to(folder))
+    with contextlib.suppress(UserError):
+        if split:
+            with hdf5.open(folder / "corpus" / f"{split}.h5", "corpus") as corpus:
+                identity["corpus_hash"] = corpus.attrs["corpus_hash"]
+    return identity
+
+
+def _read_table(path: Path, folder: Path) -> None:
+    check_identities(path, tables.read(path).attrs, _identity(path, folder))
+
+
+def _read_tensors(path: Path, folder: Path) -> None:
+    with safe_open(path, "numpy") as file:
+        file.keys()
+
+
+READERS: dict[str, Callable[[Path, Path], object]] = {
+    ".h5": lambda path, folder: hdf5.verify(path, _identity(path, folder)),
+    ".parquet": _read_table,
+    ".csv": _read_table,
+    ".safetensors": _read_tensors,
+    ".json": lambda path, folder: json.loads(path.read_text()),
+}

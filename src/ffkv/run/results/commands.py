@@ -1,0 +1,58 @@
+"""The command `ffkv check`."""
+
+import os
+import shlex
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from ffkv.base.errors import UserError
+from ffkv.base.options import FOLDER
+from ffkv.base.terminal import say
+
+
+@click.command()
+@click.argument("folder", type=FOLDER)
+def check(folder: Path) -> None:
+    """Read every file of a run and name those that are damaged, unfinished, missing or doubtful.
+
+    FOLDER is the folder of the run, such as results/demo. The exit code is 0 only if nothing is.
+    """
+    from ffkv.run.results.check import check_run
+
+    read, problems = check_run(folder)
+    for problem in problems:
+        say(f"{problem.path} {problem.reason}")
+    if not problems:
+        say(f"{folder}: {read} files, all that the run has, and all are whole.")
+        return
+    counts = Counter(problem.kind for problem in problems)
+    told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    lines = [f"{folder}: {read} files were read. Not as they should be: {told}."]
+    if delete := [str(problem.path) for problem in problems if problem.kind in ("damaged", "unfinished")]:
+        lines += ["Delete what is damaged or unfinished:", f"  rm -r {shlex.join(delete)}"]
+    where, targets = _where_to_make(folder)
+    again = {
+        kind: [str(targets / one.path.relative_to(folder)) for one in problems if one.kind == kind] for kind in counts
+    }
+    if make := again.get("damaged", []) + again.get("missing", []):
+        lines += [f"Make these files{where}, with the options of your run:", f"  snakemake {shlex.join(make)}"]
+    if foreign := again.get("foreign"):
+        lines += [
+            f"Make these again{where}, with the options of your run:",
+            f"  snakemake --force {shlex.join(foreign)}",
+        ]
+    raise UserError("\n".join(lines))
+
+
+def _where_to_make(folder: Path) -> tuple[str, Path]:
+    """Where the files of a run are made again, in words, and the run's folder as it is called there.
+
+    Snakemake's targets are relative to the folder that holds `results`. The words are empty if it is the working directory.
+    """
+    run = Path(os.path.abspath(folder))  # noqa: PTH100 - it removes "..", and keeps links: results may be one
+    if run.parent.name != "results":
+        return " where your run was made, in the folder that holds results", Path("results", run.name)
+    place = run.parent.parent
+    return "" if place == Path.cwd() else f" in {place}", Path("results", run.name)

@@ -1,0 +1,266 @@
+"""One memory of a run: what triggers its key, and what its value promotes."""
+
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+import pandas as pd
+from markupsafe import Markup
+
+from ffkv.activations.trigger_file import HISTOGRAM_EDGES
+from ffkv.base.errors import UserError
+from ffkv.run.results.html import examples_table, summary, table, tokens_table
+from ffkv.run.results.memory_columns import example_columns, prediction_columns
+from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_statistics import key_statistics, value_statistics
+from ffkv.run.results.run_indexes import RunIndexes
+from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
+from ffkv.run.results.text import number, percent, visible
+
+if TYPE_CHECKING:
+    from ffkv.run.results.run import Run
+
+SHOWN = 5  # rows of each table in a notebook's summary
+
+
+class Memory:
+    """A memory: a key with its trigger examples, and a value with the tokens that it promotes.
+
+    Only the rows of this memory are read, when they are asked for. Tables that are attributes are kept as long as this
+    object lives. Every reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or corpus.
+
+    Attributes:
+        layer: the layer, from 0.
+        memory: the memory in its layer, from 0.
+        name: both in one word: "L3.17".
+        unit: in a mixture of experts "expert 2, unit 17" or "shared, unit 3"; "" in other layers.
+    """
+
+    def __init__(self, files: RunIndexes, layer: int, memory: int):
+        """Use `Run.memory`."""
+        self._files, self.layer, self.memory = files, layer, memory
+        self.name = memory_name(layer, memory)
+        self.unit = files.anatomy.layers[layer].unit(memory)
+        self._row = files.anatomy.layer_offset[layer] + memory
+
+    def __repr__(self) -> str:
+        """One line for a person."""
+        return f"<Memory {self.name} of {self._files.name}>"
+
+    def _repr_html_(self) -> Markup:
+        """A summary for a notebook."""
+        numbers, unit = self.statistics, [self.unit] if self.unit else []
+        fires = f"fires on {percent(numbers['firing_rate'])} of prefixes"
+        facts = [*unit, fires, f"maximum coefficient {number(numbers['maximum_coefficient'])}"]
+        labels = [[visible(row.label), str(row.prefixes)] for row in self.patterns.head(SHOWN).itertuples()]
+        promoted = min(SHOWN, len(self._files.vocabulary), self._files.settings.values.top_tokens)
+        return summary(
+            f"Memory {self.name} of {self._files.name}",
+            facts,
+            examples_table("Trigger examples", self.triggers.head(SHOWN)),
+            examples_table("Negative trigger examples", self.negative_triggers.head(SHOWN)),
+            table("Patterns", ["pattern", "trigger examples"], labels),
+            tokens_table("The value promotes", self.promotes(promoted)),
+        )
+
+    @functools.cached_property
+    def triggers(self) -> pd.DataFrame:
+        """The trigger examples, the highest coefficient first, one row per example.
+
+        Columns:
+            rank: place in this table, from 0.
+            coefficient: memory coefficient at the last token of the prefix.
+            text: text of the prefix.
+            last_token: the last token of the text.
+            next_token: the token that follows the prefix in the corpus, most often if several do.
+            next_count: how many sentences have this token after the prefix.
+            multiplicity: how many sentences begin with the prefix; 1 if identical prefixes compete apart.
+            position: length of the prefix in tokens, without BOS.
+            sentence: number of the sentence in the train split, from 0.
+            document: name of the sentence's document.
+            gate, up: only in a gated layer: the signs of the coefficient's two factors, 1 or -1; 0 if they are unknown.
+        """
+        return self._examples("positive")
+
+    @functools.cached_property
+    def negative_triggers(self) -> pd.DataFrame:
+        """The prefixes with the most negative coefficients, the most negative first, with the columns of `triggers`.
+
+        There are no rows if coefficients are never negative, or if the run does not keep negative coefficients.
+        """
+        return self._examples("negative")
+
+    def _examples(self, side: str) -> pd.DataFrame:
+        return pd.DataFrame(example_columns(self._files, self.layer, self.memory, side))
+
+    def promotes(self, count: int = 10) -> pd.DataFrame:
+        """The tokens with the highest logits of the value alone. A positive coefficient promotes them.
+
+        Returns:
+            One row per token, the highest logit first.
+        Columns:
+            token: text of the token.
+            id: id of the token.
+            log_probability: its log-probability, nats.
+            probability: its probability.
+        Raises:
+            UserError: the run keeps fewer tokens than `count`.
+        """
+        return self._predictions("top", count)
+
+    def demotes(self, count: int = 10) -> pd.DataFrame:
+        """The tokens with the lowest logits of the value alone, the lowest first. A negative coefficient promotes them.
+
+        Columns and errors are those of `promotes`.
+        """
+        return self._predictions("bottom", count)
+
+    def _predictions(self, end: str, count: int) -> pd.DataFrame:
+        return pd.DataFrame(prediction_columns(self._files, self.layer, self.memory, end, count))
+
+    def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
+        """The memories of the run that are most similar to this one, the most similar first, one row per memory.
+
+        Keys are compared by what they detect, not by their vectors: a gated layer has two vectors per key, and the norm in
+        front of the layer stretches them. Keys that detect the same have coefficients that rise and fall together.
+
+        Args:
+            by: "value": by the cosine of the values; "coefficients": by the correlation of the coefficients over the sampled
+                validation prefixes; "triggers": by trigger examples that both have.
+            count: the most rows.
+        Columns:
+            layer: the layer, from 0.
+            memory: the memory in its layer, from 0.
+            name: both in one word: "L3.17".
+            cosine: by value: the cosine of both values.
+            correlation: by coefficients: their correlation. Memories whose coefficient never changes are left out.
+            shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left out.
+        Raises:
+            UserError: `by` is something else, or `count` is not positive.
+        """
+        ways = {"value": by_value, "coefficients": by_coefficients, "triggers": by_triggers}
+        if by not in ways or count < 1:
+            raise UserError(
+                f"similar(by={by!r}, count={count}): by is 'value', 'coefficients' or 'triggers', and count is 1 or more."
+            )
+        return ways[by](self._files, self._row, count)
+
+    @functools.cached_property
+    def patterns(self) -> pd.DataFrame:
+        """The patterns in the trigger examples, those in the most examples first, one row per pattern.
+
+        There are no rows if the memory is not among the sampled keys, or if its trigger examples have no pattern.
+
+        Columns:
+            pattern: number of the pattern, from 0.
+            kind: kind of the pattern, such as "last word".
+            family: "shallow" or "semantic".
+            label: the pattern in words.
+            prefixes: number of trigger examples that have it.
+            chance: probability that a random prefix has it.
+            p_value: probability of so many or more prefixes by chance.
+            q_value: share of false patterns among those of the layer that are at least as significant.
+            ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
+        """
+        patterns = self._files.trigger_patterns_of(self.layer, self.memory)
+        return patterns.drop(columns=["layer", "memory", "row"])
+
+    @functools.cached_property
+    def labels(self) -> pd.DataFrame:
+        """What people and machines see in the trigger examples, one row per annotator and pattern (docs/annotation.md).
+
+        There are no rows if nobody judged the memory's key, or if whoever did saw no pattern.
+
+        Columns:
+            annotator: "person:<name>" or "machine:<name>".
+            pattern: number of the pattern, from 0.
+            family: "shallow" or "semantic".
+            label: the pattern in the annotator's words.
+            prefixes: number of trigger examples that have it.
+            ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
+        """
+        labels = self._files.labels
+        return labels[labels["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
+
+    @functools.cached_property
+    def explanations(self) -> pd.DataFrame:
+        """How machines explain the memory, and how good that is, one row per machine (docs/annotation-machine.md).
+
+        There are no rows if no machine explained it.
+
+        Columns:
+            annotator: "machine:<name>".
+            label: the explanation; "" if the machine gave none.
+            refusal: why there is none.
+            detection, same_word, fuzzing: balanced accuracy of the label on held-out trigger examples and silent prefixes;
+                0.5 by chance. In `same_word` both end with the same word. NaN where a score is undefined.
+            simulation: correlation of the coefficients that the label lets the machine expect with the true ones.
+            detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's label.
+            intruder: share of sets in which the machine found the silent prefix among trigger examples, without a label.
+        """
+        table = self._files.explanations
+        return table[table["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
+
+    @functools.cached_property
+    def effects(self) -> pd.DataFrame:
+        """What the removal of the memory does, beside controls, one row per side and reach (docs/interventions.md).
+
+        There are no rows if the memory is not among those that the run changed.
+
+        Columns:
+            side: "positive" or "negative": the sign of the coefficients that were removed.
+            reach: "direct" or "total".
+            own: mean change of the log-probabilities of the value's top tokens, nats.
+            random_memories: the same for vectors of equal length along other memories; random_directions: along random
+                directions; similar_size: other memories of about this size; placebo: where the memory is silent;
+                other_tokens: the top tokens of another value.
+            specific: own minus random_memories.
+            p_value, q_value: of own among random_memories.
+            prefixes, silent_prefixes, similar_prefixes: numbers of prefixes.
+            coefficient, size: means over the prefixes.
+            next, divergence, changed: of the removal; the next token, KL, share of prefixes with another prediction.
+        """
+        table = self._files.effects_by_memory
+        own = (table["layer"] == self.layer) & (table["memory"] == self.memory)
+        return table[own].drop(columns=["layer", "memory"]).reset_index(drop=True)
+
+    @functools.cached_property
+    def statistics(self) -> pd.Series:
+        """Numbers about the memory, by name. The names are the columns of `Run.memories`."""
+        with self._files.open_triggers() as file:
+            key = key_statistics(file, slice(self._row, self._row + 1))
+        rows = self._files.memory_rows("values/by_memory", self.layer, self.memory)
+        value = value_statistics(rows, self._files.vocabulary)
+        return pd.Series({name: frame[name][0] for frame in (key, value) for name in frame}, name=self.name)
+
+    @functools.cached_property
+    def histogram(self) -> pd.DataFrame:
+        """How often the coefficient falls into each bin, over the prefixes of every eighth sentence, one row per bin.
+
+        The first bin holds all coefficients that are not positive.
+
+        Columns:
+            low: lowest coefficient in the bin.
+            high: end of the bin; not in it.
+            prefixes: number of prefixes.
+        """
+        with self._files.open_triggers() as file:
+            counts = file["histogram"][self._row]
+        return pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})
+
+    def circuitsvis(self, examples: int = 5, device: str = "auto") -> dict[str, Any]:
+        """The arguments of `circuitsvis.activations.text_neuron_activations` for the strongest trigger examples of both signs.
+
+        CircuitsVis need not be installed. If it is, `memory.circuitsvis().show()` calls it. A text that would end the script into
+        which CircuitsVis writes tokens, such as `</script>`, has another slash.
+
+        Args:
+            examples: sentences per sign, at most.
+            device: as in `Run.trace`: every token of the sentences gets its coefficient.
+        Returns:
+            tokens [sentence][token], activations [sentence][token, 1, 1], and names and labels of the two other axes.
+        Raises:
+            UserError: the memory has no trigger example; or the checkpoint is gone or its weights have changed.
+        """
+        from ffkv.apps.export.circuitsvis import arguments  # a room above this one: see pyproject.toml
+
+        return arguments(cast("Run", self._files), self.layer, self.memory, examples, device)

@@ -1,0 +1,137 @@
+"""What the files hold of one memory, column by column: tables are made of it for notebooks, and plain rows for pages.
+
+A page of the explorer shows six small tables of a memory. As data frames they would take longer to make than to read.
+"""
+
+import collections
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ffkv.base.errors import UserError
+from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_statistics import token_texts
+from ffkv.run.results.run_indexes import RunIndexes, TriggerPlaces
+
+SIDES = {"positive": "", "negative": "negative/"}  # of the trigger examples: the group of their datasets
+
+Columns = dict[str, Sequence[Any] | np.ndarray]
+
+
+def rows_of(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[Any]:
+    """Columns of one length as rows: named tuples with Python's own numbers."""
+    values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values()]
+    return list(map(_row_type(tuple(columns)), *values))
+
+
+@functools.cache
+def _row_type(names: tuple[str, ...]) -> Any:
+    return collections.namedtuple("Row", names)
+
+
+def example_columns(files: RunIndexes, layer: int, memory: int, side: str, most: int | None = None) -> Columns:
+    """The trigger examples of one sign, the strongest first: the columns that `Memory.triggers` describes.
+
+    Args:
+        side: "positive" or "negative". There are no negative ones if the run does not keep them.
+        most: only so many of them are read; None: all.
+    """
+    stored = stored_examples(files, files.anatomy.layer_offset[layer] + memory, side, example_names(files, layer), most)
+    return {"rank": np.arange(len(stored["coefficient"])), **describe_examples(files, stored)}
+
+
+def example_names(files: RunIndexes, layer: int) -> list[str]:
+    """The datasets of trigger examples from which `describe_examples` makes columns."""
+    gated = files.anatomy.layers[layer].gated
+    return ["coefficient", "position", "sentence", "next_token", "next_count", "multiplicity", *(["gate"] * gated)]
+
+
+def describe_examples(files: RunIndexes, stored: Mapping[str, np.ndarray]) -> Columns:
+    """The columns that `Memory.triggers` describes, without `rank`, from what `example_names` names, each [example]."""
+    corpus, coefficient = files.corpus("train"), stored["coefficient"]
+    texts, last_tokens = corpus.prefix_texts(stored["sentence"].astype(int), stored["position"].astype(int))
+    documents = np.asarray(corpus.document[stored["sentence"].astype(int)]).tolist()
+    columns: Columns = {
+        "coefficient": coefficient,
+        "text": texts,
+        "last_token": last_tokens,
+        "next_token": token_texts(stored["next_token"], files.vocabulary),
+        "next_count": stored["next_count"],
+        "multiplicity": stored["multiplicity"],
+        "position": stored["position"],
+        "sentence": stored["sentence"],
+        "document": [corpus.document_names[number] for number in documents],
+    }
+    if "gate" in stored:
+        columns |= {"gate": stored["gate"], "up": np.sign(coefficient).astype(np.int8) * stored["gate"]}
+    return columns
+
+
+def stored_examples(
+    files: RunIndexes, row: int, side: str, names: Sequence[str], most: int | None = None
+) -> dict[str, np.ndarray]:
+    """Some datasets of the trigger examples of one memory, the strongest example first, each [rank].
+
+    What is in memory for all memories is not read again.
+
+    Args:
+        row: of the memory in flat arrays.
+        side, most: as for `example_columns`.
+        names: of the datasets in `triggers.h5`.
+    """
+    places = files.trigger_places_of(row) if side == "positive" else None
+    held = TriggerPlaces._fields if places else ()
+    found = {name: getattr(places, name) for name in names if name in held}
+    if len(found) < len(names):
+        with files.open_triggers() as file:
+            kept = f"{SIDES[side]}count" in file
+            count = len(places.sentence) if places else int(file[f"{SIDES[side]}count"][row]) if kept else 0
+            some = slice(0, count if most is None else min(count, most))
+            for name in names:
+                if name not in found:
+                    found[name] = file[f"{SIDES[side]}{name}"][row, some] if kept else np.zeros(0, int)
+    return {name: found[name][:most] for name in names}
+
+
+def prediction_columns(files: RunIndexes, layer: int, memory: int, end: str, count: int) -> Columns:
+    """The tokens at one end of a value's prediction: the columns that `Memory.promotes` describes.
+
+    Args:
+        end: "top" or "bottom".
+        count: how many tokens.
+    Raises:
+        UserError: the run keeps fewer tokens.
+    """
+    row = files.anatomy.layer_offset[layer] + memory
+    stored = files.kept_tokens_of(row, end)
+    if stored is None:
+        with files.open_projections(files.layer_group(layer)) as file:
+            place = _projection_row(files, layer, memory, file["layer"], file["memory"])
+            stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]
+    if not 0 < count <= len(stored[0]):
+        raise UserError(
+            f"The run stores {len(stored[0])} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to"
+            f" {len(stored[0])}, or set values.top_tokens and run the workflow again."
+        )
+    ids, log_probability = stored[0][:count], stored[1][:count].astype(float)
+    return {
+        "token": token_texts(ids, files.vocabulary),
+        "id": ids,
+        "log_probability": log_probability,
+        "probability": np.exp(log_probability),
+    }
+
+
+def _projection_row(files: RunIndexes, layer: int, memory: int, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
+    """The memory's row in the file of its layer group: files hold the group's memories in order."""
+    offset = files.anatomy.layer_offset
+    row = offset[layer] + memory - offset[files.layer_groups[files.layer_group(layer)].start]
+    if not (row < len(layers) and (layers[row], memories[row]) == (layer, memory)):
+        raise UserError(
+            f"values/projections does not hold {memory_name(layer, memory)} where it must be: it was made with another"
+            " layer_groups. Run the workflow again."
+        )
+    return row

@@ -1,0 +1,81 @@
+"""How a memory is written: `L3.17` is memory 17 of layer 3. Both count from 0."""
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ffkv.base.errors import UserError
+
+NAME = re.compile(r"L?(\d{1,18})[./D](\d{1,18})", re.ASCII)
+RANGE = re.compile(r"L?(?P<layer>\d{1,18})([./D](?P<first>\d{1,18})(-(?P<last>\d{1,18}))?)?", re.ASCII)
+
+
+def memory_name(layer: int, memory: int) -> str:
+    """Writes a memory: "L3.17"."""
+    return f"L{layer}.{memory}"
+
+
+def parse_memory_name(name: str) -> tuple[int, int]:
+    """Reads a memory's name: "L3.17", "3.17", "3/17", or "L3D17" as LM-Debugger writes it.
+
+    Returns:
+        The layer and the memory, both from 0.
+    Raises:
+        UserError: the name has another form.
+    """
+    match = NAME.fullmatch(name.strip())
+    if not match:
+        raise UserError(f"{name!r} is not a memory. Write memory 17 of layer 3 as L3.17, 3.17 or 3/17.")
+    return int(match[1]), int(match[2])
+
+
+def whole_number(name: str, given: Any) -> int:
+    """The whole number that an argument is. `name`: how the caller names it.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return operator.index(given)
+    except TypeError as error:
+        raise UserError(f"{name} is {given!r}. Write a whole number, such as 3.") from error
+
+
+def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:
+    """Refuses a memory that the model does not have. `memories`: number of memories per layer [layer].
+
+    Raises:
+        UserError: there is no such layer or memory; says which exist.
+    """
+    if not 0 <= layer < len(memories):
+        raise UserError(f"There is no layer {layer}. The model has layers 0 to {len(memories) - 1}.")
+    if not 0 <= memory < memories[layer]:
+        raise UserError(
+            f"There is no memory {memory} in layer {layer}. The layer has memories 0 to {memories[layer] - 1}."
+        )
+
+
+def parse_memory_range(text: str, memories: Sequence[int]) -> tuple[int, int, int]:
+    """Reads one memory ("L3.17", and the other forms of `parse_memory_name`), some ("L3.17-40") or all of a layer ("L3").
+
+    Args:
+        text: what a person wrote.
+        memories: number of memories per layer [layer].
+    Returns:
+        The layer, the first memory and the last one, all from 0.
+    Raises:
+        UserError: the text has another form, or there is no such layer or memory.
+    """
+    match = RANGE.fullmatch(text.strip())
+    if not match:
+        raise UserError(
+            f"{text!r} names no memories. Write L3.17 for one memory, L3.17-40 for memories 17 to 40, or L3 for a layer."
+        )
+    layer, first, last = match["layer"], match["first"] or "0", match["last"] or match["first"]
+    check_memory(int(layer), int(first), memories)
+    last = memories[int(layer)] - 1 if last is None else int(last)
+    check_memory(int(layer), last, memories)
+    if last < int(first):
+        raise UserError(f"{text!r} ends before it begins. Write the lower number first: L{layer}.{last}-{first}.")
+    return int(layer), int(first), last

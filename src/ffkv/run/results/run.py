@@ -1,0 +1,347 @@
+"""A finished run as a Python object. Everything that is asked of a run is read here, and nothing is written."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from pydantic import ValidationError
+
+from ffkv.base.errors import UserError
+from ffkv.base.files.checksums import verify_sum
+from ffkv.base.settings import Settings
+from ffkv.model.anatomy import read_anatomy
+from ffkv.run.results.html import summary, table
+from ffkv.run.results.memory import Memory
+from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory_name, whole_number
+from ffkv.run.results.memory_statistics import key_statistics, value_statistics
+from ffkv.run.results.run_indexes import RunIndexes
+from ffkv.run.results.run_tables import read_benchmarks, read_table, table_files, unknown
+from ffkv.run.results.search import Found, find
+from ffkv.run.results.text import number, percent, visible
+
+if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
+    from ffkv.model.checkpoint.load import LoadedModel
+    from ffkv.run.trace.result import Trace
+
+
+def open(path: Path | str) -> "Run":
+    """Opens a finished run. Only `settings.json` and `model/anatomy.json` are read; all else is read when it is asked for.
+
+    Args:
+        path: the run's folder, `results/<run>`.
+    Raises:
+        UserError: the folder is missing, holds no run, or one of the two files is damaged.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder. Name the folder of a run, such as results/demo.")
+    return Run(folder, _read_settings(folder / "settings.json"), read_anatomy(folder / "model"))
+
+
+def _read_settings(path: Path) -> Settings:
+    verify_sum(path)
+    try:
+        return Settings.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist. Name the folder of a finished run, such as results/demo.") from error
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path} does not hold the complete settings of a run: {error}") from error
+
+
+class Run(RunIndexes):
+    """A finished run: its settings, model, corpora, tables and memories.
+
+    Every file is checked when it is read. A `UserError` says which file is missing, damaged, or of another model, tokenizer
+    or corpus. Files are read when they are asked for, and what was read is kept as long as this object lives.
+
+    Attributes:
+        folder: `results/<run>`.
+        settings: the run's complete settings.
+        anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
+    """
+
+    def __repr__(self) -> str:
+        """One line for a person."""
+        layers, memories = len(self.anatomy.layers), self.anatomy.layer_offset[-1]
+        return f"<Run {self.name}: {self.anatomy.checkpoint}, {layers} layers, {memories:,} memories>"
+
+    # Tables
+
+    @functools.cached_property
+    def layers(self) -> pd.DataFrame:
+        """The layers, one row per layer.
+
+        Columns:
+            layer: the layer, from 0.
+            memories: number of memories.
+            kind: how the layer is built, such as "plain" or "gated".
+            gated: whether coefficients are products of a gate and another factor.
+            signed: whether coefficients can be negative.
+            dead: number of memories without a trigger example.
+            agreement: share of the other memories whose top token follows the strongest trigger example (figure 4).
+        """
+        layers = pd.DataFrame(
+            [(each.index, each.memories, each.kind, each.gated, each.signed) for each in self.anatomy.layers],
+            columns=["layer", "memories", "kind", "gated", "signed"],
+        )
+        agreement = self.table("figure_4_agreement").query("source == 'trigger'").set_index("layer")["rate"]
+        dead = self.table("activity").set_index("layer")["dead"]
+        return layers.assign(dead=layers["layer"].map(dead), agreement=layers["layer"].map(agreement))
+
+    @functools.cached_property
+    def _table_files(self) -> dict[str, Path]:
+        return table_files(self.folder, self.settings)
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables that `table` reads, such as "figure_4_agreement". Figure 2 comes before figure 10."""
+        return sorted(self._table_files, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(2), name))
+
+    def table_file(self, name: str) -> Path:
+        """The CSV file of a table.
+
+        Raises:
+            UserError: there is no table of this name; lists the names that exist.
+        """
+        if name not in self._table_files:
+            raise unknown(f"table in {self.folder} called", name, self.tables)
+        return self._table_files[name]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table that a figure or a section of the report shows. You may change it: each call reads the file again.
+
+        Texts from the corpus stay texts, also where a text reads "nan" or "1".
+
+        Args:
+            name: the file's name without its ending, such as "figure_4_agreement". See `tables`.
+        Raises:
+            UserError: there is no table of this name; lists the names that exist.
+        """
+        return read_table(self.table_file(name))
+
+    def benchmarks(self) -> pd.DataFrame:
+        """How much time and memory each rule of the workflow took, one row per rule.
+
+        There are no rows if Snakemake wrote no benchmark files.
+
+        Columns:
+            rule: the rule.
+            jobs: number of jobs.
+            seconds: time of all jobs together.
+            longest: time of the longest job, seconds.
+            memory: highest peak of a job, MiB.
+        """
+        return read_benchmarks(self.folder / "benchmarks", self.settings)
+
+    # Memories
+
+    def memory(self, layer: SupportsIndex | str, memory: SupportsIndex | None = None) -> Memory:
+        """One memory. Nothing is read yet.
+
+        Args:
+            layer: the layer, from 0; or, without `memory`, the name of a memory: "L3.17", "3.17", "3/17", or "L3D17" as
+                LM-Debugger writes it.
+            memory: the memory in its layer, from 0.
+        Raises:
+            UserError: the name has another form, or there is no such memory; says which exist.
+        """
+        if isinstance(layer, str):
+            if memory is not None:
+                raise UserError(
+                    "Name a memory by two numbers, as in memory(3, 17), or by one text, as in memory('L3.17')."
+                )
+            place = parse_memory_name(layer)
+        elif memory is None:
+            raise UserError(f"Name the memory too, as in memory({layer}, 17).")
+        else:
+            place = whole_number("layer", layer), whole_number("memory", memory)
+        check_memory(*place, [each.memories for each in self.anatomy.layers])
+        found = Memory(self, *place)
+        if self._kept_files is not None:  # else only the memory's own rows are read, when they are asked for
+            found.statistics = self._numbers.iloc[self.anatomy.layer_offset[place[0]] + place[1]].rename(found.name)
+        return found
+
+    def memories(
+        self,
+        promotes: str | int | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+        minimum: float | None = None,
+        *,
+        demotes: str | int | None = None,
+        pattern: str | None = None,
+        layer: int | None = None,
+        between: Mapping[str, tuple[float | None, float | None]] | None = None,
+        any_case: bool = False,
+        expression: bool = False,
+        ascending: bool = False,
+    ) -> pd.DataFrame:
+        """The memories with their statistics; all of them, or those that a search finds.
+
+        Args:
+            promotes: only memories that keep this token among the top tokens of their value: its text or its id. Blanks
+                at the two ends of a text do not count: "church" finds " church" too.
+            text: only memories with a trigger example whose text contains this, to the letter.
+            sort: the column to sort by. The largest value comes first; equal values keep the order of the memories. By
+                default "promoted_probability" for a search by `promotes`, else "coefficient_with_text" for a search by
+                `text`, else "examples_with_pattern" for a search by `pattern`, else the order of the memories.
+            minimum: only memories whose value in the sorted column is at least this.
+            demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
+            pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns that
+                people and machines saw count, too, and so do the labels by which machines explain memories.
+            layer: only memories of this layer, from 0.
+            between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
+                stands for no limit, as in {"firing_rate": (0.1, None)}.
+            any_case: capital and small letters of `promotes` and `demotes` are the same.
+            expression: `text` is a regular expression. A trigger example has it if the first match in its sentence lies
+                within the prefix.
+            ascending: the smallest value of the sorted column comes first.
+        Returns:
+            One row per memory. You may change the table.
+        Columns:
+            layer: the layer, from 0.
+            memory: the memory in its layer, from 0.
+            name: both in one word: "L3.17".
+            firing_rate: share of the prefixes on which the coefficient is positive.
+            mean_coefficient: mean over all prefixes.
+            maximum_coefficient: highest coefficient; 0 if none is positive.
+            trigger_examples: number of trigger examples that are kept.
+            negative_rate: share of the prefixes on which the coefficient is negative. This column and all others about
+                negative coefficients exist only if the run keeps negative coefficients.
+            minimum_coefficient: lowest coefficient; 0 if none is negative.
+            negative_trigger_examples: number of negative trigger examples that are kept.
+            norm: length of the value.
+            contribution: mean coefficient over the trigger examples times the norm: the length of what the memory
+                typically adds.
+            top_token: the token with the highest logit of the value alone.
+            top_probability: its probability.
+            tied: whether several tokens share the highest logit.
+            bottom_token: the token with the lowest logit.
+            next_token: the token that follows the strongest trigger example; "" if there is none.
+            rank: number of tokens with a higher logit than next_token; -1 if there is none.
+            agrees: whether top_token is next_token.
+            matching: number of trigger examples that top_token follows.
+            first_match: the first of them, from 0; -1 if there is none.
+            negative_next_token: the token that follows the most negative trigger example.
+            negative_agrees: whether bottom_token is negative_next_token.
+            promoted_token: for a search by `promotes`: the token that was found.
+            promoted_rank: its place among the top tokens, from 0.
+            promoted_probability: its probability.
+            examples_with_text: for a search by `text`: number of trigger examples that contain the text.
+            coefficient_with_text: their highest coefficient.
+            demoted_token, demoted_rank, demoted_probability: for a search by `demotes`, among the bottom tokens.
+            pattern_found: for a search by `pattern`: the label of the pattern in the most trigger examples.
+            examples_with_pattern: number of trigger examples that have it; 0 if it is the explanation of a machine.
+            explanation_detection: the highest detection score of an explanation with the text; only if a machine explained
+                memories.
+        Raises:
+            UserError: the model has no such token; there is no such column or layer; a range is none, or its lowest value is
+                above its highest; `minimum` without a sorted column; or the regular expression is none or takes too long.
+        """
+        search = {key: value for key, value in locals().items() if key != "self"}
+        return self.find(**search).table()
+
+    def find(self, **search: Any) -> Found:
+        """Searches as `memories` does, with the same arguments, by name, and makes no table yet."""
+        return find(self, self._statistics, **search)
+
+    @functools.cached_property
+    def _statistics(self) -> pd.DataFrame:
+        """The memories in the order of flat arrays: layer, memory, name and all statistics. Read once per run object."""
+        by_memory = self.values_by_memory
+        place = by_memory[["layer", "memory"]].astype(np.int64)
+        place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
+        with self.open_triggers() as file:
+            key = key_statistics(file)
+        return pd.concat([place, key, value_statistics(by_memory, self.vocabulary)], axis=1)
+
+    @functools.cached_property
+    def _numbers(self) -> pd.DataFrame:
+        """The same statistics without the memories' names."""
+        return self._statistics.drop(columns=["layer", "memory", "name"])
+
+    def _repr_html_(self) -> Markup:
+        """A summary for a notebook."""
+        anatomy, layers = self.anatomy, self.layers
+        facts = [
+            visible(anatomy.checkpoint),
+            f"{anatomy.architecture}, {number(anatomy.parameters)} parameters",
+            f"{len(layers)} layers, {number(layers['memories'].sum())} memories",
+            visible(f"corpus {self.settings.corpus.dataset}"),
+            f"{number(self.corpora['train']['sentences'])} train sentences",
+        ]
+        rows = [
+            [str(row.layer), number(row.memories), row.kind, number(row.dead), percent(row.agreement)]
+            for row in layers.itertuples()
+        ]
+        return summary(
+            f"Run {self.name}",
+            facts,
+            table("Layers", ["layer", "memories", "kind", "dead", "agreement"], rows),
+            table("Tables", ["run.table(...)"], [[name] for name in self.tables]),
+        )
+
+    # The model
+
+    def model(self, device: str = "auto") -> "LoadedModel":
+        """Loads the model that was proven, from its checkpoint: in evaluation mode on the device, with its anatomy.
+
+        Args:
+            device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
+        Raises:
+            UserError: the checkpoint is gone, its weights have changed, or there is no such device.
+        """
+        from ffkv.model.checkpoint.load import load
+
+        return load(self.folder / "model", device)
+
+    def trace(
+        self,
+        text: str,
+        *,
+        position: int | None = None,
+        off: Sequence[str] = (),
+        scale: Mapping[str, float] | Sequence[str] = (),
+        everywhere: bool = False,
+        token: str | int | None = None,
+        top: int = 10,
+        memories: int = 20,
+        device: str = "auto",
+    ) -> "Trace":
+        """Runs one prompt through the model, and says which memories made its prediction. See `ffkv.run.trace.step.trace`.
+
+        Args:
+            text: the prompt, to the letter.
+            position: the token to look at, from 0, what precedes the prompt included; negative: from the end; None: the
+                last one.
+            off: memories to switch off: names such as "L3.17".
+            scale: memories to scale, with the factor of their coefficient: {"L3.17": 2}, or ["L3.17:2"].
+            everywhere: change them at every token; else at `position` only.
+            token: the next token that contributions are measured on: its text to the letter, or its id. None: the
+                prediction.
+            top: number of tokens per prediction.
+            memories: number of memories with the largest size per layer, and of memories with the largest effect on the token.
+            device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
+        Raises:
+            UserError: the prompt is empty or too long; a position, a memory, a token or a factor does not exist; or the
+                checkpoint is gone or its weights have changed.
+        """
+        from ffkv.run.trace.step import trace  # a room above this one: see pyproject.toml
+
+        return trace(
+            self,
+            text,
+            position=position,
+            off=off,
+            scale=scale,
+            everywhere=everywhere,
+            token=token,
+            top=top,
+            memories=memories,
+            device=device,
+        )

@@ -1,0 +1,76 @@
+"""The small tables of a run: the CSV files that figures draw."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.settings import EMBEDDED, Settings, intervenes, measures_precision
+
+# The second line is of tables that may have no row.
+TEXTS = (
+    *("prefix", "text", "token", "next_token", "residual_token", "output_token", "related"),
+    *("annotator", "first", "second", "unit", "statistic", "score", "label"),
+)
+
+
+def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
+    """The CSV file of each table of a run, by the file's name without its ending.
+
+    A table that only an earlier run with other settings needed is left out.
+    """
+    unused = {"training"} if settings.model.checkpoint != EMBEDDED else set()
+    unused |= {"precision"} if not measures_precision(settings) else set()
+    paths = [path for path in sorted(folder.glob("*/*.csv")) if path.stem not in unused]
+    if not intervenes(settings):
+        paths = [path for path in paths if path.parent.name != "intervention"]
+    return {path.stem: path for path in paths}
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Reads a CSV file. The columns in `TEXTS` stay text, also where a text reads "nan" or "1".
+
+    A column without any value becomes a column of NaN: a CSV file cannot say of which type it is.
+    """
+    frame = tables.read(path, texts=TEXTS)
+    empty = frame.columns[frame.isna().all()]
+    return frame.assign(**{column: float("nan") for column in empty if column not in TEXTS})
+
+
+def read_benchmarks(folder: Path, settings: Settings) -> pd.DataFrame:
+    """Reads how much time and memory each rule took, from the files that Snakemake wrote. See `Run.benchmarks`.
+
+    Files of earlier runs with more shards or layer groups are left out, and so is the report's own file.
+    """
+    paths = [path for path in sorted(folder.rglob("*.tsv")) if _is_current(path.relative_to(folder), settings)]
+    jobs = pd.DataFrame(
+        [(path.relative_to(folder).with_suffix("").parts[0], *_read_job(path)) for path in paths],
+        columns=["rule", "seconds", "memory"],
+    ).dropna(how="all", subset=["seconds", "memory"])
+    return jobs.groupby("rule", sort=False, as_index=False).agg(
+        jobs=("seconds", "size"), seconds=("seconds", "sum"), longest=("seconds", "max"), memory=("memory", "max")
+    )
+
+
+def _is_current(path: Path, settings: Settings) -> bool:
+    if path.stem.isdigit():
+        parts = settings.shards if path.parent.name in ("triggers", "sampled_prefixes") else settings.layer_groups
+        return int(path.stem) < parts
+    unused = {"report.tsv"} if settings.model.checkpoint == EMBEDDED else {"report.tsv", "train.tsv"}
+    return str(path) not in unused
+
+
+def _read_job(path: Path) -> tuple[float, float]:
+    """Seconds and peak memory (MiB) of a job; NaN where a power cut left the file half-written."""
+    try:
+        measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")
+        return measured["s"].sum(), measured["max_rss"].max()
+    except (OSError, ValueError, KeyError):
+        return np.nan, np.nan
+
+
+def unknown(word: str, name: object, valid: list[str]) -> UserError:
+    """The error for a name that does not exist, with all names that do."""
+    return UserError(f"There is no {word} {str(name)!r}. Choose one of: {', '.join(valid)}.")

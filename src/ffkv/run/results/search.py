@@ -1,0 +1,220 @@
+"""Search over all memories of a run: by tokens that they promote or demote, by trigger texts, by patterns, by numbers."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.errors import UserError
+from ffkv.run.results.memory_name import whole_number
+from ffkv.run.results.memory_statistics import token_texts
+from ffkv.run.results.run_indexes import RunIndexes
+from ffkv.run.results.run_tables import unknown
+from ffkv.run.results.text_search import shortest_match, shortest_prefix
+from ffkv.run.results.tokens import find_spellings
+
+ENDS = {"promoted": "top", "demoted": "bottom"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The memories that a search finds, in order.
+
+    Attributes:
+        row: the memories' rows in flat arrays [memory].
+        statistics: the table of all memories, in the order of flat arrays.
+        added: what the search adds to it [memory].
+    """
+
+    row: np.ndarray
+    statistics: pd.DataFrame
+    added: pd.DataFrame
+
+    def __len__(self) -> int:
+        """Number of memories."""
+        return len(self.row)
+
+    def table(self, start: int = 0, stop: int | None = None) -> pd.DataFrame:
+        """Some of the memories with the columns of `Run.memories`, from number `start` to before number `stop`."""
+        chosen = slice(start, stop)
+        statistics = self.statistics.iloc[self.row[chosen]].reset_index(drop=True)
+        return pd.concat([statistics, self.added.iloc[chosen].reset_index(drop=True)], axis=1)
+
+
+def find(
+    files: RunIndexes,
+    statistics: pd.DataFrame,
+    *,
+    promotes: str | int | None = None,
+    demotes: str | int | None = None,
+    text: str | None = None,
+    pattern: str | None = None,
+    layer: int | None = None,
+    between: Mapping[str, tuple[float | None, float | None]] | None = None,
+    any_case: bool = False,
+    expression: bool = False,
+    sort: str | None = None,
+    minimum: float | None = None,
+    ascending: bool = False,
+) -> Found:
+    """Searches as `Run.memories` describes. `statistics`: the table of all memories, in the order of flat arrays."""
+    kept = _within(statistics, layer, between or {})
+    found: list[pd.DataFrame] = []
+    column = sort
+    if promotes is not None:
+        found.append(promoting(files, promotes, any_case))
+        column = column or "promoted_probability"
+    if demotes is not None:
+        found.append(promoting(files, demotes, any_case, "demoted"))
+    if text is not None:
+        found.append(triggered(files, text, expression))
+        column = column or "coefficient_with_text"
+    if pattern is not None:
+        found.append(patterned(files, pattern))
+        column = column or "examples_with_pattern"
+    found = [hits.set_index("row") for hits in found]
+    for hits in found:
+        kept &= np.isin(np.arange(len(statistics)), hits.index)
+    rows = np.flatnonzero(kept)
+    added = pd.concat([pd.DataFrame(index=rows), *(hits.loc[rows] for hits in found)], axis=1)
+    if column is None and minimum is not None:
+        raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
+    if column is None:
+        return Found(rows, statistics, added)
+    if column not in statistics and column not in added:
+        raise unknown("column", column, [*statistics, *added])
+    values = added[column] if column in added else statistics[column].iloc[rows]
+    if minimum is not None:
+        if not pd.api.types.is_numeric_dtype(values):
+            raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
+        if not _is_number(minimum):
+            raise UserError(f"minimum is {minimum!r}. Write a number, such as 0.5.")
+        values = values[values >= minimum]
+    order = values.sort_values(ascending=ascending, kind="stable").index
+    return Found(order.to_numpy(), statistics, added.loc[order])
+
+
+def _within(
+    statistics: pd.DataFrame, layer: int | None, between: Mapping[str, tuple[float | None, float | None]]
+) -> np.ndarray:
+    """Whether each memory is in the layer, and in each range of numbers [memory]."""
+    kept = np.ones(len(statistics), bool)
+    if layer is not None:
+        layers = int(statistics["layer"].iloc[-1]) + 1
+        if not 0 <= whole_number("layer", layer) < layers:
+            raise UserError(f"There is no layer {layer}. The model has layers 0 to {layers - 1}.")
+        kept &= (statistics["layer"] == layer).to_numpy()
+    if not isinstance(between, Mapping):
+        raise UserError(f"between is {between!r}. Write a column and its range, as in {{'norm': (1, 5)}}.")
+    for column, limits in between.items():
+        if column not in statistics:
+            raise unknown("column", column, [*statistics])
+        if not pd.api.types.is_numeric_dtype(statistics[column]):
+            raise UserError(f"A range needs a column of numbers, and {column} holds texts.")
+        low, high = _range(column, limits)
+        values = statistics[column].to_numpy()
+        kept &= values >= low if low is not None else True
+        kept &= values <= high if high is not None else True
+    return kept
+
+
+def _range(column: str, limits: Any) -> tuple[float | None, float | None]:
+    """The lowest and the highest value that a column may have. None: no limit.
+
+    Raises:
+        UserError: these are no two numbers, or the lowest is above the highest, so that no memory could be found.
+    """
+    pair = tuple(limits) if isinstance(limits, tuple | list | np.ndarray) else ()
+    if len(pair) != 2 or not all(limit is None or _is_number(limit) for limit in pair):
+        raise UserError(
+            f"The range of {column} is {limits!r}. Write its lowest and its highest value, as in (0.1, 5); None stands for no"
+            " limit, as in (0.1, None)."
+        )
+    low, high = pair
+    if low is not None and high is not None and low > high:
+        raise UserError(
+            f"The range of {column} begins at {low:g} and ends at {high:g}, so no memory is in it. Write the lower number first."
+        )
+    return low, high
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, Real) and not math.isnan(given)
+
+
+def promoting(files: RunIndexes, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:
+    """Finds the memories that keep a token among the top tokens of their value.
+
+    Args:
+        wanted: the token's text, or its id. Blanks at the two ends of a text do not count, so that "church" finds the
+            token " church" too.
+        any_case: capital and small letters of a text are the same.
+        what: "promoted": among the top tokens; "demoted": among the bottom tokens.
+    Returns:
+        One row per memory: row (of the memory in flat arrays), and `<what>_token`, `<what>_rank` (from 0),
+        `<what>_probability`. Where several such tokens are kept, the one that is nearest to the end.
+    Raises:
+        UserError: the model has no such token; suggests others.
+    """
+    ids = find_spellings(files, wanted, any_case)
+    tokens, log_probability = files.kept_tokens(ENDS[what])
+    kept = np.isin(tokens, ids)
+    row = np.flatnonzero(kept.any(1))
+    rank = kept[row].argmax(1)
+    found = {
+        "token": token_texts(tokens[row, rank], files.vocabulary),
+        "rank": rank,
+        "probability": np.exp(log_probability[row, rank].astype(float)),
+    }
+    return pd.DataFrame({"row": row, **{f"{what}_{name}": values for name, values in found.items()}})
+
+
+def triggered(files: RunIndexes, text: str, expression: bool = False) -> pd.DataFrame:
+    """Finds the memories that have a text in one of their trigger examples.
+
+    Args:
+        text: the text, to the letter; or a regular expression.
+        expression: whether it is a regular expression. A trigger example has it if the expression's first match in the
+            sentence lies within the prefix.
+    Returns:
+        One row per memory: row (of the memory in flat arrays), examples_with_text (number of trigger examples that
+        contain the text), coefficient_with_text (the highest coefficient of these).
+    Raises:
+        UserError: the text is empty; or the expression is none, or takes too long.
+    """
+    if not text:
+        raise UserError("The text to search for is empty.")
+    shortest = shortest_match(files, text) if expression else shortest_prefix(files, text)
+    places = files.trigger_places
+    contains = (shortest[places.sentence] <= places.position) & (places.sentence >= 0)
+    row = np.flatnonzero(contains.any(1))
+    # Coefficients descend, so the first example with the text has the highest one.
+    highest = places.coefficient[row, contains[row].argmax(1)]
+    return pd.DataFrame({"row": row, "examples_with_text": contains[row].sum(1), "coefficient_with_text": highest})
+
+
+def patterned(files: RunIndexes, label: str) -> pd.DataFrame:
+    """Finds the memories that have a pattern whose label contains a text. Capital and small letters are the same.
+
+    Patterns that people and machines saw count, too, and so do the labels by which machines explain memories.
+
+    Returns:
+        One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most trigger
+        examples, or else the explanation), examples_with_pattern (their number; 0 of an explanation). If a machine explained any
+        memory of the run, also explanation_detection (the highest detection score of an explanation with the text; NaN if
+        there is none).
+    """
+    columns = ["row", "pattern", "label", "prefixes", "detection"]
+    explained = files.explanations.assign(pattern=0, prefixes=0)
+    seen = [table.reindex(columns=columns) for table in (files.trigger_patterns, files.labels, explained) if len(table)]
+    patterns = pd.concat(seen) if seen else files.trigger_patterns.reindex(columns=columns)
+    hits = patterns[patterns["label"].str.casefold().str.contains(label.casefold(), regex=False)]
+    best = hits.sort_values(["prefixes", "pattern"], ascending=[False, True]).drop_duplicates("row")
+    found = best[["row", "label", "prefixes"]].set_axis(["row", "pattern_found", "examples_with_pattern"], axis=1)
+    if not len(explained):
+        return found
+    return found.assign(explanation_detection=found["row"].map(hits.groupby("row")["detection"].max()))

@@ -1,0 +1,89 @@
+"""What the model reads for a prompt: the beginning of every sentence of the corpus, and the prompt's own tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.errors import UserError
+from ffkv.corpus.encode import replace_surrogates, tokenize
+from ffkv.run.results.run import Run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Prompt(NamedTuple):
+    """A prompt as the model reads it.
+
+    Attributes:
+        text: the prompt, with U+FFFD in place of lone surrogates, which UTF-8 cannot encode.
+        ids: ids of all tokens [token].
+        tokens: see `Trace.tokens`.
+        note: see `Trace.note`.
+    """
+
+    text: str
+    ids: np.ndarray
+    tokens: pd.DataFrame
+    note: str
+
+
+def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prompt:
+    """Encodes a prompt as the corpus encodes a sentence, to the letter: no white space is collapsed, nothing is split.
+
+    Raises:
+        UserError: the prompt is empty, and nothing precedes it; it does not fit the model's context; or the tokenizer knows
+            a token that the model does not know.
+    """
+    beginning, context = run.corpus("train").bos, run.anatomy.context
+    whole_text = replace_surrogates(text)
+    ids, ends, text = next(tokenize([whole_text], tokenizer, list(beginning)))
+    if not len(ids) and not beginning:
+        raise UserError(
+            f"The prompt is empty, and {run.name} puts no token in front of a text, so the model has nothing to read."
+            " Write a prompt of one token or more."
+        )
+    whole = np.concatenate([np.asarray(beginning, np.int64), ids.astype(np.int64)])
+    if len(whole) > context:
+        inside = f", {len(beginning)} in front of it included" if beginning else ""
+        raise UserError(
+            f"The prompt has {len(whole)} tokens{inside}; {run.anatomy.checkpoint} reads at most {context}."
+        )
+    if whole.max() >= len(run.vocabulary):
+        raise UserError(
+            f"The prompt has a token with the id {whole.max()}, and {run.anatomy.checkpoint} knows {len(run.vocabulary)}"
+            " tokens only. Write the prompt without it."
+        )
+    starts = [0, *ends[:-1].tolist()] if len(ids) else []
+    tokens = pd.DataFrame(
+        {
+            "position": np.arange(len(whole)),
+            "token_id": whole,
+            "token": [run.vocabulary[number] for number in whole.tolist()],
+            "text": [""] * len(beginning) + [text[start:end] for start, end in zip(starts, ends.tolist())],
+            "beginning": np.arange(len(whole)) < len(beginning),
+        }
+    )
+    note = str(run.corpora["train"]["beginning"])
+    if not len(ids):
+        names = " ".join(run.vocabulary[number] for number in beginning)
+        note = f"The prompt is empty: the model reads {names} only, which precedes every sentence."
+    return Prompt(whole_text, whole, tokens, note)
+
+
+def place(position: int | None, count: int) -> int:
+    """The position of the chosen token among `count` tokens. None: the last one; negative: from the end.
+
+    Raises:
+        UserError: there is no such token.
+    """
+    wanted = -1 if position is None else position
+    if not -count <= wanted < count:
+        raise UserError(
+            f"There is no position {wanted}. The model reads {count} tokens: positions 0 to {count - 1}, or -1 to -{count}"
+            " from the end."
+        )
+    return wanted % count

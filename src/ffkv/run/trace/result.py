@@ -1,0 +1,155 @@
+"""What a trace found, as tables."""
+
+import json
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from ffkv.run.results.html import summary, table, tokens_table
+from ffkv.run.results.text import number, percent, token, visible
+
+SHOWN = 3  # memories per layer in a notebook's summary
+POINTS = ("residual", "ffn", "output")  # r, y and o of a layer
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Trace:
+    """One prompt through the model of a run. `docs/trace.md` defines every number.
+
+    Layers, memories, positions and ranks count from 0. The tables are about the unchanged model, except `effect`.
+
+    Attributes:
+        run: name of the run.
+        text: the prompt, with U+FFFD in place of lone surrogates.
+        note: what stands in front of the prompt, in one sentence; for an empty prompt it says what the model reads.
+        position: the chosen token, as a position in `tokens`.
+        token_id: id of the chosen next token.
+        token: its text.
+        changes: the memories that were changed, by name, with the factor of their coefficient: {"L3.17": 0.0}.
+        everywhere: whether they were changed at every token; else at the chosen token only.
+        tokens: what the model read, one row per token. Columns: position, token_id, token (its text in the vocabulary), text
+            (what it covers of the prompt), beginning (whether it stands in front of every text, and is not a token of the
+            prompt).
+        predictions: the top tokens of head(r), head(y) and head(o), for every position and layer, the highest logit first.
+            Columns: position, layer, point ("residual", "ffn", "output"), rank, token_id, token, probability.
+        final: the model's prediction at the chosen position: its top tokens, and the chosen token. Columns: rank (number
+            of tokens with a higher logit), token_id, token, probability.
+        layers: the chosen position, one row per layer. Columns: layer, case (of figure 11), top_residual, top_ffn,
+            top_output (texts of the tokens with the highest logit), norm_residual, norm_ffn, norm_output (lengths of r, y
+            and o), factor (of a norm after the layer; else 1), logit (of the whole FF output, see `contributions`),
+            active (number of memories with a positive coefficient), nonzero (number with a coefficient that is not 0),
+            listed (number of memories in `contributions`), listed_share (their sizes, as a share of the sizes of all
+            memories of the layer).
+        contributions: the chosen position, the memories that contribute most to each layer: those with the largest size,
+            those that change the chosen token's logit most, and those in `changes`. The largest size comes first. Columns: layer, memory,
+            name ("L3.17"), coefficient, size (|m_i| ‖v_i‖ times the factor), share (of the FF output, along its own
+            direction: contributions, remainders and bias of a layer add up to 1), logit (how much lower the chosen
+            token's logit is if the contribution is taken out of the vector that the head reads), top_token,
+            top_probability (of the value alone).
+        remainders: the chosen position, what else the FF output of each layer is the sum of. Columns: layer, part ("other
+            memories": all that are not listed, together; "bias": b), memories (how many), norm (length of their sum),
+            share, logit (both as in `contributions`).
+        sums: the largest relative deviations of the sums, one row per layer. Columns: layer, memories (of Σ m_i v_i + b,
+            times the factor, from y, at the chosen position), residual (of r + y from o, at all positions; r is the block
+            output of a second run of the block without the FF layer).
+        logits_deviation: the largest relative deviation of head(last vector) from the model's own logits on this prompt.
+        deviation: the largest of all these deviations.
+        effect: the model's prediction at the chosen position before and after the changes: the top tokens of both, and
+            the chosen token, the most probable one before the changes first. None without changes. Columns: token_id,
+            token, before, after (probabilities), change (of the log-probability, nats).
+        divergence: KL(p‖p_c) of these two predictions, nats: p before, p_c after. None without changes.
+    """
+
+    run: str
+    text: str
+    note: str
+    position: int
+    token_id: int
+    token: str
+    changes: dict[str, float]
+    everywhere: bool
+    tokens: pd.DataFrame
+    predictions: pd.DataFrame
+    final: pd.DataFrame
+    layers: pd.DataFrame
+    contributions: pd.DataFrame
+    remainders: pd.DataFrame
+    sums: pd.DataFrame
+    logits_deviation: float
+    deviation: float
+    effect: pd.DataFrame | None = None
+    divergence: float | None = None
+
+    def __repr__(self) -> str:
+        """One line for a person."""
+        return f"<Trace of {self.text!r} in {self.run}: position {self.position}, deviation {self.deviation:.0e}>"
+
+    @property
+    def without_effect(self) -> str:
+        """Says which of the changed memories have the coefficient 0 at the chosen position: a factor changes nothing there."""
+        silent = self.contributions["name"].isin(self.changes) & (self.contributions["coefficient"] == 0)
+        names = ", ".join(self.contributions.loc[silent, "name"])
+        return (
+            f"The coefficient of {names} is 0 at position {self.position}: a factor changes nothing there."
+            if names
+            else ""
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python values, by attribute.
+
+        A table is a list of rows, a row a dictionary. A number that is not finite is None.
+        """
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+    def to_json(self) -> str:
+        """Everything as JSON, see `to_dict`."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def _repr_html_(self) -> Markup:
+        """A summary for a notebook."""
+        read = Markup(" ").join(
+            Markup("<b>{}</b>" if row.position == self.position else "{}").format(token(row.token))
+            for row in self.tokens.itertuples()
+        )
+        facts = [read, visible(self.note), f"largest deviation of a sum {self.deviation:.1e}"]
+        effect = [] if self.effect is None else [self._effect_table(self.effect)]
+        layers = [
+            [str(row.layer), row.case, *map(token, (row.top_residual, row.top_ffn, row.top_output)), number(row.logit)]
+            for row in self.layers.itertuples()
+        ]
+        contributions = [
+            [row.name, number(row.coefficient), number(row.size), number(row.logit), token(row.top_token)]
+            for row in self.contributions.groupby("layer").head(SHOWN).itertuples()
+        ]
+        return summary(
+            f"Trace in {self.run}",
+            facts,
+            *effect,
+            tokens_table("The model predicts", self.final),
+            table("Layers", ["layer", "case", "residual", "FF output", "output", "logit"], layers),
+            table("Contributions", ["memory", "coefficient", "size", "logit", "promotes"], contributions),
+        )
+
+    def _effect_table(self, effect: pd.DataFrame) -> Markup:
+        changes = ", ".join(f"{name} × {factor:g}" for name, factor in self.changes.items())
+        where = "at every token" if self.everywhere else "at the chosen token"
+        rows = [
+            [token(row.token), percent(row.before), percent(row.after), number(row.change)]
+            for row in effect.itertuples()
+        ]
+        heading = (
+            f"{changes} {where}: KL {number(self.divergence if self.divergence is not None else float('nan'))} nats."
+            f" {self.without_effect}"
+        )
+        return table(heading, ["token", "before", "after", "change of log p"], rows)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pd.DataFrame):
+        finite = value.astype(object).where(value.replace([math.inf, -math.inf], math.nan).notna(), None)
+        return finite.to_dict("records")
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,124 @@
+"""What the layers do on one prompt: m, y, o, the vector that the head reads, and the model's own logits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ffkv.base.errors import UserError
+from ffkv.model.anatomy import Layer
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.discover.prove import without_layer
+from ffkv.model.discover.replay import Arguments, capturing
+from ffkv.model.tap.change import Place, scaled
+from ffkv.model.tap.hooks import relative_error
+from ffkv.model.tap.tap import tap
+
+
+@dataclass
+class States:
+    """The states of all layers on one prompt, in float32, each on its layer's device.
+
+    Attributes:
+        m: coefficients at the chosen token [layer][memory].
+        b: what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d].
+        s: factor of the norm after the layer at the chosen token [layer][1]; 1 without such a norm.
+        y: FF outputs [layer][token, d].
+        o: block outputs [layer][token, d].
+        arguments: of each block's call, by block and repeat.
+        end: what the head reads at the chosen token [d].
+        logits: the model's own logits at the chosen token [vocabulary].
+    """
+
+    m: list[Tensor] = field(default_factory=list)
+    b: list[Tensor] = field(default_factory=list)
+    s: list[Tensor] = field(default_factory=list)
+    y: list[Tensor] = field(default_factory=list)
+    o: list[Tensor] = field(default_factory=list)
+    arguments: dict[tuple[str, int], Arguments] = field(default_factory=dict)
+    end: Tensor = field(default_factory=lambda: torch.zeros(0))
+    logits: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+
+def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
+    """Runs the unchanged model on a prompt.
+
+    Args:
+        loaded: the proven model.
+        ids: [1, token].
+        position: the chosen token.
+    Raises:
+        UserError: states overflow, or the memory does not suffice.
+    """
+    states = States()
+    factor: Tensor | None = None
+
+    def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        nonlocal factor
+        match quantity:
+            case "m" | "b":
+                getattr(states, quantity).append(tensor[0, position].float().clone())
+            case "s":  # comes before y
+                factor = tensor[0, position].float().clone()
+            case "y":
+                states.s.append(tensor.new_ones(1).float() if factor is None else factor)
+                states.y.append(tensor[0].float().clone())
+                factor = None
+            case "o":
+                states.o.append(tensor[0].float().clone())
+            case "e":
+                states.end = tensor[0, position].float().clone()
+
+    model, layers = loaded.model, loaded.anatomy.layers
+    with (
+        capturing(model, [layer.block for layer in layers]) as states.arguments,
+        tap(model, layers, "mbsyoe", on_tensor, whole=True) as run,
+    ):
+        output = run(ids)
+    states.logits = output.logits[0, position].float().clone()
+    if not loaded.anatomy.layers[-1].readout_block:
+        states.end = states.o[-1][position]
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in (*states.m, *states.y, *states.o, states.logits)):
+        raise UserError(
+            f"States of {loaded.anatomy.checkpoint} are not finite on this prompt: the model overflows in"
+            f" {loaded.anatomy.dtype}. Make the run again with model.dtype float32."
+        )
+    return states
+
+
+def end_with_changes(
+    loaded: LoadedModel, ids: Tensor, position: int, factors: Mapping[Place, float], everywhere: bool
+) -> Tensor:
+    """What the head reads at the chosen token [d] when some coefficients are multiplied by factors.
+
+    Args:
+        loaded: the proven model.
+        ids: [1, token].
+        position: the chosen token.
+        factors: see `scaled`.
+        everywhere: they change at every token; else at the chosen one only.
+    """
+    layers = loaded.anatomy.layers
+    quantity = "e" if layers[-1].readout_block else "o"
+    ends: list[Tensor] = []
+
+    def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
+        ends.append(tensor[0, position].float().clone())
+
+    changed = scaled(loaded.model, layers, factors, None if everywhere else position)
+    with changed, tap(loaded.model, layers[-1:], quantity, on_tensor) as run:
+        run(ids)
+    return ends[0]
+
+
+def residual_deviations(loaded: LoadedModel, states: States) -> list[float]:
+    """The largest relative deviation of r + y from o over all tokens [layer].
+
+    r is the output of the block when it runs again on the same inputs without the FF layer.
+    """
+    deviations = []
+    for layer, y, o in zip(loaded.anatomy.layers, states.y, states.o, strict=True):
+        rest = without_layer(loaded.model, layer, states.arguments[layer.block, layer.repeat]).reshape(o.shape)
+        deviations.append(relative_error(y + rest, o))
+    return deviations

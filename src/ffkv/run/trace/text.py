@@ -1,0 +1,94 @@
+"""A trace as text for a terminal."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from ffkv.run.results.text import BLANK, NO_BREAK_SPACE, number, percent, shortened
+from ffkv.run.trace.result import Trace
+
+LONGEST = 24  # characters of a token that a table shows
+
+
+def as_text(trace: Trace) -> str:
+    """The trace for a person: the prediction, what changes did, and the layers with their memories."""
+    read = " ".join(
+        f"[{_token(row.token)}]" if row.position == trace.position else _token(row.token)
+        for row in trace.tokens.itertuples()
+    )
+    where = "at every token" if trace.everywhere else f"at position {trace.position} only"
+    lines = [
+        f"Tokens 0 to {len(trace.tokens) - 1}; [position {trace.position}] is the one looked at. {trace.note}",
+        f"  {read}",
+        "",
+        f"The model predicts after position {trace.position}:",
+        *_table(trace.final, {"rank": str, "token": _token, "probability": _percent}),
+    ]
+    if trace.effect is not None and trace.divergence is not None:
+        changes = ", ".join(f"{name} x {factor:g}" for name, factor in trace.changes.items())
+        lines += [
+            "",
+            f"With {changes} {where} (KL divergence {number(trace.divergence)} nats):",
+            *([f"  {trace.without_effect}"] if trace.without_effect else []),
+            *_table(trace.effect, {"token": _token, "before": _percent, "after": _percent, "change": number}),
+        ]
+    lines += ["", *_layers(trace), "", *_contributions(trace)]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"All sums hold up to a relative deviation of {trace.deviation:.1e} (the model's own logits:"
+            f" {trace.logits_deviation:.1e}).",
+        ]
+    )
+
+
+def _layers(trace: Trace) -> list[str]:
+    """The layers at the chosen token."""
+    shown: dict[str, Callable] = {
+        "layer": str,
+        "case": str,
+        "top_residual": _token,
+        "top_ffn": _token,
+        "top_output": _token,
+        "norm_residual": number,
+        "norm_ffn": number,
+        "norm_output": number,
+        "active": number,
+        "logit": number,
+    }
+    about = f"Layers at position {trace.position}; logit: what y adds to the logit of {_token(trace.token)}:"
+    return [about, *_table(trace.layers, shown)]
+
+
+def _contributions(trace: Trace) -> list[str]:
+    """The listed memories of each layer, with what remains."""
+    rest = trace.remainders.assign(name=trace.remainders["part"], size=trace.remainders["norm"])
+    rows = pd.concat([trace.contributions, rest]).sort_values("layer", kind="stable")
+    rows = rows.assign(top_token=rows["top_token"].fillna("").astype(str))
+    shown: dict[str, Callable] = {
+        "layer": str,
+        "name": str,
+        "coefficient": lambda value: "" if pd.isna(value) else number(value),
+        "size": number,
+        "share": _percent,
+        "logit": number,
+        "top_token": _token,
+    }
+    about = "Contributions: size |m| |v|, share of y, what they add to the logit, and the top token of the value alone:"
+    return [about, *_table(rows, shown)]
+
+
+def _table(frame: pd.DataFrame, columns: dict[str, Callable]) -> list[str]:
+    cells = pd.DataFrame({name: frame[name].map(write) for name, write in columns.items()}, dtype=object)
+    with pd.option_context("display.max_colwidth", None):
+        return [f"  {line}" for line in cells.to_string(index=False).splitlines()]
+
+
+def _percent(share: float) -> str:
+    return percent(share).replace(NO_BREAK_SPACE, " ")
+
+
+def _token(text: str) -> str:
+    """A token whose blanks show, in one line."""
+    return shortened(text, LONGEST).replace(" ", BLANK).replace("\n", "\\n").replace("\t", "\\t")
