@@ -10,7 +10,7 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from ffkv.base.parts import Part
-from ffkv.base.settings import Model, Section, Settings
+from ffkv.base.settings import Model, Section, Settings, section
 from ffkv.base.settings.messages import refusal
 
 READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -84,6 +84,27 @@ def setting(model: type[Section], *names: str) -> Callable:
         for name in reversed(names):
             command = _option(model, name)(command)
         return command
+
+    return decorate
+
+
+def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
+    """Adds an option for each named setting of a section, and hands the command one object of the section with their values.
+
+    Args:
+        model: the section.
+        names: its settings that the command takes; all of them if none is named. The others keep their defaults.
+        argument: the command's argument; by default the name of the section in small letters.
+    """
+    chosen = names or tuple(model.model_fields)
+
+    def decorate(command: Callable) -> Callable:
+        @functools.wraps(command)
+        def with_section(**options: Any) -> Any:
+            values = {name: options.pop(name) for name in chosen}
+            return command(**{argument or model.__name__.lower(): section(model, **values)}, **options)
+
+        return setting(model, *chosen)(with_section)
 
     return decorate
 
