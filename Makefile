@@ -40,7 +40,7 @@ test-failures: slurm ## Tests that kill runs, and tests on a SLURM cluster of th
 lint: install ## Formats, lint rules, and the directions in which rooms may import.
 	ruff check .
 	ruff format --check .
-	snakefmt --check Snakefile src/ffkv/workflow
+	snakefmt --check Snakefile workflow
 	snakemake --lint
 	lint-imports
 	codespell README.md CONTRIBUTING.md CHANGELOG.md docs src tests configs benchmarks config.yaml
@@ -61,7 +61,7 @@ bench: install peers ## Measure speed beside other libraries, write docs/benchma
 
 install: $(VENV)/installed ## Set up .venv from the pinned lists in envs/.
 
-$(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/constraints.txt pyproject.toml
+$(VENV)/installed: envs/requirements.txt envs/requirements-test.txt envs/constraints.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ffkv needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c envs/constraints.txt -r envs/requirements.txt -r envs/requirements-test.txt

@@ -187,10 +187,10 @@ def ffkv_process(*arguments: str, cwd) -> subprocess.CompletedProcess:
 
 
 def test_what_a_person_did_wrong_is_said_in_one_message_with_exit_code_2(tmp_path):
-    (tmp_path / "src/ffkv/workflow/schemas/config.schema.json").mkdir(parents=True)  # where a file is to be written
+    (tmp_path / "workflow/schemas/config.schema.json").mkdir(parents=True)  # where a file is to be written
     done = ffkv_process("settings", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("ffkv: src/ffkv/workflow/schemas/config.schema.json cannot be written: ")
+    assert done.stderr.startswith("ffkv: workflow/schemas/config.schema.json cannot be written: ")
     assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
 
 
@@ -205,11 +205,11 @@ def test_settings_writes_its_three_files_into_a_clone_and_nowhere_else(tmp_path)
     refused = ffkv_process("settings", cwd=tmp_path)
     assert refused.returncode == 2 and "is no clone of ffkv" in refused.stderr
     assert (tmp_path / "config.yaml").read_text() == "seed: 42"
-    (tmp_path / "src/ffkv/workflow/schemas").mkdir(parents=True)
+    (tmp_path / "workflow/schemas").mkdir(parents=True)
     done = ffkv_process("settings", cwd=tmp_path)
     assert done.returncode == 0
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [
         "config.yaml",
         "docs/settings.md",
-        "src/ffkv/workflow/schemas/config.schema.json",
+        "workflow/schemas/config.schema.json",
     ]

@@ -1,14 +1,16 @@
 """One list of versions: the lists for pip, for conda and of pins agree, and the profile reads as it is meant."""
 
 import re
+import tomllib
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from snakemake.profiles import ProfileConfigFileParser
 from support import ROOT
 
 ENVIRONMENTS = ROOT / "envs"
-WORKFLOW = ROOT / "src/ffkv/workflow"
+WORKFLOW = ROOT / "workflow"
 
 
 def pins(lines) -> dict[str, str]:
@@ -22,8 +24,20 @@ def listed(name: str) -> dict[str, str]:
 
 
 def test_conda_gets_the_versions_that_pip_gets():
-    dependencies = yaml.safe_load((WORKFLOW / "envs/ffkv.yaml").read_text())["dependencies"]
+    dependencies = yaml.safe_load((ENVIRONMENTS / "ffkv.yaml").read_text())["dependencies"]
     assert pins(dependencies[-1]["pip"]) == listed("requirements.txt")
+
+
+def test_the_package_asks_for_lower_bounds_that_the_tested_versions_keep():
+    """`pip install ffkv` forces no exact version on an environment."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirements, pinned in [
+        (project["dependencies"], listed("requirements.txt")),
+        (project["optional-dependencies"]["slurm"], listed("requirements-slurm.txt")),
+    ]:
+        asked = {each.name.lower().replace("_", "-"): each.specifier for each in map(Requirement, requirements)}
+        assert asked.keys() == pinned.keys()
+        assert all(str(bound).startswith(">=") and bound.contains(pinned[name]) for name, bound in asked.items())
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-test.txt", "requirements-slurm.txt"])

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from plan.hand import known
 
-import ffkv
 from ffkv.base.settings import Settings
 from ffkv.plan.growth import _tokens_read, measure_amounts
 from ffkv.plan.shape import Shape
 from ffkv.plan.text import Split
+from ffkv.workflow import SNAKEFILE
 
 SPLIT = Split(100.0, 10.0, 1.0, 500.0, 1.0, "")
 SHAPE = Shape("Hand", (8,), 4, 10, 400, 256, 80, "float32")
 
 
 def test_every_rule_of_the_workflow_is_known():
-    rules = Path(ffkv.__file__).parent / "workflow/rules"
+    rules = Path(SNAKEFILE).parent / "rules"
     names = {name for path in rules.glob("*.smk") for name in re.findall(r"^rule (\w+):", path.read_text(), re.M)}
     names -= {"all", "annotate_agreement"}  # told as not estimated
     names -= {"comparison_measure", "comparison_report"}  # of no run: see `measure_comparison`

@@ -16,7 +16,7 @@ from ffkv.base.dependencies import NUMBERS_DEPEND_ON
 from ffkv.cli import COMMANDS, ffkv
 
 pytestmark = pytest.mark.workflow
-RULES = sorted((ROOT / "src/ffkv/workflow/rules").glob("*.smk"))
+RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
 WITHOUT_NUMBERS = {"write_settings", "resolve_commit"}
 # The options of commands that no rule passes.
 NOT_PASSED = {"triggers": {"--save-every"}}

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,6 @@ from ffkv.base.settings.runs import resolve
 from ffkv.base.settings.yaml_file import read_settings
 from ffkv.cli import ffkv
 from ffkv.workflow.start import start_files, write_start
-
-PIP_INPUTS = ("pyproject.toml", "README.md", "LICENSE")
 
 
 def run(*command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
@@ -37,7 +36,7 @@ def test_init_writes_what_the_clone_itself_has(tmp_path):
     for name, text in start_files().items():
         mine, ours = (tmp_path / "mine" / name).read_text(), (ROOT / name).read_text()
         assert mine == text
-        assert mine.splitlines()[1:] == ours.splitlines()[1:], f"{name}: copy it from src/ffkv/workflow/template"
+        assert mine.splitlines()[1:] == ours.splitlines()[1:], name
     assert list(resolve(read_settings(tmp_path / "mine/config.yaml"))) == ["demo"]
 
 
@@ -84,30 +83,59 @@ def test_without_the_settings_file_the_message_names_it(tmp_path):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """A folder with the package as its wheel has it."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    for name in ("src", "envs"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in PIP_INPUTS:
-        shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    done = run(*pip, "--target", str(target), str(source), folder=source)
-    assert done.returncode == 0, done.stderr
-    return target
+    """The Python of an environment with ffkv's wheel. The wheel is built from a source distribution; no clone is in reach.
+
+    Its other packages are those of the tests. Their folder is on its path, but not what their `.pth` files name.
+    """
+    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
+    for name in git_files():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    script = f"from setuptools import build_meta; build_meta.build_sdist({str(built)!r})"
+    steps = [run(sys.executable, "-c", script, folder=source)]
+    shutil.rmtree(source)
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    alone = ["--no-deps", "--no-index"]
+    (archive,) = built.glob("*.tar.gz")
+    steps.append(run(*pip, "wheel", *alone, "--no-build-isolation", "-w", str(built), str(archive), folder=built))
+    (wheel,) = built.glob("*.whl")
+    steps.append(run(sys.executable, "-m", "venv", "--without-pip", "env", folder=built))
+    python = built / "env/bin/python"
+    steps.append(run(*pip, "--python", str(python), "install", *alone, str(wheel), folder=built))
+    assert not any(done.returncode for done in steps), "".join(done.stderr for done in steps)
+    (packages,) = built.glob("env/lib/*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def git_files() -> list[str]:
+    """The files of a clone that a package may be built from."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    folders = ("src/", "workflow/", "envs/", "profiles/")
+    names = ("pyproject.toml", "setup.py", "MANIFEST.in", "Snakefile", "README.md", "LICENSE")
+    return [name for name in listed if (name.startswith(folders) or name in names) and (ROOT / name).is_file()]
+
+
+def in_environment(python: Path, *command: str, folder: Path) -> subprocess.CompletedProcess:
+    """Runs a module with a Python, whose commands come first on the PATH. What the tests' own environment adds is left out."""
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    return run(str(python), "-m", *command, folder=folder, PATH=path, PYTHONPATH="")
 
 
 @pytest.mark.workflow
 def test_the_wheel_carries_the_whole_workflow(installed, tmp_path):
-    files = [
-        path.relative_to(ROOT / "src")
-        for path in (ROOT / "src/ffkv").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    ]
-    assert [str(path) for path in files if not (installed / path).is_file()] == []
-    python = [sys.executable, "-m"]
-    done = run(*python, "ffkv", "init", "mine", folder=tmp_path, PYTHONPATH=str(installed))
+    script = "import ffkv, ffkv.workflow; print(ffkv.__file__, ffkv.workflow.ROOT)"
+    told = run(str(installed), "-c", script, folder=tmp_path, PYTHONPATH="").stdout.split()
+    package, root = Path(told[0]).parent, Path(told[1])
+    assert installed.parents[1] in package.parents and root == package / "clone"
+    expected = [Path(name.removeprefix("src/ffkv/")) for name in git_files() if name.startswith("src/ffkv/")]
+    expected += [Path("clone", name) for name in git_files() if name.startswith(("workflow/", "envs/", "profiles/"))]
+    assert [str(path) for path in [*expected, Path("clone/Snakefile")] if not (package / path).is_file()] == []
+    done = in_environment(installed, "ffkv", "init", "mine", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    dry = run(*python, "snakemake", "-n", folder=tmp_path / "mine", PYTHONPATH=str(installed))
+    dry = in_environment(installed, "snakemake", "-n", folder=tmp_path / "mine")
     assert dry.returncode == 0, dry.stderr
     assert {"train", "triggers", "report", "all"} <= planned(dry.stdout + dry.stderr).keys()
 
@@ -120,7 +148,7 @@ rule all:
     input: "copy.csv", "ffkv/reports/demo/index.html"
 
 rule copy:
-    input: "ffkv/run/results/demo/keys/activity.csv"
+    input: "ffkv/results/demo/keys/activity.csv"
     output: "copy.csv"
     shell: "cp {input} {output}"
 
@@ -137,25 +165,26 @@ use rule triggers from ffkv as ffkv_triggers with:
 
 
 @pytest.mark.workflow
-def test_it_is_a_module_of_another_workflow_with_a_prefix_and_other_names(tmp_path):
+def test_it_is_a_module_of_another_workflow_with_a_prefix_and_other_names(installed, tmp_path):
     (tmp_path / "Snakefile").write_text(MODULE)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/a.txt").write_text("Corpus files stay where they are.\n")
     (tmp_path / "config.yaml").write_text("theirs: 1\ntheirs: 2\n")  # Their settings are no business of ours.
-    dry = run("snakemake", "-n", "--printshellcmds", "--cores", "4", folder=tmp_path)
+    dry = in_environment(installed, "snakemake", "-n", "--printshellcmds", "--cores", "4", folder=tmp_path)
     said = dry.stdout + dry.stderr
     assert dry.returncode == 0, said
     assert {"all", "copy", "ffkv_triggers", "ffkv_report"} <= planned(said).keys()
     commands = [line for line in said.splitlines() if line.startswith("        ffkv ")]
-    assert all("ffkv/run/results/demo/" in line and not re.search(r"(?<!ffkv/)results/demo", line) for line in commands)
+    assert all("ffkv/results/demo/" in line and not re.search(r"(?<!ffkv/)results/demo", line) for line in commands)
     (triggers,) = [line for line in commands if line.startswith("        ffkv triggers ")]
     assert "--threads 2" in triggers
 
 
 def package_copy(folder: Path) -> Path:
-    """A copy of the package, whose modules a test may edit."""
-    shutil.copytree(ROOT / "src/ffkv", folder / "ffkv", ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+    """A copy of the package and its workflow, whose modules a test may edit. Returns the place of the package."""
+    for name in ("src/ffkv", "workflow"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder / "src"
 
 
 @pytest.mark.workflow

@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-import ffkv
 from ffkv.base.terminal import in_bytes
+from ffkv.workflow import ROOT
 
-OWN, SHIPPED = Path("profiles/slurm/profile.yaml"), Path(ffkv.__file__).parent / "workflow/template/profiles/slurm"
+OWN, SHIPPED = Path("profiles/slurm/profile.yaml"), ROOT / "profiles/slurm"
 
 
 def profile_memory(path: Path) -> tuple[dict[str, float], float]:

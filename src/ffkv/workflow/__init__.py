@@ -5,12 +5,15 @@ from pathlib import Path
 
 from ffkv import __version__
 
-FOLDER = Path(__file__).parent
-SNAKEFILE = str(FOLDER / "Snakefile")
-SCHEMA = FOLDER / "schemas/config.schema.json"
-CLONE = FOLDER.parents[2]
-# What pip can install ffkv from: the clone that this package is part of, or the released package.
-SOURCE = str(CLONE) if (CLONE / "pyproject.toml").is_file() else f"ffkv=={__version__}"
+PACKAGE = Path(__file__).parents[1]
+CLONE = PACKAGE.parents[1]
+IN_CLONE = (CLONE / "workflow/Snakefile").is_file()
+# Where Snakefile, workflow/, envs/ and profiles/ are: in the clone, or in the copy of them that a wheel has (setup.py).
+ROOT = CLONE if IN_CLONE else PACKAGE / "clone"
+SNAKEFILE = str(ROOT / "workflow/Snakefile")
+SCHEMA = ROOT / "workflow/schemas/config.schema.json"
+# What pip can install ffkv from: the clone, or the released package.
+SOURCE = str(CLONE) if IN_CLONE else f"ffkv=={__version__}"
 
 
 def check_settings_files(files: Iterable[Path | str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.settings import reference
-from ffkv.workflow import FOLDER, SCHEMA
+from ffkv.workflow import ROOT, SCHEMA
 
 FILES = ("Snakefile", "profiles/default/profile.yaml", "profiles/slurm/profile.yaml")
 
@@ -13,7 +13,7 @@ FILES = ("Snakefile", "profiles/default/profile.yaml", "profiles/slurm/profile.y
 def start_files() -> dict[str, str]:
     """The text of each file, by its path below the folder."""
     settings = reference.default().replace(str(reference.SCHEMA), str(SCHEMA))
-    return {name: (FOLDER / "template" / name).read_text("utf-8") for name in FILES} | {"config.yaml": settings}
+    return {name: (ROOT / name).read_text("utf-8") for name in FILES} | {"config.yaml": settings}
 
 
 def write_start(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from ffkv.base.settings import LARGEST, Comparison, Section, Settings
 from ffkv.base.settings.runs import Configuration
 
 COLUMNS = 110  # of a comment in the settings file
-DEFAULT, SCHEMA = Path("config.yaml"), Path("src/ffkv/workflow/schemas/config.schema.json")
+DEFAULT, SCHEMA = Path("config.yaml"), Path("workflow/schemas/config.schema.json")
 PAGE = Path("docs/settings.md")
 SECTIONS = {
     name: field.annotation

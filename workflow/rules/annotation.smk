@@ -31,7 +31,7 @@ rule annotate_agreement:
     benchmark:
         "results/{run}/benchmarks/annotate_agreement.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         results=subpath(input.settings, parent=True),
         annotations=lambda wildcards: Path(

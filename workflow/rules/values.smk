@@ -18,7 +18,7 @@ rule values_project:
     benchmark:
         "results/{run}/benchmarks/values_project/{group}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(on_cluster=False),
@@ -56,7 +56,7 @@ rule values_summarize:
     benchmark:
         "results/{run}/benchmarks/values_summarize.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         folder=subpath(output[0], parent=True),
         options=options("values/predictive", "values/bins", "seed"),

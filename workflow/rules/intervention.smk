@@ -23,7 +23,7 @@ rule intervention_measure:
     benchmark:
         "results/{run}/benchmarks/intervention_measure/{group}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(on_cluster=True),
@@ -75,7 +75,7 @@ rule intervention_summarize:
     benchmark:
         "results/{run}/benchmarks/intervention_summarize.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         folder=subpath(output[0], parent=True),
         by_prefix=repeated("by_prefix"),

@@ -19,7 +19,7 @@ rule write_settings:
         "results/{run}/benchmarks/write_settings.tsv"
     localrule: True  # One line in a file is not worth a job on a cluster.
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         settings=lambda wildcards: json.dumps(SETTINGS[wildcards.run], sort_keys=True),
         commit=repeated("commit"),
@@ -89,7 +89,7 @@ rule report:
     benchmark:
         "results/{run}/benchmarks/report.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         results=subpath(input.settings, parent=True),
         code=code("report"),

@@ -16,7 +16,7 @@ rule resolve_commit:
     priority: 1  # before anything else: runs of one command read the same commit, also if somebody pushes soon after
     localrule: True  # Nodes of a cluster often have no way to the hub.
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         repository=lambda wildcards: HUB[wildcards.run][wildcards.kind],
     message:

@@ -18,7 +18,7 @@ rule composition_measure:
     benchmark:
         "results/{run}/benchmarks/composition_measure/{group}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(on_cluster=False),
@@ -54,7 +54,7 @@ rule composition_summarize:
     benchmark:
         "results/{run}/benchmarks/composition_summarize.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         folder=subpath(output[0], parent=True),
         options=options("composition/short_prefix"),

@@ -16,7 +16,7 @@ rule refinement_measure:
     benchmark:
         "results/{run}/benchmarks/refinement_measure/{group}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(on_cluster=False),
@@ -52,7 +52,7 @@ rule refinement_summarize:
     benchmark:
         "results/{run}/benchmarks/refinement_summarize.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         folder=subpath(output[0], parent=True),
         options=options("refinement/changes", "seed"),

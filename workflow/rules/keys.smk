@@ -18,7 +18,7 @@ rule keys_patterns:
     benchmark:
         "results/{run}/benchmarks/keys_patterns/{group}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 1
     params:
         options=options(
@@ -58,7 +58,7 @@ rule keys_removal:
     benchmark:
         "results/{run}/benchmarks/keys_removal/{group}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(on_cluster=True),
@@ -100,7 +100,7 @@ rule keys_precision:
     benchmark:
         "results/{run}/benchmarks/keys_precision.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(on_cluster=True),
@@ -137,7 +137,7 @@ rule keys_summarize:
     benchmark:
         "results/{run}/benchmarks/keys_summarize.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         folder=subpath(output[0], parent=True),
         patterns=repeated("patterns"),

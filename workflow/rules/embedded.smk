@@ -13,7 +13,7 @@ rule train:
     benchmark:
         "results/{run}/benchmarks/train.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     params:
         options=options(

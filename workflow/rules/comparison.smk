@@ -19,7 +19,7 @@ rule comparison_measure:
     benchmark:
         "results/comparisons/{comparison}/benchmarks/comparison_measure.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     params:
         runs=lambda wildcards, input: [
@@ -54,7 +54,7 @@ rule comparison_report:
     benchmark:
         "results/comparisons/{comparison}/benchmarks/comparison_report.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         code=code("comparison_report"),
     message:

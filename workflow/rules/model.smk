@@ -18,7 +18,7 @@ rule model:
     benchmark:
         "results/{run}/benchmarks/model.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     params:
         # Snakemake does not track a parameter that is made from an input. `checkpoint_setting` is tracked instead.

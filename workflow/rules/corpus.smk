@@ -17,7 +17,7 @@ rule corpus:
     benchmark:
         "results/{run}/benchmarks/corpus/{split}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: setting("corpus_shards")
     params:
         content=content_of_corpus,

@@ -18,7 +18,7 @@ rule triggers:
     benchmark:
         "results/{run}/benchmarks/triggers/{shard}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(on_cluster=True),
@@ -50,7 +50,7 @@ rule merge_triggers:
     benchmark:
         "results/{run}/benchmarks/merge_triggers.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         code=code("merge_triggers"),
     message:
@@ -74,7 +74,7 @@ rule sampled_prefixes:
     benchmark:
         "results/{run}/benchmarks/sampled_prefixes/{shard}.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     threads: 4
     resources:
         gpu=gpus(on_cluster=True),
@@ -107,7 +107,7 @@ rule merge_sampled_prefixes:
     benchmark:
         "results/{run}/benchmarks/merge_sampled_prefixes.tsv"
     conda:
-        "../envs/ffkv.yaml"
+        "../../envs/ffkv.yaml"
     params:
         code=code("merge_sampled_prefixes"),
     message:
