@@ -9,6 +9,7 @@ import click
 from ffkv import __version__
 from ffkv.base.system.signals import end_in_good_order
 from ffkv.base.terminal import say
+from ffkv.branches.registry import BRANCHES
 
 # Subcommand: its function, and its line in the help.
 COMMANDS = {
@@ -31,20 +32,7 @@ COMMANDS = {
         "ffkv.activations.commands:merge_sampled_prefixes",
         "Merge the shards' sampled prefixes.",
     ),
-    "keys": ("ffkv.branches.keys.commands:keys", "Keys: patterns in trigger examples, token removal, activity."),
-    "values": ("ffkv.branches.values.commands:values", "Values: projections, agreement, rank, top probability."),
-    "composition": (
-        "ffkv.branches.composition.commands:composition",
-        "Composition: how the memories of a layer act together.",
-    ),
-    "refinement": (
-        "ffkv.branches.refinement.commands:refinement",
-        "Refinement: how predictions change from layer to layer.",
-    ),
-    "intervention": (
-        "ffkv.branches.intervention.commands:intervention",
-        "Interventions: what changes when memory coefficients are changed.",
-    ),
+    **{name: ("", branch.about) for name, branch in BRANCHES.items()},  # their commands are made from their steps
     "comparison": ("ffkv.run.comparison.commands:comparison", "Comparison: several finished runs over each other."),
     "annotate": ("ffkv.apps.annotation.commands:annotate", "Annotation: what people and machines say about keys."),
     "write-settings": ("ffkv.base.settings.commands:write_settings", "Write the complete settings of a run."),
@@ -81,6 +69,10 @@ class Lazy(click.Group):
         """Imports the subcommand of that name. None if there is none."""
         if name not in COMMANDS:
             return None
+        if name in BRANCHES:
+            from ffkv.branches.commands import command_group
+
+            return command_group(BRANCHES[name])
         module, attribute = COMMANDS[name][0].split(":")
         return getattr(importlib.import_module(module), attribute)
 

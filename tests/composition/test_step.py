@@ -5,6 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from ffkv.branches.composition.commands import composition as command
 from sampled import write_detector_projections, write_prefixes
 from support import WORDS
 
@@ -13,7 +14,6 @@ from ffkv.base.files import tables
 from ffkv.base.parts import Part
 from ffkv.base.settings import Composition
 from ffkv.branches.composition import step
-from ffkv.branches.composition.commands import composition as command
 from ffkv.branches.composition.step import measure_composition, summarize_composition
 from ffkv.branches.values.projections import read_projections, write_projections
 from ffkv.corpus.corpus_file import read_corpus

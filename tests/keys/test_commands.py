@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from ffkv.branches.keys.commands import keys
 
 import ffkv.activations.last_token
 import ffkv.branches.keys.step
@@ -14,7 +15,6 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.parts import Part
 from ffkv.base.settings import Keys
-from ffkv.branches.keys.commands import keys
 from ffkv.branches.keys.step import find_patterns, remove_tokens, summarize_keys
 
 FEW = Keys(per_layer=4, background_prefixes=1000)

@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from ffkv.branches.refinement.commands import refinement as command
 from sampled import write_prefixes
 from support import WORDS
 
@@ -12,7 +13,6 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.parts import Part
 from ffkv.base.settings import Refinement
-from ffkv.branches.refinement.commands import refinement as command
 from ffkv.branches.refinement.step import measure_refinement, summarize_refinement
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import read_anatomy

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from ffkv.branches.values.commands import values as command
 from support import WORDS
 
 from ffkv.activations.trigger_file import write_triggers
@@ -15,7 +16,6 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.parts import Part
 from ffkv.base.settings import Values
-from ffkv.branches.values.commands import values as command
 from ffkv.branches.values.projections import read_projections, write_projections
 from ffkv.branches.values.step import project, project_values, summarize_values
 from ffkv.model.anatomy import read_anatomy

@@ -23,8 +23,8 @@ rule triggers:
     resources:
         gpu=gpus(on_cluster=True),
     params:
-        options=options("triggers", "activations", "model/device", "shards"),
-        memory=memory_limits,
+        options=runs.options("triggers"),
+        memory=runs.memory_limits(),
         code=code("triggers"),
     message:
         "Find the trigger examples of every key in shard {wildcards.shard} of {wildcards.run}."
@@ -42,7 +42,7 @@ rule triggers:
 
 rule merge_triggers:
     input:
-        shards=every_shard("results/{run}/triggers/{shard}.h5"),
+        shards=runs.every_shard("results/{run}/triggers/{shard}.h5"),
     output:
         triggers="results/{run}/triggers.h5",
     log:
@@ -79,8 +79,8 @@ rule sampled_prefixes:
     resources:
         gpu=gpus(on_cluster=True),
     params:
-        options=options("prefixes", "activations", "model/device", "seed", "shards"),
-        memory=memory_limits,
+        options=runs.options("sampled_prefixes"),
+        memory=runs.memory_limits(),
         code=code("sampled_prefixes"),
     message:
         "Store the activations of the sampled prefixes in shard {wildcards.shard} of {wildcards.run}."
@@ -98,7 +98,7 @@ rule sampled_prefixes:
 
 rule merge_sampled_prefixes:
     input:
-        shards=every_shard("results/{run}/sampled_prefixes/{shard}.h5"),
+        shards=runs.every_shard("results/{run}/sampled_prefixes/{shard}.h5"),
         model="results/{run}/model",
     output:
         prefixes="results/{run}/sampled_prefixes.h5",

@@ -13,9 +13,9 @@ rule annotate_agreement:
         corpus=collect(
             "results/{{run}}/corpus/{split}.h5", split=["train", "validation"]
         ),
-        patterns=every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
-        by_prefix=every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
-        annotations=files_of_annotations,
+        patterns=runs.every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
+        by_prefix=runs.every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
+        annotations=runs.files_of_annotations,
     output:
         patterns="results/{run}/annotation/patterns.parquet",
         by_prefix="results/{run}/annotation/by_prefix.parquet",
@@ -35,10 +35,10 @@ rule annotate_agreement:
     params:
         results=subpath(input.settings, parent=True),
         annotations=lambda wildcards: Path(
-            SETTINGS[wildcards.run]["annotation"]["folder"], wildcards.run
+            runs.settings[wildcards.run]["annotation"]["folder"], wildcards.run
         ),
         folder=subpath(output.agreement, parent=True),
-        content=content_of_annotations,
+        content=runs.content_of_annotations,
         code=code("annotate_agreement"),
     message:
         "Compare what people, machines and tests say about the keys of {wildcards.run}."

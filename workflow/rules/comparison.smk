@@ -7,10 +7,10 @@ Makes: results/comparisons/<comparison>/tables/, reports/comparisons/<comparison
 
 rule comparison_measure:
     input:
-        reports=reports_of_runs,
+        reports=runs.reports_of_comparison,
         settings=lambda wildcards: collect(
             "results/{run}/settings.json",
-            run=COMPARISONS[wildcards.comparison]["runs"],
+            run=runs.comparisons[wildcards.comparison]["runs"],
         ),
     output:
         tables=directory("results/comparisons/{comparison}/tables"),
@@ -25,7 +25,7 @@ rule comparison_measure:
         runs=lambda wildcards, input: [
             str(Path(file).parent) for file in input.settings
         ],
-        options=comparison_options,
+        options=runs.comparison_options,
         code=code("comparison_measure"),
     message:
         "Compare the runs of {wildcards.comparison}."

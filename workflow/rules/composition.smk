@@ -10,7 +10,7 @@ rule composition_measure:
         model="results/{run}/model",
         prefixes="results/{run}/sampled_prefixes.h5",
         projections="results/{run}/values/projections/{group}.h5",
-        corpus="results/{run}/corpus/validation.h5",
+        validation="results/{run}/corpus/validation.h5",
     output:
         by_prefix="results/{run}/composition/by_prefix/{group}.parquet",
     log:
@@ -23,7 +23,7 @@ rule composition_measure:
     resources:
         gpu=gpus(on_cluster=False),
     params:
-        options=options("composition/mass", "model/device", "layer_groups"),
+        options=runs.options("composition_measure"),
         code=code("composition_measure"),
     message:
         "Measure how the memories of layer group {wildcards.group} of {wildcards.run} compose."
@@ -33,7 +33,7 @@ rule composition_measure:
             --model {input.model:q} \
             --prefixes {input.prefixes:q} \
             --projections {input.projections:q} \
-            --corpus {input.corpus:q} \
+            --validation {input.validation:q} \
             --layer-group {wildcards.group} \
             --threads {threads} \
             --output {output.by_prefix:q} \
@@ -43,7 +43,7 @@ rule composition_measure:
 
 rule composition_summarize:
     input:
-        by_prefix=every_layer_group(
+        by_prefix=runs.every_layer_group(
             "results/{run}/composition/by_prefix/{group}.parquet"
         ),
         model="results/{run}/model",
@@ -57,13 +57,14 @@ rule composition_summarize:
         "../../envs/ffkv.yaml"
     params:
         folder=subpath(output[0], parent=True),
-        options=options("composition/short_prefix"),
+        by_prefix=repeated("by_prefix"),
+        options=runs.options("composition_summarize"),
         code=code("composition_summarize"),
     message:
         "Summarize the composition of memories in {wildcards.run} for figures 7 and 8."
     shell:
         """
-        ffkv composition summarize {input.by_prefix:q} {params.options} \
+        ffkv composition summarize {params.options} {params.by_prefix:q} \
             --model {input.model:q} \
             --output {params.folder:q} \
             >{log:q} 2>&1

@@ -7,8 +7,8 @@ Makes: results/<run>/corpus/train.h5 and validation.h5.
 
 rule corpus:
     input:
-        files=files_of_corpus,
-        commit=commit("dataset"),
+        files=runs.files_of_corpus,
+        commit=runs.commit("dataset"),
         model="results/{run}/model",
     output:
         corpus="results/{run}/corpus/{split}.h5",
@@ -18,10 +18,10 @@ rule corpus:
         "results/{run}/benchmarks/corpus/{split}.tsv"
     conda:
         "../../envs/ffkv.yaml"
-    threads: setting("corpus_shards")
+    threads: runs.setting("corpus_shards")
     params:
-        content=content_of_corpus,
-        options=options("corpus"),
+        content=runs.content_of_corpus,
+        options=runs.options("corpus"),
         commit=repeated("commit"),
         code=code("corpus"),
     message:

@@ -16,13 +16,7 @@ rule train:
         "../../envs/ffkv.yaml"
     threads: 4
     params:
-        options=options(
-            "embedded",
-            "corpus/limit",
-            "corpus/validation_share",
-            "seed",
-            settings=TRAINING,
-        ),
+        options=runs.options("train"),
         code=code("train"),
     message:
         "Train the model of {wildcards.run} on the documentation of Python."

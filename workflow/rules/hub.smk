@@ -18,7 +18,7 @@ rule resolve_commit:
     conda:
         "../../envs/ffkv.yaml"
     params:
-        repository=lambda wildcards: HUB[wildcards.run][wildcards.kind],
+        repository=lambda wildcards: runs.hub[wildcards.run][wildcards.kind],
     message:
         "Ask the hub which commit of the {wildcards.kind} {wildcards.run} reads."
     shell:

@@ -28,14 +28,8 @@ rule intervention_measure:
     resources:
         gpu=gpus(on_cluster=True),
     params:
-        options=options(
-            "intervention",
-            "activations/batch_tokens",
-            "model/device",
-            "seed",
-            "layer_groups",
-        ),
-        memory=memory_limits,
+        options=runs.options("intervention_measure"),
+        memory=runs.memory_limits(),
         code=code("intervention_measure"),
     message:
         "Change memories of layer group {wildcards.group} of {wildcards.run} while the model runs."
@@ -60,14 +54,16 @@ rule intervention_measure:
 rule intervention_summarize:
     input:
         model="results/{run}/model",
-        by_prefix=every_layer_group(
+        by_prefix=runs.every_layer_group(
             "results/{run}/intervention/by_prefix/{group}.parquet"
         ),
-        by_memory=every_layer_group(
+        by_memory=runs.every_layer_group(
             "results/{run}/intervention/by_memory/{group}.parquet"
         ),
-        kept=every_layer_group("results/{run}/intervention/kept/{group}.parquet"),
-        projections=every_layer_group("results/{run}/values/projections/{group}.h5"),
+        kept=runs.every_layer_group("results/{run}/intervention/kept/{group}.parquet"),
+        projections=runs.every_layer_group(
+            "results/{run}/values/projections/{group}.h5"
+        ),
     output:
         tables("intervention"),
     log:
@@ -82,7 +78,7 @@ rule intervention_summarize:
         by_memory=repeated("by_memory"),
         kept=repeated("kept"),
         projections=repeated("projections"),
-        options=options("seed"),
+        options=runs.options("intervention_summarize"),
         code=code("intervention_summarize"),
     message:
         "Summarize the interventions in {wildcards.run} for the report."

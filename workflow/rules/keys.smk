@@ -9,7 +9,7 @@ if the weights may be of low precision, what that does to trigger examples.
 rule keys_patterns:
     input:
         triggers="results/{run}/triggers.h5",
-        corpus="results/{run}/corpus/train.h5",
+        train="results/{run}/corpus/train.h5",
     output:
         patterns="results/{run}/keys/patterns/{group}.parquet",
         by_prefix="results/{run}/keys/by_prefix/{group}.parquet",
@@ -21,15 +21,7 @@ rule keys_patterns:
         "../../envs/ffkv.yaml"
     threads: 1
     params:
-        options=options(
-            "keys/per_layer",
-            "keys/pattern_triggers",
-            "keys/minimum_prefixes",
-            "keys/false_discovery_rate",
-            "keys/background_prefixes",
-            "seed",
-            "layer_groups",
-        ),
+        options=runs.options("keys_patterns"),
         code=code("keys_patterns"),
     message:
         "Find patterns in the trigger examples of layer group {wildcards.group} of {wildcards.run}."
@@ -37,7 +29,7 @@ rule keys_patterns:
         """
         ffkv keys patterns {params.options} \
             --triggers {input.triggers:q} \
-            --corpus {input.corpus:q} \
+            --train {input.train:q} \
             --layer-group {wildcards.group} \
             --threads {threads} \
             --output-patterns {output.patterns:q} \
@@ -50,7 +42,7 @@ rule keys_removal:
     input:
         model="results/{run}/model",
         triggers="results/{run}/triggers.h5",
-        corpus="results/{run}/corpus/train.h5",
+        train="results/{run}/corpus/train.h5",
     output:
         removal="results/{run}/keys/removal/{group}.parquet",
     log:
@@ -63,15 +55,8 @@ rule keys_removal:
     resources:
         gpu=gpus(on_cluster=True),
     params:
-        options=options(
-            "keys/per_layer",
-            "keys/removal_triggers",
-            "activations/batch_tokens",
-            "model/device",
-            "seed",
-            "layer_groups",
-        ),
-        memory=memory_limits,
+        options=runs.options("keys_removal"),
+        memory=runs.memory_limits(),
         code=code("keys_removal"),
     message:
         "Remove tokens from the trigger examples of layer group {wildcards.group} of {wildcards.run}."
@@ -80,7 +65,7 @@ rule keys_removal:
         ffkv keys removal {params.options} {params.memory} \
             --model {input.model:q} \
             --triggers {input.triggers:q} \
-            --corpus {input.corpus:q} \
+            --train {input.train:q} \
             --layer-group {wildcards.group} \
             --threads {threads} \
             --output {output.removal:q} \
@@ -92,7 +77,7 @@ rule keys_precision:
     input:
         model="results/{run}/model",
         triggers="results/{run}/triggers.h5",
-        corpus="results/{run}/corpus/train.h5",
+        train="results/{run}/corpus/train.h5",
     output:
         precision="results/{run}/keys/precision.csv",
     log:
@@ -105,10 +90,8 @@ rule keys_precision:
     resources:
         gpu=gpus(on_cluster=True),
     params:
-        options=options(
-            "keys/per_layer", "activations/batch_tokens", "model/device", "seed"
-        ),
-        memory=memory_limits,
+        options=runs.options("keys_precision"),
+        memory=runs.memory_limits(),
         code=code("keys_precision"),
     message:
         "Measure how the low precision of {wildcards.run} changes its trigger examples."
@@ -117,7 +100,7 @@ rule keys_precision:
         ffkv keys precision {params.options} {params.memory} \
             --model {input.model:q} \
             --triggers {input.triggers:q} \
-            --corpus {input.corpus:q} \
+            --train {input.train:q} \
             --threads {threads} \
             --output {output.precision:q} \
             >{log:q} 2>&1
@@ -127,9 +110,9 @@ rule keys_precision:
 rule keys_summarize:
     input:
         triggers="results/{run}/triggers.h5",
-        patterns=every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
-        by_prefix=every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
-        removal=every_layer_group("results/{run}/keys/removal/{group}.parquet"),
+        patterns=runs.every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
+        by_prefix=runs.every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
+        removal=runs.every_layer_group("results/{run}/keys/removal/{group}.parquet"),
     output:
         tables("keys"),
     log:
@@ -143,7 +126,7 @@ rule keys_summarize:
         patterns=repeated("patterns"),
         by_prefix=repeated("by_prefix"),
         removal=repeated("removal"),
-        options=options("seed"),
+        options=runs.options("keys_summarize"),
         code=code("keys_summarize"),
     message:
         "Summarize the keys of {wildcards.run} for figures 2 and 3."

@@ -7,9 +7,9 @@ Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and values.h5
 
 rule model:
     input:
-        trained=trained_checkpoint,
-        files=files_of_checkpoint,
-        commit=commit("model"),
+        trained=runs.trained_checkpoint,
+        files=runs.files_of_checkpoint,
+        commit=runs.commit("model"),
     output:
         model=directory("results/{run}/model"),
         values_file="results/{run}/values.h5",
@@ -22,22 +22,12 @@ rule model:
     threads: 4
     params:
         # Snakemake does not track a parameter that is made from an input. `checkpoint_setting` is tracked instead.
-        checkpoint=place_of_checkpoint,
-        checkpoint_setting=setting("model/checkpoint"),
-        content=content_of_checkpoint,
-        options=options(
-            "model/revision",
-            "model/adapter",
-            "model/adapter_revision",
-            "model/gguf",
-            "model/weights",
-            "model/weights_seed",
-            "model/dtype",
-            "model/second_matrix",
-            "model/trust_remote_code",
-        ),
+        checkpoint=runs.place_of_checkpoint,
+        checkpoint_setting=runs.setting("model/checkpoint"),
+        content=runs.content_of_checkpoint,
+        options=runs.options("model"),
         commit=repeated("commit"),
-        memory=memory_limits,
+        memory=runs.memory_limits(),
         code=code("model"),
     message:
         "Prove the feed-forward layers of {wildcards.run}, and write its values and head."

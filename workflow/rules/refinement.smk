@@ -21,7 +21,7 @@ rule refinement_measure:
     resources:
         gpu=gpus(on_cluster=False),
     params:
-        options=options("model/device", "layer_groups"),
+        options=runs.options("refinement_measure"),
         code=code("refinement_measure"),
     message:
         "Measure how the layers of group {wildcards.group} of {wildcards.run} refine predictions."
@@ -39,12 +39,12 @@ rule refinement_measure:
 
 rule refinement_summarize:
     input:
-        by_prefix=every_layer_group(
+        by_prefix=runs.every_layer_group(
             "results/{run}/refinement/by_prefix/{group}.parquet"
         ),
         model="results/{run}/model",
         prefixes="results/{run}/sampled_prefixes.h5",
-        corpus="results/{run}/corpus/validation.h5",
+        validation="results/{run}/corpus/validation.h5",
     output:
         tables("refinement"),
     log:
@@ -55,16 +55,17 @@ rule refinement_summarize:
         "../../envs/ffkv.yaml"
     params:
         folder=subpath(output[0], parent=True),
-        options=options("refinement/changes", "seed"),
+        by_prefix=repeated("by_prefix"),
+        options=runs.options("refinement_summarize"),
         code=code("refinement_summarize"),
     message:
         "Summarize the refinement of predictions in {wildcards.run} for figures 9 to 11."
     shell:
         """
-        ffkv refinement summarize {input.by_prefix:q} {params.options} \
+        ffkv refinement summarize {params.options} {params.by_prefix:q} \
             --model {input.model:q} \
             --prefixes {input.prefixes:q} \
-            --corpus {input.corpus:q} \
+            --validation {input.validation:q} \
             --output {params.folder:q} \
             >{log:q} 2>&1
         """

@@ -9,8 +9,7 @@ from ffkv.run.report.registry import FIGURES
 
 rule write_settings:
     input:
-        commit=lambda wildcards: commit("model")(wildcards)
-        + commit("dataset")(wildcards),
+        commit=runs.commit("model", "dataset"),
     output:
         settings="results/{run}/settings.json",
     log:
@@ -21,7 +20,9 @@ rule write_settings:
     conda:
         "../../envs/ffkv.yaml"
     params:
-        settings=lambda wildcards: json.dumps(SETTINGS[wildcards.run], sort_keys=True),
+        settings=lambda wildcards: json.dumps(
+            runs.settings[wildcards.run], sort_keys=True
+        ),
         commit=repeated("commit"),
     message:
         "Write the complete settings of {wildcards.run}."
@@ -37,35 +38,15 @@ rule write_settings:
 rule report:
     input:
         settings="results/{run}/settings.json",
-        trained=trained_checkpoint,
+        trained=runs.trained_checkpoint,
         model="results/{run}/model",
         corpus=collect(
             "results/{{run}}/corpus/{split}.h5", split=["train", "validation"]
         ),
         triggers="results/{run}/triggers.h5",
-        key_tables=rules.keys_summarize.output,
-        precision=branch(
-            lambda wildcards: SETTINGS[wildcards.run]["model"]["dtype"] == "float32"
-            or not SETTINGS[wildcards.run]["keys"]["precision"],
-            otherwise=rules.keys_precision.output,
-        ),
-        patterns=every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
-        value_tables=rules.values_summarize.output,
-        by_memory=every_layer_group("results/{run}/values/by_memory/{group}.parquet"),
-        projections=every_layer_group("results/{run}/values/projections/{group}.h5"),
-        control=control_report,
-        composition_tables=rules.composition_summarize.output,
-        refinement_tables=rules.refinement_summarize.output,
-        intervention_tables=branch(
-            lambda wildcards: SETTINGS[wildcards.run]["intervention"]["memories"] == 0,
-            otherwise=rules.intervention_summarize.output,
-        ),
-        annotation_tables=branch(
-            lambda wildcards: not annotation_files(
-                SETTINGS[wildcards.run], wildcards.run
-            ),
-            otherwise=rules.annotate_agreement.output,
-        ),
+        branches=runs.branches,
+        control=runs.control_report,
+        annotation_tables=branch(runs.annotations, then=rules.annotate_agreement.output),
     output:
         page=report(
             "reports/{run}/index.html",

@@ -23,9 +23,7 @@ rule values_project:
     resources:
         gpu=gpus(on_cluster=False),
     params:
-        options=options(
-            "values/projection", "values/top_tokens", "model/device", "layer_groups"
-        ),
+        options=runs.options("values_project"),
         code=code("values_project"),
     message:
         "Project the values of layer group {wildcards.group} of {wildcards.run} on the vocabulary."
@@ -45,10 +43,12 @@ rule values_project:
 
 rule values_summarize:
     input:
-        by_memory=every_layer_group("results/{run}/values/by_memory/{group}.parquet"),
+        by_memory=runs.every_layer_group(
+            "results/{run}/values/by_memory/{group}.parquet"
+        ),
         model="results/{run}/model",
         triggers="results/{run}/triggers.h5",
-        corpus="results/{run}/corpus/train.h5",
+        train="results/{run}/corpus/train.h5",
     output:
         tables("values"),
     log:
@@ -59,16 +59,17 @@ rule values_summarize:
         "../../envs/ffkv.yaml"
     params:
         folder=subpath(output[0], parent=True),
-        options=options("values/predictive", "values/bins", "seed"),
+        by_memory=repeated("by_memory"),
+        options=runs.options("values_summarize"),
         code=code("values_summarize"),
     message:
         "Summarize the values of {wildcards.run} for figures 4 to 6 and table 2."
     shell:
         """
-        ffkv values summarize {input.by_memory:q} {params.options} \
+        ffkv values summarize {params.options} {params.by_memory:q} \
             --model {input.model:q} \
             --triggers {input.triggers:q} \
-            --corpus {input.corpus:q} \
+            --train {input.train:q} \
             --output {params.folder:q} \
             >{log:q} 2>&1
         """

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ffkv.activations.pass_state import PassState
-from ffkv.base.dependencies import code_hash
 from ffkv.base.errors import UserError
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.atomic import PROGRESS, remove
@@ -72,15 +71,15 @@ def discard_progress(output: Path) -> None:
     remove(sum_path(progress_path(output)))
 
 
-def identity(rule: str, attributes: dict[str, Any], device: str) -> dict[str, Any]:
+def identity(code: str, attributes: dict[str, Any], device: str) -> dict[str, Any]:
     """All that the numbers of a pass follow from.
 
     Args:
-        rule: which rule; the code that its numbers depend on is part of the identity (`ffkv.base.dependencies`).
+        code: a hash over the code that the numbers depend on (`ffkv.base.dependencies`).
         attributes: what the output says of itself: model, corpus, settings.
         device: the torch device.
     """
-    return {**attributes, "device": device.partition(":")[0], "versions": versions(), "code": code_hash(rule)}
+    return {**attributes, "device": device.partition(":")[0], "versions": versions(), "code": code}
 
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:

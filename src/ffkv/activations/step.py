@@ -14,6 +14,7 @@ from ffkv.activations.merge import merge_sampled_prefixes, merge_triggers
 from ffkv.activations.prefix_sample import draw_prefixes
 from ffkv.activations.resume import ProgressFile, identity
 from ffkv.activations.states import write_shard
+from ffkv.activations.steps import TRIGGERS
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.parts import WHOLE, Part
 from ffkv.base.settings import Activations, Prefixes, Section
@@ -56,7 +57,7 @@ def find_triggers(
     attributes = {**_attributes(loaded, split, settings, batching), "shard": shard.index, "shards": shard.count}
     saved = None
     if progress_file is not None:
-        saved = ProgressFile(Path(progress_file), identity("triggers", attributes, loaded.device), save_every)
+        saved = ProgressFile(Path(progress_file), identity(TRIGGERS.code, attributes, loaded.device), save_every)
     shard_triggers = triggers.find_triggers(loaded, split, settings, batching, shard, saved)
     return replace(shard_triggers, attributes=attributes)
 

@@ -1,227 +1,128 @@
-"""Which modules the numbers of each rule depend on.
+"""Which code the numbers of a step depend on: its function, and every module that the function imports, itself or through others.
 
-A change of a listed module repeats the rule, and a saved shard from before the change is not continued. A change of any
-other module does neither. The parameter `code` of the rules and the identity of a saved shard both come from this list. A
-test compares the list with the imports of the steps.
+A change of one of these modules repeats the step's rule, and a saved shard from before the change is not continued. A change
+of any other module does neither. The imports are read from the source, so that no list has to be kept.
 """
 
+import ast
 import hashlib
+import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-PASS = (
-    "activations/batches.py",
-    "activations/packing.py",
-    "activations/pass_state.py",
-    "activations/resume.py",
-    "activations/statistics.py",
-    "activations/step.py",
-    "activations/top_t.py",
-    "activations/trigger_file.py",
-    "base/batching.py",
-    "corpus/competing.py",
-    "corpus/corpus_file.py",
-    "corpus/document.py",
-    "corpus/encode.py",
-    "corpus/rows.py",
-    "corpus/sentences.py",
-    "corpus/shared_prefixes.py",
-    "model/anatomy.py",
-    "model/checkpoint",
-    "model/discover/find.py",
-    "model/experts",
-    "model/fairseq",
-    "model/placement",
-    "model/tap",
-)
-MERGE = (
-    "activations/merge.py",
-    "activations/prefix_file.py",
-    "activations/step.py",
-    "activations/trigger_file.py",
-    "model/anatomy.py",
-)
-MODEL = ("model",)
-TRIGGERS_READ_AGAIN = (
-    "activations/batches.py",
-    "activations/last_token.py",
-    "activations/trigger_file.py",
-    "base/batching.py",
-    "corpus",
-    "branches/keys",
-    "base/multiple_tests.py",
-    "base/streams.py",
-    *MODEL,
-)
-REPORT = (
-    "activations/trigger_file.py",
-    "corpus",
-    "branches/intervention/tables.py",
-    "run/report",
-    "run/results",
-    *MODEL,
-)
 
-# Rule: paths below src/ffkv. A folder means every module in it. Only the expensive rules name single modules of a room that
-# an earlier rule depends on as a whole: a change there repeats the earlier rule and, with it, all rules that read its files.
-NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
-    "train": ("base/batching.py", "corpus"),
-    "model": MODEL,
-    "corpus": ("corpus", *MODEL),
-    "triggers": ("activations/stages.py", "activations/triggers.py", "model/identities.py", *PASS),
-    "merge_triggers": MERGE,
-    "sampled_prefixes": (
-        "activations/last_token.py",
-        "activations/prefix_file.py",
-        "activations/prefix_sample.py",
-        "activations/states.py",
-        "base/streams.py",
-        *PASS,
-    ),
-    "merge_sampled_prefixes": MERGE,
-    "keys_patterns": (
-        "activations/trigger_file.py",
-        "corpus",
-        "branches/keys",
-        "base/multiple_tests.py",
-        "base/streams.py",
-    ),
-    "keys_removal": TRIGGERS_READ_AGAIN,
-    "keys_precision": TRIGGERS_READ_AGAIN,
-    "keys_summarize": (
-        "activations/trigger_file.py",
-        "corpus",
-        "base/files/tables.py",
-        "base/intervals.py",
-        "branches/keys",
-        "base/streams.py",
-    ),
-    "values_project": (
-        "activations/trigger_file.py",
-        "branches/values/compare.py",
-        "branches/values/projections.py",
-        "branches/values/step.py",
-        *MODEL,
-    ),
-    "values_summarize": (
-        "activations/trigger_file.py",
-        "corpus",
-        "base/files/tables.py",
-        "base/intervals.py",
-        "model",
-        "base/streams.py",
-        "branches/values/step.py",
-        "branches/values/summaries.py",
-    ),
-    "composition_measure": (
-        "activations/prefix_file.py",
-        "branches/composition/by_prefix.py",
-        "branches/composition/step.py",
-        "corpus",
-        "branches/values/projections.py",
-        *MODEL,
-    ),
-    "composition_summarize": (
-        "branches/composition/step.py",
-        "branches/composition/summaries.py",
-        "base/files/tables.py",
-        "base/intervals.py",
-        "model",
-    ),
-    "refinement_measure": (
-        "activations/prefix_file.py",
-        "branches/refinement/cases.py",
-        "branches/refinement/step.py",
-        *MODEL,
-    ),
-    "refinement_summarize": (
-        "corpus",
-        "base/files/tables.py",
-        "base/intervals.py",
-        "branches/refinement/cases.py",
-        "branches/refinement/changes.py",
-        "branches/refinement/step.py",
-        "branches/refinement/summaries.py",
-        "base/streams.py",
-        *MODEL,
-    ),
-    "intervention_measure": (
-        "activations/batches.py",
-        "activations/last_token.py",
-        "activations/trigger_file.py",
-        "base/batching.py",
-        "corpus",
-        "branches/intervention/by_layer.py",
-        "branches/intervention/changes.py",
-        "branches/intervention/effects.py",
-        "branches/intervention/measure.py",
-        "branches/intervention/rerun.py",
-        "branches/intervention/sample.py",
-        "branches/intervention/significance.py",
-        "branches/intervention/step.py",
-        "branches/intervention/tables.py",
-        "base/multiple_tests.py",
-        "base/streams.py",
-        "branches/values/projections.py",
-        *MODEL,
-    ),
-    "intervention_summarize": (
-        "base/files/tables.py",
-        "base/intervals.py",
-        "branches/intervention/step.py",
-        "branches/intervention/summaries.py",
-        "branches/intervention/tables.py",
-        "model",
-        "base/multiple_tests.py",
-        "base/streams.py",
-        "branches/values/projections.py",
-    ),
-    "annotate_agreement": (
-        "activations/trigger_file.py",
-        "apps/annotation",
-        "corpus",
-        "base/intervals.py",
-        "branches/intervention/tables.py",
-        "branches/keys",
-        "run/results",
-        "base/streams.py",
-        *MODEL,
-    ),
-    "comparison_measure": ("run/comparison", "base/intervals.py", "base/streams.py", *REPORT),
-    "comparison_report": ("run/comparison", *REPORT),
-    "report": ("base/multiple_tests.py", *REPORT),
-}
-
-# Modules that steps import and that change no number, with the reason.
+# Modules that steps import and that change no number, with the reason. What only they import changes none either.
 CHANGES_NO_NUMBER: dict[str, str] = {
     "__init__.py": "It holds the version and the names of the public functions.",
     "base/dependencies.py": "It says which modules numbers depend on.",
-    "apps/export": "An export is asked of a finished run. No step asks for one.",
     "base/errors.py": "An error ends the step.",
     "base/files": "Numbers are stored and read bit by bit. A new format has a new version, which the readers check.",
     "base/hub": "What is read is a commit, which Snakemake tracks. What was fetched is checked against its hash.",
     "base/options.py": "An option carries a setting or a path, which Snakemake tracks.",
     "base/parts.py": "Shards and layer groups change no number. A test runs the same run with other numbers of them.",
-    "base/system": "It asks the operating system: disks, memory, signals, processes.",
     "base/process": "It shows progress, handles signals, and chooses threads and the device.",
-    "base/terminal.py": "It prints.",
-    "run/trace": "A trace is asked of a finished run. No step asks for one.",
+    "activations/steps.py": "It says which settings reach a step. Snakemake tracks their values.",
     "base/settings": "A setting reaches a step by its value, which Snakemake tracks.",
+    "base/steps.py": "It says how a step is described.",
+    "base/system": "It asks the operating system: disks, memory, signals, processes.",
+    "base/terminal.py": "It prints.",
 }
+# Parts of these that do change numbers: how a table writes and reads them.
+CHANGES_NUMBERS = ("base/files/tables.py",)
+
+TYPES_ALONE = re.compile(r"^if TYPE_CHECKING:.*\n(?:[ \t]+.*\n|\n)+", re.M)
+IMPORT = re.compile(r"^[ \t]*from (ffkv[\w.]*) import (\([^)]*\)|[^\n]*)|^[ \t]*import (ffkv[\w.]*)", re.M)
 
 
-def code_files(rule: str) -> list[Path]:
-    """The source files that the numbers of a rule depend on, sorted."""
-    places = [PACKAGE / name for name in NUMBERS_DEPEND_ON[rule]]
-    paths = {path for place in places for path in (place.rglob("*") if place.is_dir() else [place])}
-    return sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts)
+def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
+    """The source files that the numbers of a step depend on, sorted.
+
+    Args:
+        function: the step's function, such as "ffkv.branches.keys.step:find_patterns".
+        also: folders below the package whose modules are imported by name while the step runs.
+    """
+    module, name = function.split(":")
+    by_name = [path for folder in also for path in (PACKAGE / folder).rglob("*") if path.is_file()]
+    found = {_source(module), *(path for path in by_name if "__pycache__" not in path.parts)}
+    waiting = [*_used_by(module, name), *(each for path in found - {_source(module)} for each in _imports(path))]
+    while waiting:
+        path = waiting.pop()
+        if path not in found and _counts(path):
+            found.add(path)
+            waiting += _imports(path)
+    return sorted(found)
 
 
 @cache
-def code_hash(rule: str) -> str:
-    """The first 16 hexadecimal digits of a SHA-256 hash over the bytes of these files."""
+def code_hash(function: str, also: tuple[str, ...] = ()) -> str:
+    """The first 16 hexadecimal digits of a SHA-256 hash over the bytes of the files of `code_files`."""
     digest = hashlib.sha256()
-    for path in code_files(rule):
+    for path in code_files(function, also):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _counts(path: Path) -> bool:
+    name = path.relative_to(PACKAGE).as_posix()
+    if name in CHANGES_NUMBERS:
+        return True
+    return not any(name == each or name.startswith(f"{each}/") for each in CHANGES_NO_NUMBER)
+
+
+def _source(module: str) -> Path:
+    """The file of a module: "ffkv.base" is base/__init__.py."""
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _sources(module: str, names: Iterable[str]) -> Iterator[Path]:
+    """The files that `from module import names` reads."""
+    for name in names:
+        path = _source(f"{module}.{name}")
+        yield path if path.is_file() else _source(module)
+
+
+@cache
+def _imports(path: Path) -> tuple[Path, ...]:
+    """The files of ffkv that a file imports, anywhere in it, but not for types alone."""
+    if path.suffix != ".py":
+        return ()
+    found: list[Path] = []
+    for module, names, alone in IMPORT.findall(TYPES_ALONE.sub("", path.read_text("utf-8"))):
+        listed = re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names))
+        found += [_source(alone)] if alone else _sources(module, listed)
+    return tuple(found)
+
+
+def _used_by(module: str, function: str) -> set[Path]:
+    """The files of ffkv that a function uses, by itself and by what it calls in its own module."""
+    imported: dict[str, Path] = {}
+    defined: dict[str, ast.stmt] = {}
+    for statement in ast.parse(_source(module).read_text("utf-8")).body:
+        imported |= _imported_by(statement)
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            defined[statement.name] = statement
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            defined |= {target.id: statement for target in targets if isinstance(target, ast.Name)}
+    used, waiting, seen = set(), [function], set()
+    while waiting:
+        name = waiting.pop()
+        if name in imported:
+            used.add(imported[name])
+        if name in defined and name not in seen:
+            seen.add(name)
+            for node in ast.walk(defined[name]):
+                waiting += [node.id] if isinstance(node, ast.Name) else []
+                used |= {*_imported_by(node).values()}
+    return used
+
+
+def _imported_by(node: ast.AST) -> dict[str, Path]:
+    """The names that a statement imports from ffkv, and the files that they come from."""
+    if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("ffkv"):
+        return {}
+    sources = _sources(str(node.module), [alias.name for alias in node.names])
+    return {alias.asname or alias.name: source for alias, source in zip(node.names, sources, strict=True)}

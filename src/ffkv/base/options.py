@@ -10,8 +10,9 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from ffkv.base.parts import Part
-from ffkv.base.settings import Model, Section, Settings, section
+from ffkv.base.settings import Section, Settings, section
 from ffkv.base.settings.messages import refusal
+from ffkv.base.steps import Step, Work
 
 READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -198,17 +199,48 @@ def part_options(name: str) -> Callable:
     return decorate
 
 
-def measures_layers(command: Callable) -> Callable:
-    """Adds `--device`, `--layer-group`, `--layer-groups` and `--threads`, and limits torch to these threads.
+# Settings that tell a step how to work: the attribute of `Work`.
+WORK = {"model/device": "device", "model/max_memory": "max_memory", "activations/batch_tokens": "batch_tokens"}
+PARTS = {"layer_groups": "layer_group", "shards": "shard"}
 
-    The command gets `device` and `layer_group`, which is a `Part`.
+
+def step_options(step: Step) -> Callable:
+    """Adds an option for each setting of a step, and `--threads` if its jobs may have several.
+
+    The command gets an object of each section, with the settings that were given, by the section's name; `seed`; and `work`.
     """
+    of_work = {name: attribute for name, attribute in WORK.items() if name in step.settings}
+    parts = {name: part for name, part in PARTS.items() if name in step.settings}
+    chosen: dict[type[Section], list[str]] = {}
+    for name in step.settings:
+        section_name, _, key = name.partition("/")
+        if section_name not in ("seed", *PARTS) and name not in of_work:
+            model: Any = Settings.model_fields[section_name].annotation
+            chosen.setdefault(model, []).extend([key] if key else model.model_fields)
 
-    @functools.wraps(command)
-    def with_torch(layer_group: int, layer_groups: int, threads: int, **options: Any) -> None:
-        from ffkv.base.process.runtime import torch_with
+    def decorate(command: Callable) -> Callable:
+        @functools.wraps(command)
+        def with_work(**options: Any) -> Any:
+            threads = options.pop("threads", 1)
+            if step.has_threads and step.imports != "tables":
+                from ffkv.base.process.runtime import torch_with
 
-        torch_with(threads)
-        command(layer_group=Part(layer_group, layer_groups), **options)
+                torch_with(threads)
+            work = {attribute: options.pop(name.partition("/")[2]) for name, attribute in of_work.items()}
+            for name, part in parts.items():
+                work["part"] = Part(options.pop(part), options.pop(name))
+            return command(**({"work": Work(**work)} if work else {}), **options)
 
-    return setting(Model, "device")(part_options("layer_group")(threads_option(with_torch)))
+        decorated: Callable = threads_option(with_work) if step.has_threads else with_work
+        for part in parts.values():
+            decorated = part_options(part)(decorated)
+        decorated = seed_option(decorated) if "seed" in step.settings else decorated
+        for name in of_work:
+            section_name, _, key = name.partition("/")
+            work_section: Any = Settings.model_fields[section_name].annotation
+            decorated = setting(work_section, key)(decorated)
+        for model, names in reversed(chosen.items()):
+            decorated = takes(model, *names)(decorated)
+        return decorated
+
+    return decorate

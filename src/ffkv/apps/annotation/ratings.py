@@ -8,7 +8,7 @@ import pandas as pd
 from ffkv.apps.annotation.records import Record
 from ffkv.apps.annotation.sheets import Origin, SecretKey
 from ffkv.base.errors import UserError
-from ffkv.branches.keys.features import CATEGORIES
+from ffkv.branches.keys.tables import CATEGORIES
 
 TESTS = "tests"
 # Columns of each table: their types. Those of `ffkv.branches.keys.tables`, with the annotator in front.

@@ -10,7 +10,7 @@ from ffkv.apps.annotation import agreement
 from ffkv.apps.annotation.ratings import Ratings
 from ffkv.base.intervals import bootstrap_mean, wilson
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.branches.keys.features import CATEGORIES
+from ffkv.branches.keys.tables import CATEGORIES
 
 SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]
 OF_CATEGORY = {"none": 0, "shallow": 1, "semantic": 2, "shallow and semantic": 3}  # place in SETS

@@ -17,8 +17,6 @@ from ffkv.base.settings.inputs import Embedded as Embedded
 from ffkv.base.settings.inputs import Model as Model
 from ffkv.base.settings.inputs import corpus_sources as corpus_sources
 from ffkv.base.settings.models import Settings as Settings
-from ffkv.base.settings.models import intervenes as intervenes
-from ffkv.base.settings.models import measures_precision as measures_precision
 from ffkv.base.settings.section import LARGEST as LARGEST
 from ffkv.base.settings.section import Section as Section
 from ffkv.base.settings.section import section as section

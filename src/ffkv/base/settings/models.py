@@ -55,13 +55,3 @@ class Settings(Section):
         """The contradictions of all sections."""
         sections = [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Section)]
         return [problem for part in sections for problem in part.contradictions()]
-
-
-def measures_precision(settings: Settings) -> bool:
-    """Whether a run measures how the number type of its model changes the trigger examples."""
-    return settings.model.dtype != "float32" and settings.keys.precision
-
-
-def intervenes(settings: Settings) -> bool:
-    """Whether a run changes the coefficients of memories."""
-    return settings.intervention.memories > 0

@@ -7,11 +7,12 @@ import pandas as pd
 
 from ffkv.activations.prefix_file import read_layer
 from ffkv.base.files import hdf5, tables
-from ffkv.base.parts import WHOLE, Part
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Composition
+from ffkv.base.steps import Work
 from ffkv.branches.composition import summaries
 from ffkv.branches.composition.by_prefix import describe_memories, describe_prefixes
+from ffkv.branches.composition.tables import BY_PREFIX
 from ffkv.branches.values.projections import read_projections
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import read_anatomy
@@ -19,18 +20,15 @@ from ffkv.model.head.head_file import load_head
 from ffkv.model.head.predictions import predictions
 
 DEFAULTS = Composition()
-MEASURED = ["active", "share", "agreeing", "agreeing_all", "effective", "participation"]
-COLUMNS = ["layer", "prefix", *MEASURED, "target_is_stop_word", "words"]
 
 
 def measure_composition(
     model: Path | str,
     prefixes: Path | str,
     projections: Path | str,
-    corpus: Path | str,
+    validation: Path | str,
     settings: Composition = DEFAULTS,
-    device: str = "auto",
-    layer_group: Part = WHOLE,
+    work: Work = Work(),
 ) -> pd.DataFrame:
     """Measures on each sampled prefix how the memories of a group of layers compose (paper section 5.1).
 
@@ -41,35 +39,34 @@ def measure_composition(
         model: folder of the model step.
         prefixes: file `sampled_prefixes.h5`.
         projections: file `values/projections/<group>.h5` of the same layer group.
-        corpus: file `corpus/validation.h5`.
+        validation: file `corpus/validation.h5`.
         settings: `mass` is used.
-        device: "auto", "cpu", "cuda" or "cuda:1".
-        layer_group: the layers to measure.
+        work: the device and the layers to measure.
     Returns:
-        One row per layer and prefix: layer, and the columns of `describe_memories` and `describe_prefixes`.
+        The table `BY_PREFIX` of `ffkv.branches.composition.tables`.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model or corpus; the file of projections is of
             another layer group; the layer group does not exist.
     """
     anatomy = read_anatomy(Path(model))
-    layers = layer_group.of(len(anatomy.layers))
+    layers = work.part.of(len(anatomy.layers))
     values = read_projections(projections, anatomy.identity, layers)
-    head = load_head(Path(model), device, str(values.attributes["projection"]))
+    head = load_head(Path(model), work.device, str(values.attributes["projection"]))
     by_layer = []
     with (
         hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file,
         progress(len(layers), "layers", "composition") as bar,
     ):
         attributes = dict(file.attrs)
-        split = read_corpus(Path(corpus), attributes)
+        split = read_corpus(Path(validation), attributes)
         described = describe_prefixes(split, file["sentence"][...], file["position"][...])
         for layer in layers:
             states, of_layer = read_layer(file, layer, "ym"), values.layer == layer
             top_y = predictions(head, states.y, layer).ids
             memories = describe_memories(states.m, values.top[of_layer], top_y, values.norm[of_layer], settings.mass)
-            by_layer.append(pd.concat([described.assign(layer=layer), memories], axis=1)[COLUMNS])
+            by_layer.append(pd.concat([described.assign(layer=layer), memories], axis=1)[BY_PREFIX.names])
             bar.update()
-    table = pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
+    table = pd.concat(by_layer, ignore_index=True) if by_layer else BY_PREFIX.frame([])
     return tables.identify(table, attributes)
 
 
@@ -89,7 +86,7 @@ def summarize_composition(
     """
     anatomy = read_anatomy(Path(model))
     table = tables.read_all(by_prefix, anatomy.identity)
-    tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "BY_PREFIX")
+    tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "--by-prefix")
     memories = {layer.index: layer.memories for layer in anatomy.layers}
     return {
         "figure_7_active_memories": summaries.summarize_active(table),

@@ -1,7 +1,7 @@
 """Changes memory coefficients while the model runs, and summarizes what follows."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,24 +10,23 @@ import pandas as pd
 
 from ffkv.activations.trigger_file import read_triggers
 from ffkv.base.files import hdf5, tables
-from ffkv.base.parts import WHOLE, Part
 from ffkv.base.process.progress import progress
-from ffkv.base.settings import Activations, Intervention
+from ffkv.base.settings import Intervention
+from ffkv.base.steps import Work
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.intervention import summaries
 from ffkv.branches.intervention.significance import add_q_values
-from ffkv.branches.intervention.tables import BY_MEMORY, BY_PREFIX, KEPT, make_table
+from ffkv.branches.intervention.tables import BY_MEMORY, BY_PREFIX, KEPT
 from ffkv.branches.values.projections import read_projections
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
 
 DEFAULTS = Intervention()
-BATCH_TOKENS = Activations().batch_tokens
 
 
 class Measured(NamedTuple):
-    """What interventions in a group of layers did. docs/architecture.md lists the columns.
+    """What interventions in a group of layers did. docs/formats.md lists the columns.
 
     Attributes:
         by_prefix: one row per memory, side, prefix, change and reach.
@@ -48,11 +47,8 @@ def measure_interventions(
     train: Path | str,
     validation: Path | str,
     settings: Intervention = DEFAULTS,
-    batch_tokens: int = BATCH_TOKENS,
-    device: str = "auto",
     seed: int = 0,
-    layer_group: Part = WHOLE,
-    max_memory: Mapping[str, str] | None = None,
+    work: Work = Work(),
 ) -> Measured:
     """Changes the coefficients of random memories of a group of layers, with controls (docs/interventions.md).
 
@@ -66,11 +62,8 @@ def measure_interventions(
         train: file `corpus/train.h5`.
         validation: file `corpus/validation.h5`.
         settings: how many memories, prefixes and controls.
-        batch_tokens: maximum number of tokens per pass.
-        device: "auto", "cpu", "cuda" or "cuda:1".
         seed: the run's seed.
-        layer_group: the layers to measure.
-        max_memory: the setting `model.max_memory`.
+        work: device, tokens per pass, and the layers to measure.
     Raises:
         UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
             changed; there is no such layer group or device; the model cannot be changed while it runs.
@@ -81,16 +74,16 @@ def measure_interventions(
     from ffkv.model.placement.precision import running_in_float32
 
     anatomy = read_anatomy(model)
-    layers = layer_group.of(len(anatomy.layers))
+    layers = work.part.of(len(anatomy.layers))
     examples = read_triggers(triggers, anatomy.identity)
     top = read_projections(projections, anatomy.identity, layers)
     sentences = read_corpus(Path(train), examples.attributes)
     with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
         sampled, of_sample = (file["sentence"][...], file["position"][...]), dict(file.attrs)
     kept = _drawn_prefixes(read_corpus(Path(validation), of_sample), *sampled, settings.kept_prefixes, seed)
-    loaded = load(model, device, max_memory or {})
+    loaded = load(model, work.device, work.max_memory)
     inputs = Inputs(
-        loaded, load_head(Path(model), device), examples, top, sentences, kept, settings, batch_tokens, seed
+        loaded, load_head(Path(model), work.device), examples, top, sentences, kept, settings, work.batch_tokens, seed
     )
     precise = contextlib.nullcontext() if anatomy.dtype == "float32" else running_in_float32(loaded.model)
     found = []
@@ -100,9 +93,9 @@ def measure_interventions(
             bar.update()
     by_prefix, by_memory, of_kept = ([row for rows in found for row in rows[kind]] for kind in range(3))
     return Measured(
-        tables.identify(make_table(by_prefix, BY_PREFIX), examples.attributes),
-        tables.identify(add_q_values(make_table(by_memory, BY_MEMORY)), examples.attributes),
-        tables.identify(make_table(of_kept, KEPT), of_sample),
+        tables.identify(BY_PREFIX.frame(by_prefix), examples.attributes),
+        tables.identify(add_q_values(BY_MEMORY.frame(by_memory)), examples.attributes),
+        tables.identify(KEPT.frame(of_kept), of_sample),
     )
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 from ffkv.base.settings.languages import ENGLISH
 from ffkv.corpus.words import stop_words
 
-CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")  # of keys, by the families of their patterns
-
 
 class Kind(NamedTuple):
     """A kind of feature.

@@ -7,17 +7,6 @@ from ffkv.branches.keys.key_sample import trigger_prefixes
 from ffkv.branches.keys.removal import Coefficients
 from ffkv.corpus.corpus_file import Corpus
 
-# Column of the table `keys/precision.csv`: its type.
-PRECISION = {
-    "layer": "int64",
-    "keys": "int64",
-    "triggers": "int64",
-    "error_median": "float64",
-    "error_largest": "float64",
-    "first_stays": "float64",
-    "upper_half_stays": "float64",
-}
-
 
 def rescore(
     triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, coefficients: Coefficients

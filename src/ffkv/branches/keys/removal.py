@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-REMOVED = ("first", "last", "random")
 # The coefficients of memories [row] at the last token of rows of token ids with BOS [row][token].
 Coefficients = Callable[[list[np.ndarray], np.ndarray], np.ndarray]
 

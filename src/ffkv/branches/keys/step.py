@@ -5,7 +5,7 @@ The two steps that run the model import torch themselves: it takes a second, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +13,17 @@ import pandas as pd
 
 from ffkv.activations.trigger_file import Triggers, read_triggers
 from ffkv.base.files import tables
-from ffkv.base.parts import WHOLE, Part
 from ffkv.base.process.progress import progress
-from ffkv.base.settings import Activations, Keys
+from ffkv.base.settings import Keys
+from ffkv.base.steps import Work
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.keys import summaries
 from ffkv.branches.keys.key_sample import sample_examples, sample_keys, trigger_prefixes
 from ffkv.branches.keys.patterns import detect_patterns, prepare_detector
-from ffkv.branches.keys.precision import PRECISION, precision_row, rescore
+from ffkv.branches.keys.precision import precision_row, rescore
 from ffkv.branches.keys.removal import Coefficients, relative_changes
-from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, REMOVAL, make_table, pattern_rows, prefix_rows, removal_rows
+from ffkv.branches.keys.rows import pattern_rows, prefix_rows, removal_rows
+from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, PRECISION, REMOVAL
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import read_anatomy
@@ -31,29 +32,27 @@ if TYPE_CHECKING:
     from ffkv.model.checkpoint.load import LoadedModel
 
 DEFAULTS = Keys()
-BATCH_TOKENS = Activations().batch_tokens
 
 
 def find_patterns(
-    triggers: Path | str, corpus: Path | str, settings: Keys = DEFAULTS, seed: int = 0, layer_group: Part = WHOLE
+    triggers: Path | str, train: Path | str, settings: Keys = DEFAULTS, seed: int = 0, work: Work = Work()
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Finds patterns in the trigger examples of random keys, and in as many random keys (paper section 3.2).
 
     Args:
         triggers: file `triggers.h5`.
-        corpus: file `corpus/train.h5`.
+        train: file `corpus/train.h5`.
         settings: all but `removal_triggers` are used.
         seed: the run's seed.
-        layer_group: the layers to read.
+        work: the layers to read.
     Returns:
-        Two tables: a row per pattern (`ffkv.branches.keys.tables.PATTERNS`), and a row per prefix with its category
-        (`ffkv.branches.keys.tables.BY_PREFIX`). Their `attrs` hold the identities of model, tokenizer and corpus.
+        The tables `PATTERNS` and `BY_PREFIX` of `ffkv.branches.keys.tables`. Their `attrs` hold the identities of model, tokenizer and corpus.
     Raises:
         UserError: a file is missing or damaged, or the files belong to different corpora; there is no such layer group.
     """
-    sentences = read_corpus(Path(corpus))
+    sentences = read_corpus(Path(train))
     examples = read_triggers(Path(triggers), sentences.attributes)
-    layers = layer_group.of(examples.layers)
+    layers = work.part.of(examples.layers)
     patterns, prefixes = [], []
     competing = CompetingPrefixes(sentences, examples.settings.identical_prefixes == "once")
     with progress(1, "corpora", "what is frequent by chance") as bar:
@@ -66,92 +65,82 @@ def find_patterns(
             patterns += pattern_rows(layer, keys, patterns_of_keys)
             prefixes += prefix_rows(layer, keys, patterns_of_keys)
             bar.update()
-    found = make_table(patterns, PATTERNS), make_table(prefixes, BY_PREFIX)
+    found = PATTERNS.frame(patterns), BY_PREFIX.frame(prefixes)
     return tables.identify(found[0], examples.attributes), tables.identify(found[1], examples.attributes)
 
 
 def remove_tokens(
     model: Path | str,
     triggers: Path | str,
-    corpus: Path | str,
+    train: Path | str,
     settings: Keys = DEFAULTS,
-    batch_tokens: int = BATCH_TOKENS,
-    device: str = "auto",
     seed: int = 0,
-    layer_group: Part = WHOLE,
-    max_memory: Mapping[str, str] | None = None,
+    work: Work = Work(),
 ) -> pd.DataFrame:
     """Removes the first, the last or a random token from trigger examples of random keys (paper section 3.2, figure 3).
 
     Args:
         model: folder of the model step.
         triggers: file `triggers.h5`.
-        corpus: file `corpus/train.h5`.
+        train: file `corpus/train.h5`.
         settings: `per_layer` and `removal_triggers` are used.
-        batch_tokens: number of tokens per batch, with padding.
-        device: "auto", "cpu", "cuda" or "cuda:1".
         seed: the run's seed.
-        layer_group: the layers to read.
-        max_memory: the setting `model.max_memory`.
+        work: device, batches, and the layers to read.
     Returns:
-        A row per key and removal (`ffkv.branches.keys.tables.REMOVAL`). The table's `attrs` hold the identities of model,
+        The table `REMOVAL` of `ffkv.branches.keys.tables`. Its `attrs` hold the identities of model,
         tokenizer and corpus.
     Raises:
         UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
             changed; there is no such layer group or device.
     """
-    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device, max_memory)
-    layers, rows = layer_group.of(examples.layers), []
+    loaded, examples, sentences = _read_inputs(model, triggers, train, work)
+    layers, rows = work.part.of(examples.layers), []
     with progress(len(layers), "layers", "token removal") as bar:
         for layer in layers:
             keys = sample_keys(examples, layer, settings.per_layer, seed)
             memories, _, prefixes = trigger_prefixes(examples, sentences, layer, keys, settings.removal_triggers)
-            coefficients = _coefficients(loaded, layer, batch_tokens)
+            coefficients = _coefficients(loaded, layer, work.batch_tokens)
             changes = relative_changes(
                 prefixes, memories, sentences.bos, coefficients, random_stream(seed, Purpose.REMOVED_TOKENS, layer)
             )
             rows += removal_rows(layer, keys, memories, changes)
             bar.update()
-    return tables.identify(make_table(rows, REMOVAL), examples.attributes)
+    return tables.identify(REMOVAL.frame(rows), examples.attributes)
 
 
 def measure_precision(
     model: Path | str,
     triggers: Path | str,
-    corpus: Path | str,
+    train: Path | str,
     settings: Keys = DEFAULTS,
-    batch_tokens: int = BATCH_TOKENS,
-    device: str = "auto",
     seed: int = 0,
-    max_memory: Mapping[str, str] | None = None,
+    work: Work = Work(),
 ) -> pd.DataFrame:
     """Computes the coefficients of trigger examples of random keys again in float32, and compares them.
 
     Args:
         model: folder of the model step.
         triggers: file `triggers.h5`.
-        corpus: file `corpus/train.h5`.
+        train: file `corpus/train.h5`.
         settings: `per_layer` is used.
-        batch_tokens: number of tokens per batch, with padding.
-        device: "auto", "cpu", "cuda" or "cuda:1".
         seed: the run's seed.
-        max_memory: the setting `model.max_memory`.
+        work: device and batches.
     Returns:
-        A row per layer (`ffkv.branches.keys.precision.PRECISION`).
+        The table `PRECISION` of `ffkv.branches.keys.tables`.
     Raises:
         UserError: as `remove_tokens`.
     """
-    loaded, examples, sentences = _read_inputs(model, triggers, corpus, device, max_memory)
+    loaded, examples, sentences = _read_inputs(model, triggers, train, work)
     from ffkv.model.placement.precision import running_in_float32
 
     rows = []
     with running_in_float32(loaded.model), progress(examples.layers, "layers", "float32") as bar:
         for layer in range(examples.layers):
             keys = sample_keys(examples, layer, settings.per_layer, seed)
-            coefficients = _coefficients(loaded, layer, batch_tokens)
+            coefficients = _coefficients(loaded, layer, work.batch_tokens)
             rows.append(precision_row(layer, *rescore(examples, sentences, layer, keys, coefficients)))
             bar.update()
-    return make_table(rows, PRECISION)
+    return PRECISION.frame(rows)
 
 
 def summarize_keys(
@@ -191,19 +180,15 @@ def summarize_keys(
 
 
 def _read_inputs(
-    model: Path | str,
-    triggers: Path | str,
-    corpus: Path | str,
-    device: str,
-    max_memory: Mapping[str, str] | None,
+    model: Path | str, triggers: Path | str, train: Path | str, work: Work
 ) -> tuple[LoadedModel, Triggers, Corpus]:
     """Loads the model, and reads both files, which must belong to the model and to each other."""
     from ffkv.model.checkpoint.load import load
 
     identity = read_anatomy(Path(model)).identity
-    sentences = read_corpus(Path(corpus), identity)
+    sentences = read_corpus(Path(train), identity)
     examples = read_triggers(Path(triggers), {**sentences.attributes, **identity})
-    return load(Path(model), device, max_memory or {}), examples, sentences
+    return load(Path(model), work.device, work.max_memory), examples, sentences
 
 
 def _coefficients(model: LoadedModel, layer: int, batch_tokens: int) -> Coefficients:

@@ -11,8 +11,7 @@ import pandas as pd
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.intervals import bootstrap_mean
 from ffkv.base.streams import Purpose, random_stream
-from ffkv.branches.keys.features import CATEGORIES
-from ffkv.branches.keys.removal import REMOVED
+from ffkv.branches.keys.tables import CATEGORIES, REMOVED
 
 SAMPLES = ("trigger", "random")
 

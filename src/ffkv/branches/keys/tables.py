@@ -1,101 +1,112 @@
-"""Rows of the tables of the room `keys`: patterns, prefixes and token removals. docs/architecture.md lists the columns."""
+"""The tables of the branch `keys`."""
 
-from collections.abc import Sequence
-from typing import Any
+from ffkv.base.files.columns import LAYER, MEMORY, NEGATIVE, Column, Table, count, number, share, text, word
 
-import numpy as np
-import pandas as pd
+CATEGORIES = ("shallow", "shallow and semantic", "semantic", "none")
+FAMILIES = ("shallow", "semantic")
+REMOVED = ("first", "last", "random")
+SAMPLE = word("sample", "what the prefixes are: trigger examples, or random prefixes as a control", "trigger", "random")
+OF_KEY = count("memory", "the memory; of random prefixes the number of the set")
+CATEGORY = word("category", "which families of patterns a prefix has", *CATEGORIES)
 
-from ffkv.branches.keys.features import KINDS
-from ffkv.branches.keys.key_sample import Examples
-from ffkv.branches.keys.patterns import Pattern, categorize
-from ffkv.branches.keys.removal import REMOVED
-
-# Columns of each table: their types.
-PATTERNS = {
-    "sample": "str",
-    "layer": "int64",
-    "memory": "int64",
-    "pattern": "int64",
-    "kind": "str",
-    "family": "str",
-    "label": "str",
-    "prefixes": "int64",
-    "chance": "float64",
-    "p_value": "float64",
-    "q_value": "float64",
-    "ranks": "object",
-}
-BY_PREFIX = {"sample": "str", "layer": "int64", "memory": "int64", "rank": "int64", "category": "str"}
-REMOVAL = {
-    "layer": "int64",
-    "memory": "int64",
-    "removed": "str",
-    "triggers": "int64",
-    "skipped": "int64",
-    "change": "float64",
-}
-
-
-def make_table(rows: Sequence[Any], columns: dict[str, str]) -> pd.DataFrame:
-    """Makes a table whose columns have their types even if there is no row."""
-    return pd.DataFrame(rows, columns=list(columns)).astype(columns)
-
-
-def pattern_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequence[Pattern]]) -> list[dict[str, Any]]:
-    """A row of `PATTERNS` per pattern of a layer. Patterns are numbered from 0 within their key.
-
-    Args:
-        keys: the prefixes of each key [key].
-        patterns: the patterns of each key [key][pattern].
-    """
-    return [
-        {
-            "sample": key.sample,
-            "layer": layer,
-            "memory": key.memory,
-            "pattern": number,
-            "kind": pattern.feature[0],
-            "family": pattern.family,
-            "label": describe_pattern(pattern),
-            "prefixes": len(pattern.members),
-            "chance": pattern.chance,
-            "p_value": pattern.p_value,
-            "q_value": pattern.q_value,
-            "ranks": [key.ranks[member] for member in pattern.members],
-        }
-        for key, patterns_of_key in zip(keys, patterns, strict=True)
-        for number, pattern in enumerate(patterns_of_key)
-    ]
-
-
-def describe_pattern(pattern: Pattern) -> str:
-    """A pattern in words, for example: ends with “of”."""
-    kind, text = pattern.feature
-    return KINDS[kind].phrase.format(text)
-
-
-def prefix_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequence[Pattern]]) -> list[dict[str, Any]]:
-    """A row of `BY_PREFIX` per prefix of a layer's keys, with the prefix's category. Arguments: see `pattern_rows`."""
-    return [
-        {"sample": key.sample, "layer": layer, "memory": key.memory, "rank": rank, "category": category}
-        for key, patterns_of_key in zip(keys, patterns, strict=True)
-        for rank, category in zip(key.ranks, categorize(patterns_of_key, len(key.ranks)), strict=True)
-    ]
-
-
-def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np.ndarray) -> list[tuple[Any, ...]]:
-    """A row of `REMOVAL` per key of a layer and removal: the mean change over the key's triggers.
-
-    Args:
-        keys: memories that were sampled [key].
-        memories: memory of each trigger [trigger].
-        changes: relative change in %, NaN if the removal was skipped [trigger, `REMOVED`].
-    """
-    rows = []
-    for memory in keys.tolist():
-        for removed, change in zip(REMOVED, changes[memories == memory].T, strict=True):
-            used = change[np.isfinite(change)]
-            mean = used.mean() if len(used) else np.nan
-            rows.append((layer, memory, removed, len(used), len(change) - len(used), mean))
-    return rows
+PATTERNS = Table(
+    "keys/patterns/{group}.parquet",
+    "A pattern in the trigger examples of a sampled key, or in a set of random prefixes.",
+    (
+        SAMPLE,
+        LAYER,
+        OF_KEY,
+        count("pattern", "number of the pattern in its key, from 0"),
+        word("kind", "kind of the feature that the prefixes share, such as `last word`"),
+        word("family", "family of the pattern", *FAMILIES),
+        text("label", "the pattern in words"),
+        count("prefixes", "prefixes that have the pattern"),
+        share("chance", "probability that a random prefix has it"),
+        share("p_value", "probability of as many prefixes by chance"),
+        share("q_value", "p-value, adjusted for all patterns of the layer and family"),
+        Column("ranks", "object", "ranks of these prefixes among the trigger examples of the key, from 0"),
+    ),
+)
+BY_PREFIX = Table(
+    "keys/by_prefix/{group}.parquet",
+    "A trigger example of a sampled key, or a random prefix.",
+    (SAMPLE, LAYER, OF_KEY, count("rank", "rank among the trigger examples of the key, from 0"), CATEGORY),
+)
+REMOVAL = Table(
+    "keys/removal/{group}.parquet",
+    "A sampled key and a token that is removed from its trigger examples.",
+    (
+        LAYER,
+        MEMORY,
+        word("removed", "which token is removed", *REMOVED),
+        count("triggers", "trigger examples that are measured"),
+        count("skipped", "trigger examples that have no such token"),
+        number("change", "mean relative change of the coefficient", "%"),
+    ),
+)
+PRECISION = Table(
+    "keys/precision.csv",
+    "How the number type of the weights changes the trigger examples of a layer.",
+    (
+        LAYER,
+        count("keys", "sampled keys"),
+        count("triggers", "trigger examples"),
+        number("error_median", "median of |m - exact| / |m|, where exact is computed in float32", lowest=0),
+        number("error_largest", "largest of these", lowest=0),
+        share("first_stays", "share of keys whose first trigger example remains the first"),
+        share("upper_half_stays", "share of trigger examples in the upper half that remain there"),
+    ),
+    only="if `model.dtype` is not float32 and `keys.precision` is true",
+    applies=lambda settings: settings.model.dtype != "float32" and settings.keys.precision,
+)
+FIGURE_2_CATEGORIES = Table(
+    "keys/figure_2_categories.csv",
+    "A layer, sample and category: how many prefixes have it.",
+    (SAMPLE, LAYER, CATEGORY, count("prefixes", "prefixes of the category"), share("share", "share of all prefixes")),
+)
+FIGURE_2_PATTERN_COUNTS = Table(
+    "keys/figure_2_pattern_counts.csv",
+    "A layer and sample: how many keys have patterns.",
+    (
+        SAMPLE,
+        LAYER,
+        count("keys", "sampled keys with trigger examples"),
+        count("keys_with_pattern", "keys with a pattern"),
+        number("patterns_per_key", "mean number of patterns per key", lowest=0),
+        share("coverage", "share of prefixes that have a pattern"),
+    ),
+)
+FIGURE_3 = Table(
+    "keys/figure_3_removal.csv",
+    "A layer and a token that is removed from trigger examples.",
+    (
+        LAYER,
+        word("removed", "which token is removed", *REMOVED),
+        count("keys", "keys with a trigger example that is measured"),
+        count("triggers", "trigger examples that are measured"),
+        count("skipped", "trigger examples that have no such token"),
+        number("change", "mean over keys of the relative change of the coefficient", "%"),
+        number("low", "lower end of its bootstrap interval (95 %)", "%"),
+        number("high", "upper end", "%"),
+        number("median", "median over keys", "%"),
+    ),
+)
+ACTIVITY = Table(
+    "keys/activity.csv",
+    "How often the keys of a layer fire.",
+    (
+        LAYER,
+        count("keys", "all keys"),
+        count("dead", "keys without a trigger example"),
+        count("fewer", "keys with fewer than t trigger examples"),
+        share("one_token", "share of trigger examples that have one token alone"),
+        *(
+            share(f"firing_{part}", f"{part} over keys of the share of prefixes with m > 0")
+            for part in ("q1", "median", "q3")
+        ),
+        *(
+            share(f"negative_{part}", f"{part} over keys of the share of prefixes with m < 0", optional=NEGATIVE)
+            for part in ("q1", "median", "q3")
+        ),
+    ),
+)

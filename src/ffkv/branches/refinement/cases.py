@@ -2,8 +2,6 @@
 
 import numpy as np
 
-CASES = ("residual", "agreement", "composition", "ffn", "other")
-
 
 def classify(top_r: np.ndarray, top_y: np.ndarray, top_o: np.ndarray) -> np.ndarray:
     """Names the case of each prefix in one layer.

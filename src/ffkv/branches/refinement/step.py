@@ -9,12 +9,13 @@ import pandas as pd
 
 from ffkv.activations.prefix_file import PrefixLayer, read_layer
 from ffkv.base.files import hdf5, tables
-from ffkv.base.parts import WHOLE, Part
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Refinement
+from ffkv.base.steps import Work
 from ffkv.branches.refinement import summaries
 from ffkv.branches.refinement.cases import classify
 from ffkv.branches.refinement.changes import describe_changes, sample_changes
+from ffkv.branches.refinement.tables import BY_PREFIX
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.vocabulary import read_vocabulary
@@ -23,27 +24,23 @@ from ffkv.model.head.head_file import load_head, stored_output_embedding
 from ffkv.model.head.predictions import predictions
 
 DEFAULTS = Refinement()
-COLUMNS = ["layer", "prefix", "top_residual", "top_ffn", "top_output", "final", "probability", "case", "tied"]
 
 
-def measure_refinement(
-    model: Path | str, prefixes: Path | str, device: str = "auto", layer_group: Part = WHOLE
-) -> pd.DataFrame:
+def measure_refinement(model: Path | str, prefixes: Path | str, work: Work = Work()) -> pd.DataFrame:
     """Reads the predictions of r, y and o on each sampled prefix in a group of layers (paper section 5.2).
 
     Args:
         model: folder of the model step.
         prefixes: file `sampled_prefixes.h5`.
-        device: "auto", "cpu", "cuda" or "cuda:1".
-        layer_group: the layers to measure.
+        work: the device and the layers to measure.
     Returns:
-        One row per layer and prefix: layer, prefix (its number), and the columns of `measure_layer`.
+        The table `BY_PREFIX` of `ffkv.branches.refinement.tables`.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; the layer group does not exist.
     """
     anatomy = read_anatomy(Path(model))
-    layers = layer_group.of(len(anatomy.layers))
-    head = load_head(Path(model), device)
+    layers = work.part.of(len(anatomy.layers))
+    head = load_head(Path(model), work.device)
     by_layer = []
     with (
         hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file,
@@ -54,9 +51,9 @@ def measure_refinement(
         number = np.arange(len(final), dtype=np.int32)
         for layer in layers:
             predicted = measure_layer(head, read_layer(file, layer, "ryo"), final, layer)
-            by_layer.append(predicted.assign(layer=layer, prefix=number)[COLUMNS])
+            by_layer.append(predicted.assign(layer=layer, prefix=number)[BY_PREFIX.names])
             bar.update()
-    table = pd.concat(by_layer, ignore_index=True) if by_layer else pd.DataFrame(columns=COLUMNS)
+    table = pd.concat(by_layer, ignore_index=True) if by_layer else BY_PREFIX.frame([])
     return tables.identify(table, attributes)
 
 
@@ -97,7 +94,7 @@ def summarize_refinement(
     by_prefix: Iterable[Path | str],
     model: Path | str,
     prefixes: Path | str,
-    corpus: Path | str,
+    validation: Path | str,
     settings: Refinement = DEFAULTS,
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
@@ -107,7 +104,7 @@ def summarize_refinement(
         by_prefix: the tables `refinement/by_prefix/<group>.parquet`, each once.
         model: folder of the model step.
         prefixes: file `sampled_prefixes.h5`.
-        corpus: file `corpus/validation.h5`.
+        validation: file `corpus/validation.h5`.
         settings: `changes` is used.
         seed: seed of the sample of changes.
     Returns:
@@ -121,9 +118,9 @@ def summarize_refinement(
     with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
         attributes = dict(file.attrs)
         sentence, position = file["sentence"][...], file["position"][...]
-    split = read_corpus(Path(corpus), attributes)
+    split = read_corpus(Path(validation), attributes)
     table = tables.read_all(by_prefix, attributes)
-    tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "BY_PREFIX")
+    tables.check_layers(table, ["layer", "prefix"], set(range(len(anatomy.layers))), "--by-prefix")
     changes = sample_changes(table[table["layer"] == last], settings.changes, seed)
     tokens, embedding = read_vocabulary(Path(model)), stored_output_embedding(Path(model))
     return {

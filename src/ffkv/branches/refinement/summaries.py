@@ -6,7 +6,7 @@
 import pandas as pd
 
 from ffkv.base.intervals import boxes, shares
-from ffkv.branches.refinement.cases import CASES
+from ffkv.branches.refinement.tables import CASES
 
 
 def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ffkv.activations.trigger_file import NONE, read_triggers
 from ffkv.base.files import tables
-from ffkv.base.parts import WHOLE, Part
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import Values
+from ffkv.base.steps import Work
 from ffkv.branches.values import summaries
 from ffkv.branches.values.compare import compare, first_next_tokens
 from ffkv.branches.values.projections import Projections
@@ -34,8 +34,7 @@ def project_values(
     values: Path | str,
     triggers: Path | str,
     settings: Values = DEFAULTS,
-    device: str = "auto",
-    layer_group: Part = WHOLE,
+    work: Work = Work(),
 ) -> tuple[Projections, pd.DataFrame]:
     """Projects the values of a group of layers onto the vocabulary and compares them with their keys' triggers.
 
@@ -44,8 +43,7 @@ def project_values(
         values: file `values.h5`.
         triggers: file `triggers.h5`.
         settings: `projection` and `top_tokens` are used.
-        device: "auto", "cpu", "cuda" or "cuda:1".
-        layer_group: the layers to read.
+        work: the device and the layers to read.
     Returns:
         The projections, and one row per memory: see `ffkv.branches.values.compare.compare`.
     Raises:
@@ -53,10 +51,10 @@ def project_values(
             has no single output embedding and `projection` is "unembedding".
     """
     anatomy = read_anatomy(Path(model))
-    stored = values_file.read_values(Path(values), layer_group.of(len(anatomy.layers)), anatomy.identity)
+    stored = values_file.read_values(Path(values), work.part.of(len(anatomy.layers)), anatomy.identity)
     examples = read_triggers(Path(triggers), anatomy.identity)
     w = first_next_tokens(stored.layer, stored.memory, examples)
-    head = load_head(Path(model), device, settings.projection)
+    head = load_head(Path(model), work.device, settings.projection)
     projections, ranks = project(head, stored, settings.top_tokens, w)
     attributes = {**anatomy.identity, "projection": settings.projection}
     table = tables.identify(compare(projections, ranks, examples), examples.attributes)
@@ -123,7 +121,7 @@ def summarize_values(
     by_memory: Iterable[Path | str],
     model: Path | str,
     triggers: Path | str,
-    corpus: Path | str,
+    train: Path | str,
     settings: Values = DEFAULTS,
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
@@ -133,7 +131,7 @@ def summarize_values(
         by_memory: the tables `values/by_memory/<group>.parquet`, each once.
         model: folder of the model step.
         triggers: file `triggers.h5`.
-        corpus: file `corpus/train.h5`.
+        train: file `corpus/train.h5`.
         settings: `predictive` and `bins` are used.
         seed: seed of the permutations.
     Returns:
@@ -143,17 +141,17 @@ def summarize_values(
     """
     anatomy = read_anatomy(Path(model))
     examples = read_triggers(Path(triggers), anatomy.identity)
-    train = read_corpus(Path(corpus), examples.attributes)
+    sentences = read_corpus(Path(train), examples.attributes)
     table = tables.read_all(by_memory, examples.attributes)
-    tables.check_layers(table, ["layer", "memory"], set(range(len(anatomy.layers))), "BY_MEMORY")
+    tables.check_layers(table, ["layer", "memory"], set(range(len(anatomy.layers))), "--by-memory")
     predictive = summaries.select_predictive(table, settings.predictive)
     tokens = read_vocabulary(Path(model))
     once, empty = examples.settings.identical_prefixes == "once", examples.settings.include_empty_prefix
-    competing = CompetingPrefixes(train, once, empty)
+    competing = CompetingPrefixes(sentences, once, empty)
     return {
         "figure_4_agreement": summaries.summarize_agreement(table, competing.count_next_tokens(len(tokens)), seed),
         "figure_5_rank": summaries.summarize_rank(table),
         "figure_6_top_probability": summaries.summarize_top_probability(table, settings.bins),
-        "table_2_predictive_values": summaries.describe_predictive(predictive, examples, train, tokens),
+        "table_2_predictive_values": summaries.describe_predictive(predictive, examples, sentences, tokens),
         "table_2_predictive_layers": summaries.count_predictive(predictive, len(anatomy.layers)),
     }

@@ -10,7 +10,7 @@ from ffkv.base.intervals import Z_95
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_prefixes
 from ffkv.run.report.curve import LAYER, Curve, Units
-from ffkv.run.report.registry import FIGURES, load_figure
+from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.results.depth import pair_layers, relative_depth
 from ffkv.run.results.run import Run
 
@@ -40,7 +40,7 @@ def figures_of(compared: Compared) -> Iterator[tuple[str, tuple[Curve, ...]]]:
     """The figures that all runs have, and their curves."""
     for name in FIGURES:
         figure = load_figure(name)
-        if figure.curves and all(figure.applies(run) for run in compared.runs):
+        if figure.curves and all(has_figure(run, name) for run in compared.runs):
             yield name, figure.curves
 
 

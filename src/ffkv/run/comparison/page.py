@@ -26,7 +26,8 @@ from ffkv.run.report.curve import LAYER
 from ffkv.run.report.figure import Caption
 from ffkv.run.report.page_tables import Named, PageTable, chip, whole_table
 from ffkv.run.report.registry import FIGURES, load_figure
-from ffkv.run.report.sections import Exhibit, heading_of
+from ffkv.run.report.section import Exhibit
+from ffkv.run.report.sections import heading_of
 from ffkv.run.report.templates import make_environment
 from ffkv.run.report.text import signed
 from ffkv.run.report.wording import rows

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
-from ffkv.base.settings import intervenes
 from ffkv.run.report.curve import Curve, points
 from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, legend
 from ffkv.run.report.figure import Caption, Figure
@@ -70,6 +69,5 @@ FIGURE = Figure(
     (BY_DOSE,),
     draw,
     caption,
-    lambda run: intervenes(run.settings),
     curves=(Curve("total effect (nats)", by_factor, "factor of the coefficient", share=False),),
 )

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.multiple_tests import SIGNIFICANT
-from ffkv.base.settings import intervenes
 from ffkv.run.report.curve import Curve, Units, by_layer
 from ffkv.run.report.drawing import canvas, curve, depth, layer_axis, legend
 from ffkv.run.report.figure import Caption, Figure
@@ -107,6 +106,5 @@ FIGURE = Figure(
     (BY_LAYER,),
     draw,
     caption,
-    lambda run: intervenes(run.settings),
     curves=(*map(_curve, REACHES),),
 )

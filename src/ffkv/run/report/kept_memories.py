@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import ScalarFormatter
 
-from ffkv.base.settings import intervenes
 from ffkv.run.report.curve import Curve, points
 from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, legend, share_axis
 from ffkv.run.report.figure import Caption, Figure
@@ -80,6 +79,5 @@ FIGURE = Figure(
     (KEPT,),
     draw,
     caption,
-    lambda run: intervenes(run.settings),
     curves=(_curve(0, "largest"), _curve(1, "random")),
 )

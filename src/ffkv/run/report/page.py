@@ -9,7 +9,8 @@ from markupsafe import Markup
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.facts import facts
 from ffkv.run.report.page_tables import linked
-from ffkv.run.report.sections import Exhibit, arrange, of_section
+from ffkv.run.report.section import Exhibit
+from ffkv.run.report.sections import arrange, of_section
 from ffkv.run.report.summary import summary
 from ffkv.run.report.templates import make_environment
 from ffkv.run.results.run import Run

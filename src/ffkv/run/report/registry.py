@@ -1,13 +1,19 @@
 """The list of the report's figures. It imports nothing heavy, because the workflow reads it at every start.
 
-A new figure is a module `ffkv.run.report.<name>` with a `FIGURE`, and one line here.
+A new figure is a module `ffkv.run.report.<name>` with a `FIGURE`, and one line in the description of its branch.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
+
+from ffkv.branches.branch import Branch
+from ffkv.branches.registry import BRANCHES
 
 if TYPE_CHECKING:
     from ffkv.run.report.figure import Figure
+    from ffkv.run.report.section import Words
+    from ffkv.run.results.run import Run
 
 
 class Entry(NamedTuple):
@@ -26,22 +32,34 @@ class Entry(NamedTuple):
 
 FIGURES = {
     "training": Entry("run", "Training of the embedded model", every_run=False),
-    "figure_2": Entry("keys", "Patterns in trigger examples"),
-    "figure_3": Entry("keys", "Removing a token from trigger examples"),
-    "figure_4": Entry("values", "Agreement between values and trigger examples"),
-    "figure_5": Entry("values", "Rank of the next token in the value's prediction"),
-    "figure_6": Entry("values", "Agreement by the value's top probability"),
-    "figure_7": Entry("composition", "Active memories"),
-    "figure_8": Entry("composition", "Predictions that no single memory makes"),
-    "figure_9": Entry("refinement", "The residual's prediction and the model's prediction"),
-    "figure_10": Entry("refinement", "Probability of the model's prediction"),
-    "figure_11": Entry("refinement", "Where a block's prediction comes from"),
-    "interventions": Entry("intervention", "Removed memories beside their controls", every_run=False),
-    "intervention_doses": Entry("intervention", "Scaled memories", every_run=False),
-    "kept_memories": Entry("intervention", "How many memories make a prediction", every_run=False),
+    **{
+        name: Entry(branch.name, title, every_run=branch.applies is None)
+        for branch in BRANCHES.values()
+        for name, title in branch.figures.items()
+    },
 }
 
 
 def load_figure(name: str) -> "Figure":
     """The figure that the module `ffkv.run.report.<name>` describes."""
     return import_module(f"ffkv.run.report.{name}").FIGURE
+
+
+def branches_of(run: "Run") -> list[Branch]:
+    """The branches that a run has, in the order of the report."""
+    return [branch for branch in BRANCHES.values() if branch.is_in(run.settings)]
+
+
+def has_figure(run: "Run", name: str) -> bool:
+    """Whether a run has a figure: it has its branch, and the figure applies to it."""
+    section = FIGURES[name].section
+    in_branch = section not in BRANCHES or BRANCHES[section].is_in(run.settings)
+    return in_branch and load_figure(name).applies(run)
+
+
+def load_words(branch: str) -> "Words":
+    """What a branch says on the page: `ffkv.run.report.section_<branch>`. A branch without this module says nothing."""
+    from ffkv.run.report.section import Words
+
+    module = f"ffkv.run.report.section_{branch}"
+    return import_module(module).WORDS if find_spec(module) else Words()

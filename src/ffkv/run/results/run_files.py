@@ -17,23 +17,21 @@ from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
 from ffkv.base.parts import Part
 from ffkv.base.settings import Settings
+from ffkv.branches.registry import BRANCHES
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
+from ffkv.run.results.expected import TABLES
 from ffkv.run.results.run_tables import unknown
 
 SPLITS = ("train", "validation")
 # The split that a file's numbers are about, by the first folders of its path, or by its name.
 SPLIT_OF = {
     "triggers": "train",
-    "keys": "train",
-    "values": "train",
     "sampled_prefixes": "validation",
-    "composition": "validation",
-    "refinement": "validation",
-    "intervention": "train",
-    "intervention/kept": "validation",
     "annotation": "train",
+    **{branch.name: branch.split for branch in BRANCHES.values()},
+    **{str(Path(table.path).parent): table.split for table in TABLES.values() if table.split},
 }
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
-from ffkv.base.settings import Settings, intervenes
+from ffkv.base.settings import Settings
+from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.corpus.shared_prefixes import prefix_number
 from ffkv.model.anatomy import Anatomy
@@ -188,6 +189,6 @@ class RunIndexes(RunFiles):
     def effects_by_memory(self) -> pd.DataFrame:
         """The table `intervention/by_memory` of all layers. It is empty for a run that has none, of an earlier ffkv perhaps."""
         paths = [self.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(self.layer_groups))]
-        if intervenes(self.settings) and all(path.exists() for path in paths):
+        if INTERVENTION.is_in(self.settings) and all(path.exists() for path in paths):
             return self.details("intervention/by_memory")
-        return pd.DataFrame(columns=[*BY_MEMORY, "q_value"])
+        return pd.DataFrame(columns=BY_MEMORY.names)

@@ -7,13 +7,9 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
-from ffkv.base.settings import EMBEDDED, Settings, intervenes, measures_precision
-
-# The second line is of tables that may have no row.
-TEXTS = (
-    *("prefix", "text", "token", "next_token", "residual_token", "output_token", "related"),
-    *("annotator", "first", "second", "unit", "statistic", "score", "label"),
-)
+from ffkv.base.settings import EMBEDDED, Settings
+from ffkv.branches.registry import BRANCHES
+from ffkv.run.results.expected import TABLES
 
 
 def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
@@ -21,22 +17,22 @@ def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
 
     A table that only an earlier run with other settings needed is left out.
     """
-    unused = {"training"} if settings.model.checkpoint != EMBEDDED else set()
-    unused |= {"precision"} if not measures_precision(settings) else set()
-    paths = [path for path in sorted(folder.glob("*/*.csv")) if path.stem not in unused]
-    if not intervenes(settings):
-        paths = [path for path in paths if path.parent.name != "intervention"]
-    return {path.stem: path for path in paths}
+    unused = {table.path for table in TABLES.values() if not table.applies(settings)}
+    unused |= {table.path for branch in BRANCHES.values() if not branch.is_in(settings) for table in branch.tables}
+    paths = sorted(folder.glob("*/*.csv"))
+    return {path.stem: path for path in paths if path.relative_to(folder).as_posix() not in unused}
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Reads a CSV file. The columns in `TEXTS` stay text, also where a text reads "nan" or "1".
+    """Reads a CSV file. Text of strangers stays text, also where it reads "nan" or "1".
 
     A column without any value becomes a column of NaN: a CSV file cannot say of which type it is.
     """
-    frame = tables.read(path, texts=TEXTS)
+    described = TABLES.get(f"{path.parent.name}/{path.name}")
+    texts = described.foreign if described else []
+    frame = tables.read(path, texts=texts)
     empty = frame.columns[frame.isna().all()]
-    return frame.assign(**{column: float("nan") for column in empty if column not in TEXTS})
+    return frame.assign(**{column: float("nan") for column in empty if column not in texts})
 
 
 def read_benchmarks(folder: Path, settings: Settings) -> pd.DataFrame:

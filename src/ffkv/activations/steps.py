@@ -1,0 +1,20 @@
+"""The steps of the wing `activations`."""
+
+from ffkv.base.steps import Step
+
+TRIGGERS = Step(
+    "ffkv.activations.step:find_triggers",
+    settings=("triggers", "activations", "model/device", "model/max_memory", "shards"),
+    imports="model",
+)
+SAMPLED_PREFIXES = Step(
+    "ffkv.activations.step:sample_prefixes",
+    settings=("prefixes", "activations", "model/device", "model/max_memory", "seed", "shards"),
+    imports="model",
+)
+STEPS = {
+    "triggers": TRIGGERS,
+    "merge_triggers": Step("ffkv.activations.merge:merge_triggers"),
+    "sampled_prefixes": SAMPLED_PREFIXES,
+    "merge_sampled_prefixes": Step("ffkv.activations.merge:merge_sampled_prefixes"),
+}

@@ -1,0 +1,90 @@
+"""One step of the workflow: its function, what it reads, the settings that it takes and what it writes.
+
+A rule takes its options and its reruns from this description, and the command takes its options from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ffkv.base.dependencies import code_hash
+from ffkv.base.files.columns import GROUP, Table
+from ffkv.base.parts import WHOLE, Part
+
+UNTRACKED = ("model/max_memory",)  # settings that change no number, so that a change repeats no rule
+EVERY_GROUP = "*"  # after the name of what a step reads: the files of all groups of layers
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a step writes and that is no table.
+
+    Attributes:
+        path: its path below the folder of the run; with "{group}" if each group of layers has a file of its own.
+        writer: "module:function" of what writes it, from its path and what the step returns.
+    """
+
+    path: str
+    writer: str
+
+    @property
+    def name(self) -> str:
+        """Its name: of a file by group, that of the folder."""
+        return self.path.split("/")[-2] if GROUP in self.path else self.path.split("/")[-1].partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step, which a rule and a command of the same name start.
+
+    Attributes:
+        function: "module:function" of the function that a notebook can call, too.
+        about: what the command does, for its help.
+        reads: the files that it reads, by name, see `ffkv.branches.commands.INPUTS`. A name with `*` stands for the files of
+            all groups of layers.
+        settings: the settings that it takes: sections such as "triggers", settings such as "model/device", or settings of
+            the top level such as "seed".
+        writes: what it returns, in this order.
+        imports: what its jobs import, see `ffkv.workflow.jobs.LIBRARIES`.
+        also: folders of modules that it imports by name while it runs.
+    """
+
+    function: str
+    about: str = ""
+    reads: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    writes: tuple[Table | File, ...] = ()
+    imports: str = "tables"
+    also: tuple[str, ...] = ()
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether its jobs may have several threads."""
+        return self.imports == "model" or "layer_groups" in self.settings
+
+    @property
+    def tracked(self) -> list[str]:
+        """The settings whose change repeats the rule."""
+        return [name for name in self.settings if name not in UNTRACKED]
+
+    @property
+    def code(self) -> str:
+        """A hash over the code that its numbers depend on."""
+        return code_hash(self.function, self.also)
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a step does its work: where, in which batches, and on which part of it. It changes numbers by rounding alone.
+
+    Attributes:
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        max_memory: the setting `model.max_memory`.
+        batch_tokens: maximum number of tokens per batch, with padding.
+        part: the shard of the corpus, or the group of layers.
+    """
+
+    device: str = "auto"
+    max_memory: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    batch_tokens: int = 1024
+    part: Part = WHOLE

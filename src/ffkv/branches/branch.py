@@ -1,0 +1,60 @@
+"""One description per branch of the analysis: its steps, its tables, and its words in the report."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ffkv.base.files.columns import GROUP, Table
+from ffkv.base.steps import Step
+
+if TYPE_CHECKING:
+    from ffkv.base.settings import Settings
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch. Its folder below `ffkv.branches`, its section of settings and its folder in a run have its name.
+
+    From it come the command group, the options and reruns of its rules, the files of a finished run, its section of the
+    report, `docs/formats.md` and the plan.
+
+    Attributes:
+        name: its name.
+        about: one line about it, for the list of commands.
+        split: the split of the corpus that its numbers are about: "train" or "validation".
+        steps: its steps, by name. The rule `<branch>_<step>` calls `ffkv <branch> <step>`.
+        heading: heading of its section in the report.
+        introduction: the paragraph below the heading.
+        figures: the figures of this section, by the name of their module below `ffkv.run.report`: their titles.
+        applies: whether a run with such settings has the branch; None: every run has it.
+    """
+
+    name: str
+    about: str
+    split: str
+    steps: Mapping[str, Step]
+    heading: str
+    introduction: str
+    figures: Mapping[str, str] = field(default_factory=dict)
+    applies: "Callable[[Settings], bool] | None" = None
+
+    @property
+    def rules(self) -> dict[str, Step]:
+        """Its steps by the names of their rules."""
+        return {f"{self.name}_{name}": step for name, step in self.steps.items()}
+
+    @property
+    def tables(self) -> list[Table]:
+        """All tables that its steps write."""
+        return [each for step in self.steps.values() for each in step.writes if isinstance(each, Table)]
+
+    def is_in(self, settings: "Settings") -> bool:
+        """Whether a run with such settings has the branch."""
+        return self.applies is None or self.applies(settings)
+
+    def files(self, settings: "Settings") -> Iterator[str]:
+        """The files of a run with such settings, below its folder."""
+        for each in (each for step in self.steps.values() for each in step.writes):
+            if self.is_in(settings) and (not isinstance(each, Table) or each.applies(settings)):
+                groups = range(settings.layer_groups) if GROUP in each.path else range(1)
+                yield from (each.path.format(group=group) for group in groups)

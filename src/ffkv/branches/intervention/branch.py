@@ -1,0 +1,47 @@
+"""What the branch `intervention` is made of."""
+
+from ffkv.base.steps import Step
+from ffkv.branches.branch import Branch
+from ffkv.branches.intervention import tables
+
+STEP = "ffkv.branches.intervention.step"
+
+BRANCH = Branch(
+    name="intervention",
+    about="Interventions: what changes when memory coefficients are changed.",
+    split="train",
+    steps={
+        "measure": Step(
+            f"{STEP}:measure_interventions",
+            "Change the coefficients of random memories on their trigger examples, beside controls; keep a few memories alone.",
+            reads=("model", "triggers", "projections", "prefixes", "train", "validation"),
+            settings=(
+                "intervention",
+                "activations/batch_tokens",
+                "model/device",
+                "model/max_memory",
+                "seed",
+                "layer_groups",
+            ),
+            writes=(tables.BY_PREFIX, tables.BY_MEMORY, tables.KEPT),
+            imports="model",
+        ),
+        "summarize": Step(
+            f"{STEP}:summarize_interventions",
+            "Write the tables of the report's section of interventions.",
+            reads=("by_prefix*", "by_memory*", "kept*", "model", "projections*"),
+            settings=("seed",),
+            writes=(tables.BY_LAYER, tables.DOSES, tables.KEPT_MEMORIES, tables.MEMORIES_TABLE),
+        ),
+    },
+    heading="Interventions",
+    introduction="All figures above show what happens together. Here coefficients are changed while the model runs, so that the "
+    "figures show what memories cause. A memory that is removed takes some probability from the tokens that its value "
+    "promotes. The question is whether it takes more than any other change of the same size.",
+    figures={
+        "interventions": "Removed memories beside their controls",
+        "intervention_doses": "Scaled memories",
+        "kept_memories": "How many memories make a prediction",
+    },
+    applies=lambda settings: settings.intervention.memories > 0,
+)

@@ -1,0 +1,61 @@
+"""What the branch `keys` is made of."""
+
+from ffkv.base.steps import Step
+from ffkv.branches.branch import Branch
+from ffkv.branches.keys import tables
+
+STEP = "ffkv.branches.keys.step"
+PATTERNS = ("per_layer", "pattern_triggers", "minimum_prefixes", "false_discovery_rate", "background_prefixes")
+
+BRANCH = Branch(
+    name="keys",
+    about="Keys: patterns in trigger examples, token removal, activity.",
+    split="train",
+    steps={
+        "patterns": Step(
+            f"{STEP}:find_patterns",
+            "Find patterns in the trigger examples of random keys. Random prefixes are searched in the same way, as a control.",
+            reads=("triggers", "train"),
+            settings=(*(f"keys/{name}" for name in PATTERNS), "seed", "layer_groups"),
+            writes=(tables.PATTERNS, tables.BY_PREFIX),
+        ),
+        "removal": Step(
+            f"{STEP}:remove_tokens",
+            "Measure how coefficients change when a token is removed: the first, the last or a random one.",
+            reads=("model", "triggers", "train"),
+            settings=(
+                "keys/per_layer",
+                "keys/removal_triggers",
+                "activations/batch_tokens",
+                "model/device",
+                "model/max_memory",
+                "seed",
+                "layer_groups",
+            ),
+            writes=(tables.REMOVAL,),
+            imports="model",
+        ),
+        "precision": Step(
+            f"{STEP}:measure_precision",
+            "Measure how low precision changes trigger examples. Their coefficients are computed again in float32.",
+            reads=("model", "triggers", "train"),
+            settings=("keys/per_layer", "activations/batch_tokens", "model/device", "model/max_memory", "seed"),
+            writes=(tables.PRECISION,),
+            imports="model",
+        ),
+        "summarize": Step(
+            f"{STEP}:summarize_keys",
+            "Write the tables of figures 2 and 3, and activity.csv.",
+            reads=("triggers", "patterns*", "by_prefix*", "removal*"),
+            settings=("seed",),
+            writes=(tables.ACTIVITY, tables.FIGURE_2_CATEGORIES, tables.FIGURE_2_PATTERN_COUNTS, tables.FIGURE_3),
+        ),
+    },
+    heading="Keys",
+    introduction="A key is a row of the first matrix of a feed-forward layer. Its memory coefficient says how strongly a "
+    "prefix matches the key. The trigger examples of a key are the prefixes of the train split that match it most strongly.",
+    figures={
+        "figure_2": "Patterns in trigger examples",
+        "figure_3": "Removing a token from trigger examples",
+    },
+)

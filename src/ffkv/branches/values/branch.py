@@ -1,0 +1,47 @@
+"""What the branch `values` is made of."""
+
+from ffkv.base.steps import File, Step
+from ffkv.branches.branch import Branch
+from ffkv.branches.values import tables
+
+STEP = "ffkv.branches.values.step"
+
+BRANCH = Branch(
+    name="values",
+    about="Values: projections, agreement, rank, top probability.",
+    split="train",
+    steps={
+        "project": Step(
+            f"{STEP}:project_values",
+            "Project values onto the vocabulary, for one layer group. Compare them with their keys' trigger examples.",
+            reads=("model", "values", "triggers"),
+            settings=("values/projection", "values/top_tokens", "model/device", "layer_groups"),
+            writes=(
+                File("values/projections/{group}.h5", "ffkv.branches.values.projections:write_projections"),
+                tables.BY_MEMORY,
+            ),
+            imports="head",
+        ),
+        "summarize": Step(
+            f"{STEP}:summarize_values",
+            "Write the tables of figures 4 to 6 and of table 2.",
+            reads=("by_memory*", "model", "triggers", "train"),
+            settings=("values/predictive", "values/bins", "seed"),
+            writes=(
+                tables.FIGURE_4,
+                tables.FIGURE_5,
+                tables.FIGURE_6,
+                tables.PREDICTIVE_LAYERS,
+                tables.PREDICTIVE_VALUES,
+            ),
+        ),
+    },
+    heading="Values",
+    introduction="A value is a row of the second matrix of a feed-forward layer. It is a vector in the space of the residual "
+    "stream, so that the model's head turns it into a distribution over the vocabulary.",
+    figures={
+        "figure_4": "Agreement between values and trigger examples",
+        "figure_5": "Rank of the next token in the value's prediction",
+        "figure_6": "Agreement by the value's top probability",
+    },
+)

@@ -1,0 +1,190 @@
+"""What the rules take from the settings: options of commands, input files, and what a change of repeats a rule."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from snakemake.exceptions import WorkflowError
+from snakemake.io import ancient, expand, local
+from snakemake.ioutils import lookup
+
+from ffkv.base.options import command_line
+from ffkv.base.settings import EMBEDDED
+from ffkv.base.settings.runs import resolve, resolve_comparisons
+from ffkv.branches.registry import BRANCHES
+from ffkv.workflow.inputs import (
+    annotation_files,
+    checkpoint_files,
+    contents,
+    corpus_files,
+    hub_repositories,
+    tracked,
+    training_settings,
+)
+from ffkv.workflow.steps import STEPS
+
+InputFunction = Callable[..., Any]  # of a job's wildcards, and of its input
+Wildcards = Any  # Snakemake's class has the wildcards of a rule as attributes
+
+
+class ByRun(dict[str, dict[str, Any]]):
+    """Run to its complete settings: the defaults, the shared settings, the run's own."""
+
+    def __missing__(self, run: str) -> dict[str, Any]:
+        """Whoever names a file of another run has most likely forgotten the settings file."""
+        raise WorkflowError(
+            f"No run is called {run}. The settings name: {', '.join(self)}. Name the settings file of {run} with --configfile."
+        )
+
+
+class Runs:
+    """The runs and the comparisons of a settings file, as the rules need them.
+
+    Attributes:
+        settings: run to its complete settings, as nested dictionaries.
+        comparisons: comparison to its settings.
+        hub: run to the options that name its repositories on the hub, by kind.
+    """
+
+    def __init__(self, configuration: dict[str, Any]):
+        """Checks the settings.
+
+        Raises:
+            UserError: an unknown key or an impossible value. The message names all problems.
+        """
+        self._resolved = resolve(configuration)
+        self.settings = ByRun({run: settings.model_dump() for run, settings in self._resolved.items()})
+        compared = resolve_comparisons(configuration)
+        self.comparisons = {name: comparison.model_dump() for name, comparison in compared.items()}
+        self.hub = {run: hub_repositories(settings) for run, settings in self.settings.items()}
+
+    # Parameters
+
+    def setting(self, name: str) -> InputFunction:
+        """One setting of the job's run, such as "model/device"."""
+        return lookup(dpath=f"{{run}}/{name}", within=self.settings)
+
+    def options(self, rule: str) -> InputFunction:
+        """The settings of a rule's step as options of its command. A change of one of them repeats the rule."""
+        settings = self.settings
+        if rule == "train":
+            settings = ByRun({run: training_settings(own) for run, own in settings.items()})
+        return lambda wildcards: command_line(settings[wildcards.run], *STEPS[rule].tracked)
+
+    def memory_limits(self) -> InputFunction:
+        """The option `--max-memory`. A change of it changes no number and repeats no rule: Snakemake does not track a
+        parameter that is made from an input."""
+        return lambda wildcards, input: command_line(self.settings[wildcards.run], "model/max_memory")
+
+    def comparison_options(self, wildcards: Wildcards) -> str:
+        """The settings of a comparison, without its runs, and the seed of its first run, as options."""
+        comparison = {**self.comparisons[wildcards.comparison]}
+        first = self.settings[comparison.pop("runs")[0]]
+        return command_line({"comparison": comparison, "seed": first["seed"]}, "comparison", "seed")
+
+    # Files of other rules
+
+    def every_shard(self, path: str) -> InputFunction:
+        """The files of all shards of the job's run."""
+        return lambda wildcards: self._every(path, wildcards, "shard", "shards")
+
+    def every_layer_group(self, path: str) -> InputFunction:
+        """The files of all layer groups of the job's run."""
+        return lambda wildcards: self._every(path, wildcards, "group", "layer_groups")
+
+    def _every(self, path: str, wildcards: Wildcards, part: str, parts: str) -> list[str]:
+        return expand(path, run=wildcards.run, **{part: range(self.settings[wildcards.run][parts])})
+
+    def commit(self, *kinds: str) -> InputFunction:
+        """The files with the commits of the model or the data set of the job's run, if they come from the hub."""
+        return lambda wildcards: [
+            f"results/{wildcards.run}/commits/{kind}.json" for kind in kinds if kind in self.hub[wildcards.run]
+        ]
+
+    def branches(self, wildcards: Wildcards) -> list[str]:
+        """All that the branches make of the job's run."""
+        settings = self._resolved[wildcards.run]
+        return [f"results/{wildcards.run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
+
+    def control_report(self, wildcards: Wildcards) -> list[str]:
+        """The report of the control run: all that this run's report reads of it is there then."""
+        control = self.settings[wildcards.run]["report"]["control"]
+        return [f"reports/{control}/index.html"] if control else []
+
+    def reports_of_comparison(self, wildcards: Wildcards) -> list[str]:
+        """The reports of the runs that are compared: all that is read of the runs is there then."""
+        return [f"reports/{run}/index.html" for run in self.comparisons[wildcards.comparison]["runs"]]
+
+    # The checkpoint
+
+    def trained_checkpoint(self, wildcards: Wildcards) -> list[str]:
+        """The checkpoint that the workflow trains, for this run or another one, if the job's run asks for it.
+
+        A run can also name a checkpoint of a training step, a folder below it.
+        """
+        named = self.settings[wildcards.run]["model"]["checkpoint"]
+        if named == EMBEDDED:
+            return [f"results/{wildcards.run}/checkpoint"]
+        trained = [run for run, settings in self.settings.items() if settings["model"]["checkpoint"] == EMBEDDED]
+        folders = [f"results/{run}/checkpoint" for run in trained]
+        return [folder for folder in folders if Path(folder) in (Path(named), *Path(named).parents)]
+
+    def place_of_checkpoint(self, wildcards: Wildcards, input: Any) -> str:
+        """Where the job's checkpoint is. A trained one lies below the `prefix:` that another workflow may give this one."""
+        named = self.settings[wildcards.run]["model"]["checkpoint"]
+        if not input.trained or named == EMBEDDED:
+            return str(input.trained or named)
+        (folder,) = self.trained_checkpoint(wildcards)
+        return str(Path(str(input.trained)) / Path(named).relative_to(folder))
+
+    # Local files of the user. They stay where they are if another workflow gives this one a `prefix:`. What counts is not their
+    # time but their content, see `contents`.
+
+    def files_of_checkpoint(self, wildcards: Wildcards) -> Any:
+        """The files of a local checkpoint that the workflow does not train."""
+        return _followed([] if self.trained_checkpoint(wildcards) else checkpoint_files(self.settings[wildcards.run]))
+
+    def content_of_checkpoint(self, wildcards: Wildcards) -> str:
+        """A hash over these files. A change repeats the rule."""
+        if self.trained_checkpoint(wildcards):
+            return "trained"
+        return contents(checkpoint_files(self.settings[wildcards.run]))
+
+    def files_of_corpus(self, wildcards: Wildcards) -> Any:
+        """The files of a local corpus."""
+        return _followed(corpus_files(self.settings[wildcards.run], wildcards.split))
+
+    def content_of_corpus(self, wildcards: Wildcards) -> str:
+        """A hash over these files. A change repeats the rule."""
+        return contents(corpus_files(self.settings[wildcards.run], wildcards.split))
+
+    def annotations(self, wildcards: Wildcards) -> list[str]:
+        """The files of what people and machines said about the job's run. There are none if nobody did."""
+        return annotation_files(self.settings[wildcards.run], wildcards.run)
+
+    def files_of_annotations(self, wildcards: Wildcards) -> Any:
+        """The same files, as input of a rule."""
+        return _followed(self.annotations(wildcards))
+
+    def content_of_annotations(self, wildcards: Wildcards) -> str:
+        """A hash over these files. A change repeats the rule."""
+        return contents(self.annotations(wildcards))
+
+
+def _followed(paths: list[str]) -> Any:
+    return local(ancient(tracked(paths)))
+
+
+def code(rule: str) -> str:
+    """The version of the modules that a rule's numbers depend on. A change of one of them repeats the rule."""
+    return f"code {STEPS[rule].code}"
+
+
+def tables(branch: str) -> list[str]:
+    """The tables that a branch writes for the report."""
+    return [f"results/{{run}}/{table.path}" for table in BRANCHES[branch].steps["summarize"].writes]
+
+
+def repeated(name: str) -> InputFunction:
+    """An option that is repeated for each file of the input of that name."""
+    return lambda wildcards, input: [f"--{name.replace('_', '-')}={path}" for path in input[name]]
