@@ -7,6 +7,7 @@ from support import random_sentences
 import ffkv
 from ffkv.base.files import tables
 from ffkv.base.settings import Settings
+from ffkv.base.steps import Work
 
 BATCH_TOKENS = 64
 
@@ -41,6 +42,6 @@ def write_run(folder: Path, checkpoint: Path, bos: str, dtype: str) -> Path:
     )
     ffkv.write_triggers(folder / "triggers.h5", triggers)
     files = (folder / "model", folder / "values.h5", folder / "triggers.h5")
-    _, by_memory = ffkv.project_values(*files, settings.values, device="cpu")
+    _, by_memory = ffkv.project_values(*files, settings.values, work=Work("cpu"))
     tables.write(by_memory, folder / "values/by_memory/0.parquet")
     return folder

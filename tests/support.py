@@ -1,7 +1,6 @@
 """Helpers of tests in several rooms: tokenizers, tiny checkpoints, sentences, and a model whose answers are known."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +28,7 @@ from transformers import (
 from ffkv.base.settings import Model
 from ffkv.model.architectures.tiny import tiny_model
 from ffkv.model.step import prove
+from ffkv.run.results.expected import TABLES
 
 ROOT = Path(__file__).parents[1]
 WORDS = ["<bos>", *"abcdefghijklmnop"]
@@ -217,25 +217,12 @@ def settings_file(folder, **changes):
     return folder / "settings.yaml"
 
 
-def documented_columns(
-    negative: bool = False, low_precision: bool = False, annotation: bool = False
-) -> dict[str, list[str]]:
-    """The columns that docs/architecture.md promises, by file; with those of models with negative coefficients, with
-    the table of models of a low precision, and with those of annotated runs, if asked."""
-    rows = re.findall(
-        r"^\| `([a-z_]+/[a-z0-9_/<>]+\.(?:csv|parquet))`[^|]*\| ([^\n]+?) \|$",
-        (ROOT / "docs/architecture.md").read_text(),
-        re.M,
-    )
-    if negative:
-        also = re.compile(r" \(with negative coefficients also: ([^)]*)\)")
-        rows = [(path, also.sub(r", \1", columns)) for path, columns in rows]
-    if not low_precision:
-        rows = [(path, columns) for path, columns in rows if path != "keys/precision.csv"]
-    if not annotation:
-        rows = [(path, columns) for path, columns in rows if not path.startswith("annotation/")]
-    without_notes = {path: re.sub(r"\([^)]*\)", "", columns) for path, columns in rows}
-    return {path: [column.strip() for column in columns.split(",")] for path, columns in without_notes.items()}
+def described_columns(negative: bool = False) -> dict[str, list[str]]:
+    """The columns of each table by its path; with those about negative coefficients, if asked."""
+    return {
+        path: [column.name for column in table.columns if negative or not column.optional]
+        for path, table in TABLES.items()
+    }
 
 
 def described(folder) -> list[str]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from support import documented_columns
+from support import described_columns
 
 import ffkv
 from ffkv.apps.annotation.ratings import tabulate
@@ -263,7 +263,7 @@ def test_the_command_writes_the_same_bytes_again(own, annotations, keys, secret,
     }
     for name in names:
         assert (outputs[0] / name).read_bytes() == (outputs[1] / name).read_bytes()
-    columns = documented_columns(annotation=True)
+    columns = described_columns()
     assert all(tables.read(outputs[0] / name).columns.tolist() == columns[f"annotation/{name}"] for name in names)
     assert tables.read(outputs[0] / "patterns.parquet").attrs["model_hash"] == "a" * 16
     assert len(read_records(annotations).history) == 2 * len(secret.origins)

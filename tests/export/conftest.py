@@ -12,6 +12,7 @@ import ffkv
 from ffkv.apps.export.step import export
 from ffkv.base.files import tables
 from ffkv.base.settings import Values
+from ffkv.base.steps import Work
 from ffkv.branches.keys.tables import PATTERNS
 from ffkv.branches.values.projections import write_projections
 from ffkv.run.results.run import Run
@@ -24,7 +25,7 @@ TOP = 5  # tokens at each end of a value
 def complete(folder: Path) -> Path:
     """Adds projections, patterns and the tables that `Run` reads to a run of `small_runs`."""
     files = (folder / "model", folder / "values.h5", folder / "triggers.h5")
-    projections, _ = ffkv.project_values(*files, Values(top_tokens=TOP), device="cpu")
+    projections, _ = ffkv.project_values(*files, Values(top_tokens=TOP), work=Work("cpu"))
     write_projections(folder / "values/projections/0.h5", projections)
     rows = [("trigger", 0, 3, 0, "last word", "shallow", "ends with “w1”", 3, 0.1, 0.01, 0.02, [0, 2, 3])]
     tables.write(pd.DataFrame(rows, columns=[*PATTERNS]), folder / "keys/patterns/0.parquet")
@@ -61,7 +62,7 @@ def exported(run, tmp_path_factory) -> Callable[[str], Path]:
     def get(format_name: str) -> Path:
         if format_name not in made:
             made[format_name] = tmp_path_factory.mktemp("exports") / format_name
-            export(run, format_name, made[format_name], memories=MEMORIES, examples=3, sentences=8, device="cpu")
+            export(run, format_name, made[format_name], memories=MEMORIES, examples=3, sentences=8, work=Work("cpu"))
         return made[format_name]
 
     return get

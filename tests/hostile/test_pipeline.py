@@ -16,6 +16,7 @@ from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
 from ffkv.base.parts import Part
 from ffkv.base.settings import Model, Settings, section
+from ffkv.base.steps import Work
 from ffkv.branches.values.projections import write_projections
 from ffkv.run.results.check import check_run
 
@@ -187,11 +188,10 @@ def run_all(folder, settings: Settings) -> None:
 
     seed, written = settings.seed, {}
     for part in groups:
-        patterns, by_prefix = ffkv.find_patterns(triggers, train, settings.keys, seed, part)
-        removal = ffkv.remove_tokens(
-            model, triggers, train, settings.keys, settings.activations.batch_tokens, "cpu", seed, part
-        )
-        projections, by_memory = ffkv.project_values(model, values, triggers, settings.values, "cpu", part)
+        work = Work("cpu", batch_tokens=settings.activations.batch_tokens, part=part)
+        patterns, by_prefix = ffkv.find_patterns(triggers, train, settings.keys, seed, Work(part=part))
+        removal = ffkv.remove_tokens(model, triggers, train, settings.keys, seed, work)
+        projections, by_memory = ffkv.project_values(model, values, triggers, settings.values, work)
         write_projections(folder / f"values/projections/{part.index}.h5", projections)
         composed = ffkv.measure_composition(
             model,
@@ -199,16 +199,15 @@ def run_all(folder, settings: Settings) -> None:
             folder / f"values/projections/{part.index}.h5",
             validation,
             settings.composition,
-            "cpu",
-            part,
+            work,
         )
-        refined = ffkv.measure_refinement(model, prefixes, "cpu", part)
+        refined = ffkv.measure_refinement(model, prefixes, work)
         found = {"keys/patterns": patterns, "keys/by_prefix": by_prefix, "keys/removal": removal}
         found |= {"values/by_memory": by_memory, "composition/by_prefix": composed, "refinement/by_prefix": refined}
         if settings.intervention.memories:
             changed = ffkv.measure_interventions(
                 model, triggers, folder / f"values/projections/{part.index}.h5", prefixes, train, validation,
-                settings.intervention, settings.activations.batch_tokens, "cpu", seed, part,
+                settings.intervention, seed, work,
             )  # fmt: skip
             found |= {f"intervention/{name}": table for name, table in changed._asdict().items()}
         for name, table in found.items():

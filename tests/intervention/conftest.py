@@ -10,6 +10,7 @@ from support import random_sentences
 
 import ffkv
 from ffkv.base.settings import Activations, Corpus, Model, Prefixes, Triggers, Values
+from ffkv.base.steps import Work
 from ffkv.branches.values.projections import write_projections
 
 
@@ -31,7 +32,7 @@ def write_inputs(
     )
     ffkv.write_triggers(folder / "triggers.h5", triggers)
     files = (folder / "model", folder / "values.h5", folder / "triggers.h5")
-    projections, _ = ffkv.project_values(*files, Values(top_tokens=5), device="cpu")
+    projections, _ = ffkv.project_values(*files, Values(top_tokens=5), work=Work("cpu"))
     write_projections(folder / "projections.h5", projections)
     ffkv.sample_prefixes(
         folder / "model", folder / "validation.h5", folder / "sampled.h5", Prefixes(count=20), device="cpu"

@@ -17,6 +17,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.parts import Part
 from ffkv.base.settings import Intervention
+from ffkv.base.steps import Work
 from ffkv.branches.intervention import by_layer
 from ffkv.branches.intervention.by_layer import with_beginning
 from ffkv.branches.intervention.step import measure_interventions
@@ -35,7 +36,7 @@ def measured(inputs):
 
     def get(kind: str):
         if kind not in made:
-            made[kind] = measure_interventions(*inputs(kind), FEW, 256, "cpu")
+            made[kind] = measure_interventions(*inputs(kind), FEW, work=Work("cpu", batch_tokens=256))
         return made[kind]
 
     return get
@@ -100,19 +101,19 @@ def test_layers_in_groups_give_the_same_numbers(inputs, measured):
         }
         files[2] = files[2].parent / f"{group}.h5"
         write_projections(files[2], replace(projections, **cut))
-        part = measure_interventions(*files, FEW, 256, "cpu", layer_group=Part(group, 3))
+        part = measure_interventions(*files, FEW, work=Work("cpu", batch_tokens=256, part=Part(group, 3)))
         for table, expected in zip(part, whole, strict=True):
             expected = expected[expected["layer"] == group].reset_index(drop=True)
             pd.testing.assert_frame_equal(table, expected, check_exact=True)
     with pytest.raises(
         UserError, match=r"2.h5 has layers \[2\], not layers \[0\]: give the file of the same layer group"
     ):
-        measure_interventions(*files, FEW, 256, "cpu", layer_group=Part(0, 3))
+        measure_interventions(*files, FEW, work=Work("cpu", batch_tokens=256, part=Part(0, 3)))
 
 
 def test_a_model_of_low_precision_is_measured_in_float32(inputs):
     """A contribution is small beside the residual, so that bfloat16 would round it away."""
-    found = measure_interventions(*inputs("gpt2", "bfloat16"), FEW, 256, "cpu")
+    found = measure_interventions(*inputs("gpt2", "bfloat16"), FEW, work=Work("cpu", batch_tokens=256))
     whole = found.kept.query("choice == 'all'")
     assert (whole["divergence"] < 1e-5).all()
     half = found.by_prefix.query("source == 'own' and change == 'scale' and reach == 'direct'")
@@ -157,7 +158,9 @@ def test_causes_that_were_planted_are_found(tmp_path):
     sentences = [f"{first} {last} p" for last in "ade" for first in "ghijklmno"]
     files = write_inputs(tmp_path / "run", planted_checkpoint(tmp_path / "checkpoint"), sentences)
     settings = Intervention(memories=4, examples=4, tokens=1, controls=9, kept=[0, 1], kept_prefixes=5)
-    found = measure_interventions(*files, settings, 256, "cpu").by_memory.set_index(["layer", "memory", "reach"])
+    found = measure_interventions(*files, settings, work=Work("cpu", batch_tokens=256)).by_memory.set_index(
+        ["layer", "memory", "reach"]
+    )
     undone, alike, cause = (found.loc[0, memory] for memory in range(3))
     assert cause.loc["total", "own"] < -1 and cause.loc["direct", "own"] == pytest.approx(
         cause.loc["total", "own"], abs=1e-4
@@ -182,7 +185,7 @@ def test_p_values_are_uniform_where_a_memory_is_like_its_controls(tmp_path, monk
     settings = Intervention(
         memories=30, examples=2, controls=19, directions=0, similar=0, tokens=3, kept=[0], kept_prefixes=1
     )
-    found = measure_interventions(*files, settings, 1024, "cpu").by_memory
+    found = measure_interventions(*files, settings, work=Work("cpu", batch_tokens=1024)).by_memory
     for reach in ("direct", "total"):
         p = found[found["reach"] == reach]["p_value"]
         assert len(p) > 150

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from ffkv.branches.keys.commands import keys
 
 import ffkv.activations.last_token
 import ffkv.branches.keys.step
@@ -15,13 +14,16 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.parts import Part
 from ffkv.base.settings import Keys
+from ffkv.base.steps import Work
+from ffkv.branches.commands import command_group
 from ffkv.branches.keys.step import find_patterns, remove_tokens, summarize_keys
+from ffkv.branches.registry import BRANCHES
 
 FEW = Keys(per_layer=4, background_prefixes=1000)
 
 
 def ffkv_keys(arguments):
-    result = CliRunner().invoke(keys, arguments.split(), catch_exceptions=False)
+    result = CliRunner().invoke(command_group(BRANCHES["keys"]), arguments.split(), catch_exceptions=False)
     assert result.exit_code == 0, result.output
 
 
@@ -41,7 +43,7 @@ def run(written, make_triggers, tmp_path):
 
 
 def files(run):
-    return f"--triggers {run.triggers} --corpus {run.corpus_file}"
+    return f"--triggers {run.triggers} --train {run.corpus_file}"
 
 
 def write_patterns(run, group=0, groups=1, extra=""):
@@ -70,7 +72,9 @@ def test_patterns_of_a_run(run):
 
 def test_the_command_writes_what_the_step_returns(run):
     written = map(tables.read, write_patterns(run, 1, 2))
-    for one, other in zip(written, find_patterns(str(run.triggers), str(run.corpus_file), FEW, 0, Part(1, 2))):
+    for one, other in zip(
+        written, find_patterns(str(run.triggers), str(run.corpus_file), FEW, 0, Work(part=Part(1, 2)))
+    ):
         pd.testing.assert_frame_equal(one, other)
         assert one.attrs == other.attrs
 
@@ -189,5 +193,5 @@ def test_a_table_of_another_run_is_refused_by_name(run, fake_model, name, foreig
 
 
 def test_help_names_every_subcommand():
-    result = CliRunner().invoke(keys, ["--help"])
+    result = CliRunner().invoke(command_group(BRANCHES["keys"]), ["--help"])
     assert all(name in result.output for name in ("patterns", "removal", "summarize"))

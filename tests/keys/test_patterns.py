@@ -3,7 +3,8 @@ import pytest
 
 from ffkv.base.settings import Keys
 from ffkv.branches.keys.chance import count_background
-from ffkv.branches.keys.features import CATEGORIES, Evidence
+from ffkv.branches.keys.features import Evidence
+from ffkv.branches.keys.tables import CATEGORIES
 from ffkv.branches.keys.key_sample import prefix_words, random_examples
 from ffkv.branches.keys.patterns import (
     Pattern,

@@ -8,7 +8,8 @@ from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.settings import Activations, Corpus, Model
 from ffkv.base.settings import Triggers as Settings
-from ffkv.branches.keys.precision import PRECISION, precision_row, rescore
+from ffkv.branches.keys.precision import precision_row, rescore
+from ffkv.branches.keys.tables import PRECISION
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
@@ -24,7 +25,7 @@ def row(memories, coefficients, exact) -> dict:
 def test_two_keys_by_hand():
     """Of key 4 the second and the third change places, over the middle; of key 7 the first and the second, within a half."""
     found = row([4, 4, 4, 4, 7, 7, 7, 7, 7], [8, 6, 5, 4, 10, 9, 3, 2, 1], [8, 4.5, 5, 4, 9, 10, 3, 2, 1])
-    assert found.keys() == PRECISION.keys()
+    assert found.keys() == {*PRECISION.names}
     assert (found["layer"], found["keys"], found["triggers"]) == (1, 2, 9)
     assert (found["error_median"], found["error_largest"]) == pytest.approx((0, 0.25))
     assert found["first_stays"] == 1 / 2

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from ffkv.branches.keys.removal import REMOVED, choose_positions, relative_changes
+from ffkv.branches.keys.removal import choose_positions, relative_changes
+from ffkv.branches.keys.tables import REMOVED
 
 
 def weighted_sum(weights):

@@ -9,6 +9,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.keys.key_sample import Examples
 from ffkv.branches.keys.patterns import Pattern
+from ffkv.branches.keys.rows import pattern_rows, prefix_rows, removal_rows
 from ffkv.branches.keys.summaries import (
     average_removals,
     count_categories,
@@ -16,7 +17,7 @@ from ffkv.branches.keys.summaries import (
     living_layers,
     measure_activity,
 )
-from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, REMOVAL, make_table, pattern_rows, prefix_rows, removal_rows
+from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, REMOVAL
 
 EXAMPLES = [Examples("trigger", 7, [0, 2, 5], [[], [], []]), Examples("random", 0, [0, 1], [[], []])]
 FOUND = [
@@ -26,8 +27,8 @@ FOUND = [
 
 
 def found_tables(layer=0):
-    patterns = make_table(pattern_rows(layer, EXAMPLES, FOUND), PATTERNS)
-    return patterns, make_table(prefix_rows(layer, EXAMPLES, FOUND), BY_PREFIX)
+    patterns = PATTERNS.frame(pattern_rows(layer, EXAMPLES, FOUND))
+    return patterns, BY_PREFIX.frame(prefix_rows(layer, EXAMPLES, FOUND))
 
 
 def test_a_row_for_each_pattern():
@@ -85,7 +86,7 @@ def test_patterns_per_key_and_coverage():
 def test_the_change_is_averaged_by_key_and_then_over_keys():
     changes = np.array([[-10, -50, np.nan], [-30, -70, -20], [0, -100, -40]])
     rows = removal_rows(1, np.array([4, 6, 9]), np.array([4, 4, 6]), changes)
-    by_key = make_table(rows, REMOVAL)
+    by_key = REMOVAL.frame(rows)
     assert by_key[by_key["memory"] == 4]["change"].tolist() == [-20, -60, -20]
     assert by_key[by_key["memory"] == 4]["skipped"].tolist() == [0, 0, 1]
     assert by_key[by_key["memory"] == 9]["change"].isna().all()
@@ -100,7 +101,7 @@ def test_the_change_is_averaged_by_key_and_then_over_keys():
 
 
 def test_the_median_over_keys_shows_what_a_single_key_does_to_the_mean():
-    by_key = make_table([(0, memory, "last", 5, 0, change) for memory, change in enumerate([-90, -80, 7874])], REMOVAL)
+    by_key = REMOVAL.frame([(0, memory, "last", 5, 0, change) for memory, change in enumerate([-90, -80, 7874])])
     last = average_removals(by_key, layers=1, seed=0).set_index("removed").loc["last"]
     assert (last["change"], last["median"]) == (2568, -80)
 
@@ -151,7 +152,4 @@ def test_groups_that_do_not_make_a_whole_are_refused(corpus, make_triggers):
 
 
 def test_tables_without_rows_keep_their_types():
-    assert (
-        make_table([], BY_PREFIX).dtypes.to_dict()
-        == make_table(prefix_rows(0, EXAMPLES, FOUND), BY_PREFIX).dtypes.to_dict()
-    )
+    assert BY_PREFIX.frame([]).dtypes.to_dict() == BY_PREFIX.frame(prefix_rows(0, EXAMPLES, FOUND)).dtypes.to_dict()

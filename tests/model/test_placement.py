@@ -10,6 +10,7 @@ from ffkv.activations.step import find_triggers, sample_prefixes
 from ffkv.activations.trigger_file import write_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Activations, Corpus, Keys, Model, Prefixes, Triggers
+from ffkv.base.steps import Work
 from ffkv.branches.keys.step import measure_precision, remove_tokens
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.fingerprint import weights_hash
@@ -115,8 +116,8 @@ def results(folder, checkpoint, corpora, dtype, max_memory):
     settings = Prefixes(count=20, keep=["x", "factor"])
     states = folder / "prefixes.h5"
     sample_prefixes(model, corpora["validation"], states, settings, batching, 0, "cpu", max_memory=max_memory)
-    files = (model, folder / "triggers.h5", train, FEW, 60, "cpu", 0)
-    removal, precision = remove_tokens(*files, max_memory=max_memory), measure_precision(*files, max_memory=max_memory)
+    files, work = (model, folder / "triggers.h5", train, FEW, 0), Work("cpu", max_memory, 60)
+    removal, precision = remove_tokens(*files, work=work), measure_precision(*files, work=work)
     data = {"removal": removal.to_csv().encode(), "precision": precision.to_csv().encode()}
     for path in (folder / "values.h5", folder / "triggers.h5", states):
         with h5py.File(path) as file:

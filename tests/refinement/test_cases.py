@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 
-from ffkv.branches.refinement.cases import CASES, classify
+from ffkv.branches.refinement.cases import classify
+from ffkv.branches.refinement.tables import CASES
 
 
 def naive_case(r, y, o):

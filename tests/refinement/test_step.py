@@ -5,7 +5,6 @@ import math
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from ffkv.branches.refinement.commands import refinement as command
 from sampled import write_prefixes
 from support import WORDS
 
@@ -13,11 +12,13 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.parts import Part
 from ffkv.base.settings import Refinement
+from ffkv.base.steps import Work
+from ffkv.branches.commands import command_group
 from ffkv.branches.refinement.step import measure_refinement, summarize_refinement
+from ffkv.branches.registry import BRANCHES
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
-from ffkv.run.results.expected import TABLES
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def run(detector, write_corpus, tmp_path):
     prefixes = write_prefixes(
         tmp_path / "prefixes.h5", read_anatomy(detector), "abcdep", corpus_hash=corpus_hash, sample_hash="1" * 16
     )
-    tables.write(measure_refinement(detector, prefixes, "cpu"), tmp_path / "0.parquet")
+    tables.write(measure_refinement(detector, prefixes, Work("cpu")), tmp_path / "0.parquet")
     return detector, prefixes, tmp_path / "0.parquet", corpus
 
 
@@ -61,20 +62,20 @@ def test_the_detectors_predictions_by_hand(run):
 
 def test_the_final_prediction_comes_from_a_later_block_if_there_is_one(run, tmp_path):
     prefixes = write_prefixes(tmp_path / "end.h5", read_anatomy(run[0]), "abcdep", extra="pponmk")
-    assert words(measure_refinement(run[0], prefixes, "cpu")["final"]) == [*"pponmk"] * 2
+    assert words(measure_refinement(run[0], prefixes, Work("cpu"))["final"]) == [*"pponmk"] * 2
 
 
 def test_groups_of_layers_change_nothing(run):
-    groups = [measure_refinement(*run[:2], "cpu", Part(group, 3)) for group in range(3)]
+    groups = [measure_refinement(*run[:2], Work("cpu", part=Part(group, 3))) for group in range(3)]
     assert sorted(map(len, groups)) == [0, 6, 6]
     whole = pd.concat([rows for rows in groups if len(rows)], ignore_index=True)
-    pd.testing.assert_frame_equal(whole, measure_refinement(*run[:2], "cpu"))
+    pd.testing.assert_frame_equal(whole, measure_refinement(*run[:2], Work("cpu")))
 
 
 def test_prefixes_of_another_model_are_refused(run, tmp_path):
     other = write_prefixes(tmp_path / "x.h5", read_anatomy(run[0]), "abcdep", model_hash="0" * 16)
     with pytest.raises(UserError, match=r"x\.h5 belongs to another model"):
-        measure_refinement(run[0], other, "cpu")
+        measure_refinement(run[0], other, Work("cpu"))
     with pytest.raises(UserError, match=r"x\.h5 belongs to another model"):
         summarize_refinement([run[2]], run[0], other, run[3])
 
@@ -95,9 +96,11 @@ def test_the_commands_write_a_table_by_prefix_and_the_tables_of_the_figures(run,
     inputs = f"--model {model} --prefixes {prefixes}"
     call(f"measure {inputs} --device cpu --output {folder}/0.parquet")
     pd.testing.assert_frame_equal(tables.read(folder / "0.parquet"), tables.read(table))
-    call(f"summarize {folder}/0.parquet {inputs} --corpus {corpus} --changes 9 --seed 0 --output {folder}")
+    call(
+        f"summarize --by-prefix {folder}/0.parquet {inputs} --validation {corpus} --changes 9 --seed 0 --output {folder}"
+    )
     summaries = summarize_refinement([table], model, prefixes, corpus, Refinement(changes=9))
-    assert [*summaries] == [*TABLES["refinement"]]
+    assert [*summaries] == [table.name for table in BRANCHES["refinement"].steps["summarize"].writes]
     assert {path.stem for path in folder.glob("*.csv")} == set(summaries)
     changes = summaries["prediction_changes"]
     assert changes[["text", "residual_token", "output_token"]].to_numpy().tolist() == [["d", "d", "e"], ["e", "e", "a"]]
@@ -105,5 +108,5 @@ def test_the_commands_write_a_table_by_prefix_and_the_tables_of_the_figures(run,
 
 
 def call(line: str) -> None:
-    result = CliRunner().invoke(command, line.split(), catch_exceptions=False)
+    result = CliRunner().invoke(command_group(BRANCHES["refinement"]), line.split(), catch_exceptions=False)
     assert result.exit_code == 0, result.output

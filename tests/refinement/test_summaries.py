@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 
 from ffkv.branches.refinement import summaries
-from ffkv.branches.refinement.cases import CASES, classify
+from ffkv.branches.refinement.cases import classify
+from ffkv.branches.refinement.tables import CASES
 
 TABLE = pd.DataFrame(
     {

@@ -155,9 +155,9 @@ def test_ties_are_counted_or_said_to_be_none(run):
 
 
 def test_many_trigger_examples_of_one_token_are_a_warning(run, change):
-    assert "Warning" not in sections.describe_first_tokens(run)
+    assert "Warning" not in section_keys.describe_first_tokens(run)
     activity = run.table("activity").assign(one_token=[0.05, 0.3, 0.1, 0.2, 0.0, 0.0])
-    said = str(sections.describe_first_tokens(change(tables={"activity": activity})))
+    said = str(section_keys.describe_first_tokens(change(tables={"activity": activity})))
     assert "Warning: they are more than 10\u00a0% in layers 1, 3." in said
     assert "&lt;s&gt; precedes it." in said
 

@@ -1,10 +1,10 @@
 """The reports of the tests draw tables of made-up numbers, with the columns that the steps write."""
 
-from support import documented_columns
+from support import described_columns
 
 from ffkv.base.files import tables
 
-COLUMNS = {path: names for path, names in documented_columns().items() if path.endswith(".csv")}
+COLUMNS = {path: names for path, names in described_columns().items() if path.endswith(".csv")}
 
 
 def test_made_up_tables_have_the_columns_that_the_docs_promise(run):

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from ffkv.branches.values.commands import values as command
 from support import WORDS
 
 from ffkv.activations.trigger_file import write_triggers
@@ -16,12 +15,14 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.parts import Part
 from ffkv.base.settings import Values
+from ffkv.base.steps import Work
+from ffkv.branches.commands import command_group
+from ffkv.branches.registry import BRANCHES
 from ffkv.branches.values.projections import read_projections, write_projections
 from ffkv.branches.values.step import project, project_values, summarize_values
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.head.head_file import load_head
 from ffkv.model.values_file import read_values
-from ffkv.run.results.expected import TABLES
 
 ARRAYS = ["layer", "memory", "top", "tied", "top_token", "top_log_probability"]
 ARRAYS += ["bottom", "bottom_token", "bottom_log_probability", "norm"]
@@ -69,16 +70,18 @@ def run(worked, detector, tmp_path):
 
 
 def test_the_step_projects_and_compares(run, worked):
-    projections, table = project_values(*run, Values(top_tokens=3), "cpu")
+    projections, table = project_values(*run, Values(top_tokens=3), Work("cpu"))
     pd.testing.assert_frame_equal(table, worked.table)
     assert projections.attributes == {**read_anatomy(run[0]).identity, "projection": "head"}
-    assert project_values(*run, Values(projection="unembedding"), "cpu")[0].attributes["projection"] == "unembedding"
+    assert (
+        project_values(*run, Values(projection="unembedding"), Work("cpu"))[0].attributes["projection"] == "unembedding"
+    )
 
 
 def test_groups_of_layers_change_nothing(run, tmp_path):
     """More groups than layers leave an empty one, which is written and read as the others."""
-    whole, table = project_values(*run, Values(top_tokens=3), "cpu")
-    groups = [project_values(*run, Values(top_tokens=3), "cpu", Part(group, 3)) for group in range(3)]
+    whole, table = project_values(*run, Values(top_tokens=3), Work("cpu"))
+    groups = [project_values(*run, Values(top_tokens=3), Work("cpu", part=Part(group, 3))) for group in range(3)]
     for group, (projections, _) in enumerate(groups):
         write_projections(tmp_path / f"{group}.h5", projections)
     again = [read_projections(tmp_path / f"{group}.h5", whole.attributes) for group in range(3)]
@@ -94,7 +97,7 @@ def test_triggers_of_another_model_are_refused(run, worked, tmp_path):
     stranger = {**worked.triggers.attributes, "model_hash": "0" * 16}
     write_triggers(tmp_path / "other.h5", replace(worked.triggers, attributes=stranger))
     with pytest.raises(UserError, match=r"other\.h5 belongs to another model"):
-        project_values(*run[:2], tmp_path / "other.h5", device="cpu")
+        project_values(*run[:2], tmp_path / "other.h5", work=Work("cpu"))
     tables.write(worked.table, tmp_path / "0.parquet")
     with pytest.raises(UserError, match=r"other\.h5 belongs to another model"):
         summarize_values([tmp_path / "0.parquet"], run[0], tmp_path / "other.h5", worked.corpus_file)
@@ -102,7 +105,7 @@ def test_triggers_of_another_model_are_refused(run, worked, tmp_path):
 
 @pytest.mark.parametrize("what", ["model", "tokenizer", "corpus"])
 def test_a_table_of_another_model_or_corpus_is_refused(run, worked, tmp_path, what):
-    _, table = project_values(*run, device="cpu")
+    _, table = project_values(*run, work=Work("cpu"))
     assert {"model_hash", "tokenizer_hash", "corpus_hash"} <= set(table.attrs)
     table.attrs[f"{what}_hash"] = "0" * 16
     tables.write(table, tmp_path / "0.parquet")
@@ -119,14 +122,16 @@ def test_the_commands_write_projections_and_the_tables_of_the_figures(run, worke
         options = f"--top-tokens 3 --device cpu --layer-group {group} --layer-groups 2"
         call(f"project {inputs} --values {values} {options} {outputs}")
     call(
-        f"summarize {folder}/0.parquet {folder}/1.parquet {inputs} --corpus {worked.corpus_file} --predictive 5"
+        f"summarize --by-memory {folder}/0.parquet --by-memory {folder}/1.parquet {inputs} --train {worked.corpus_file} --predictive 5"
         f" --bins 3 --seed 0 --output {folder}"
     )
-    assert {path.stem for path in folder.glob("*.csv")} == {*TABLES["values"]}
+    assert {path.stem for path in folder.glob("*.csv")} == {
+        table.name for table in BRANCHES["values"].steps["summarize"].writes
+    }
     assert tables.read(folder / "figure_4_agreement.csv")["agreeing"].iloc[0] == 1
     assert len(tables.read(folder / "table_2_predictive_values.csv")) == 5
 
 
 def call(line: str) -> None:
-    result = CliRunner().invoke(command, line.split(), catch_exceptions=False)
+    result = CliRunner().invoke(command_group(BRANCHES["values"]), line.split(), catch_exceptions=False)
     assert result.exit_code == 0, result.output

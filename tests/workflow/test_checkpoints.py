@@ -7,7 +7,7 @@ import yaml
 from support import (
     ROOT,
     described,
-    documented_columns,
+    described_columns,
     random_checkpoint,
     random_sentences,
     run_jobs,
@@ -36,7 +36,7 @@ def test_a_trained_model_in_low_precision(tmp_path):
     check_both_sides(tmp_path / "results/low", tmp_path / "reports/low/index.html")
     run = ffkv.open(tmp_path / "results/low")
     found = run.table("precision")
-    assert found.columns.tolist() == documented_columns(low_precision=True)["keys/precision.csv"]
+    assert found.columns.tolist() == described_columns()["keys/precision.csv"]
     # bfloat16 has 8 bits: rounding errors of some 1e-3, here of numbers that some products sum up
     assert found["error_median"].between(1e-4, 2e-2).all()
     assert found["upper_half_stays"].between(0.5, 1).all()
@@ -68,9 +68,9 @@ def test_a_gated_model_is_read_on_both_sides_of_zero(tmp_path):
 def check_both_sides(results, page):
     """A finished run of a gated model has triggers of both signs with their gates, in files, tables and report."""
     assert {f"negative/{name}" for name in ("coefficient", "gate", "minimum")} <= set(described(results))
-    columns = documented_columns(negative=True)
-    for path in ("keys/activity.csv", "values/by_memory/<group>.parquet", "values/figure_4_agreement.csv"):
-        assert tables.read(results / path.replace("<group>", "0")).columns.tolist() == columns[path]
+    columns = described_columns(negative=True)
+    for path in ("keys/activity.csv", "values/by_memory/{group}.parquet", "values/figure_4_agreement.csv"):
+        assert tables.read(results / path.replace("{group}", "0")).columns.tolist() == columns[path]
     assert "negative" in tables.read(results / "values/figure_4_agreement.csv")["source"].unique()
     with h5py.File(results / "triggers.h5") as file:
         for side, sign in ((file, 1), (file["negative"], -1)):

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from support import ROOT, snakemake
 
-from ffkv.base.dependencies import NUMBERS_DEPEND_ON
 from ffkv.cli import COMMANDS, ffkv
+from ffkv.workflow.steps import STEPS
 
 pytestmark = pytest.mark.workflow
 RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
@@ -87,10 +87,10 @@ def rules() -> dict[str, str]:
 
 
 def test_each_rule_has_the_name_of_its_command(dry_run):
-    assert lines_of(dry_run).keys() == rules().keys() == NUMBERS_DEPEND_ON.keys() | WITHOUT_NUMBERS
+    assert lines_of(dry_run).keys() == rules().keys() == STEPS.keys() | WITHOUT_NUMBERS
 
 
-@pytest.mark.parametrize("rule", NUMBERS_DEPEND_ON)
+@pytest.mark.parametrize("rule", STEPS)
 def test_a_rule_passes_every_option_of_its_command(dry_run, rule):
     """So no setting can be forgotten, and no option is passed that the command does not have."""
     passed = {word.partition("=")[0] for word in lines_of(dry_run)[rule] if word.startswith("--")}
@@ -103,7 +103,7 @@ def test_a_rule_passes_every_option_of_its_command(dry_run, rule):
     assert passed <= set().union(*options)
 
 
-@pytest.mark.parametrize("rule", NUMBERS_DEPEND_ON)
+@pytest.mark.parametrize("rule", STEPS)
 def test_an_option_that_writes_is_called_output(dry_run, rule):
     words = lines_of(dry_run)[rule]
     written = [word for word, name in zip(words[1:], words) if name.startswith("--output")]

@@ -10,17 +10,20 @@ import time
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
-from support import ROOT, described, documented_columns, run_jobs, settings_file, snakemake
+from support import ROOT, described, run_jobs, settings_file, snakemake
 from workflow.dry_run import planned
 
+import ffkv
 from ffkv.base.files import tables
+from ffkv.base.files.columns import GROUP
 from ffkv.base.settings import Settings
 from ffkv.plan.commands import plan
 from ffkv.run.results.check import check_run
-from ffkv.run.results.expected import expected_files
+from ffkv.run.results.expected import TABLES, expected_files
 
 pytestmark = pytest.mark.workflow
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
@@ -33,16 +36,25 @@ def test_a_run_ends_in_a_report(tiny):
     assert "type on trigger examples, per layer" not in page  # of models in low precision alone
 
 
-@pytest.mark.parametrize("path", documented_columns())
-def test_every_table_has_the_columns_that_the_docs_promise(tiny, path):
-    table = tables.read(tiny / "results/tiny" / path.replace("<group>", "0"))
-    assert table.columns.tolist() == documented_columns()[path]
-    assert len(table)
-
-
-def test_the_docs_name_the_columns_of_every_table():
-    expected = {path for path in expected_files(Settings()) if path.endswith(".csv")}
-    assert expected <= documented_columns(annotation=True).keys() | {"keys/precision.csv"}
+def test_every_table_is_as_it_is_described(tiny):
+    """Its columns, their types, their limits and their words. A CSV file only tells numbers from text."""
+    run = ffkv.open(tiny / "results/tiny")
+    described = [
+        table for table in TABLES.values() if {table.path, table.path.format(group=0)} & {*expected_files(run.settings)}
+    ]
+    described.append(TABLES["checkpoint/training.csv"])
+    assert len(described) > 25
+    for table in described:
+        found = tables.read(run.folder / table.path.format(group=0)) if GROUP in table.path else run.table(table.name)
+        assert len(found), table.path
+        table.check(found)
+        for column in (each for each in table.columns if each.name in found):
+            values, where = found[column.name], f"{table.path}: {column.name}"
+            assert GROUP not in table.path or str(values.dtype) == column.dtype, where
+            assert GROUP in table.path or pd.api.types.is_numeric_dtype(values) == (column.dtype != "str"), where
+            assert column.lowest is None or not (values < column.lowest).any(), where
+            assert column.highest is None or not (values > column.highest).any(), where
+            assert not column.choices or {*values} <= {*column.choices}, where
 
 
 def test_the_files_of_a_run_are_those_that_are_expected(tiny):

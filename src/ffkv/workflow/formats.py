@@ -1,12 +1,14 @@
-"""`ffkv formats`: the tables of datasets in `docs/formats.md`, from the descriptions that files are written from."""
+"""`ffkv formats`: the lists of datasets and columns in `docs/formats.md`, from the descriptions that files are written from."""
 
 from pathlib import Path
 
 import click
 
+from ffkv.base.files.columns import GROUP, Column, Table
 from ffkv.base.files.datasets import Dataset, datasets_of
 
-BEGIN, END = "<!-- datasets: written by `ffkv formats` -->", "<!-- end of datasets -->"
+DATASETS = "<!-- datasets: written by `ffkv formats` -->", "<!-- end of datasets -->"
+TABLES = "<!-- columns: written by `ffkv formats` -->", "<!-- end of columns -->"
 
 
 def described_files() -> dict[str, type]:
@@ -48,11 +50,36 @@ def _row(part: Dataset) -> str:
     return f"| `{part.name}` | {dimensions} | {part.dtype} | {part.unit} | {about} |"
 
 
+def column_tables() -> str:
+    """A list per table of a run: name, type, unit and meaning of each column, as Markdown."""
+    from ffkv.run.results.expected import TABLES as described
+
+    return "\n".join(line for table in described.values() for line in _lines(table))
+
+
+def _lines(table: Table) -> list[str]:
+    only = f" It is there {table.only}." if table.only else ""
+    head = [f"### `{table.path.replace(GROUP, '<group>')}`", "", f"A row is: {table.about}{only}", ""]
+    rows = [f"| `{each.name}` | {_type(each)} | {each.unit} | {_about(each)} |" for each in table.columns]
+    return [*head, "| column | type | unit | meaning |", "|---|---|---|---|", *rows, ""]
+
+
+def _type(column: Column) -> str:
+    return {"str": "text", "object": "list"}.get(column.dtype, column.dtype.rstrip("0123456789").lower())
+
+
+def _about(column: Column) -> str:
+    choices = ": " + ", ".join(f"`{each}`" for each in column.choices) if column.choices else ""
+    return (column.about + choices + (f" ({column.optional})" if column.optional else "")).replace("|", "\\|")
+
+
 def with_tables(page: str) -> str:
-    """The page with its tables of datasets replaced by the current ones."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{dataset_tables()}\n{END}{after}"
+    """The page with its lists of datasets and columns replaced by the current ones."""
+    for (begin, end), text in ((DATASETS, dataset_tables()), (TABLES, column_tables())):
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}\n\n{text}\n{end}{after}"
+    return page
 
 
 @click.command()
@@ -61,8 +88,8 @@ def with_tables(page: str) -> str:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     default="docs/formats.md",
     show_default=True,
-    help="The page whose tables of datasets are written anew.",
+    help="The page whose lists are written anew.",
 )
 def formats(page: Path) -> None:
-    """Write the tables of datasets in docs/formats.md from the descriptions in the code."""
+    """Write the lists of datasets and columns in docs/formats.md from the descriptions in the code."""
     page.write_text(with_tables(page.read_text()))
