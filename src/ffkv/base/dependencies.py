@@ -197,7 +197,6 @@ NUMBERS_DEPEND_ON: dict[str, tuple[str, ...]] = {
 CHANGES_NO_NUMBER: dict[str, str] = {
     "__init__.py": "It holds the version and the names of the public functions.",
     "base/dependencies.py": "It says which modules numbers depend on.",
-    "apps/export": "An export is asked of a finished run. No step asks for one.",
     "base/errors.py": "An error ends the step.",
     "base/files": "Numbers are stored and read bit by bit. A new format has a new version, which the readers check.",
     "base/hub": "What is read is a commit, which Snakemake tracks. What was fetched is checked against its hash.",
@@ -206,7 +205,6 @@ CHANGES_NO_NUMBER: dict[str, str] = {
     "base/system": "It asks the operating system: disks, memory, signals, processes.",
     "base/process": "It shows progress, handles signals, and chooses threads and the device.",
     "base/terminal.py": "It prints.",
-    "run/trace": "A trace is asked of a finished run. No step asks for one.",
     "base/settings": "A setting reaches a step by its value, which Snakemake tracks.",
 }
 
