@@ -14,8 +14,8 @@ import ffkv
 PAGE = Path(__file__).with_name("api.md")
 HEAD = """# The Python API
 
-`python docs/write_api.py` writes this page from the docstrings. [python.md](python.md) is a tutorial. `ffkv.base.settings` holds the sections of the
-settings, such as `ffkv.base.settings.Corpus`; [settings.md](settings.md) describes them. Every error that a user can cause is a `UserError`.
+`python docs/write_api.py` writes this page from the docstrings. [python.md](python.md) is a tutorial. `ffkv.settings` holds the sections of the
+settings, such as `ffkv.settings.Corpus`; [settings.md](settings.md) describes them. Every error that a user can cause is a `UserError`.
 """
 SECTIONS = ("Args", "Attributes", "Columns", "Raises", "Returns", "Yields")
 

@@ -21,7 +21,6 @@ from ffkv.base.batching import batches, pad
 from ffkv.base.settings import Activations
 from ffkv.model.checkpoint.load import load
 from ffkv.run.results.run import Run, open
-from ffkv.run.trace.model import model_of
 
 EVERY = 256  # memories
 EXAMPLES, RANDOM = 20, 100  # sentences of a memory, and sentences that all share
@@ -31,7 +30,7 @@ NARROW = [12, 64, 3072, 500]
 def ffkv(scratch: Path, shape: list[int], sentences: int, every: int = EVERY) -> Work:
     """Exports the memories as NeuronRecords, with their random sentences, from nothing to the files."""
     run, output = _run(scratch, shape, sentences), scratch / "exported"
-    model_of(run, "cpu")
+    run.model("cpu")
 
     def work() -> dict[str, Any]:
         shutil.rmtree(output, ignore_errors=True)

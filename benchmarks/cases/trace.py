@@ -25,8 +25,8 @@ def ffkv(scratch: Path, shape: list[int], length: int) -> Work:
     """The second trace of a run: the first one loads the model."""
     run = make_run(prepare_model(scratch, shape))
     prompt = " ".join(f"w{word}" for word in draw_sentences(1, Shape(*shape).vocabulary, length - 1)[0])
-    assert len(run.trace(prompt, device="cpu").tokens) == length
-    return lambda: {"deviation": run.trace(prompt, device="cpu").deviation}
+    assert len(package.trace(run, prompt, device="cpu").tokens) == length
+    return lambda: {"deviation": package.trace(run, prompt, device="cpu").deviation}
 
 
 def products(scratch: Path, shape: list[int], length: int) -> Work:

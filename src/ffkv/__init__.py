@@ -6,7 +6,6 @@ imported when it is first used: `import ffkv` itself imports neither torch nor t
 """
 
 import ast
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'ffkv' has no attribute {name!r}")
     module, attribute = _PUBLIC[name]
-    if module == __name__:  # a module, not a name in one
-        return importlib.import_module(f"{module}.{attribute}")
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(__import__(module, fromlist=[attribute]), attribute)
 
 
 def __dir__() -> list[str]:

@@ -7,8 +7,10 @@
 from ffkv.run.results.run import open as open
 from ffkv.run.results.run import Run as Run
 from ffkv.run.results.memory import Memory as Memory
+from ffkv.run.trace.step import trace as trace
 from ffkv.run.trace.result import Trace as Trace
 from ffkv.run.trace.coefficients import coefficients as coefficients
+from ffkv.apps.export.circuitsvis import circuitsvis as circuitsvis
 
 # Steps, in the order of the workflow
 from ffkv.corpus.embedded.step import train as train

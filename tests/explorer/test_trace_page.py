@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+import ffkv
 from ffkv.apps.explorer.page_trace import LONGEST
 
 from .conftest import text_of
@@ -36,7 +37,7 @@ def test_the_form_needs_no_model(visitor):
 
 def test_the_page_shows_the_numbers_of_python(visitor):
     run = visitor.shelf.runs["tiny"].run
-    found = run.trace(PROMPT)
+    found = ffkv.trace(run, PROMPT)
     asked = json.loads(ask(visitor, prompt=PROMPT, format="json"))
     assert asked == json.loads(found.to_json())
     text = text_of(ask(visitor, prompt=PROMPT))
@@ -46,11 +47,11 @@ def test_the_page_shows_the_numbers_of_python(visitor):
 
 
 def test_the_prediction_changes_when_a_memory_is_off(visitor):
-    name = visitor.shelf.runs["tiny"].run.trace(PROMPT).contributions["name"].iloc[0]
+    name = ffkv.trace(visitor.shelf.runs["tiny"].run, PROMPT).contributions["name"].iloc[0]
     page = ask(visitor, prompt=PROMPT, off=name)
     text = text_of(page)
     assert "Prediction before and after" in text and f"{name} switched off" in text
-    found = visitor.shelf.runs["tiny"].run.trace(PROMPT, off=[name])
+    found = ffkv.trace(visitor.shelf.runs["tiny"].run, PROMPT, off=[name])
     assert found.effect["change"].abs().max() > 0
     assert f'href="/r/tiny/trace?prompt={PROMPT.replace(" ", "+")}#prediction"' in page  # the way back
 

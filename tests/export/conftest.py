@@ -62,7 +62,7 @@ def exported(run, tmp_path_factory) -> Callable[[str], Path]:
     def get(format_name: str) -> Path:
         if format_name not in made:
             made[format_name] = tmp_path_factory.mktemp("exports") / format_name
-            export(run, format_name, made[format_name], memories=MEMORIES, examples=3, sentences=8, work=Work("cpu"))
+            export(run, format_name, made[format_name], memories=MEMORIES, examples=3, sentences=8, device="cpu")
         return made[format_name]
 
     return get

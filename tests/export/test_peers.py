@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+import ffkv
 from ffkv.apps.export.step import export
 
 from .conftest import CHOSEN, MEMORIES
@@ -82,7 +83,7 @@ def test_delphi(run, read, exported):
 
 @pytest.mark.slow
 def test_circuitsvis(run, read, tmp_path):
-    arguments = run.memory(1, 3).circuitsvis(2, "cpu")
+    arguments = ffkv.circuitsvis(run.memory(1, 3), 2, "cpu")
     arguments["tokens"][0][0] = run_token("</script><script>alert(1)</script>")
     content = arguments | {"activations": [own.tolist() for own in arguments["activations"]]}
     (tmp_path / "circuitsvis.json").write_text(json.dumps(content))

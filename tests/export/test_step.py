@@ -253,7 +253,7 @@ def test_the_command(run, tmp_path, monkeypatch):
 
 def test_the_arguments_of_circuitsvis(run):
     memory = run.memory(1, 5)
-    found = memory.circuitsvis(examples=2, device="cpu")
+    found = ffkv.circuitsvis(memory, examples=2, device="cpu")
     sentences = [*memory.triggers["sentence"][:2], *memory.negative_triggers["sentence"][:2]]
     sentences = [*dict.fromkeys(sentences)]
     assert ["".join(tokens) for tokens in found["tokens"]] == [run.corpus("train").texts[s] for s in sentences]
@@ -261,13 +261,13 @@ def test_the_arguments_of_circuitsvis(run):
         np.testing.assert_allclose(own[:, 0, 0], wanted, rtol=1e-4, atol=1e-5)
         assert own.ndim == 3
     with pytest.raises(UserError, match="examples is 0"):
-        memory.circuitsvis(0)
+        ffkv.circuitsvis(memory, 0)
 
 
 def test_circuitsvis_that_is_not_installed_is_named(run, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "circuitsvis.activations", None)
     with pytest.raises(UserError, match="pip install circuitsvis"):
-        run.memory(1, 5).circuitsvis(1, "cpu").show()
+        ffkv.circuitsvis(run.memory(1, 5), 1, "cpu").show()
 
 
 def test_the_files_of_the_pass_are_gone_at_the_end(run, tmp_path):

@@ -4,7 +4,6 @@ import pytest
 from ffkv.base.settings import Keys
 from ffkv.branches.keys.chance import count_background
 from ffkv.branches.keys.features import Evidence
-from ffkv.branches.keys.tables import CATEGORIES
 from ffkv.branches.keys.key_sample import prefix_words, random_examples
 from ffkv.branches.keys.patterns import (
     Pattern,
@@ -17,6 +16,7 @@ from ffkv.branches.keys.patterns import (
     prepare_detector,
     words_of,
 )
+from ffkv.branches.keys.tables import CATEGORIES
 from ffkv.corpus.competing import CompetingPrefixes
 
 from .conftest import TOPICS, subject_word, topic_word

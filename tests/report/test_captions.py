@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from ffkv.base.multiple_tests import SIGNIFICANT, q_values
-from ffkv.run.report import facts, figure_3, interventions, sections
+from ffkv.run.report import facts, figure_3, interventions, section_keys
 from ffkv.run.report.registry import load_figure
 from ffkv.run.report.summary import summary
 from ffkv.run.report.wording import course

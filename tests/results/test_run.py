@@ -175,9 +175,9 @@ def test_opening_reads_two_small_files(folder, monkeypatch):
 
 
 def test_the_model_is_loaded_from_the_run(run, monkeypatch):
-    import ffkv.model.checkpoint.load as load_module
+    import ffkv.run.results.run_model as model_module
 
-    monkeypatch.setattr(load_module, "load", lambda folder, device: (folder, device))
+    monkeypatch.setattr(model_module, "load_run_model", lambda folder, device: (folder, device))
     assert run.model("cpu") == (run.folder / "model", "cpu")
 
 

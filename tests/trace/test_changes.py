@@ -20,7 +20,6 @@ from ffkv.model.tap.hooks import forward
 from ffkv.run.trace import text
 from ffkv.run.trace.changes import read_changes
 from ffkv.run.trace.coefficients import coefficients
-from ffkv.run.trace.model import model_of
 
 KINDS = ("gpt2", "llama", "mixtral", "gpt-neox", "gemma2", "qwen2-moe", "gpt-oss", "opt-post-norm", "fairseq")
 # Experts that all see all tokens, experts that pass tokens on, biases of banks, a last block that continues after o.
@@ -66,13 +65,13 @@ def chosen_memories(run, trace) -> list[tuple[int, int]]:
 )
 def test_a_memory_that_is_changed_everywhere_is_the_model_with_its_value_changed(traced, loaded, kind, factor):
     run = traced(kind)
-    plain = run.trace(PROMPT, device="cpu")
+    plain = ffkv.trace(run, PROMPT, device="cpu")
     model, ids = loaded(run).model, torch.tensor([plain.tokens["token_id"].tolist()])
     vocabulary = run.anatomy.vocabulary
     for layer, memory in chosen_memories(run, plain):
         name = f"L{layer}.{memory}"
         changed = {"off": [name]} if factor == 0 else {"scale": {name: factor}}
-        trace = run.trace(PROMPT, everywhere=True, top=vocabulary, device="cpu", **changed)
+        trace = ffkv.trace(run, PROMPT, everywhere=True, top=vocabulary, device="cpu", **changed)
         before = forward(model, ids).logits[0, -1].double().log_softmax(-1)
         with weights_scaled(model, run.anatomy.layers[layer], memory, factor):
             after = forward(model, ids).logits[0, -1].double().log_softmax(-1)
@@ -91,7 +90,7 @@ def test_a_memory_that_is_changed_everywhere_is_the_model_with_its_value_changed
 @pytest.mark.parametrize("position", [3, -1])
 def test_a_change_at_one_token_is_what_a_hook_written_by_hand_does(traced, loaded, kind, position):
     run = traced(kind)
-    trace = run.trace(PROMPT, scale=["L1.3:-2", "L0.5:0.5"], position=position, device="cpu")
+    trace = ffkv.trace(run, PROMPT, scale=["L1.3:-2", "L0.5:0.5"], position=position, device="cpu")
     model, ids = loaded(run).model, torch.tensor([trace.tokens["token_id"].tolist()])
 
     def by_hand(memory, factor):
@@ -143,15 +142,15 @@ def test_a_layer_of_a_block_that_runs_several_times_changes_in_its_own_repeat(tm
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral", "gemma2"])
 def test_a_factor_of_one_changes_no_byte(traced, kind):
     run = traced(kind)
-    trace = run.trace(PROMPT, scale={"L0.1": 1, "L1.2": 1.0}, everywhere=True, device="cpu")
+    trace = ffkv.trace(run, PROMPT, scale={"L0.1": 1, "L1.2": 1.0}, everywhere=True, device="cpu")
     assert trace.effect["after"].tolist() == trace.effect["before"].tolist()
     assert trace.divergence == 0 and (trace.effect["change"] == 0).all()
 
 
 def test_the_tables_are_those_of_the_unchanged_model(traced):
     run = traced("gpt2")
-    memory = run.trace(PROMPT, device="cpu").contributions["name"][0]
-    plain, changed = run.trace(PROMPT, device="cpu"), run.trace(PROMPT, off=[memory], device="cpu")
+    memory = ffkv.trace(run, PROMPT, device="cpu").contributions["name"][0]
+    plain, changed = ffkv.trace(run, PROMPT, device="cpu"), ffkv.trace(run, PROMPT, off=[memory], device="cpu")
     assert plain.effect is None and plain.divergence is None and plain.changes == {}
     for name in ("predictions", "final", "layers", "contributions", "remainders", "sums"):
         assert getattr(plain, name).equals(getattr(changed, name))
@@ -187,10 +186,10 @@ def test_memories_may_be_written_in_every_way_that_names_one(traced):
 def test_a_changed_memory_is_listed_whatever_it_contributes(traced, kind):
     """Of an expert that the token is not sent to, too: its coefficient of 0 says why nothing changes."""
     run = traced(kind)
-    m = run.trace(PROMPT, memories=1000, device="cpu").contributions.query("layer == 1").set_index("memory")
+    m = ffkv.trace(run, PROMPT, memories=1000, device="cpu").contributions.query("layer == 1").set_index("memory")
     silent = sorted(set(range(run.anatomy.layers[1].memories)) - set(m.index))
     memory = silent[0] if silent else m.index[-1]  # the smallest contribution
-    trace = run.trace(PROMPT, off=[f"L1.{memory}"], memories=1, device="cpu")
+    trace = ffkv.trace(run, PROMPT, off=[f"L1.{memory}"], memories=1, device="cpu")
     (row,) = trace.contributions[trace.contributions["name"] == f"L1.{memory}"].itertuples()
     assert (row.coefficient == 0) == bool(silent) == (trace.divergence == 0)
     left = trace.remainders.query("layer == 1 and part == 'other memories'")["memories"].item()
@@ -204,8 +203,11 @@ def test_a_trace_of_a_spread_model_is_that_of_the_model_in_memory(traced, monkey
     monkeypatch.setattr(spread, "free_memory", lambda: 1.0)
     run = ffkv.open(traced(kind).folder)
     changes = {"off": ["L0.3"], "scale": {"L1.2": 2}, "everywhere": True}
-    trace, expected = run.trace(PROMPT, device="auto", **changes), traced(kind).trace(PROMPT, device="cpu", **changes)
-    assert any(parameter.is_meta for parameter in model_of(run, "auto").loaded.model.parameters())
+    trace, expected = (
+        ffkv.trace(run, PROMPT, device="auto", **changes),
+        ffkv.trace(traced(kind), PROMPT, device="cpu", **changes),
+    )
+    assert any(parameter.is_meta for parameter in run.model("auto").model.parameters())
     for name in ("predictions", "contributions", "remainders", "effect"):
         pd.testing.assert_frame_equal(getattr(trace, name), getattr(expected, name), rtol=1e-5, atol=1e-6)
     assert trace.deviation < 1e-4
@@ -218,12 +220,12 @@ def test_a_factor_that_changes_nothing_is_said(traced):
     """With ReLU about half of the coefficients are 0: exactly these are named. If all changed ones are among them, nothing changes."""
     run = traced("gpt2-relu")
     every = [f"L0.{memory}" for memory in range(run.anatomy.layers[0].memories)]
-    changed = run.trace(PROMPT, off=every)
+    changed = ffkv.trace(run, PROMPT, off=every)
     coefficients = changed.contributions.set_index("name")["coefficient"][every]
     silent = [name for name in every if coefficients[name] == 0]
     assert 0 < len(silent) < len(every)
     assert changed.without_effect.startswith("The coefficient of L0.")
     assert all((f" {name}," in f"{changed.without_effect} ".replace(" is", ",")) == (name in silent) for name in every)
-    assert "is 0 at position" in text.as_text(run.trace(PROMPT, off=silent[:1]))
-    assert (run.trace(PROMPT, off=silent).effect["change"] == 0).all()
-    assert run.trace(PROMPT, off=[name for name in every if name not in silent]).without_effect == ""
+    assert "is 0 at position" in text.as_text(ffkv.trace(run, PROMPT, off=silent[:1]))
+    assert (ffkv.trace(run, PROMPT, off=silent).effect["change"] == 0).all()
+    assert ffkv.trace(run, PROMPT, off=[name for name in every if name not in silent]).without_effect == ""

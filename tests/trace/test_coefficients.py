@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import ffkv
 from ffkv.activations.trigger_file import read_triggers
 from ffkv.base.errors import UserError
 from ffkv.run.trace.coefficients import coefficients
@@ -39,7 +40,7 @@ def test_any_sentences_in_any_order_give_what_each_gives_alone(traced):
 def test_they_are_those_of_a_trace_of_the_sentence(traced):
     run = traced("gpt2")
     text = run.corpus("train").texts[4]
-    listed = run.trace(text, memories=1000, device="cpu").contributions.set_index("name")
+    listed = ffkv.trace(run, text, memories=1000, device="cpu").contributions.set_index("name")
     assert coefficients(run, 2, 6, [4], "cpu")[0][-1] == pytest.approx(listed["coefficient"]["L2.6"], rel=1e-4)
 
 
@@ -77,7 +78,7 @@ def test_a_device_is_refused_in_the_words_of_its_setting(traced, device):
     run = traced("gpt2")
     for ask in (
         lambda: run.model(device),
-        lambda: run.trace("w1", device=device),
+        lambda: ffkv.trace(run, "w1", device=device),
         lambda: coefficients(run, 0, 0, [0], device),
     ):
         with pytest.raises(UserError, match=f"^device is {device!r}: must be "):

@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import ffkv
 from ffkv.base.errors import UserError
 from ffkv.run.trace.commands import trace as command
 
@@ -25,7 +26,7 @@ def call(traced):
 
 def test_it_prints_the_prediction_the_changes_the_layers_and_the_memories(call, traced):
     printed = call("--off", "L0.3", "--scale", "L1.4:2.5", "--top", "3", "--memories", "2")
-    trace = traced("gpt2").trace(PROMPT, off=["L0.3"], scale=["L1.4:2.5"], top=3, memories=2, device="cpu")
+    trace = ffkv.trace(traced("gpt2"), PROMPT, off=["L0.3"], scale=["L1.4:2.5"], top=3, memories=2, device="cpu")
     lines = printed.splitlines()
     assert lines[1] == "  <bos> w5 w6 [w7]"
     assert f"With L0.3 x 0, L1.4 x 2.5 at position 3 only (KL divergence {trace.divergence:.2e} nats):"[:46] in printed
@@ -50,7 +51,7 @@ def test_everywhere_is_said(call):
 
 def test_it_prints_the_whole_trace_as_json(call, traced):
     printed = json.loads(call("--json", "--position", "-2", "--token-id", "9", "--top", "2", "--memories", "1"))
-    trace = traced("gpt2").trace(PROMPT, position=-2, token="w8", top=2, memories=1, device="cpu")
+    trace = ffkv.trace(traced("gpt2"), PROMPT, position=-2, token="w8", top=2, memories=1, device="cpu")
     assert printed == json.loads(trace.to_json())
 
 

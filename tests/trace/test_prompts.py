@@ -11,9 +11,8 @@ from support import random_checkpoint, word_tokenizer
 
 import ffkv
 from ffkv.base.errors import UserError
+from ffkv.run.results import run_model
 from ffkv.run.results.run import Run
-from ffkv.run.trace import model as model_module
-from ffkv.run.trace.model import model_of
 from ffkv.run.trace.prompt import read_prompt
 
 PROMPT = "w5 w6 w7"
@@ -22,7 +21,7 @@ PROMPT = "w5 w6 w7"
 def test_a_prompt_has_the_ids_that_the_corpus_gives_the_same_sentence(traced):
     run = traced("gpt2")
     corpus = run.corpus("train")
-    trace = run.trace(corpus.texts[3], device="cpu")
+    trace = ffkv.trace(run, corpus.texts[3], device="cpu")
     assert trace.tokens["token_id"].tolist() == [*corpus.bos, *corpus.ids(3)]
     assert trace.tokens["beginning"].tolist() == [True] + [False] * len(corpus.ids(3))
     assert "".join(trace.tokens["text"]) == corpus.texts[3]
@@ -31,55 +30,55 @@ def test_a_prompt_has_the_ids_that_the_corpus_gives_the_same_sentence(traced):
 
 def test_a_prompt_that_begins_with_the_beginning_does_not_get_it_twice(traced):
     run = traced("gpt2")
-    assert run.trace(f"<bos> {PROMPT}", device="cpu").tokens["token_id"].tolist() == [0, 6, 7, 8]
+    assert ffkv.trace(run, f"<bos> {PROMPT}", device="cpu").tokens["token_id"].tolist() == [0, 6, 7, 8]
 
 
 def test_a_lone_surrogate_is_replaced(traced):
-    trace = traced("gpt2").trace("w1 \ud800", device="cpu")
+    trace = ffkv.trace(traced("gpt2"), "w1 \ud800", device="cpu")
     assert trace.text == "w1 \ufffd" and len(trace.tokens) == 3
 
 
 def test_the_position_is_the_last_one_or_counts_from_either_end(traced):
     run = traced("gpt2")
-    positions = [run.trace(PROMPT, position=position, device="cpu").position for position in (None, 1, -1, -4)]
+    positions = [ffkv.trace(run, PROMPT, position=position, device="cpu").position for position in (None, 1, -1, -4)]
     assert positions == [3, 1, 3, 0]
 
 
 @pytest.mark.parametrize("position", [4, -5])
 def test_a_position_out_of_range_is_refused(traced, position):
     with pytest.raises(UserError, match=f"no position {position}. The model reads 4 tokens: positions 0 to 3"):
-        traced("gpt2").trace(PROMPT, position=position, device="cpu")
+        ffkv.trace(traced("gpt2"), PROMPT, position=position, device="cpu")
 
 
 def test_later_tokens_change_nothing_at_an_earlier_position(traced):
     run = traced("llama")
-    short, long = run.trace(PROMPT, device="cpu"), run.trace(f"{PROMPT} w8 w9", position=3, device="cpu")
+    short, long = ffkv.trace(run, PROMPT, device="cpu"), ffkv.trace(run, f"{PROMPT} w8 w9", position=3, device="cpu")
     np.testing.assert_allclose(short.final["probability"], long.final["probability"], rtol=1e-5)
 
 
 def test_an_empty_prompt_is_read_behind_the_beginning_and_the_trace_says_so(traced):
-    trace = traced("gpt2").trace("", device="cpu")
+    trace = ffkv.trace(traced("gpt2"), "", device="cpu")
     assert trace.tokens["token"].tolist() == ["<bos>"] and trace.position == 0
     assert trace.note == "The prompt is empty: the model reads <bos> only, which precedes every sentence."
 
 
 def test_an_empty_prompt_without_a_beginning_is_refused(traced):
     run = traced("gpt2", "never")
-    assert not run.trace(PROMPT, device="cpu").tokens["beginning"].any()
+    assert not ffkv.trace(run, PROMPT, device="cpu").tokens["beginning"].any()
     with pytest.raises(UserError, match="The prompt is empty, and run puts no token in front of a text"):
-        run.trace("", device="cpu")
+        ffkv.trace(run, "", device="cpu")
 
 
 def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(traced):
     run = traced("gpt2")
-    assert len(run.trace(" ".join(["w1"] * 31), device="cpu").tokens) == run.anatomy.context == 32
+    assert len(ffkv.trace(run, " ".join(["w1"] * 31), device="cpu").tokens) == run.anatomy.context == 32
     with pytest.raises(UserError, match=r"The prompt has 33 tokens, 1 in front of it included; .* reads at most 32\."):
-        run.trace(" ".join(["w1"] * 32), device="cpu")
+        ffkv.trace(run, " ".join(["w1"] * 32), device="cpu")
 
 
 def test_a_token_is_chosen_by_its_text_or_its_id(traced):
     run = traced("gpt2")
-    by_text, by_id = run.trace(PROMPT, token="w20", device="cpu"), run.trace(PROMPT, token=21, device="cpu")
+    by_text, by_id = ffkv.trace(run, PROMPT, token="w20", device="cpu"), ffkv.trace(run, PROMPT, token=21, device="cpu")
     assert (by_text.token_id, by_text.token) == (by_id.token_id, by_id.token) == (21, "w20")
     assert by_text.contributions.equals(by_id.contributions)
     assert 21 in by_text.final["token_id"].tolist()
@@ -97,26 +96,27 @@ def test_a_token_is_chosen_by_its_text_or_its_id(traced):
 )
 def test_a_token_that_does_not_exist_is_refused(traced, token, message):
     with pytest.raises(UserError, match=message):
-        traced("gpt2").trace(PROMPT, token=token, device="cpu")
+        ffkv.trace(traced("gpt2"), PROMPT, token=token, device="cpu")
 
 
 @pytest.mark.parametrize("counts", [{"top": 0}, {"memories": -1}])
 def test_counts_that_make_no_sense_are_refused(traced, counts):
     with pytest.raises(UserError, match="Ask for 1 token or more, and for 0 memories or more"):
-        traced("gpt2").trace(PROMPT, device="cpu", **counts)
+        ffkv.trace(traced("gpt2"), PROMPT, device="cpu", **counts)
 
 
 def test_no_memory_needs_to_be_listed(traced):
-    trace = traced("gpt2").trace(PROMPT, memories=0, device="cpu")
+    trace = ffkv.trace(traced("gpt2"), PROMPT, memories=0, device="cpu")
     assert trace.contributions.empty and (trace.layers["listed_share"] == 0).all()
     np.testing.assert_allclose(trace.remainders.groupby("layer")["share"].sum(), 1, atol=1e-5)
 
 
 def test_the_model_is_loaded_once_per_run(traced, monkeypatch):
     run = traced("gpt2")
-    kept = model_of(run, "cpu")
-    monkeypatch.setattr(model_module, "load_head", None)  # would be called
-    assert model_of(run, "cpu") is kept
+    kept = run.model("cpu")
+    monkeypatch.setattr(run_model, "load", None)  # would be called
+    assert run.model("cpu") is kept
+    assert ffkv.trace(run, PROMPT, device="cpu").note  # uses the same
 
 
 @pytest.fixture
@@ -134,8 +134,8 @@ def moved(traced, tmp_path):
 
 def test_the_model_goes_when_the_run_does(traced):
     run = ffkv.open(traced("gpt2").folder)
-    run.trace(PROMPT, device="cpu")
-    kept = weakref.ref(model_of(run, "cpu").loaded.model)
+    ffkv.trace(run, PROMPT, device="cpu")
+    kept = weakref.ref(run.model("cpu").model)
     del run
     gc.collect()
     assert kept() is None
@@ -143,12 +143,12 @@ def test_the_model_goes_when_the_run_does(traced):
 
 def test_a_checkpoint_that_is_gone_is_refused(moved, tmp_path):
     with pytest.raises(UserError, match="gone"):
-        moved(tmp_path / "gone").trace(PROMPT, device="cpu")
+        ffkv.trace(moved(tmp_path / "gone"), PROMPT, device="cpu")
 
 
 def test_a_checkpoint_with_other_weights_is_refused(moved, tmp_path):
     with pytest.raises(UserError, match=r"The weights of .*other have changed"):
-        moved(random_checkpoint(tmp_path / "other", "gpt2", seed=1)).trace(PROMPT, device="cpu")
+        ffkv.trace(moved(random_checkpoint(tmp_path / "other", "gpt2", seed=1)), PROMPT, device="cpu")
 
 
 def test_a_token_that_the_model_does_not_know_is_refused(traced):
@@ -161,7 +161,7 @@ def test_a_token_that_the_model_does_not_know_is_refused(traced):
 
 def test_a_trace_becomes_json_and_html(traced):
     run = traced("gpt2")
-    trace = run.trace(PROMPT, off=["L1.2"], device="cpu")
+    trace = ffkv.trace(run, PROMPT, off=["L1.2"], device="cpu")
     stored = json.loads(trace.to_json())
     assert stored == json.loads(json.dumps(trace.to_dict()))
     assert stored["layers"] == trace.layers.to_dict("records")
@@ -173,7 +173,7 @@ def test_a_trace_becomes_json_and_html(traced):
 
 
 def test_numbers_that_are_not_finite_are_null_in_json(traced):
-    trace = traced("gpt2").trace(PROMPT, device="cpu")
+    trace = ffkv.trace(traced("gpt2"), PROMPT, device="cpu")
     trace.layers.loc[0, "logit"] = float("nan")
     trace.layers.loc[1, "logit"] = float("-inf")
     assert [layer["logit"] is None for layer in trace.to_dict()["layers"]] == [True, True, False]

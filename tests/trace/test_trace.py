@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import ffkv
 from ffkv.branches.refinement.cases import classify
 from ffkv.model.anatomy import HeadModule
 from ffkv.model.discover.prove import observe
@@ -35,7 +36,7 @@ def own_probabilities(model, ids, position=-1) -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS + OTHERS)
 def test_the_parts_add_up(traced, kind):
     run = traced(kind)
-    trace = run.trace(PROMPT, memories=3, device="cpu")
+    trace = ffkv.trace(run, PROMPT, memories=3, device="cpu")
     assert trace.deviation < 1e-4  # the tolerance of the proof for float32
     assert trace.deviation == max(trace.logits_deviation, trace.sums["memories"].max(), trace.sums["residual"].max())
     for layer in trace.layers.itertuples():
@@ -50,7 +51,7 @@ def test_the_parts_add_up(traced, kind):
 def test_the_parts_add_up_in_low_precision(traced, loaded, kind):
     """With the tolerance of the proof for bfloat16, whose digits end at 2^-8."""
     run = traced(kind, dtype="bfloat16")
-    trace = run.trace(PROMPT, scale=["L0.2:0.5"], device="cpu")
+    trace = ffkv.trace(run, PROMPT, scale=["L0.2:0.5"], device="cpu")
     assert 1e-4 < trace.deviation < 5e-2
     own = own_probabilities(loaded(run).model, ids_of(trace))
     np.testing.assert_allclose(trace.final["probability"], own[trace.final["token_id"].tolist()], rtol=0.1, atol=0.02)
@@ -62,7 +63,7 @@ def test_all_contributions_are_those_of_the_stored_values(traced, loaded, kind):
     """With all memories listed, coefficients times the values of values.h5 make the FF output that a tap reads."""
     run = traced(kind)
     position = 3
-    trace = run.trace(PROMPT, position=position, memories=1000, device="cpu")
+    trace = ffkv.trace(run, PROMPT, position=position, memories=1000, device="cpu")
     states = observe(loaded(run).model, run.anatomy.layers, ids_of(trace))
     assert (trace.remainders.query("part == 'other memories'")["memories"] == 0).all()
     for layer in run.anatomy.layers:
@@ -86,7 +87,7 @@ def test_all_contributions_are_those_of_the_stored_values(traced, loaded, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictions_are_those_of_the_head_and_the_final_one_is_the_models_own(traced, loaded, kind):
     run = traced(kind)
-    trace = run.trace(PROMPT, position=4, top=5, device="cpu")
+    trace = ffkv.trace(run, PROMPT, position=4, top=5, device="cpu")
     head = load_head(run.folder / "model", "cpu")
     states = observe(loaded(run).model, run.anatomy.layers, ids_of(trace))
     tops = {}
@@ -116,7 +117,7 @@ def test_predictions_are_those_of_the_head_and_the_final_one_is_the_models_own(t
 def test_the_logit_of_a_contribution_is_what_the_head_loses_without_it(traced, loaded, kind):
     run = traced(kind)
     token = 7
-    trace = run.trace(PROMPT, token=token, memories=2, device="cpu")
+    trace = ffkv.trace(run, PROMPT, token=token, memories=2, device="cpu")
     head, last = load_head(run.folder / "model", "cpu"), run.anatomy.layers[-1]
     end = observe(loaded(run).model, run.anatomy.layers, ids_of(trace))[-1]["o"][0, -1]
     assert not last.readout_block
@@ -145,8 +146,8 @@ def test_with_a_linear_head_the_logit_of_a_contribution_is_its_product_with_the_
 
 def test_the_listed_memories_are_those_of_largest_size_and_of_largest_effect(traced):
     run = traced("gpt2")
-    everything = run.trace(PROMPT, memories=1000, device="cpu").contributions
-    trace = run.trace(PROMPT, memories=2, device="cpu")
+    everything = ffkv.trace(run, PROMPT, memories=1000, device="cpu").contributions
+    trace = ffkv.trace(run, PROMPT, memories=2, device="cpu")
     for number in range(3):
         listed, own = (table[table["layer"] == number] for table in (trace.contributions, everything))
         largest = set(own.nlargest(2, "size")["name"])

@@ -68,8 +68,11 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
     off, scale = (_list(asked.get(name, "")) for name in ("off", "scale"))
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
+    from ffkv.run.trace.step import trace as trace_prompt  # torch
+
     try:
-        return held.run.trace(
+        return trace_prompt(
+            held.run,
             prompt,
             position=position,
             off=off,

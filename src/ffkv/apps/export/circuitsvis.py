@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from ffkv.base.errors import UserError
+from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import SIDES, stored_examples
-from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.run import Run
+from ffkv.run.results.memory_name import whole_number
 from ffkv.run.trace.coefficients import coefficients
 
 SLASH = "\N{DIVISION SLASH}"
@@ -31,32 +31,45 @@ class CircuitsVis(dict[str, Any]):
         return text_neuron_activations(**self)
 
 
-def arguments(run: Run, layer: int, memory: int, examples: int, device: str) -> CircuitsVis:
-    """The arguments for a memory. See `Memory.circuitsvis`."""
-    if examples < 1:
+def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> CircuitsVis:
+    """The arguments of `circuitsvis.activations.text_neuron_activations` for the strongest trigger examples of both signs.
+
+    CircuitsVis need not be installed. If it is, `ffkv.circuitsvis(memory).show()` calls it. A text that would end the script
+    into which CircuitsVis writes tokens, such as `</script>`, has another slash.
+
+    Args:
+        memory: a memory of a finished run.
+        examples: sentences per sign, at most.
+        device: as in `Run.model`: every token of the sentences gets its coefficient.
+    Returns:
+        tokens [sentence][token], activations [sentence][token, 1, 1], and names and labels of the two other axes.
+    Raises:
+        UserError: the memory has no trigger example; or the checkpoint is gone or its weights have changed.
+    """
+    if whole_number("examples", examples) < 1:
         raise UserError(f"examples is {examples}. Ask for one sentence or more.")
-    row = run.anatomy.layer_offset[layer] + memory
+    run, row = memory.run, memory.run.anatomy.layer_offset[memory.layer] + memory.memory
     sentences: list[int] = []
     for side in SIDES:
         stored = stored_examples(run, row, side, ["sentence"])["sentence"].tolist()
         sentences += [*dict.fromkeys(stored)][:examples]
     sentences = [*dict.fromkeys(sentences)]
     if not sentences:
-        raise UserError(f"{memory_name(layer, memory)} has no trigger example, so there is no text to show.")
+        raise UserError(f"{memory.name} has no trigger example, so there is no text to show.")
     corpus = run.corpus("train")
     tokens = []
     for sentence in sentences:
         start, stop = corpus.offsets[sentence : sentence + 2].tolist()
         text, ends = corpus.texts[sentence], np.asarray(corpus.token_end[start:stop]).tolist()
         tokens.append([harmless(text[a:b]) for a, b in zip([0, *ends], ends)])
-    found = coefficients(run, layer, memory, sentences, device)
+    found = coefficients(run, memory.layer, memory.memory, sentences, device)
     return CircuitsVis(
         tokens=tokens,
         activations=[values[:, None, None] for values in found],
         first_dimension_name="Layer",
         second_dimension_name="Memory",
-        first_dimension_labels=[str(layer)],
-        second_dimension_labels=[str(memory)],
+        first_dimension_labels=[str(memory.layer)],
+        second_dimension_labels=[str(memory.memory)],
     )
 
 

@@ -112,9 +112,8 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
     if not done:
         _check_room(store)
     from ffkv.run.trace.coefficients import for_each_coefficient
-    from ffkv.run.trace.model import model_of
 
-    loaded, corpus = model_of(run, device).loaded, run.corpus("train")
+    model, corpus = run.model(device), run.corpus("train")
     if not done:
         _make_files(store)
     layers = [run.anatomy.layers[int(store.selection.layer[places.start])] for places in store.selection.layers()]
@@ -123,7 +122,7 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
         for number in range(done, len(blocks)):
             ids = [corpus.ids(int(sentence)) for sentence in blocks[number]]
             write, batch_tokens = pairs.writer(blocks[number]), run.settings.activations.batch_tokens
-            for_each_coefficient(loaded, layers, corpus.bos, ids, batch_tokens, write)
+            for_each_coefficient(model, layers, corpus.bos, ids, batch_tokens, write)
             _save(store, key, number + 1)
             bar.update(tokens[number])
 

@@ -53,9 +53,10 @@ def read_memories(run: Run) -> Memories:
 
 def read_keys(run: Run) -> np.ndarray | None:
     """The keys of all layers, of length 1 [memory, d]; None if a layer has other first matrices than plain ones."""
-    from ffkv.model.key_vectors import keys  # needs torch, which readers of a comparison do not
+    from ffkv.model.checkpoint.load import load  # needs torch, which readers of a comparison do not
+    from ffkv.model.key_vectors import keys
 
-    model = run.model("cpu")
+    model = load(run.folder / "model", "cpu")
     found = [keys(model.model, layer) for layer in model.anatomy.layers]
     widths = {None if each is None else each.shape[1] for each in found}
     if None in widths or len(widths) > 1:

@@ -1,7 +1,7 @@
 """One memory of a run: what triggers its key, and what its value promotes."""
 
 import functools
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from markupsafe import Markup
@@ -12,7 +12,6 @@ from ffkv.run.results.html import examples_table, summary, table, tokens_table
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.memory_statistics import key_statistics, value_statistics
-from ffkv.run.results.run_indexes import RunIndexes
 from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.run.results.text import number, percent, visible
 
@@ -32,19 +31,20 @@ class Memory:
         layer: the layer, from 0.
         memory: the memory in its layer, from 0.
         name: both in one word: "L3.17".
+        run: the run.
         unit: in a mixture of experts "expert 2, unit 17" or "shared, unit 3"; "" in other layers.
     """
 
-    def __init__(self, files: RunIndexes, layer: int, memory: int):
+    def __init__(self, run: "Run", layer: int, memory: int):
         """Use `Run.memory`."""
-        self._files, self.layer, self.memory = files, layer, memory
+        self.run, self.layer, self.memory = run, layer, memory
         self.name = memory_name(layer, memory)
-        self.unit = files.anatomy.layers[layer].unit(memory)
-        self._row = files.anatomy.layer_offset[layer] + memory
+        self.unit = run.anatomy.layers[layer].unit(memory)
+        self._row = run.anatomy.layer_offset[layer] + memory
 
     def __repr__(self) -> str:
         """One line for a person."""
-        return f"<Memory {self.name} of {self._files.name}>"
+        return f"<Memory {self.name} of {self.run.name}>"
 
     def _repr_html_(self) -> Markup:
         """A summary for a notebook."""
@@ -52,9 +52,9 @@ class Memory:
         fires = f"fires on {percent(numbers['firing_rate'])} of prefixes"
         facts = [*unit, fires, f"maximum coefficient {number(numbers['maximum_coefficient'])}"]
         labels = [[visible(row.label), str(row.prefixes)] for row in self.patterns.head(SHOWN).itertuples()]
-        promoted = min(SHOWN, len(self._files.vocabulary), self._files.settings.values.top_tokens)
+        promoted = min(SHOWN, len(self.run.vocabulary), self.run.settings.values.top_tokens)
         return summary(
-            f"Memory {self.name} of {self._files.name}",
+            f"Memory {self.name} of {self.run.name}",
             facts,
             examples_table("Trigger examples", self.triggers.head(SHOWN)),
             examples_table("Negative trigger examples", self.negative_triggers.head(SHOWN)),
@@ -90,7 +90,7 @@ class Memory:
         return self._examples("negative")
 
     def _examples(self, side: str) -> pd.DataFrame:
-        return pd.DataFrame(example_columns(self._files, self.layer, self.memory, side))
+        return pd.DataFrame(example_columns(self.run, self.layer, self.memory, side))
 
     def promotes(self, count: int = 10) -> pd.DataFrame:
         """The tokens with the highest logits of the value alone. A positive coefficient promotes them.
@@ -115,7 +115,7 @@ class Memory:
         return self._predictions("bottom", count)
 
     def _predictions(self, end: str, count: int) -> pd.DataFrame:
-        return pd.DataFrame(prediction_columns(self._files, self.layer, self.memory, end, count))
+        return pd.DataFrame(prediction_columns(self.run, self.layer, self.memory, end, count))
 
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
         """The memories of the run that are most similar to this one, the most similar first, one row per memory.
@@ -142,7 +142,7 @@ class Memory:
             raise UserError(
                 f"similar(by={by!r}, count={count}): by is 'value', 'coefficients' or 'triggers', and count is 1 or more."
             )
-        return ways[by](self._files, self._row, count)
+        return ways[by](self.run, self._row, count)
 
     @functools.cached_property
     def patterns(self) -> pd.DataFrame:
@@ -161,7 +161,7 @@ class Memory:
             q_value: share of false patterns among those of the layer that are at least as significant.
             ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
         """
-        patterns = self._files.trigger_patterns_of(self.layer, self.memory)
+        patterns = self.run.trigger_patterns_of(self.layer, self.memory)
         return patterns.drop(columns=["layer", "memory", "row"])
 
     @functools.cached_property
@@ -178,7 +178,7 @@ class Memory:
             prefixes: number of trigger examples that have it.
             ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
         """
-        labels = self._files.labels
+        labels = self.run.labels
         return labels[labels["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 
     @functools.cached_property
@@ -197,7 +197,7 @@ class Memory:
             detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's label.
             intruder: share of sets in which the machine found the silent prefix among trigger examples, without a label.
         """
-        table = self._files.explanations
+        table = self.run.explanations
         return table[table["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 
     @functools.cached_property
@@ -219,17 +219,17 @@ class Memory:
             coefficient, size: means over the prefixes.
             next, divergence, changed: of the removal; the next token, KL, share of prefixes with another prediction.
         """
-        table = self._files.effects_by_memory
+        table = self.run.effects_by_memory
         own = (table["layer"] == self.layer) & (table["memory"] == self.memory)
         return table[own].drop(columns=["layer", "memory"]).reset_index(drop=True)
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
         """Numbers about the memory, by name. The names are the columns of `Run.memories`."""
-        with self._files.open_triggers() as file:
+        with self.run.open_triggers() as file:
             key = key_statistics(file, slice(self._row, self._row + 1))
-        rows = self._files.memory_rows("values/by_memory", self.layer, self.memory)
-        value = value_statistics(rows, self._files.vocabulary)
+        rows = self.run.memory_rows("values/by_memory", self.layer, self.memory)
+        value = value_statistics(rows, self.run.vocabulary)
         return pd.Series({name: frame[name][0] for frame in (key, value) for name in frame}, name=self.name)
 
     @functools.cached_property
@@ -243,24 +243,6 @@ class Memory:
             high: end of the bin; not in it.
             prefixes: number of prefixes.
         """
-        with self._files.open_triggers() as file:
+        with self.run.open_triggers() as file:
             counts = file["histogram"][self._row]
         return pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})
-
-    def circuitsvis(self, examples: int = 5, device: str = "auto") -> dict[str, Any]:
-        """The arguments of `circuitsvis.activations.text_neuron_activations` for the strongest trigger examples of both signs.
-
-        CircuitsVis need not be installed. If it is, `memory.circuitsvis().show()` calls it. A text that would end the script into
-        which CircuitsVis writes tokens, such as `</script>`, has another slash.
-
-        Args:
-            examples: sentences per sign, at most.
-            device: as in `Run.trace`: every token of the sentences gets its coefficient.
-        Returns:
-            tokens [sentence][token], activations [sentence][token, 1, 1], and names and labels of the two other axes.
-        Raises:
-            UserError: the memory has no trigger example; or the checkpoint is gone or its weights have changed.
-        """
-        from ffkv.apps.export.circuitsvis import arguments  # a room above this one: see pyproject.toml
-
-        return arguments(cast("Run", self._files), self.layer, self.memory, examples, device)

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.settings import Settings
-from ffkv.model.anatomy import read_anatomy
+from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.run.results.html import summary, table
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory_name, whole_number
@@ -25,8 +25,7 @@ from ffkv.run.results.search import Found, find
 from ffkv.run.results.text import number, percent, visible
 
 if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
-    from ffkv.model.checkpoint.load import LoadedModel
-    from ffkv.run.trace.result import Trace
+    from ffkv.run.results.run_model import RunModel
 
 
 def open(path: Path | str) -> "Run":
@@ -64,6 +63,11 @@ class Run(RunIndexes):
         settings: the run's complete settings.
         anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
     """
+
+    def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):
+        """Use `ffkv.open`."""
+        super().__init__(folder, settings, anatomy)
+        self._models: dict[str, RunModel] = {}
 
     def __repr__(self) -> str:
         """One line for a person."""
@@ -288,60 +292,18 @@ class Run(RunIndexes):
 
     # The model
 
-    def model(self, device: str = "auto") -> "LoadedModel":
-        """Loads the model that was proven, from its checkpoint: in evaluation mode on the device, with its anatomy.
+    def model(self, device: str = "auto") -> "RunModel":
+        """The model that was proven, in evaluation mode, with its anatomy, head and tokenizer.
+
+        It is loaded from its checkpoint when it is first asked for, and kept as long as this object lives.
 
         Args:
             device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
         Raises:
             UserError: the checkpoint is gone, its weights have changed, or there is no such device.
         """
-        from ffkv.model.checkpoint.load import load
+        from ffkv.run.results.run_model import load_run_model
 
-        return load(self.folder / "model", device)
-
-    def trace(
-        self,
-        text: str,
-        *,
-        position: int | None = None,
-        off: Sequence[str] = (),
-        scale: Mapping[str, float] | Sequence[str] = (),
-        everywhere: bool = False,
-        token: str | int | None = None,
-        top: int = 10,
-        memories: int = 20,
-        device: str = "auto",
-    ) -> "Trace":
-        """Runs one prompt through the model, and says which memories made its prediction. See `ffkv.run.trace.step.trace`.
-
-        Args:
-            text: the prompt, to the letter.
-            position: the token to look at, from 0, what precedes the prompt included; negative: from the end; None: the
-                last one.
-            off: memories to switch off: names such as "L3.17".
-            scale: memories to scale, with the factor of their coefficient: {"L3.17": 2}, or ["L3.17:2"].
-            everywhere: change them at every token; else at `position` only.
-            token: the next token that contributions are measured on: its text to the letter, or its id. None: the
-                prediction.
-            top: number of tokens per prediction.
-            memories: number of memories with the largest size per layer, and of memories with the largest effect on the token.
-            device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
-        Raises:
-            UserError: the prompt is empty or too long; a position, a memory, a token or a factor does not exist; or the
-                checkpoint is gone or its weights have changed.
-        """
-        from ffkv.run.trace.step import trace  # a room above this one: see pyproject.toml
-
-        return trace(
-            self,
-            text,
-            position=position,
-            off=off,
-            scale=scale,
-            everywhere=everywhere,
-            token=token,
-            top=top,
-            memories=memories,
-            device=device,
-        )
+        if device not in self._models:
+            self._models[device] = load_run_model(self.folder / "model", device)
+        return self._models[device]

@@ -12,7 +12,6 @@ from ffkv.model.checkpoint.load import LoadedModel
 from ffkv.model.tap.tap import tap
 from ffkv.run.results.memory_name import check_memory, whole_number
 from ffkv.run.results.run import Run
-from ffkv.run.trace.model import model_of
 
 
 def for_each_coefficient(
@@ -52,14 +51,14 @@ def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], de
     """The coefficient of one memory on every token of some train sentences.
 
     It is the coefficient of the prefix that ends at the token: later tokens do not change it. Each forward pass ends after
-    the layer. The model is kept as in `trace`.
+    the layer. The model is kept, see `Run.model`.
 
     Args:
         run: a finished run.
         layer: the layer, from 0.
         memory: the memory in its layer, from 0.
         sentences: numbers of sentences of the train split.
-        device: as in `trace`.
+        device: as in `Run.model`.
     Returns:
         Per sentence the coefficients of its tokens, without those in front of it, float32 [sentence][token]. A stored
         trigger example of (sentence, position) has the coefficient at token `position` - 1, up to rounding: a batch of
@@ -77,7 +76,7 @@ def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], de
     for sentence in sentences:
         if not 0 <= sentence < len(corpus):
             raise UserError(f"There is no sentence {sentence}. The train split has sentences 0 to {len(corpus) - 1}.")
-    loaded, ids = model_of(run, device).loaded, [corpus.ids(sentence) for sentence in sentences]
+    model, ids = run.model(device), [corpus.ids(sentence) for sentence in sentences]
 
     def on_coefficients(numbers: np.ndarray, at: Layer, m: Tensor) -> None:
         column = m[..., memory].float().cpu().numpy()
@@ -85,5 +84,5 @@ def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], de
             found[number] = line[: len(ids[number])].copy()
 
     tokens = run.settings.activations.batch_tokens
-    for_each_coefficient(loaded, [run.anatomy.layers[layer]], corpus.bos, ids, tokens, on_coefficients)
+    for_each_coefficient(model, [run.anatomy.layers[layer]], corpus.bos, ids, tokens, on_coefficients)
     return found

@@ -12,7 +12,7 @@ from ffkv.model.tap.change import Place
 from ffkv.model.tap.hooks import relative_error
 from ffkv.model.value_vectors import in_residual, values_in_place
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.trace.model import RunModel
+from ffkv.run.results.run_model import RunModel
 from ffkv.run.trace.states import States
 
 
@@ -64,7 +64,7 @@ def split_layers(
     """
     gradient = model.head.token_gradient(states.end, token, model.read_as)
     parts = []
-    for layer in model.loaded.anatomy.layers:
+    for layer in model.anatomy.layers:
         own = [memory for number, memory in changed if number == layer.index]
         parts.append(split_layer(model, layer, states, position, gradient, memories, own))
     return parts
@@ -90,7 +90,7 @@ def split_layer(
         memories: number of memories to list by size, and by gradient times contribution.
         changed: memories to list in any case.
     """
-    v, _ = values_in_place(model.loaded.model, layer)
+    v, _ = values_in_place(model.model, layer)
     if layer.index not in model.norms:
         model.norms[layer.index] = v.norm(dim=1)
     s, m = states.s[layer.index], states.m[layer.index].to(v.device)
@@ -103,7 +103,7 @@ def split_layer(
     chosen = torch.cat([chosen[m[chosen] != 0], torch.tensor([*changed], dtype=torch.long, device=v.device)]).unique()
     chosen = chosen[sizes[chosen].argsort(descending=True, stable=True)]
     contributions = s * m[chosen, None] * v[chosen]
-    bias = s * in_residual(model.loaded.model, layer, states.b[layer.index].to(v.device)[None])[0].float()
+    bias = s * in_residual(model.model, layer, states.b[layer.index].to(v.device)[None])[0].float()
     together = s * (m @ v)
     vectors = torch.cat([contributions, (together - contributions.sum(0))[None], bias[None], y[None]])
     return LayerParts(

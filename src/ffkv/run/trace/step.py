@@ -14,6 +14,7 @@ from ffkv.model.tap.hooks import relative_error
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.memory_statistics import token_texts
 from ffkv.run.results.run import Run
+from ffkv.run.results.run_model import RunModel
 from ffkv.run.results.tokens import find_token
 from ffkv.run.trace.changes import read_changes
 from ffkv.run.trace.contributions import (
@@ -23,7 +24,6 @@ from ffkv.run.trace.contributions import (
     remainder_table,
     split_layers,
 )
-from ffkv.run.trace.model import RunModel, model_of
 from ffkv.run.trace.predictions import ByLayer, effect_table, final_table, predict_layers
 from ffkv.run.trace.prompt import place, read_prompt
 from ffkv.run.trace.result import Trace
@@ -45,8 +45,7 @@ def trace(
 ) -> Trace:
     """Runs one prompt through the model of a run, and says which memories made its prediction.
 
-    The model is loaded at the first trace of a run, which verifies that it is the one that was proven, and is kept as long
-    as `run` lives.
+    The first trace of a run loads the model, see `Run.model`. `docs/trace.md` defines every number.
 
     Args:
         run: a finished run.
@@ -60,7 +59,7 @@ def trace(
         top: number of tokens per prediction.
         memories: number of memories with the largest size per layer, and of memories with the largest effect on the token's logit.
             Both are listed.
-        device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
+        device: as in `Run.model`.
     Raises:
         UserError: the prompt is empty, and the model reads nothing in front of a text; it is longer than the context; a
             position, a memory, a token or a factor does not exist or is malformed; a memory is changed twice; the
@@ -72,12 +71,12 @@ def trace(
         )
     vocabulary, factors = run.vocabulary, read_changes(off, scale, run.anatomy)
     wanted = None if token is None else find_token(run, token)
-    model = model_of(run, device)
+    model = run.model(device)
     prompt = read_prompt(run, model.tokenizer, text)
     at, top = place(position, len(prompt.ids)), min(top, len(vocabulary))
-    ids = torch.from_numpy(prompt.ids)[None].to(model.loaded.device)
+    ids = torch.from_numpy(prompt.ids)[None].to(model.device)
 
-    states = run_prompt(model.loaded, ids, at)
+    states = run_prompt(model, ids, at)
     logits = model.final_logits(states.end)
     chosen = int(highest(logits[None]).first) if wanted is None else wanted
     by_layer = predict_layers(model.head, states, top)
@@ -87,7 +86,7 @@ def trace(
     logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
     effect, divergence = None, None
     if factors:
-        after = model.final_logits(end_with_changes(model.loaded, ids, at, factors, everywhere))
+        after = model.final_logits(end_with_changes(model, ids, at, factors, everywhere))
         effect, divergence = effect_table(logits, after, chosen, top, vocabulary)
     return Trace(
         run=run.name,
@@ -114,7 +113,7 @@ def trace(
 
 def _sum_table(model: RunModel, states: States, parts: list[LayerParts]) -> pd.DataFrame:
     """`Trace.sums`."""
-    residual = residual_deviations(model.loaded, states)
+    residual = residual_deviations(model, states)
     return pd.DataFrame(
         {"layer": range(len(parts)), "memories": [part.deviation for part in parts], "residual": residual}
     )

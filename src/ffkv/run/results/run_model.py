@@ -1,0 +1,55 @@
+"""The model of a finished run, with its head and its tokenizer."""
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.model.head.head import Head
+from ffkv.model.head.head_file import load_head
+
+
+@dataclass(frozen=True)
+class RunModel(LoadedModel):
+    """The proven model of a run, with the head and the tokenizer that the run keeps. Both are read when they are asked for.
+
+    Attributes:
+        folder: the run's folder `model`.
+        norms: lengths of the values of the layers that were traced [memory], by layer.
+    """
+
+    folder: Path
+    norms: dict[int, Tensor] = field(default_factory=dict)
+
+    @functools.cached_property
+    def head(self) -> Head:
+        """The model's head, in float32, on the device that reads the ids."""
+        return load_head(self.folder, self.device)
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return load_tokenizer(self.folder, trust_remote_code=self.anatomy.trust_remote_code)
+
+    @property
+    def read_as(self) -> int | None:
+        """The layer that the model's own head reads out, see `Head.logits`; None: the output of a later block."""
+        last = self.anatomy.layers[-1]
+        return None if last.readout_block else last.index
+
+    def final_logits(self, end: Tensor) -> Tensor:
+        """Logits [vocabulary] in float32 of the vector [d] that the model's own head reads."""
+        return self.head.logits(end[None], self.read_as)[0]
+
+
+def load_run_model(folder: Path, device: str) -> RunModel:
+    """Loads the model of a run's folder `model` from its checkpoint.
+
+    Raises:
+        UserError: see `ffkv.load_model`.
+    """
+    return RunModel(**vars(load(folder, device)), folder=folder)
