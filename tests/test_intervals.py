@@ -54,7 +54,7 @@ def test_bootstrap_is_near_the_normal_interval_and_reproducible():
 
 @pytest.mark.parametrize("size", [1, 2, 7, 131, 1000])
 def test_bootstrap_draws_what_one_resample_after_the_other_draws(size, monkeypatch):
-    """Figures of earlier versions were drawn so. Equal to the bit, whatever the size of a block."""
+    """The interval is equal to the bit, whatever the size of a block."""
     sample, generator = np.random.default_rng(3).normal(size=size), np.random.default_rng(4)
     means = [sample[generator.integers(0, size, size)].mean() for _ in range(300)]
     expected = tuple(np.quantile(means, [0.025, 0.975]).tolist())

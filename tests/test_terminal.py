@@ -63,7 +63,7 @@ def change_config(folder, **values) -> None:
 
 @pytest.mark.parametrize("field", ["model_type", "architectures", "activation_function"])
 def test_a_strangers_config_reaches_the_terminal_spelled_out(tmp_path, field):
-    """Failure 9: OSC 52 writes into the clipboard."""
+    """The control sequence OSC 52 would write into the clipboard."""
     folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
     change_config(folder, **{field: [EVIL] if field == "architectures" else EVIL})
     done = inspected(folder)

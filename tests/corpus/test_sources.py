@@ -247,7 +247,7 @@ def test_limit_counts_documents(file):
 
 
 def test_a_text_that_changes_while_another_one_is_read_is_noticed(tmp_path, byte_model, monkeypatch):
-    """Failure 3: the old text was analysed and never read again."""
+    """Else the old text would be analysed, and the new one never read."""
     paths = [tmp_path / f"{name}.txt" for name in "ab"]
     for path in paths:
         path.write_text("a first line\nand a second one\n")
@@ -267,7 +267,7 @@ def test_a_text_that_changes_while_another_one_is_read_is_noticed(tmp_path, byte
 
 @pytest.mark.parametrize("pattern", ["**/*.txt", "*/*.txt", "closed/*.txt"])
 def test_a_folder_that_may_not_be_read_is_named(tmp_path, pattern):
-    """Failure 13: it was passed over without a word."""
+    """A pattern alone would pass over it without a word."""
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed/a.txt").write_text("a")
     (tmp_path / "b.txt").write_text("b")
@@ -281,7 +281,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, pattern):
 
 
 def test_a_file_that_hides_a_pattern_is_refused(tmp_path, monkeypatch):
-    """Failure 26: where a file is called `train*.txt`, it alone was read."""
+    """A file called `train*.txt` must not be read alone, in place of all files that match this pattern."""
     monkeypatch.chdir(tmp_path)
     for name in ("train*.txt", "train1.txt", "train2.txt"):
         (tmp_path / name).write_text("a")

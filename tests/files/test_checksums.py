@@ -133,7 +133,7 @@ def test_files_made_inside_of_larger_things_have_one_sum_under_their_own_name(tm
 
 @pytest.mark.parametrize("content", ["", "garbage\n", "0123  a.csv\n", "\n"], ids=["empty", "garbage", "cut", "line"])
 def test_a_damaged_sum_is_said(tmp_path, content):
-    """An empty one is what a power cut leaves (failure 6)."""
+    """A power cut can leave an empty checksum."""
     csv(tmp_path / "a.csv")
     sum_path(tmp_path / "a.csv").write_text(content)
     with pytest.raises(UserError, match=r"\.a\.csv\.sha256 is empty or damaged, so ffkv cannot tell .* --force"):

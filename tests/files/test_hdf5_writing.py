@@ -118,7 +118,7 @@ class FullDisk(hdf5.WriteTarget):
 
 
 def test_a_write_that_failed_is_told_before_what_hdf5_makes_of_it(tmp_path, path, monkeypatch):
-    """On a full disk HDF5 reads its own half-written chunk back, and the input was called damaged (failure 1)."""
+    """On a full disk HDF5 reads its own half-written chunk back. That must not be blamed on the input."""
     with hdf5.open(path, "things"):
         monkeypatch.setattr(hdf5, "WriteTarget", FullDisk)
         with (

@@ -144,6 +144,6 @@ def test_what_a_spreadsheet_would_take_for_a_formula_comes_back_as_it_is(tmp_pat
 
 
 def test_a_cell_of_megabytes_comes_back(tmp_path):
-    """pyarrow reads blocks of one MiB, and a row must fit into one (failure 4)."""
+    """pyarrow reads blocks of one MiB by default, and a row must fit into one."""
     tables.write(pd.DataFrame({"text": ["x" * 2_200_000, "y"]}), tmp_path / "t.csv")
     assert tables.read(tmp_path / "t.csv")["text"].str.len().tolist() == [2_200_000, 1]

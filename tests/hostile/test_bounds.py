@@ -38,7 +38,7 @@ def limited(*arguments: str, data: int = 4 * GIGABYTE, file: int = -1, **options
 
 
 def test_documents_without_text_cost_no_memory(byte_model, tmp_path):
-    """Failure 17: 29 kB took 2.9 GB, some 90 bytes per line. Here a million lines, after a first run of few."""
+    """A packed file of 29 kB can hold 30 million empty lines; 90 bytes per line would be 2.9 GB."""
     for name, empty in (("small", 10), ("large", 1_000_000)):
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b"two words\nand two more\n" + b"\n" * empty, 9))
         (tmp_path / f"{name}.gz").rename(tmp_path / f"{name}.txt.gz")
@@ -52,11 +52,11 @@ def test_documents_without_text_cost_no_memory(byte_model, tmp_path):
     done = subprocess.run([sys.executable, "-c", script, str(byte_model)], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "empty documents: 1,000,000" in done.stdout
-    assert int(done.stdout.split("grown")[1]) < 30_000  # kB; it was 90,000
+    assert int(done.stdout.split("grown")[1]) < 30_000  # kB; 90 bytes per line would be 90,000
 
 
 def test_a_bomb_that_is_called_parquet_is_refused_early(byte_model, tmp_path):
-    """Failure 18: it was unpacked without bound into the temporary folder. 200 MB here; a file may have 84 MB."""
+    """Nothing is unpacked into the temporary folder without bound. These files unpack to 200 MB, and 84 MB are allowed."""
     (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(b"PAR1" + bytes(200_000_000), 9))
     (tmp_path / "b.parquet.gz").write_bytes(gzip.compress(bytes(200_000_000), 9))
     for name, message in {"a": "it unpacks to more than", "b": "not a parquet file that was compressed"}.items():
@@ -77,7 +77,6 @@ def test_a_parquet_file_that_gzip_compressed_is_read(tmp_path):
 
 
 def test_a_column_with_a_dot_beside_a_column_of_structures_is_read(tmp_path):
-    """Failure 29."""
     pq.write_table(pa.table({"a": [{"b": "inner"}], "a.b": ["outer"]}), tmp_path / "a.parquet")
     corpus = Corpus(dataset="files", train=[str(tmp_path / "a.parquet")], validation=["x"], text_field="a.b")
     assert [document.text for document in read_documents(corpus, "train")] == ["outer"]
@@ -89,13 +88,13 @@ def test_a_column_with_a_dot_beside_a_column_of_structures_is_read(tmp_path):
      ("refinement", "changes"), ("keys", "background_prefixes"), ("embedded", "width"), ("embedded", "vocabulary")],
 )  # fmt: skip
 def test_limits_of_settings_are_values_that_work(section, name):
-    """Failure 19: a billion ended in a MemoryError after everything else had run."""
+    """A billion would end in a MemoryError, after everything else had run."""
     with pytest.raises(ValidationError, match="less than or equal to"):
         Settings.model_validate({section: {name: 10**9}}, strict=False)
 
 
 def test_a_long_token_shows_its_beginning():
-    """Failure 30: the page had 57 MB."""
+    """Else one token makes a page of 57 MB."""
     assert len(token("x" * 100_000)) < 2 * LONGEST_TOKEN
     assert len(_cell("pattern", "x" * 100_000)) < 2 * MAX_CELL_CHARACTERS
     assert str(token("short")) == "<bdi>short</bdi>"
@@ -103,7 +102,7 @@ def test_a_long_token_shows_its_beginning():
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_a_config_of_absurdly_many_layers_is_refused_soon(tmp_path, kind):
-    """Failure 31: `inspect` took 94 s, and `plan` more."""
+    """To build such a model would take `inspect` 94 s, and `plan` longer."""
     folder = random_checkpoint(tmp_path / "checkpoint", kind)
     path = folder / "config.json"
     config = json.loads(path.read_text())

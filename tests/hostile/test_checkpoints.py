@@ -20,7 +20,7 @@ def edit(path, change) -> None:
 
 @pytest.mark.parametrize("name", ["output_attentions", "output_hidden_states"])
 def test_a_config_that_asks_for_more_output_is_read(tmp_path, name):
-    """Failure 11: the model was proven, and then could not be written."""
+    """Such a model must be written, too, after it has been proven."""
     folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
     edit(folder / "config.json", lambda config: config.update({name: True}))
     (tmp_path / "model").mkdir()
@@ -31,7 +31,7 @@ def test_a_config_that_asks_for_more_output_is_read(tmp_path, name):
     ("kind", "part"), [("gpt2", "c_proj"), ("llama", "down_proj"), ("opt", "fc2"), ("gpt-neox", "dense_4h_to_h")]
 )
 def test_a_layer_whose_second_matrix_is_zero_is_called_so(tmp_path, kind, part):
-    """Failure 16: untrained and pruned layers were refused with a false reason."""
+    """Untrained and pruned layers are such layers. Their message must give this reason."""
     folder = random_checkpoint(tmp_path / "checkpoint", kind)
     model = AutoModelForCausalLM.from_pretrained(folder)
     for name, parameter in model.named_parameters():
@@ -51,7 +51,6 @@ def test_a_layer_whose_second_matrix_is_zero_is_called_so(tmp_path, kind, part):
     ids=["an empty vocabulary", "a length that is no number"],
 )
 def test_a_tokenizer_that_does_not_work_is_named(tmp_path, file, change):
-    """Failure 21."""
     folder = random_checkpoint(tmp_path / "checkpoint", "gpt2")
     edit(folder / file, change)
     with pytest.raises(UserError, match=rf"The tokenizer of {folder} (does not work|makes no token)"):
@@ -59,7 +58,7 @@ def test_a_tokenizer_that_does_not_work_is_named(tmp_path, file, change):
 
 
 def test_a_bos_token_that_the_model_does_not_know_is_refused(proven, tmp_path):
-    """Failure 20: the corpus was written, and the next step died."""
+    """Else the corpus would be written, and the next step would fail."""
     import shutil
 
     model = tmp_path / "model"

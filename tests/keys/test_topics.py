@@ -107,7 +107,7 @@ def test_a_corpus_without_content_words_has_one_topic_of_everything(write_corpus
 
 
 def test_a_corpus_with_one_content_word_in_two_passages_has_one_topic_of_everything(write_corpus):
-    """Failure 8: the decomposition needs two columns."""
+    """The decomposition alone needs two columns."""
     corpus, _ = write_corpus([[f"aa bb xylophone {word}"] for word in ("cc", "dd")] + [["ee ff"], ["gg hh"], ["ii jj"]])
     scores, known = fit_topics(corpus, seed=0).score([["xylophone"], []])
     assert scores.tolist() == [[0], [0]] and known.tolist() == [0, 0]

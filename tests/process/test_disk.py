@@ -31,6 +31,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
 
 
 def test_folders_of_temporary_files_that_the_environment_names_are_checked_too(monkeypatch, tmp_path):
-    """Python itself would take another folder than one that is full (failure 14); the solver of Snakemake does not."""
+    """Python takes another folder than one that is full; the solver of Snakemake does not."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert tmp_path in temporary_folders()

@@ -227,7 +227,7 @@ def test_a_step_that_runs_by_hand_is_no_orphan(tmp_path):
 
 
 def test_a_folder_without_a_run_is_said(tmp_path):
-    """Failure 23: "nothing is left behind" was said of any folder."""
+    """The answer "nothing is left behind" is true of a run only."""
     refused = call(tmp_path)
     assert isinstance(refused.exception, UserError)
     assert str(refused.exception) == f"No snakemake has run in {tmp_path}. Name its folder with --directory."
@@ -240,7 +240,6 @@ def test_inside_of_a_run_the_folder_above_is_named(folder):
 
 
 def test_a_leftover_that_is_a_link_is_deleted_and_what_it_points_to_stays(folder, tmp_path):
-    """Failure 24."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/mine").write_text("mine")
     link = folder / "results/tiny/.x.h5.node1.999999.partial"

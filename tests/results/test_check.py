@@ -111,7 +111,7 @@ def test_the_message_counts(run):
 @pytest.mark.parametrize("with_sum", [False, True])
 @pytest.mark.parametrize("name", ["triggers.h5", "keys.csv", "by_memory.parquet", "settings.json"])
 def test_a_deleted_file_is_missing_and_to_be_made_again(run, name, with_sum):
-    """Whether or not its checksum is gone too (failure 5)."""
+    """Its checksum may be gone too."""
     (run / name).unlink()
     if with_sum:
         sum_path(run / name).unlink()
@@ -136,7 +136,7 @@ def test_a_file_that_nothing_vouches_for_is_doubtful_and_stays(run, content):
 
 @pytest.mark.parametrize("name", ["keys.csv", ".keys.csv.sha256", "folder"])
 def test_what_may_not_be_read_is_not_to_be_deleted(run, name):
-    """Not a file, not a checksum, not a folder (failure 7)."""
+    """The same holds for a file, a checksum and a folder."""
     (run / "folder").mkdir()
     (run / name).chmod(0)
     checked = subprocess.run(obeying_rights("ffkv", "check", str(run)), capture_output=True, text=True)

@@ -288,7 +288,7 @@ def test_the_default_file_holds_every_setting_at_its_default():
 
 
 def test_values_inside_of_a_mapping_on_the_command_line_get_their_types():
-    """Failure 28: Snakemake passes them on as text."""
+    """Snakemake passes them on as text."""
     given = {"keys": {"per_layer": "9", "false_discovery_rate": "0.1"}, "triggers": {"negative": "false"}, "seed": 3}
     config = {**given, "keys": {**given["keys"], "pattern_triggers": "25"}, "report": {"title": "7"}}
     found = typed(config, given)

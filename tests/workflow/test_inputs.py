@@ -72,7 +72,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("case", CHANGES)
 def test_the_content_of_files_counts_and_not_their_time(made, tmp_path, case):
-    """Older files too (failure 2): exactly what depends on them is repeated."""
+    """A changed file may carry an older time. Exactly what depends on it is repeated."""
     name, change, reruns = CHANGES[case]
     folder = tmp_path / "copy"
     shutil.copytree(made, folder, symlinks=True)
@@ -92,7 +92,7 @@ def test_a_plan_reads_no_file_to_the_end(made, tmp_path, monkeypatch):
 
 
 def test_a_name_that_is_no_text_is_read_and_counts(made, tmp_path):
-    """Failure 12: Snakemake can note no such name, and ended with a traceback."""
+    """Snakemake itself cannot note such a name, and would end with a traceback."""
     folder = tmp_path / "copy"
     shutil.copytree(made, folder)
     path = folder / "texts" / os.fsdecode(b"caf\xe9.txt")
@@ -105,7 +105,6 @@ def test_a_name_that_is_no_text_is_read_and_counts(made, tmp_path):
 
 
 def test_a_checkpoint_that_may_not_be_entered_is_named(made, tmp_path):
-    """Failure 22."""
     folder = tmp_path / "copy"
     shutil.copytree(made, folder)
     (folder / "checkpoint").chmod(0)
@@ -118,7 +117,7 @@ def test_a_checkpoint_that_may_not_be_entered_is_named(made, tmp_path):
 
 
 def test_a_run_waits_for_the_checkpoint_of_another_one(tmp_path):
-    """Failure 27: b names what a trains."""
+    """Run b names the checkpoint that run a trains."""
     config = {"embedded": {"steps": 1}, "runs": {"a": {}, "b": {"model": {"checkpoint": "results/a/checkpoint"}}}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     dry = snakemake(tmp_path, tmp_path / "config.yaml", "-n", "results/b/model")
@@ -127,7 +126,7 @@ def test_a_run_waits_for_the_checkpoint_of_another_one(tmp_path):
 
 
 def test_without_a_temporary_folder_the_message_names_the_remedy(made, tmp_path):
-    """Failure 14: a full disk of temporary files."""
+    """This happens when the disk of temporary files is full."""
     script = "import tempfile, sys; tempfile._get_default_tempdir = lambda: (_ for _ in ()).throw(FileNotFoundError(2, 'No usable temporary directory'))\n"
     script += "from ffkv.base.errors import UserError\nfrom ffkv.base.system.disk import temporary_folder\n"
     script += "try:\n    temporary_folder()\nexcept UserError as error:\n    print(error)\n"

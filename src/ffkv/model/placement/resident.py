@@ -30,7 +30,7 @@ def resident(module: nn.Module) -> Iterator[None]:
 def in_float32(module: nn.Module) -> Iterator[None]:
     """Inside the `with` statement, a module is resident with its half-precision tensors in float32.
 
-    Afterwards they are the same as before.
+    Afterwards they have their own precision again, to the bit.
     """
     with resident(module):
         tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.dtype in HALF]
