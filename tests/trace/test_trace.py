@@ -67,7 +67,7 @@ def test_all_contributions_are_those_of_the_stored_values(traced, loaded, kind):
     states = observe(loaded(run).model, run.anatomy.layers, ids_of(trace))
     assert (trace.remainders.query("part == 'other memories'")["memories"] == 0).all()
     for layer in run.anatomy.layers:
-        v = read_values(run.folder / "values.h5").of(layer.index).value
+        v = read_values(run.folder / "values.h5").of_layer(layer.index).value
         listed = trace.contributions.query("layer == @layer.index")
         factor = states[layer.index].get("s", torch.ones(1, len(trace.tokens), 1))[0, position].item()
         assert trace.layers["factor"][layer.index] == pytest.approx(factor, rel=1e-5)
@@ -124,7 +124,7 @@ def test_the_logit_of_a_contribution_is_what_the_head_loses_without_it(traced, l
     values = read_values(run.folder / "values.h5")
     whole = head.logits(end[None], last.index)[0, token]
     for row in trace.contributions.itertuples():
-        v = torch.from_numpy(values.of(row.layer).value[row.memory])
+        v = torch.from_numpy(values.of_layer(row.layer).value[row.memory])
         without = end - trace.layers["factor"][row.layer] * row.coefficient * v
         expected = whole - head.logits(without[None], last.index)[0, token]
         assert row.logit == pytest.approx(expected.item(), rel=1e-3, abs=1e-4)

@@ -12,7 +12,8 @@ from ffkv.base.settings import Activations
 from ffkv.corpus.competing import CompetingPrefixes
 
 BEGINNINGS = (64, 32, 16, 8, 4, 2)  # tokens of a beginning, BOS not counted
-LEAST_SAVED = 1.0  # batches that the beginnings of a length must save in a block, padding counted
+# Sentences of a block read on from beginnings of some length only if that saves this many batches, padding counted.
+LEAST_SAVED = 1.0
 MOST_HELD = 2  # batches of tokens whose keys and values are held for a batch that reads on, beginnings counted
 
 

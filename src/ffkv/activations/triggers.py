@@ -56,8 +56,8 @@ def find_triggers(
     Every proper prefix of every sentence competes: its first j >= 1 tokens after BOS, without the whole sentence, which
     no token follows. It competes with its coefficient m_i at its last token. One forward pass of a sentence gives the
     coefficients of all its prefixes. A prefix that several sentences begin with competes once, in one of them, unless
-    `settings.identical_prefixes` is "each"; the statistics count it in every one of them. If a layer's coefficients can be negative, the lowest ones are kept apart by the
-    same rules.
+    `settings.identical_prefixes` is "each"; the statistics count it in every one of them. If a layer's coefficients can be
+    negative, the lowest ones are kept apart by the same rules.
 
     Args:
         loaded: the proven model.

@@ -18,6 +18,7 @@ Render = Callable[[list[Message]], str]
 
 # Some templates write today's date. The same corpus would be another one tomorrow.
 DATE = datetime(2024, 7, 26)
+REMEDY = "Mend the data, name another field (corpus.text_field), or switch corpus.chat_template off."
 
 
 def row_text(value: Any, field: str, place: str, render: Render | None) -> str | None:
@@ -52,20 +53,19 @@ def row_text(value: Any, field: str, place: str, render: Render | None) -> str |
 def _check_messages(value: Any, place: str) -> None:
     """Refuses what is not a list of messages."""
     if not isinstance(value, list):
-        raise UserError(
-            f"{place} contains {type(value).__name__}, not a list of messages. Set corpus.text_field, or switch"
-            " corpus.chat_template off."
-        )
+        raise UserError(f"{place} contains {type(value).__name__}, not a list of messages. {REMEDY}")
     for number, message in enumerate(value):
         if not isinstance(message, dict):
-            raise UserError(f"{place}, message {number}: it is {type(message).__name__}, not an object with fields.")
+            raise UserError(
+                f"{place}, message {number}: it is {type(message).__name__}, not an object with fields. {REMEDY}"
+            )
         if not isinstance(message.get("role"), str):
             raise UserError(
-                f"{place}, message {number}: it has no role, such as 'user'. Its fields: {_names(message)}."
+                f"{place}, message {number}: it has no role, such as 'user'. Its fields: {_names(message)}. {REMEDY}"
             )
         if not isinstance(message.get("content"), str | None):
             kind = type(message["content"]).__name__
-            raise UserError(f"{place}, message {number}: its content is {kind}, not text.")
+            raise UserError(f"{place}, message {number}: its content is {kind}, not text. {REMEDY}")
 
 
 def _names(message: Message) -> str:

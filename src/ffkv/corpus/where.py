@@ -33,7 +33,7 @@ class Absent(Enum):
 
 
 def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
-    """Whether a row has one of the wanted values in each column. A row without a value there has none of them.
+    """Tells whether a row has one of the wanted values in each column. A row without a value has no wanted value.
 
     Args:
         row: value of each column; those of a nested column are a mapping.
@@ -46,7 +46,10 @@ def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
 
 
 def find_column(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a column, which may be inside another one; None if there is none, `Absent` if the row lacks the column."""
+    """Finds the value of a column, which may be inside another one.
+
+    Returns None if the row has no value there, and `Absent` if it lacks the column.
+    """
     if name in row:
         return row[name]
     value: Any = row
@@ -60,17 +63,17 @@ def find_column(row: Mapping[str, Any], name: str) -> Any:
 
 
 def missing_columns(row: Mapping[str, Any], where: Where) -> set[str]:
-    """The columns that there are not, as the row of a table tells, all of whose rows have the same columns."""
+    """Returns the wanted columns that a table lacks. One row tells, because all rows of a table have the same columns."""
     return {name for name in where if find_column(row, name) is Absent.MISSING}
 
 
 def unseen_columns(row: Mapping[str, Any], names: set[str]) -> set[str]:
-    """Those of some columns that a row does not have. Another row may have them."""
+    """Returns the columns among `names` that this row lacks. A later row may have them."""
     return {name for name in names if isinstance(find_column(row, name), Absent)}
 
 
 def no_column(source: str, names: set[str], row: Mapping[str, Any]) -> UserError:
-    """The error for columns that a source does not have. `row` tells those that it has."""
+    """Makes the error for columns that a source lacks. `row` has the columns of the source."""
     columns = shown([*_names(row)])[1:-1] or "none"
     return UserError(f"{source} has no column {min(names)!r}; it has {columns}. Change corpus.where.")
 

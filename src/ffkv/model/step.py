@@ -160,7 +160,7 @@ def _naming(checkpoint: str, model: nn.Module) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(
-            f"{checkpoint} ({type(model).__name__}) cannot be read as key-value memories: {error}"
+            f"{checkpoint} ({type(model).__name__}) cannot be read as key-value memories (docs/models.md says which models can): {error}"
         ) from error
 
 

@@ -54,8 +54,8 @@ class Values:
         """Length of v_i, float32 [row]."""
         return np.linalg.norm(self.value, axis=1).astype(np.float32)
 
-    def of(self, layer: int) -> "Values":
-        """Those of one layer."""
+    def of_layer(self, layer: int) -> "Values":
+        """Returns the values of one layer."""
         rows = self.layer == layer
         return Values(self.layer[rows], self.memory[rows], self.value[rows], self.attributes)
 

@@ -23,17 +23,17 @@ SAMPLED = 256  # prefixes whose coefficients are kept in memory, at most
 SAMPLE_BYTES = 2**26  # of these coefficients
 
 
-class Recent:
-    """Answers that took long, by their question: the last ones, up to a size."""
+class LruCache:
+    """Keeps the answers that were used last, by their question, up to a total size."""
 
     def __init__(self, limit: float, size: Callable[[Any], float] = lambda answer: 1):
-        """limit: the sum of the sizes that is kept."""
+        """limit: the largest sum of sizes; size: the size of an answer."""
         self._limit, self._size = limit, size
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._kept: OrderedDict[Any, Any] = OrderedDict()
 
     def get(self, question: Any, answer: Callable[[], Any]) -> Any:
-        """The answer that is kept, else a new one. Answers are made one at a time; those that are kept need not wait."""
+        """Returns the kept answer, or makes it. One answer is made at a time; a kept answer need not wait for that."""
         if (found := self._find(question)) is not None:
             return found
         with self._working:
@@ -88,9 +88,9 @@ class Held:
     name: str
     lock: threading.Lock = field(default_factory=threading.Lock)
     prepared: bool = False
-    samples: Recent = field(default_factory=lambda: Recent(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
-    colours: Recent = field(default_factory=lambda: Recent(64))
-    similar: Recent = field(default_factory=lambda: Recent(256))
+    samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
+    colours: LruCache = field(default_factory=lambda: LruCache(64))
+    similar: LruCache = field(default_factory=lambda: LruCache(256))
 
     @functools.cached_property
     def hashes(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
     """
     path = Path(path).absolute() if not Path(path).name else Path(path)
     if not path.name:
-        raise UserError(f"{path} is not a name for an output.")
+        raise UserError(f"{path} is not a name for an output: it ends in '..' or is the root of a disk. Name a file.")
     temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

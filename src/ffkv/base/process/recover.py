@@ -181,7 +181,8 @@ def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> No
     left += [f"SLURM job {job.number} ({job.state})" for job in jobs]
     if left:
         raise UserError(
-            f"{', '.join(left)} of {folder} did not end. Wait, or ask the administrator; then run this again."
+            f"{', '.join(left)} of {folder} still run, {END_SECONDS} seconds after they were told to end. Wait some minutes, or"
+            " ask the administrator of the machine; then run this again."
         )
 
 

@@ -107,9 +107,9 @@ def _silent_places(
 
     for_each_last_token(model.loaded, [model.layer], "m", rows, batch_tokens, on_tensor)
     silent = []
-    for unit, of_unit in zip(units, m, strict=True):
+    for unit, m_of_unit in zip(units, m, strict=True):
         own = np.array([place in unit.places for place in places])
         others = np.flatnonzero(~own)
-        chosen = choose_silent(of_unit[own], of_unit[others], model.settings.silent, model.settings.examples)
+        chosen = choose_silent(m_of_unit[own], m_of_unit[others], model.settings.silent, model.settings.examples)
         silent.append([places[number] for number in others[chosen]])
     return silent

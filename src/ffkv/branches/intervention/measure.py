@@ -1,5 +1,6 @@
 """Measures what interventions on the memories of one layer do, beside their controls."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -80,24 +81,24 @@ class Changes(NamedTuple):
     """Some changes of o on one prefix, all of one unit and of one kind.
 
     Attributes:
-        unit: number of the unit.
+        unit_index: number of the unit among those of the layer.
         source: see `ffkv.branches.intervention.tables`.
         labels: of each change: ("scale", c) or ("mean", NaN) [change]; none of controls.
         vectors: the changes [change, d].
     """
 
-    unit: int
+    unit_index: int
     source: str
     labels: list[tuple[str, float]]
     vectors: Tensor
 
 
 @dataclass
-class OfUnit:
-    """What was measured of one unit. Lists have an entry per prefix.
+class UnitResults:
+    """The measurements of one unit. Lists have an entry per prefix.
 
     Attributes:
-        rows: rows of the table by prefix.
+        rows: rows of the table `intervention/by_prefix`.
         controls: mean change of the log-probabilities of the unit's tokens, by reach and source: [prefix][control].
         other: the same for the removal and the tokens of another memory, by reach [prefix].
     """
@@ -115,7 +116,7 @@ def measure_units(
     silent: Sequence[Sequence[Place]],
     ids: dict[Place, np.ndarray],
     next_token: dict[Place, int],
-) -> list[OfUnit]:
+) -> list[UnitResults]:
     """Changes the coefficients of some memories of a layer on their trigger examples.
 
     Args:
@@ -127,54 +128,54 @@ def measure_units(
         ids: token ids of each prefix, with what precedes every sentence.
         next_token: the token that follows each prefix.
     """
-    found = [OfUnit() for _ in units]
+    found = [UnitResults() for _ in units]
     for place, row in ids.items():
         base = run_unchanged(model.loaded, model.layer, torch.from_numpy(row)[None].to(model.loaded.device))
         changes = _changes_at(model, units, silent, base, place)
-        of_units = [
-            {"top": tokens[each.unit], "other": other_tokens[each.unit], "next": [next_token[place]]}
-            for each in changes
+        tokens_of_unit = [
+            {"top": tokens[part.unit_index], "other": other_tokens[part.unit_index], "next": [next_token[place]]}
+            for part in changes
         ]
-        wanted = np.unique(np.concatenate([chosen for of_unit in of_units for chosen in of_unit.values()]))
-        vectors = torch.cat([each.vectors for each in changes])
+        wanted = np.unique(np.concatenate([chosen for by_name in tokens_of_unit for chosen in by_name.values()]))
+        vectors = torch.cat([part.vectors for part in changes])
         for reach, effects in model.effects(base, vectors, torch.from_numpy(wanted).to(vectors.device)).items():
             start = 0
-            for each, of_unit in zip(changes, of_units, strict=True):
-                part = Effects(*(tensor[start : start + len(each.vectors)] for tensor in effects))
-                start += len(each.vectors)
+            for part, by_name in zip(changes, tokens_of_unit, strict=True):
+                effects_of_part = Effects(*(tensor[start : start + len(part.vectors)] for tensor in effects))
+                start += len(part.vectors)
                 log_p = {
-                    name: part.log_p[:, np.searchsorted(wanted, np.asarray(chosen))].mean(1).numpy()
-                    for name, chosen in of_unit.items()
+                    name: effects_of_part.log_p[:, np.searchsorted(wanted, np.asarray(chosen))].mean(1).numpy()
+                    for name, chosen in by_name.items()
                 }
-                about = describe(model, units[each.unit], base, place) | {"source": each.source, "reach": reach}
-                _note(found[each.unit], about, each.labels, log_p, part)
+                about = describe(model, units[part.unit_index], base, place) | {"source": part.source, "reach": reach}
+                _note(found[part.unit_index], about, part.labels, log_p, effects_of_part)
     return found
 
 
 def _changes_at(
     model: LayerModel, units: Sequence[Unit], silent: Sequence[Sequence[Place]], base: Unchanged, place: Place
 ) -> list[Changes]:
-    """All changes on one prefix."""
-    own = (_of_unit(model, n, unit, base, place) for n, unit in enumerate(units) if place in unit.places)
+    """Returns all changes on one prefix."""
+    own = (_interventions_on(model, n, unit, base, place) for n, unit in enumerate(units) if place in unit.places)
     placebo = [_removal(model, n, unit, base) for n, unit in enumerate(units) if place in silent[n]]
-    return [each for of_unit in own for each in of_unit] + placebo
+    return [*itertools.chain.from_iterable(own), *placebo]
 
 
 def contribution(model: LayerModel, unit: Unit, base: Unchanged) -> tuple[float, float]:
-    """The coefficient m_i of a unit on a prefix, and the length of its contribution, |s m_i| ‖v_i‖."""
+    """Returns the coefficient m_i of a unit on a prefix, and the length of its contribution, |s m_i| ‖v_i‖."""
     m = float(base.m[unit.memory])
     return m, abs(base.factor * m) * float(model.norms[unit.memory])
 
 
 def describe(model: LayerModel, unit: Unit, base: Unchanged, place: Place) -> dict:
-    """What identifies the rows of one unit on one prefix, with its `contribution`."""
+    """Returns the columns that name one unit and one prefix, and the unit's `contribution` there."""
     m, size = contribution(model, unit, base)
     names = {"layer": model.layer.index, "memory": unit.memory, "side": unit.side}
     return names | {"sentence": place[0], "position": place[1], "coefficient": m, "size": size}
 
 
-def _of_unit(model: LayerModel, number: int, unit: Unit, base: Unchanged, place: Place) -> list[Changes]:
-    """The interventions on a unit on one of its own prefixes, and their controls."""
+def _interventions_on(model: LayerModel, number: int, unit: Unit, base: Unchanged, place: Place) -> list[Changes]:
+    """Returns the interventions on a unit on one of its own prefixes, and their controls."""
     settings, parts = model.settings, (model.layer.index, unit.memory, SIDES.index(unit.side))
     (m, size), value, factor = contribution(model, unit, base), model.values[unit.memory], base.factor
     controls = torch.from_numpy(unit.controls).to(value.device)
@@ -195,15 +196,15 @@ def _of_unit(model: LayerModel, number: int, unit: Unit, base: Unchanged, place:
 
 
 def _removal(model: LayerModel, number: int, unit: Unit, base: Unchanged) -> Changes:
-    """The removal of a unit from a prefix on which it is silent."""
+    """Returns the removal (zero ablation) of a unit from a prefix on which it is silent."""
     vector = scaled(float(base.m[unit.memory]), model.values[unit.memory], base.factor, [0.0])
     return Changes(number, PLACEBO, [("scale", 0.0)], vector)
 
 
 def _note(
-    found: OfUnit, about: dict, labels: list[tuple[str, float]], log_p: dict[str, np.ndarray], effects: Effects
+    found: UnitResults, about: dict, labels: list[tuple[str, float]], log_p: dict[str, np.ndarray], effects: Effects
 ) -> None:
-    """Notes what changes of one unit and one kind did on one prefix."""
+    """Adds the effects of changes of one unit and one kind on one prefix to the results of the unit."""
     if about["source"] not in (OWN, PLACEBO):
         found.controls.setdefault((about["reach"], about["source"]), []).append(log_p["top"])
         return

@@ -9,7 +9,7 @@ from ffkv.base.multiple_tests import q_values
 from ffkv.branches.intervention.tables import DIRECTIONS, MEMORIES, OWN, PLACEBO, REACHES, SIMILAR
 
 if TYPE_CHECKING:
-    from ffkv.branches.intervention.measure import OfUnit
+    from ffkv.branches.intervention.measure import UnitResults
 
 
 def permutation_p(own: float, controls: np.ndarray) -> float:
@@ -17,7 +17,7 @@ def permutation_p(own: float, controls: np.ndarray) -> float:
     return float((1 + (np.abs(controls) >= abs(own)).sum()) / (len(controls) + 1))
 
 
-def compare_with_controls(unit: "OfUnit") -> list[dict]:
+def compare_with_controls(unit: "UnitResults") -> list[dict]:
     """The effects of one unit over its prefixes, one row per reach.
 
     Returns:

@@ -43,7 +43,10 @@ def load_tokenizer(
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, revision=commit.read_at, **trusted)
     except Exception as error:  # the library raises many classes for a wrong name or file
-        raise UserError(f"The tokenizer of {source} cannot be loaded: {explain_failure(error, commit)}") from error
+        remedy = "" if commit.commit else " Put the tokenizer's files beside the model's."
+        raise UserError(
+            f"The tokenizer of {source} cannot be loaded: {explain_failure(error, commit)}{remedy}"
+        ) from error
     if not tokenizer.is_fast:
         raise UserError(
             f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
@@ -60,7 +63,9 @@ def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:
         ids = tokenizer("A first text.", verbose=False)["input_ids"]
         float(tokenizer.model_max_length)
     except Exception as error:  # the library raises plain exceptions here
-        raise UserError(f"The tokenizer of {source} does not work: {words_of(error)}") from error
+        raise UserError(
+            f"The tokenizer of {source} does not work: {words_of(error)}. Fetch its files again."
+        ) from error
     if not ids:
         raise UserError(
             f"The tokenizer of {source} makes no token of a text: there is no tokenizer.json, or its vocabulary is empty or damaged."

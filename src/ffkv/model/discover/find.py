@@ -160,7 +160,9 @@ def _check(
     ids: Tensor,
 ) -> None:
     if names.count(name) > 1:
-        raise UserError(f"{name} runs {names.count(name)} times within {block}: it is not a layer of its own")
+        raise UserError(
+            f"{name} runs {names.count(name)} times within {block}: it is not a layer of its own. Set model.second_matrix to the name of another module"
+        )
     weight = getattr(modules[name], "weight", None)
     if weight is not None and not weight.is_floating_point():
         raise UserError(

@@ -51,7 +51,9 @@ def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:
         fill(model, state, wanted)
     except (UserError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # args and tensors may hold anything that a pickle can hold
-        raise UserError(f"{path} cannot be read as a language model: {str(error).partition(chr(10))[0]}") from error
+        raise UserError(
+            f"{path} cannot be read as a language model (docs/definitions.md says which ones of fairseq can): {str(error).partition(chr(10))[0]}"
+        ) from error
     config.dtype = model.dtype
     return model.eval()
 
@@ -75,7 +77,7 @@ def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
             ) from error
         reason = str(error).rpartition("WeightsUnpickler error: ")[2].strip().partition("\n")[0][:200]
         raise UserError(
-            f"{path} cannot be read, it is damaged or no checkpoint: {reason or type(error).__name__}"
+            f"{path} cannot be read, it is damaged or no checkpoint: {reason or type(error).__name__}. Fetch it again."
         ) from error
     args, state = (stored.get(key) if isinstance(stored, dict) else None for key in ("args", "model"))
     if not isinstance(args, argparse.Namespace) or not _is_state(state):

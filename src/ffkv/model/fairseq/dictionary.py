@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 DICTIONARY_FILE = "dict.txt"
+REMEDY = "Take the dictionary that fairseq wrote with the model."
 # Ids 0 to 3. Texts begin with </s>, never with <s>.
 BOS, PAD, EOS, UNKNOWN = SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
@@ -31,9 +32,9 @@ def read_dictionary(folder: Path) -> list[str]:
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
         word, _, count = line.rstrip().rpartition(" ")
         if not word or not count.isascii() or not count.isdigit():
-            raise UserError(f"{path}, line {number}: {line[:80]!r} is not a word, a blank and a count.")
+            raise UserError(f"{path}, line {number}: {line[:80]!r} is not a word, a blank and a count. {REMEDY}")
         if word in seen:
-            raise UserError(f"{path}, line {number}: the word {word!r} occurs twice ({seen[word]}).")
+            raise UserError(f"{path}, line {number}: the word {word!r} occurs twice ({seen[word]}). {REMEDY}")
         seen[word] = f"first in line {number}"
         words.append(word)
     return words

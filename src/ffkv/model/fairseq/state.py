@@ -87,7 +87,9 @@ def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) 
 def _take(state: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
     tensor = state.pop(name, None)
     if tensor is None:
-        raise UserError(f"it lacks the tensor {name} of shape {shape}.")
+        raise UserError(
+            f"it lacks the tensor {name} of shape {shape}. Fetch it again, or save all tensors of the model."
+        )
     if tuple(tensor.shape) != shape:
         raise UserError(f"the tensor {name} has the shape {tuple(tensor.shape)}, not {shape}.")
     if not tensor.is_floating_point():

@@ -40,7 +40,11 @@ def after(*pairs: tuple[nn.Module, AfterHook]) -> Iterator[None]:
 def counting_repeats(
     model: nn.Module, blocks: Iterable[str]
 ) -> tuple[Counter[str], list[tuple[nn.Module, BeforeHook]]]:
-    """How often each block has begun in the forward pass that is running, and the hooks that count it, for `before`."""
+    """Counts how often each block has started in the running forward pass.
+
+    Returns:
+        The counts by block, and the hooks that count, for `before`.
+    """
     repeats: Counter[str] = Counter()
 
     def count(block: str) -> BeforeHook:

@@ -56,7 +56,16 @@ def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
 
 
 def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.ndarray]:
-    """For each memory [memory]: the highest correlation with a memory of a run, where it is, and that with rotated layers."""
+    """Finds, for each memory, the memory of another run that correlates most with it.
+
+    Args:
+        own: standardised coefficients of the memories [prefix, memory].
+        run: the other run.
+        seed: seed of the rotations.
+        number: number of the other run in the comparison.
+    Returns:
+        The last four columns of `match_memories` [memory].
+    """
     highest, rotated = np.full((2, own.shape[1]), -np.inf)
     layer_of, memory_of = np.zeros((2, own.shape[1]), np.int64)
     with run.open_sampled_prefixes() as file:
@@ -81,7 +90,7 @@ def standardise(m: np.ndarray) -> np.ndarray:
 
 
 def highest_correlation(own: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each memory [memory]: which other one correlates most, and how much; -inf if no other one ever changes.
+    """Finds, for each memory, the other memory that correlates most, and the correlation; -inf if no other one ever changes.
 
     Args:
         own, others: standardised coefficients [prefix, memory].
