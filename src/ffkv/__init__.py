@@ -31,5 +31,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, for an editor's completion."""
+    """Returns the public names, for an editor's completion."""
     return sorted([*__all__, "__version__"])

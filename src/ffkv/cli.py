@@ -62,7 +62,7 @@ class Lazy(click.Group):
     """A group whose subcommands are imported only when they are called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """The names of the subcommands, in the order of the workflow."""
+        """Returns the names of the subcommands, in the order of the workflow."""
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
@@ -95,8 +95,8 @@ def ffkv() -> None:
 def main() -> None:
     """Runs the command. SIGTERM ends it in good order.
 
-    A `UserError` and a wrong option become a message and exit code 2; an exception that nobody foresaw becomes a sentence
-    and exit code 70, see `ffkv.base.process.defect`.
+    A `UserError` and a wrong option become a message and exit code 2; an exception that nobody foresaw becomes a
+    sentence and exit code 70, see `ffkv.base.process.defect`.
     """
     end_in_good_order()
     try:

@@ -143,7 +143,7 @@ def test_so_does_a_hub_data_set(monkeypatch):
 @pytest.mark.parametrize(
     "row, message",
     [
-        ("text", r"field 'messages' contains str, not a list of messages\. Set corpus\.text_field, or switch"),
+        ("text", r"field 'messages' contains str, not a list of messages\. Mend the data, name another field"),
         ({"role": "user"}, "contains dict, not a list of messages"),
         (["hello"], r"message 0: it is str, not an object with fields"),
         ([*CHATS[0], {"from": "human", "value": "x"}], r"message 3: it has no role.*Its fields: 'from', 'value'"),

@@ -1,7 +1,7 @@
 """How sentences are cut into batches: fixed blocks, sorted by length inside, padded on the right, without a mask.
 
-A causal model never lets a token see what follows it, so padding on the right needs no mask. Blocks do not depend on the
-number of shards, because the last digits of a forward pass depend on the shape of its batch.
+A causal model never lets a token see what follows it, so padding on the right needs no mask. Blocks do not depend on
+the number of shards, because the last digits of a forward pass depend on the shape of its batch.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ EXACT = 2**24  # whole numbers below it, and their sums, are exact in float32
 
 
 def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
-    """The blocks of `size` sentences of a shard.
+    """Returns the blocks of `size` sentences of a shard.
 
     Args:
         total: number of sentences; the last block may be smaller.
@@ -33,7 +33,7 @@ def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
 
 
 def in_cache(m: Tensor) -> list[slice]:
-    """Cuts the sentences of a batch [sentence, ...] into parts that stay in a core's cache from one operation to the next.
+    """Cuts the sentences of a batch [sentence, ...] into parts that fit into a core's cache.
 
     On a GPU they are one part.
     """
@@ -52,8 +52,8 @@ class Batch:
         competing: the positions at which prefixes may compete: all but those of BOS.
         left_out: flat positions among these at which no prefix competes: padding, and prefixes that compete in another
             sentence; None if there are none.
-        multiplicity: how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not compete.
-            float32, or float64 if float32 cannot count them [sentence, token].
+        multiplicity: how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not
+            compete. float32, or float64 if float32 cannot count them [sentence, token].
         in_histogram: flat positions of the prefixes that the histogram counts.
         histogram_multiplicity: how often it counts each of them [position in the histogram]; None: each once.
         place: place in the corpus of each sentence's shortest prefix that may compete [sentence].
@@ -72,7 +72,7 @@ class Batch:
     prefixes: int
 
     def on(self, device: torch.device) -> "Batch":
-        """The batch with its tensors on a device."""
+        """Returns the batch with its tensors on a device."""
         if self.ids.device == device:
             return self
         moved: dict[str, Any] = {name: value.to(device) for name, value in vars(self).items() if torch.is_tensor(value)}
@@ -80,7 +80,7 @@ class Batch:
 
 
 def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str, begin: int = 0) -> Batch:
-    """The batch of some sentences.
+    """Returns the batch of some sentences.
 
     The places in the corpus count every sentence's empty prefix, whether it competes or not.
 
@@ -88,7 +88,8 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str, b
         competing: the prefixes that compete.
         sentences: their numbers [sentence].
         device: device of the tensors.
-        begin: number of tokens of each sentence, BOS among them, that have been read before: no prefix up to there competes.
+        begin: number of tokens of each sentence, BOS among them, that have been read before: no prefix up to there
+            competes.
     """
     corpus = competing.corpus
     bos, empty = len(corpus.bos), int(competing.empty)

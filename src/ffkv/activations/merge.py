@@ -44,7 +44,7 @@ def merge_triggers(shards: Sequence[Path | str], output: Path | str) -> None:
 
 
 def _merge_rows(shards: Sequence[Path | str], belongs_to: dict[str, Any], rows: slice) -> Triggers:
-    """The trigger examples of some memories."""
+    """Returns the trigger examples of some memories."""
     merged = read_triggers(shards[0], belongs_to, rows)
     for path in shards[1:]:
         merged = combine_triggers([merged, read_triggers(path, belongs_to, rows)])
@@ -96,7 +96,7 @@ def combine_triggers(shards: Sequence[Triggers]) -> Triggers:
 
 
 def _merge_examples(shards: Sequence[TriggerExamples]) -> dict[str, np.ndarray]:
-    """The fields of `TriggerExamples`."""
+    """Returns the fields of `TriggerExamples`."""
     per_key = shards[0].coefficient.shape[1]
     ranked = [name for name, (part,) in datasets_of(TriggerExamples).items() if "rank" in part.dimensions]
     together = {name: np.concatenate([getattr(shard, name) for shard in shards], 1) for name in ranked}

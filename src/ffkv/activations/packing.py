@@ -1,10 +1,10 @@
 """Triggers packed into integers, so that the running top t of every key is a sort.
 
 A trigger is one 64-bit integer. Its upper half holds the bits of its positive float32 coefficient, which sort as the
-number does. Below them is the complement of its place in the corpus, and the last bit holds the sign of its gate. No two
-places are equal, so the bit of the gate never decides. The t largest integers are then the t highest coefficients, equal
-ones by sentence and position: the result does not depend on the order in which prefixes are seen, and one state is merged
-into another by inserting it. The lowest coefficients are the highest of -m.
+number does. Below them is the complement of its place in the corpus, and the last bit holds the sign of its gate. No
+two places are equal, so the bit of the gate never decides. The t largest integers are then the t highest coefficients,
+equal ones by sentence and position: the result does not depend on the order in which prefixes are seen, and one state
+is merged into another by inserting it. The lowest coefficients are the highest of -m.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ NOTHING = 0  # no trigger
 
 
 def start(keys: int, t: int, device: torch.device | str) -> Tensor:
-    """An empty state [key, t]."""
+    """Returns an empty state [key, t]."""
     return torch.full((keys, t), NOTHING, dtype=torch.int64, device=device)
 
 
 def pack(coefficients: Tensor, places: Tensor, gates: Tensor | int = 0) -> Tensor:
-    """One integer per candidate.
+    """Returns one integer per candidate.
 
     Args:
         coefficients: positive, float32, of any shape.
@@ -40,14 +40,14 @@ def unpack(best: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def floor(best: Tensor) -> Tensor:
-    """What a coefficient must exceed to compete with each key's t-th best [key]."""
+    """Returns what a coefficient must exceed to compete with each key's t-th best [key]."""
     lowest = unpack(best[:, -1])[0]
     # One step below: an equal coefficient from an earlier place still wins.
     return torch.where(lowest > 0, torch.nextafter(lowest, torch.zeros_like(lowest)), lowest)
 
 
 def highest(packed: Tensor, t: int) -> Tensor:
-    """The t highest of each row, descending [key, t]."""
+    """Returns the t highest of each row, descending [key, t]."""
     if packed.device.type != "cpu":
         return packed.topk(t).values
     # NumPy sorts with vector instructions: six times as fast as a partial sort without them.

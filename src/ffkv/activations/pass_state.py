@@ -76,7 +76,7 @@ class PassState:
 
 
 def start(layers: Sequence[Layer], settings: TriggerSettings, devices: Sequence[torch.device]) -> PassState:
-    """The state before any batch. The state of a layer is on the layer's own device [layer]."""
+    """Returns the state before any batch. The state of a layer is on the layer's own device [layer]."""
 
     def tops(sign: int) -> list[TopT]:
         one_prefix = settings.one_prefix_per_sentence
@@ -89,7 +89,7 @@ def start(layers: Sequence[Layer], settings: TriggerSettings, devices: Sequence[
 
 
 def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedModel) -> Triggers:
-    """The triggers and statistics of a finished pass.
+    """Returns the triggers and statistics of a finished pass.
 
     Raises:
         UserError: coefficients overflowed.
@@ -120,13 +120,13 @@ def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedMo
 
 
 def _gated(layers: Sequence[Layer]) -> np.ndarray:
-    """Whether each memory has a gate [memory]."""
+    """Tells whether each memory has a gate [memory]."""
     matrices = [matrix for layer in layers for matrix in layer.second_matrices]
     return np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])
 
 
 def _examples(competing: CompetingPrefixes, tops: list[TopT], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:
-    """The fields of `TriggerExamples`, all but `fires`."""
+    """Returns the fields of `TriggerExamples`, all but `fires`."""
     ends = np.cumsum([len(top.best) for top in tops])[:-1]
     # A layer at a time: unpacked triggers are several times as large as packed ones.
     layers = [_layer_examples(competing, top, sign, own) for top, own in zip(tops, np.split(gated, ends), strict=True)]

@@ -4,8 +4,8 @@ States are written once, into blocks (`sampled_prefixes/<shard>.blocks/<first pr
 its blocks and the file of the whole sample to its shards (HDF5 virtual datasets), so both are small. Every link is a
 relative path: a run's folder can be moved or copied as a whole.
 
-How states are stored follows from the model and the settings alone, never from the numbers, so that the same inputs give
-the same bytes.
+How states are stored follows from the model and the settings alone, never from the numbers, so that the same inputs
+give the same bytes.
 """
 
 import math
@@ -86,8 +86,8 @@ class Storage(NamedTuple):
         sizes: the length of each dimension of `SampledPrefixes` but "prefix", and the sizes that its chunks name.
         without: the optional datasets that the file lacks.
         compressed: the datasets whose chunks are compressed.
-        in_memory: whether the states of a block are kept in memory until it is complete. If not, a chunk holds one prefix,
-            so that prefixes can be written in the order in which the model reads them.
+        in_memory: whether the states of a block are kept in memory until it is complete. If not, a chunk holds one
+            prefix, so that prefixes can be written in the order in which the model reads them.
     """
 
     sizes: dict[str, int]
@@ -97,7 +97,7 @@ class Storage(NamedTuple):
 
 
 def storage_of(anatomy: Anatomy, keep: Sequence[str], block_prefixes: int) -> Storage:
-    """How the states of a sample are stored. This depends on the model and the settings alone.
+    """Decides how the states of a sample are stored, from the model and the settings alone.
 
     Args:
         anatomy: the model.
@@ -113,7 +113,7 @@ def storage_of(anatomy: Anatomy, keep: Sequence[str], block_prefixes: int) -> St
 def storage(
     memories: Sequence[int], width: int, dtype: str, experts: bool, without: Sequence[str], block_prefixes: int
 ) -> Storage:
-    """As `storage_of`, from the sizes of a model.
+    """Decides the same as `storage_of`, from the sizes of a model.
 
     Args:
         memories: d_m [layer].
@@ -138,7 +138,7 @@ def _prefixes_per_chunk(row: int) -> int:
 
 
 def absent(anatomy: Anatomy, keep: Sequence[str]) -> list[str]:
-    """The optional datasets that a file of this model lacks.
+    """Returns the optional datasets that a file of this model lacks.
 
     Args:
         anatomy: the model.

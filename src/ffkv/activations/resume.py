@@ -61,7 +61,7 @@ class ProgressFile:
 
 
 def progress_path(output: Path) -> Path:
-    """The progress file of an output."""
+    """Returns the progress file of an output."""
     return output.with_name(f".{output.name}{PROGRESS}")
 
 
@@ -83,7 +83,7 @@ def identity(code: str, attributes: dict[str, Any], device: str) -> dict[str, An
 
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
-    """Whether an open file was saved with an identity. Both are compared as JSON, so that a tuple equals a list.
+    """Tells whether an open file was saved with an identity. Both are compared as JSON, so that a tuple equals a list.
 
     Raises:
         KeyError: the file has no identity.
@@ -96,8 +96,8 @@ def resuming(progress_file: ProgressFile | None, state: PassState) -> Iterator[C
     """Brings a state to the point that an earlier process has saved.
 
     Yields:
-        `save_if_due`, to be called between two batches: it saves the state from time to time. After SIGTERM or Ctrl-C it
-        saves it and ends the process.
+        `save_if_due`, to be called between two batches: it saves the state from time to time. After SIGTERM or Ctrl-C
+        it saves it and ends the process.
     """
     if progress_file is None:
         yield lambda: None
@@ -136,7 +136,10 @@ def save(progress_file: ProgressFile, state: PassState) -> None:
 
 
 def load(progress_file: ProgressFile, state: PassState) -> None:
-    """Fills a state in place with what `save` wrote. If there is nothing that can be used, it says why and changes nothing."""
+    """Fills a state in place with what `save` wrote.
+
+    If there is nothing that can be used, it says why and changes nothing.
+    """
     if not progress_file.path.exists():
         return
     try:
@@ -163,7 +166,7 @@ def _fill(file: h5py.File, state: PassState) -> None:
 
 
 def _tensors(state: PassState) -> dict[str, list[Tensor]]:
-    """Every tensor of a state, by field of `SavedState` and by layer."""
+    """Returns every tensor of a state, by field of `SavedState` and by layer."""
     tops = {"highest": state.highest} | ({"lowest": state.lowest} if state.lowest else {})
     return {name: [top.best for top in layers] for name, layers in tops.items()} | {
         name: [getattr(layer, name) for layer in state.statistics] for name in STATISTICS

@@ -164,7 +164,7 @@ def _run(
 
 
 def _is_complete(path: Path, attributes: dict[str, Any]) -> bool:
-    """Whether an earlier process wrote this block of the same pass, and it is not damaged."""
+    """Tells whether an earlier process wrote this block of the same pass, and it is not damaged."""
     if not path.exists():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Statistics of every key while the model runs: how often it fires, sum, largest and smallest coefficient, histogram."""
+"""Statistics of every key while the model runs: firing, sum, largest and smallest coefficient, histogram."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ class Statistics:
         self.minimum = torch.minimum(self.minimum, troughs.amin(0))
 
     def add_histogram(self, coefficients: Tensor, multiplicity: Tensor | None = None) -> None:
-        """Counts coefficients [prefix, key], without padding, into the histogram, each as often as told [prefix], or once."""
+        """Counts coefficients [prefix, key], without padding, into the histogram, each once or as often as told."""
         keys, bins = self.histogram.shape
         # The bits above the mantissa are the exponent, negative for a negative number. 0 is for 0 and for subnormal numbers.
         exponent = coefficients.contiguous().view(torch.int32) >> MANTISSA
@@ -77,7 +77,7 @@ class Statistics:
 
 
 def _tally(numbers: Tensor, weights: Tensor | None, size: int) -> Tensor:
-    """How often each number below `size` occurs [size], or the sum of its whole weights."""
+    """Counts each number below `size` [size], or adds its whole weights."""
     if numbers.device.type == "cpu":
         return numbers.bincount(None if weights is None else weights.double(), minlength=size).long()
     # `bincount` would wait for the GPU.
@@ -86,6 +86,6 @@ def _tally(numbers: Tensor, weights: Tensor | None, size: int) -> Tensor:
 
 
 def _count(compare: Callable[..., Tensor], coefficients: Tensor, multiplicity: Tensor) -> Tensor:
-    """Number of prefixes whose coefficient compares like this with 0 [key]. Exact, see `describe`."""
+    """Counts the prefixes whose coefficient compares like this with 0 [key]. Exact, see `describe`."""
     out = torch.empty_like(coefficients, dtype=multiplicity.dtype)
     return (multiplicity @ compare(coefficients, 0, out=out)).long()

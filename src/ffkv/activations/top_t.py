@@ -58,7 +58,7 @@ class TopT:
         self._add(keys, packing.pack(values, places[rows] + tokens, gates))
 
     def _enter_all(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
-        """As `enter`, but looks at every sentence: quicker while many of them are candidates."""
+        """Does what `enter` does, but looks at every sentence: quicker while many of them are candidates."""
         remaining = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
         from_end = torch.empty_like(peaks)  # tokens from the peak, the first of equal ones, to the end
         for rows in in_cache(m):
@@ -74,7 +74,7 @@ class TopT:
         self.floor = packing.floor(self.best)
 
     def _enter_each(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
-        """As `enter`, but looks at every token of every sentence."""
+        """Does what `enter` does, but looks at every token of every sentence."""
         tokens = torch.arange(m.shape[1], device=m.device)[:, None]
         rows = max(1, DENSE_BYTES // (8 * m[:1].numel()))
         for start in range(0, len(m), rows):

@@ -121,7 +121,7 @@ class Triggers(TriggerExamples):
         return self.total * FIXED_POINT / max(self.prefixes, 1)
 
     def rows(self, layer: int) -> slice:
-        """The rows of a layer's memories."""
+        """Returns the rows of a layer's memories."""
         return slice(int(self.layer_offset[layer]), int(self.layer_offset[layer + 1]))
 
 
@@ -134,7 +134,7 @@ def write_triggers(path: Path | str, triggers: Triggers) -> None:
 
 
 def _of_memories(record: Any, rows: slice) -> Any:
-    """A record with some memories only. Their arrays are views."""
+    """Returns a record with some memories only. Their arrays are views."""
     fields = {field: getattr(record, field) for field in datasets.described(record)}
     cut = {field: parts[0].dimensions[0] == "memory" for field, parts in datasets.datasets_of(record).items()}
     return replace(

@@ -18,7 +18,7 @@ class Part:
     count: int = 1
 
     def of(self, total: int) -> range:
-        """The numbers of 0..total-1 that belong to this part.
+        """Returns the numbers of 0..total-1 that belong to this part.
 
         Parts are contiguous and as even as possible. Some are empty if there are more parts than numbers.
 

@@ -43,7 +43,7 @@ class Purpose(IntEnum):
 
 
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
-    """A generator of random numbers that no other purpose, part or seed shares.
+    """Returns a generator of random numbers that no other purpose, part or seed shares.
 
     Args:
         seed: the setting `seed`.

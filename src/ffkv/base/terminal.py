@@ -7,15 +7,17 @@ SHORT_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}
 
 
 def spell(character: str) -> str:
-    """A character as an escape that people know, such as `\\x1b` or `\\u202e`."""
+    """Spells a character as an escape that people know, such as `\\x1b` or `\\u202e`."""
     code = ord(character)
     spelled = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     return SHORT_ESCAPES.get(character, spelled)
 
 
 def plain(text: str) -> str:
-    """The text with every character spelled out that a terminal would obey or not show: controls, marks of direction,
-    blanks other than the plain one, and bytes that are not text. Line ends and tabs stay."""
+    """Spells out every character of a text that a terminal would obey or not show. Line ends and tabs stay.
+
+    These are controls, marks of direction, blanks other than the plain one, and bytes that are not text.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if one in KEPT or one.isprintable() else spell(one) for one in text)
@@ -34,7 +36,7 @@ def say(text: object, error: bool = False, name: bool = True) -> None:
 
 
 def in_bytes(size: float) -> str:
-    """A size for a person: 1.2 GB."""
+    """Returns a size for a person: 1.2 GB."""
     units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
     unit, name = next((unit for unit in units if size >= unit[0]), units[-1])
     return f"{size / unit:.3g} {name}"

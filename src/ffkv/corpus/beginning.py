@@ -1,7 +1,7 @@
 """What the model reads in front of every sentence.
 
-Without a first token of its own a sentence begins with a word, and many models use the first position as a resting place of
-their attention: its states are outliers, whatever word is there.
+Without a first token of its own a sentence begins with a word, and many models use the first position as a resting
+place of their attention: its states are outliers, whatever word is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Beginning(NamedTuple):
 
 
 def find_beginning(tokenizer: PreTrainedTokenizerBase, bos: str, configured: int | None = None) -> Beginning:
-    """The ids that the model reads in front of every sentence.
+    """Finds the ids that the model reads in front of every sentence.
 
     Args:
         tokenizer: of the model.
@@ -36,8 +36,8 @@ def find_beginning(tokenizer: PreTrainedTokenizerBase, bos: str, configured: int
         configured: the BOS token that the model's config names. Models without BOS name the token there that separates
             their documents. It counts only if the tokenizer has it as a special token.
     Raises:
-        UserError: `bos` is "always", and the tokenizer has no BOS token; or `bos` is "auto", and the ids of a text change
-            when the tokenizer adds special tokens.
+        UserError: `bos` is "always", and the tokenizer has no BOS token; or `bos` is "auto", and the ids of a text
+            change when the tokenizer adds special tokens.
     """
     if bos == "never":
         return Beginning([], "Nothing precedes a sentence, as corpus.bos says.")
@@ -88,13 +88,13 @@ def longest_sentence(context: int, bound: int, beginning: Beginning) -> int:
 
 
 def configured_bos(config: dict[str, Any]) -> int | None:
-    """The BOS token that a config.json names; None if it names none."""
+    """Returns the BOS token that a config.json names; None if it names none."""
     bos = (config.get("text_config") or config).get("bos_token_id")
     return bos if isinstance(bos, int) else None
 
 
 def _ids_in_front(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What the tokenizer itself puts in front of a text."""
+    """Returns the ids that the tokenizer itself puts in front of a text."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     special = tokenizer("a", add_special_tokens=True)["input_ids"]
     for start in range(len(special) - len(plain) + 1):

@@ -22,7 +22,7 @@ REMEDY = "Mend the data, name another field (corpus.text_field), or switch corpu
 
 
 def row_text(value: Any, field: str, place: str, render: Render | None) -> str | None:
-    """The text of a row.
+    """Returns the text of a row.
 
     Args:
         value: what the row has in its field.
@@ -104,7 +104,7 @@ def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus) -> Rende
 
 
 def _with_fixed_date(template: str) -> str:
-    """The template, for which it is always `DATE`: a macro takes the place of the function that tells the date.
+    """Returns the template, for which it is always `DATE`: a macro takes the place of the function that tells the date.
 
     The line break behind the macro is not part of the text, and the template begins on a line of its own.
     """
@@ -116,14 +116,14 @@ def _with_fixed_date(template: str) -> str:
 
 
 def _render_one(render: Render) -> str:
-    """A chat of one message, as the template has it."""
+    """Returns a chat of one message, as the template has it."""
     return render([{"role": "user", "content": "a"}])
 
 
 def find_chat_beginning(
     tokenizer: PreTrainedTokenizerBase, bos: str, configured: int | None, render: Render | None
 ) -> Beginning:
-    """As `find_beginning`. With "auto", a token precedes chats only if their template writes it there.
+    """Finds the ids in front of every chat, see `find_beginning`. "auto": only a token that their template writes.
 
     A chat template writes all special tokens that the model expects.
 

@@ -24,7 +24,7 @@ class CompetingPrefixes:
 
     @functools.cached_property
     def first(self) -> np.ndarray:
-        """Length of the shortest prefix of each sentence that competes, if it is shorter than the sentence [sentence]."""
+        """Length of the shortest competing prefix of each sentence, if it is shorter than the sentence [sentence]."""
         shortest = 0 if self.empty else 1
         return np.maximum(self.corpus.first_new, shortest) if self.once else np.full(len(self.corpus), shortest)
 
@@ -39,7 +39,7 @@ class CompetingPrefixes:
         return np.concatenate([[0], np.cumsum(self.counts)])
 
     def __len__(self) -> int:
-        """Number of competing prefixes."""
+        """Returns the number of competing prefixes."""
         return int(self._starts[-1])
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -48,7 +48,7 @@ class CompetingPrefixes:
         return sentences, numbers - self._starts[sentences] + self.first[sentences]
 
     def next_token(self, sentence: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The token w that follows each prefix most often. Of equally frequent ones it is the first in the corpus.
+        """Finds the token w that follows each prefix most often; of equally frequent tokens, the first in the corpus.
 
         Args:
             sentence: sentence of each competing prefix, of any shape.
@@ -69,7 +69,7 @@ class CompetingPrefixes:
         return w, count, multiplicity
 
     def count_next_tokens(self, vocabulary: int) -> np.ndarray:
-        """For how many competing prefixes each id is w [vocabulary]."""
+        """Counts, for each id, the competing prefixes whose w it is [vocabulary]."""
         tokens = np.array(self.corpus.tokens, np.int64)
         if self.once:
             shared = self.corpus.shared

@@ -66,7 +66,7 @@ class Corpus:
     attributes: dict[str, Any]
 
     def __len__(self) -> int:
-        """Number of sentences."""
+        """Returns the number of sentences."""
         return len(self.offsets) - 1
 
     @functools.cached_property
@@ -83,17 +83,17 @@ class Corpus:
         return self.texts[sentence][: self.character(sentence, position)]
 
     def character(self, sentence: int, position: int) -> int:
-        """Where the text of the first `position` tokens ends."""
+        """Returns the character at which the text of the first `position` tokens ends."""
         return int(self.token_end[self.offsets[sentence] + position - 1]) if position else 0
 
     def prefix_texts(self, sentence: np.ndarray, position: np.ndarray) -> tuple[list[str], list[str]]:
-        """The texts of prefixes, and of their last tokens, both [prefix]."""
+        """Returns the texts of prefixes, and of their last tokens, both [prefix]."""
         texts = [self.texts[number][:end] for number, end in zip(sentence, self._characters(sentence, position))]
         starts = self._characters(sentence, np.maximum(position - 1, 0))
         return texts, [text[start:] for text, start in zip(texts, starts)]
 
     def _characters(self, sentence: np.ndarray, position: np.ndarray) -> list[int]:
-        """As `character`, for many prefixes [prefix]."""
+        """Returns `character` of many prefixes [prefix]."""
         ends = np.zeros(len(sentence), np.int64)
         some = position > 0
         ends[some] = self.token_end[self.offsets[sentence[some]] + position[some] - 1]

@@ -65,7 +65,7 @@ class Encoded:
 
 
 class _Chunk(NamedTuple):
-    """The sentences of a chunk of documents: arrays of all of them one behind the other, which processes exchange quickly.
+    """The sentences of a chunk of documents, one behind the other in arrays, which processes exchange quickly.
 
     Attributes:
         ids: as in `Encoded`, of all sentences [token].
@@ -190,7 +190,10 @@ def _without(beginning: list[int], ids: np.ndarray, ends: np.ndarray, text: str)
 
 
 def _split_documents(documents: Iterable[Document], chunk: _Chunk, settings: Corpus) -> Iterator[tuple[int, str]]:
-    """The number of the document and the text of each sentence. Adds the documents' names and the counts to `chunk`."""
+    """Yields the number of the document and the text of each sentence.
+
+    Adds the documents' names and the counts to `chunk`.
+    """
     counts = chunk.counts
     for document in documents:
         text = replace_surrogates(document.text)
@@ -217,8 +220,8 @@ def _split_documents(documents: Iterable[Document], chunk: _Chunk, settings: Cor
 def _cut_characters(sentence: str, keep: bool) -> Iterator[str]:
     """Cuts a sentence into pieces of at most `MAX_CHARACTERS` characters. Nearly every sentence is one piece.
 
-    The pieces end at a blank if possible. If white space is kept, they end at a line break if possible, else at a blank,
-    and the pieces, put together, are the sentence.
+    The pieces end at a blank if possible. If white space is kept, they end at a line break if possible, else at a
+    blank, and the pieces, put together, are the sentence.
     """
     while len(sentence) > MAX_CHARACTERS:
         end = sentence.rfind("\n", 0, MAX_CHARACTERS) + 1 if keep else 0
@@ -251,7 +254,10 @@ def replace_surrogates(text: str) -> str:
 def _windows(
     ids: np.ndarray, ends: np.ndarray, text: str, max_tokens: int, long_sentences: str, counts: Counter[str]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Ids, ends and text of a sentence, or of each of its windows if it is too long. A window of one token is left out."""
+    """Ids, ends and text of a sentence, or of each of its windows if it is too long.
+
+    A window of one token is left out.
+    """
     too_long = len(ids) > max_tokens
     counts["long_sentences"] += too_long
     if too_long and long_sentences == "drop":

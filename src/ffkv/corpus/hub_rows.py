@@ -1,7 +1,8 @@
 """The rows of a data set of the hub, in the order of its files at one commit.
 
-What is in the hub's cache is read from there. With a limit the rest is streamed, and no more of it than the limit needs.
-Without a limit the files of the split are fetched into the cache first, so that a later start needs no hub. No copy is made.
+What is in the hub's cache is read from there. With a limit the rest is streamed, and no more of it than the limit
+needs. Without a limit the files of the split are fetched into the cache first, so that a later start needs no hub. No
+copy is made.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def describe_split(commit: Commit, config: str, split: str) -> HubSplit:
 
 @contextlib.contextmanager
 def _place(commit: Commit, name: str | None, split: str, limit: int) -> Iterator[tuple[str, str | None]]:
-    """Where `datasets` reads a split: in a folder, or in the repository at a commit."""
+    """Yields where `datasets` reads a split: in a folder, or in the repository at a commit."""
     if not commit.commit:
         yield commit.repository, None
         return
@@ -114,9 +115,10 @@ def _fetch_split(commit: Commit, name: str | None, split: str) -> Path:
 
 @contextlib.contextmanager
 def _mirror(commit: Commit, folder: Path) -> Iterator[Path]:
-    """A folder with a link to each file of the commit that is in the cache, and an empty file for each other one.
+    """Yields a folder with a link to each cached file of the commit, and an empty file for each other one.
 
-    `datasets` finds the files of a split by their names, and refuses a folder in which those of another split are missing.
+    `datasets` finds the files of a split by their names, and refuses a folder in which those of another split are
+    missing.
     """
     if (names := cached_names(commit)) is None:
         say(
@@ -138,7 +140,7 @@ def _mirror(commit: Commit, folder: Path) -> Iterator[Path]:
 
 
 def _files(commit: Commit, mirror: Path, name: str | None, split: str) -> list[str]:
-    """The files of a split; none if there is no such split, of which `load_dataset` says more."""
+    """Returns the files of a split; none if there is no such split, of which `load_dataset` says more."""
     with _named(commit):
         builder = _datasets().load_dataset_builder(str(mirror), name)
     files = (builder.config.data_files or {}).get(split, [])
@@ -147,7 +149,7 @@ def _files(commit: Commit, mirror: Path, name: str | None, split: str) -> list[s
 
 @contextlib.contextmanager
 def _named(commit: Commit) -> Iterator[None]:
-    """Names the data set where a library raises one of its dozens of classes, none of them because of a defect in ffkv."""
+    """Names the data set where a library raises one of its dozens of classes. None comes from a defect of ffkv."""
     try:
         yield
     except UserError:
@@ -164,7 +166,7 @@ def _named(commit: Commit) -> Iterator[None]:
 
 
 def _datasets() -> Any:
-    """The library `datasets`, which prints nothing by itself."""
+    """Returns the library `datasets`, which prints nothing by itself."""
     import datasets
 
     datasets.disable_progress_bars()

@@ -54,8 +54,8 @@ MINIMUM_WORDS = 2 / 3  # share of these pieces that are words
 def documents(every: int = 1) -> Iterator[Document]:
     """Reads the documents: topics first, then modules, each sorted by name.
 
-    A paragraph that occurs several times is kept in the first document only. Topics repeat one another, and modules copy
-    docstrings; a paragraph in both splits would make the validation loss too low.
+    A paragraph that occurs several times is kept in the first document only. Topics repeat one another, and modules
+    copy docstrings; a paragraph in both splits would make the validation loss too low.
 
     Args:
         every: of so many documents one is read.
@@ -77,7 +77,7 @@ def documents(every: int = 1) -> Iterator[Document]:
 
 
 def _texts(library: Path, every: int) -> Iterator[tuple[str, Iterable[str]]]:
-    """The name and the raw texts of every topic, then of every module."""
+    """Yields the name and the raw texts of every topic, then of every module."""
     if (library / TOPICS).exists():
         for name, text in sorted(read_topics(library / TOPICS).items())[::every]:
             yield f"topic {name}", [text]
@@ -86,7 +86,10 @@ def _texts(library: Path, every: int) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def _modules(library: Path) -> list[Path]:
-    """The modules of the library below it, sorted. Folders that are left out are not looked into: they may be large."""
+    """Returns the modules of the library below it, sorted.
+
+    Folders that are left out are not looked into: they may be large.
+    """
     found = []
     for folder, inside, files in os.walk(library):
         inside[:] = [name for name in inside if name not in SKIPPED]
@@ -101,7 +104,7 @@ def read_topics(path: Path) -> dict[str, str]:
 
 
 def read_docstrings(path: Path) -> list[str]:
-    """Reads the docstrings of a module, in the order of its source; none if this Python cannot parse it (a template)."""
+    """Reads the docstrings of a module, in the order of its source; none if this Python cannot parse it."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -113,7 +116,10 @@ def read_docstrings(path: Path) -> list[str]:
 
 
 def _documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """What can have a docstring in a piece of source. Only statements are looked into: nearly all nodes are expressions."""
+    """Returns what can have a docstring in a piece of source.
+
+    Only statements are looked into: nearly all nodes are expressions.
+    """
     if isinstance(node, DOCUMENTED):
         yield node
     for name in BLOCKS:
@@ -122,11 +128,11 @@ def _documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.Funct
 
 
 def prose(text: str) -> list[str]:
-    """The English paragraphs of a piece of documentation. Each one is on one line and ends with a sentence.
+    """Returns the English paragraphs of a piece of documentation. Each one is on one line and ends with a sentence.
 
-    Examples, tables, headings, directives and markup are removed. The text after a paragraph's last full stop is removed,
-    too: mostly it announces an example, and it would run into the next paragraph. Signatures, grammars and programs
-    are removed because they do not consist of words.
+    Examples, tables, headings, directives and markup are removed. The text after a paragraph's last full stop is
+    removed, too: mostly it announces an example, and it would run into the next paragraph. Signatures, grammars and
+    programs are removed because they do not consist of words.
     """
     text = DIRECTIVE.sub("", UNDERLINED.sub("", inspect.cleandoc(text)))
     items = [item for block in re.split(r"\n\s*\n", text) for item in ITEM.split(EXAMPLE.sub("", block))]

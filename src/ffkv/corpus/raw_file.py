@@ -1,4 +1,7 @@
-"""Opens a text file, compressed or not, and refuses one that is not UTF-8 text. Its lines are read without filling the memory."""
+"""Opens a text file, compressed or not, and refuses one that is not UTF-8 text.
+
+Its lines are read without filling the memory.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,14 @@ FOREIGN = {
 
 
 def unreadable(path: str, reason: object, line: int | None = None) -> UserError:
-    """The error that says of which file, in which line (from 1) and why a text cannot be read."""
+    """Returns the error that says of which file, in which line (from 1) and why a text cannot be read."""
     text = " ".join(str(reason).split())[:500]
     place = f" (line {line:,})" if line else ""
     return UserError(f"The corpus {path} cannot be read{place}: {text or type(reason).__name__}.".replace("..", "."))
 
 
 def open_unpacked(path: str) -> Any:
-    """The file, or what it unpacks to, as a stream of bytes."""
+    """Returns the file, or what it unpacks to, as a stream of bytes."""
     if path.lower().endswith(".zst"):
         import pyarrow as pa
 
@@ -47,7 +50,7 @@ def open_unpacked(path: str) -> Any:
 
 
 def check_text(path: str, file: Any) -> BufferedReader[Any]:
-    """The file, still at its beginning. Refused if its beginning shows that it is not UTF-8 text."""
+    """Returns the file, still at its beginning; refuses it if its beginning is not UTF-8 text."""
     buffered: BufferedReader[Any] = file if isinstance(file, BufferedReader) else BufferedReader(file, SAMPLE_BYTES)
     sample = buffered.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
     for beginning, what in FOREIGN.items():
@@ -59,7 +62,7 @@ def check_text(path: str, file: Any) -> BufferedReader[Any]:
 
 
 def lines_of(path: str, stream: Any) -> Iterator[Any]:
-    """The lines of a text or byte stream, with their line ends."""
+    """Yields the lines of a text or byte stream, with their line ends."""
     for number, line in enumerate(iter(lambda: stream.readline(MAX_CHARACTERS + 1), stream.read(0)), 1):
         if len(line) > MAX_CHARACTERS:
             raise unreadable(path, f"the line is longer than {MAX_CHARACTERS:,} characters", number)

@@ -22,7 +22,7 @@ LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 
 
 def csv_texts(path: str, stream: TextIO, field: str, where: Where) -> Iterator[str | LeftOut]:
-    """The texts of a csv file with a header. See `ffkv.corpus.text_files.texts` for the arguments and errors."""
+    """Yields the texts of a csv file with a header. See `ffkv.corpus.text_files.texts` for the arguments and errors."""
     csv.field_size_limit(raw_file.MAX_CHARACTERS)
     reader = csv.reader(lines_of(path, stream), strict=True)
     header, start = None, 1
@@ -53,7 +53,10 @@ def csv_texts(path: str, stream: TextIO, field: str, where: Where) -> Iterator[s
 def json_texts(
     path: str, file: BinaryIO, field: str, render: Render | None, where: Where
 ) -> Iterator[str | LeftOut | None]:
-    """The texts of a file with one JSON object per line, or with a list of them. See `ffkv.corpus.text_files.texts`."""
+    """Yields the texts of a file with one JSON object per line, or with a list of them.
+
+    See `ffkv.corpus.text_files.texts`.
+    """
     first: dict[str, Any] | None = None
     has_field, lacking = False, set(where)
     for place, row in _json_rows(path, file, numbers=render is not None or bool(where)):
@@ -72,7 +75,7 @@ def json_texts(
 
 
 def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
-    """The place and the content of each row. A file has one row per line, or all rows in one list.
+    """Yields the place and the content of each row. A file has one row per line, or all rows in one list.
 
     Args:
         path: the file, for messages.
@@ -125,7 +128,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
-    """Unpacks a parquet file into a temporary one. It is compressed already: what gets much smaller is not a parquet file."""
+    """Unpacks a parquet file into a temporary one.
+
+    It is compressed already: what gets much smaller is not a parquet file.
+    """
     most = LARGEST_RATIO * Path(path).stat().st_size + raw_file.MAX_CHARACTERS
     if packed.read(len(PARQUET)) != PARQUET:
         raise unreadable(path, "it is not a parquet file that was compressed")
@@ -139,7 +145,7 @@ def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
 def parquet_texts(
     path: str, file: Any, field: str, render: Render | None, where: Where
 ) -> Iterator[str | LeftOut | None]:
-    """The texts of a parquet file, which may be compressed as a whole. See `ffkv.corpus.text_files.texts`."""
+    """Yields the texts of a parquet file, which may be compressed as a whole. See `ffkv.corpus.text_files.texts`."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -173,14 +179,14 @@ def parquet_texts(
 
 
 def _parquet_columns(fields: Any) -> dict[str, Any]:
-    """The columns of a schema or of the type of a nested column: an empty text, or the columns inside."""
+    """Returns the columns of a schema or of the type of a nested column: an empty text, or the columns inside."""
     from pyarrow import types
 
     return {field.name: _parquet_columns(field.type.fields) if types.is_struct(field.type) else "" for field in fields}
 
 
 def _column(path: str, field: str, names: list[str]) -> int:
-    """The place of a field among the names; refuses a field that does not exist or occurs twice."""
+    """Returns the place of a field among the names; refuses a field that does not exist or occurs twice."""
     if field not in names:
         raise _no_field(path, field, names)
     if names.count(field) > 1:

@@ -29,18 +29,21 @@ class Rows(Sequence[np.ndarray]):
             self._close_block()
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Returns the number of rows."""
         return len(self._ends) - 1
 
     def __getitem__(self, number: Any) -> Any:
-        """A row, or a list of some of them."""
+        """Returns a row, or a list of some of them."""
         if isinstance(number, slice):
             return [self[one] for one in range(len(self))[number]]
         number = range(len(self))[number]
         return self.joined()[self._ends[number] : self._ends[number + 1]]
 
     def joined(self) -> np.ndarray:
-        """All rows as one array, int32. They are moved into it once, block by block, so that it takes little more memory."""
+        """Returns all rows as one array, int32.
+
+        They are moved into it once, block by block, so that it takes little more memory.
+        """
         self._close_block()
         if len(self._blocks) != 1:
             together, end = np.empty(self._ends[-1], np.int32), self._ends[-1]

@@ -36,9 +36,9 @@ def split_sentences(
         text: text of the document.
         splitter: "sentence" for the sentences of the sentencizer, "line" for lines, "document" for the whole text.
         pretokenized: True if blanks already separate the words; then white space within a sentence is kept anyway.
-        white_space: "collapse": each run of white space becomes one blank, because wrapped text contains line breaks, and
-            none is at the ends. "keep": no character is changed, and the sentences, put together, are the text. Their
-            bounds are those of "collapse". A line ends with its line break; see `_restore_white_space`.
+        white_space: "collapse": each run of white space becomes one blank, because wrapped text contains line breaks,
+            and none is at the ends. "keep": no character is changed, and the sentences, put together, are the text.
+            Their bounds are those of "collapse". A line ends with its line break; see `_restore_white_space`.
         language: a code that spaCy knows, whose rules say which dots end no sentence.
     Raises:
         UserError: spaCy lacks a package for the words of the language.
@@ -58,10 +58,10 @@ def split_sentences(
 
 
 def _restore_white_space(text: str, sentences: list[str]) -> list[str]:
-    """The sentences of a text with all of its white space, from the sentences without some of it.
+    """Returns the sentences of a text with all of its white space, from the sentences without some of it.
 
-    White space between two sentences belongs to the second one, as tokenizers have it (" The"). Line breaks, and what is
-    in front of them, belong to the first one, so that a line keeps its indentation.
+    White space between two sentences belongs to the second one, as tokenizers have it (" The"). Line breaks, and what
+    is in front of them, belong to the first one, so that a line keeps its indentation.
     """
     cuts, end = [0], 0
     for sentence in sentences:
@@ -77,7 +77,7 @@ def _restore_white_space(text: str, sentences: list[str]) -> list[str]:
 
 
 def _skip(text: str, start: int) -> int:
-    """Where the white space that starts there ends."""
+    """Returns where the white space that starts there ends."""
     found = BLANKS.match(text, start)
     return found.end() if found else start
 
@@ -147,7 +147,7 @@ def _pretokenized_spans(code: str, text: str) -> list[Span]:
 
 @functools.cache
 def _language(code: str) -> Language:
-    """A language of spaCy without a model, with the rules for sentences."""
+    """Returns a language of spaCy without a model, with the rules for sentences."""
     import spacy
 
     try:

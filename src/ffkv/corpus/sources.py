@@ -54,12 +54,15 @@ def read_documents(
 
 
 def source_files(corpus: Corpus, split: str) -> list[str]:
-    """The local files of a split; none if the text comes from elsewhere. Raises UserError if a pattern matches no file."""
+    """Returns the local files of a split; none if the text comes from elsewhere.
+
+    Raises UserError if a pattern matches no file.
+    """
     return find_files(corpus_sources(corpus, split)[0]) if corpus.dataset == "files" else []
 
 
 def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> Iterator[Document]:
-    """Selects the documents of a split, at most `corpus.limit`, from those of its sources, which both splits may share."""
+    """Selects the documents of a split, at most `corpus.limit`, from its sources, which both splits may share."""
     _, shared = corpus_sources(corpus, split)
     selected = (
         document
@@ -70,7 +73,7 @@ def select_split(documents: Iterable[Document], corpus: Corpus, split: str) -> I
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """Whether a document belongs to the validation split. A hash of its text decides.
+    """Tells whether a document belongs to the validation split. A hash of its text decides.
 
     So neither other documents nor the spelling of a path matter, and copies of a document are in the same split.
     """
@@ -140,7 +143,7 @@ def find_files(patterns: list[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    """As `glob.glob` with `**`, but visits each folder once, because links can lead in circles."""
+    """Matches as `glob.glob` with `**`, but visits each folder once, because links can lead in circles."""
     above, stars, below = re.sub(r"(?<![^/])(\*\*/)+(?=\*\*(/|$))", "", pattern).partition("**")
     if not stars or not re.fullmatch(r"(.*/)?", above) or not re.fullmatch(r"(/.*)?", below):
         _refuse_closed_folders(pattern)
@@ -159,7 +162,10 @@ def _refuse_closed_folders(pattern: str) -> None:
 
 
 def _folders(top: str) -> Iterator[str]:
-    """A folder and the folders below it, as "<path>/". Hidden folders are left out; "" is the working directory."""
+    """Yields a folder and the folders below it, as "<path>/".
+
+    Hidden folders are left out; "" is the working directory.
+    """
 
     def refuse(error: OSError) -> None:
         raise error

@@ -39,8 +39,9 @@ def encode_corpus(
     Returns:
         The corpus, read from the file.
     Raises:
-        UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more; the
-            tokenizer has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus contains chats.
+        UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more;
+            the tokenizer has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus
+            contains chats.
     """
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)

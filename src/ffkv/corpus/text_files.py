@@ -1,4 +1,7 @@
-"""Reads the texts of a file in their order. Whatever bytes it contains, the result is its texts or a `UserError` that names the place."""
+"""Reads the texts of a file in their order.
+
+Whatever bytes it contains, the result is texts, or a `UserError` that names the place.
+"""
 
 from __future__ import annotations
 
@@ -94,5 +97,5 @@ def _paragraphs(path: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _without_end(line: str) -> str:
-    """A line without its line break: a line feed, a carriage return, or both. Others are not read as line breaks here."""
+    """Removes the line break of a line: a line feed, a carriage return, or both, and no other character."""
     return line.removesuffix("\n").removesuffix("\r")

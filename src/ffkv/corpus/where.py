@@ -63,7 +63,10 @@ def find_column(row: Mapping[str, Any], name: str) -> Any:
 
 
 def missing_columns(row: Mapping[str, Any], where: Where) -> set[str]:
-    """Returns the wanted columns that a table lacks. One row tells, because all rows of a table have the same columns."""
+    """Returns the wanted columns that a table lacks.
+
+    One row tells, because all rows of a table have the same columns.
+    """
     return {name for name in where if find_column(row, name) is Absent.MISSING}
 
 
@@ -105,7 +108,7 @@ def _is_one_of(value: Any, wanted: Sequence[str], name: str, place: str) -> bool
 
 
 def _is_number(text: str, value: float | decimal.Decimal) -> bool:
-    """Whether a text says a number: exactly, or as its type rounds it."""
+    """Tells whether a text says a number: exactly, or as its type rounds it."""
     try:
         exact = decimal.Decimal(text)
         return bool(exact == value) or (isinstance(value, float) and float(text) == value)

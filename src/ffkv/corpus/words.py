@@ -18,12 +18,15 @@ def word_spans(text: str, pretokenized: bool) -> list[tuple[int, int]]:
 
 
 def words(text: str, pretokenized: bool) -> list[str]:
-    """The words of a text. If a prefix ends inside a word, its last word is the part of it that the model has seen."""
+    """Returns the words of a text.
+
+    If a prefix ends inside a word, its last word is the part of it that the model has seen.
+    """
     return [text[start:end] for start, end in word_spans(text, pretokenized)]
 
 
 def word_at(text: str, end: int, pretokenized: bool) -> str:
-    """The whole word of the token that ends before character `end`; "" if the token is white space only."""
+    """Returns the whole word of the token that ends before character `end`; "" if the token is white space only."""
     for start, stop in word_spans(text, pretokenized):
         if start < end <= stop:
             return text[start:stop]
@@ -32,7 +35,7 @@ def word_at(text: str, end: int, pretokenized: bool) -> str:
 
 @functools.cache
 def stop_words(language: str) -> frozenset[str]:
-    """The stop words of a language, in lower case; none if spaCy has no list of them.
+    """Returns the stop words of a language, in lower case; none if spaCy has no list of them.
 
     English: the 318 stop words of scikit-learn (list of the Glasgow Information Retrieval Group).
     """

@@ -1,4 +1,7 @@
-"""The anatomy of a model's feed-forward layers. The proof finds it once; later steps read it from `model/anatomy.json`."""
+"""The anatomy of a model's feed-forward layers.
+
+The proof finds it once; later steps read it from `model/anatomy.json`.
+"""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -96,7 +99,7 @@ class Layer:
         return "; ".join([" + ".join(kinds), *filter(None, notes)])
 
     def unit(self, memory: int) -> str:
-        """The expert and unit of a memory: "expert 2, unit 17" or "shared, unit 3"; "" in a layer without experts.
+        """Names the expert and unit of a memory: "expert 2, unit 17" or "shared, unit 3"; "" without experts.
 
         Raises:
             IndexError: the layer has no such memory.
@@ -225,11 +228,11 @@ class Anatomy:
 
     @property
     def layer_offset(self) -> list[int]:
-        """First row of each layer in arrays that hold the memories of all layers, and the number of rows [layer + 1]."""
+        """First row of each layer in arrays of the memories of all layers, and the number of rows [layer + 1]."""
         return list(accumulate((layer.memories for layer in self.layers), initial=0))
 
     def places_of(self, rows: np.ndarray) -> MemoryPlaces:
-        """Which memories some rows of such arrays are of."""
+        """Returns the memories that some rows of such arrays belong to."""
         offset = np.asarray(self.layer_offset)
         layer = np.searchsorted(offset, rows, side="right") - 1
         return MemoryPlaces(layer, rows - offset[layer])

@@ -1,4 +1,4 @@
-"""The identities that the proof checks on every model: what each one says, and why a model that breaks it is refused."""
+"""The identities that the proof checks on every model: what each one says, and why it must hold."""
 
 from typing import NamedTuple
 

@@ -10,13 +10,13 @@ from ffkv.model.placement.resident import in_float32
 
 
 def keys(model: nn.Module, layer: Layer) -> Tensor | None:
-    """The keys of a layer. With a gate, a key is what gate and up read, one behind the other.
+    """Returns the keys of a layer. With a gate, a key is what gate and up read, one behind the other.
 
     A bias and the gain of a norm before the layer are left out.
 
     Returns:
-        Keys [memory, d] or, with a gate, [memory, 2 d], float32, on the CPU; None if a first matrix is not a plain matrix, as in
-        banks of experts.
+        Keys [memory, d] or, with a gate, [memory, 2 d], float32, on the CPU; None if a first matrix is not a plain
+        matrix, as in banks of experts.
     """
     parts = [_keys_of(model, matrix) for matrix in layer.second_matrices]
     found = [part for part in parts if part is not None]
@@ -34,7 +34,7 @@ def _keys_of(model: nn.Module, matrix: SecondMatrix) -> Tensor | None:
 
 
 def _rows(module: nn.Module, memories: int) -> list[Tensor | None]:
-    """What each memory reads: one matrix [memory, d], two of a fused matrix, or None if the module is not a plain matrix."""
+    """Returns what each memory reads: one matrix [memory, d], two of a fused matrix, or None for other modules."""
     if getattr(getattr(module, "weight", None), "ndim", 0) != 2:
         return [None]
     with torch.no_grad(), in_float32(module):

@@ -165,7 +165,7 @@ def _naming(checkpoint: str, model: nn.Module) -> Iterator[None]:
 
 
 def describe(anatomy: Anatomy) -> str:
-    """The anatomy in lines of text for a person."""
+    """Returns the anatomy in lines of text for a person."""
     builds = Counter(_build(layer) for layer in anatomy.layers)
     lines = [
         f"{anatomy.checkpoint} ({anatomy.architecture}, {anatomy.parameters:,} parameters, {anatomy.dtype}, weights {anatomy.model_hash})",

@@ -17,11 +17,11 @@ TOLERANCE = 1e-6  # relative: rounding in float32, which a bias that is added an
 
 
 def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
-    """The values v_i and the bias b of a layer, so that y = sum_i m_i v_i + b.
+    """Returns the values v_i and the bias b of a layer, so that y = sum_i m_i v_i + b.
 
-    These are the rows or columns of the second matrix if it is a plain one (Linear, Conv1D). Else, as with adapters around
-    it, it is asked with all unit vectors. If a norm follows the layer, these are the values with the constant gain of the norm. Each
-    token multiplies them with a factor of its own (`ffkv.model.tap.tap`).
+    These are the rows or columns of the second matrix if it is a plain one (Linear, Conv1D). Else, as with adapters
+    around it, it is asked with all unit vectors. If a norm follows the layer, these are the values with the constant
+    gain of the norm. Each token multiplies them with a factor of its own (`ffkv.model.tap.tap`).
 
     Returns:
         Values [memory, d] and bias [d], float32, on the CPU. The bias is None if it depends on the token: experts with
@@ -32,7 +32,10 @@ def values(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
 
 
 def values_in_place(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | None]:
-    """As `values`, on the layer's device. The values may be the model's own memory: do not write to them."""
+    """Returns the values and the bias, see `values`, on the layer's device.
+
+    The values may be the model's own memory: do not write to them.
+    """
     parts = [_written(model.get_submodule(matrix.module), matrix) for matrix in layer.second_matrices]
     together = parts[0][0] if len(parts) == 1 else torch.cat([v for v, _ in parts])  # no copy of a single matrix
     v = in_residual(model, layer, together, directions=True)
@@ -86,7 +89,9 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
 
 
 def _plain_values(module: nn.Module, memories: int, for_zero: Tensor) -> Tensor | None:
-    """The weight of a second matrix as values [memory, d], if some unit vectors show that it is nothing else; else None."""
+    """Returns the weight of a second matrix as values [memory, d], if some unit vectors show that it is nothing else;
+    else None.
+    """
     weight: Any = module.weight
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(memories, generator=generator)[:TRIED].to(weight.device)

@@ -43,7 +43,7 @@ class NoSuch(UserError):
 
 
 def create_application(shelf: Shelf, guard: Guard) -> Starlette:
-    """The explorer of some runs.
+    """Creates the explorer of some runs.
 
     Args:
         shelf: the runs, from `open_shelf`.
@@ -75,7 +75,7 @@ def _memories(shelf: Shelf, request: Request) -> Response:
 
 
 def _exported(shelf: Shelf, request: Request) -> Response:
-    """The report links to exported pages; here are live ones."""
+    """Redirects a link of the report, which names an exported page, to the live page."""
     held = _held(shelf, request)
     with _no_such():
         layer, index = parse_memory_name(request.path_params["page"].removesuffix(".html"))
@@ -193,7 +193,10 @@ def _no_such() -> Iterator[None]:
 
 
 def _answer(function: Callable[[Request], Response], request: Request) -> Response:
-    """Runs a page's function. Whatever goes wrong becomes a page; nothing of the address's questions goes to the log."""
+    """Runs a page's function.
+
+    Whatever goes wrong becomes a page; nothing of the address's questions goes to the log.
+    """
     try:
         return function(request)
     except (NoSuch, page_annotate.NoItem) as error:
@@ -228,7 +231,7 @@ class _OtherData(Exception):
 
 
 def _held(shelf: Shelf, request: Request) -> Held:
-    """The run that an address names.
+    """Returns the run that an address names.
 
     Raises:
         NoSuch: no such run is open.
@@ -247,7 +250,7 @@ def _other_data(held: Held, request: Request, data: str) -> Response:
 
 
 def _place(held: Held, request: Request) -> tuple[int, int]:
-    """The layer and the memory that an address names.
+    """Returns the layer and the memory that an address names.
 
     Raises:
         NoSuch: the run has no such memory.

@@ -1,4 +1,7 @@
-"""Bars, histograms and the signed scale. Colours are classes of the style sheet: pages may not set styles themselves."""
+"""Bars, histograms and the signed scale.
+
+Colours are classes of the style sheet: pages may not set styles themselves.
+"""
 
 from collections.abc import Iterable
 
@@ -12,7 +15,7 @@ STEPS = 8  # of the scale on each side of zero
 
 
 def step(value: float, largest: float) -> str:
-    """The class of a value on the signed scale: `p1` to `p8` above zero, `n1` to `n8` below, `zero`.
+    """Returns the class of a value on the signed scale: `p1` to `p8` above zero, `n1` to `n8` below, `zero`.
 
     Args:
         value: the value.
@@ -25,12 +28,12 @@ def step(value: float, largest: float) -> str:
 
 
 def level(share: float) -> str:
-    """The class of a share on a scale from 0 to 1: `q0` to `q8`."""
+    """Returns the class of a share on a scale from 0 to 1: `q0` to `q8`."""
     return f"q{min(STEPS, max(0, round(STEPS * share)))}" if np.isfinite(share) else "q0"
 
 
 def bar(share: float) -> Markup:
-    """A horizontal bar; the number stands beside it."""
+    """Returns a horizontal bar; the number stands beside it."""
     width = 100 * min(1.0, max(0.0, float(share))) if np.isfinite(share) else 0
     return Markup(
         '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
@@ -39,7 +42,7 @@ def bar(share: float) -> Markup:
 
 
 def signed_bar(value: float, largest: float) -> Markup:
-    """A bar to the right of the middle for a positive value, to the left for a negative one."""
+    """Returns a bar to the right of the middle for a positive value, to the left for a negative one."""
     half = 50 * min(1.0, abs(value) / largest) if largest > 0 and np.isfinite(value) else 0
     return Markup(
         '<svg class="bar {}" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
@@ -48,7 +51,7 @@ def signed_bar(value: float, largest: float) -> Markup:
 
 
 def histogram(lows: Iterable[float], counts: Iterable[int]) -> Markup:
-    """The histogram of a coefficient with logarithmic heights and a word for each bin, which is read out."""
+    """Returns the histogram of a coefficient with logarithmic heights and a word for each bin, which is read out."""
     lows, counts = list(lows), list(counts)
     shown = max((place for place, count in enumerate(counts) if count), default=0) + 1
     tallest = max(np.log1p(max(counts)), 1)
@@ -79,5 +82,5 @@ def histogram(lows: Iterable[float], counts: Iterable[int]) -> Markup:
 
 
 def told(value: float) -> str:
-    """A coefficient in words for a screen reader and for a tip."""
+    """Returns a coefficient in words for a screen reader and for a tip."""
     return f"coefficient {signed(float(value))}"

@@ -23,8 +23,8 @@ class Strengths:
     """Texts of all strengths of one memory.
 
     Attributes:
-        quantiles: a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient, text,
-            last_token, next_token.
+        quantiles: a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient,
+            text, last_token, next_token.
         random: some prefixes: rows of the same without `quantile`.
         prefixes: number of prefixes in the sample.
         nonzero: number of those whose coefficient is not 0.

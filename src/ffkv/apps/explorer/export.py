@@ -17,7 +17,7 @@ PAGES = 24  # memories whose pages are written if none is named, as many as a re
 
 
 class Exported(Live):
-    """Addresses between the files of one folder. A memory without a page has none."""
+    """Makes the addresses between the files of one folder. A memory without a page has none."""
 
     exported = True
 
@@ -26,19 +26,19 @@ class Exported(Live):
         self._memories = set(memories)
 
     def home(self) -> str:
-        """The run."""
+        """Returns the file of the run."""
         return "index.html"
 
     def run(self, held: Held, **query: Any) -> str:
-        """The run."""
+        """Returns the file of the run."""
         return "index.html"
 
     def memory(self, held: Held, layer: int, index: int, part: str = "", **query: Any) -> str:
-        """The file of a memory; "" if it has none."""
+        """Returns the file of a memory; "" if it has none."""
         return f"{memory_name(layer, index)}.html" if (layer, index) in self._memories else ""
 
     def pages(self, held: Held) -> list[tuple[str, str]]:
-        """Name and file of each memory that has a page."""
+        """Returns name and file of each memory that has a page."""
         return [(memory_name(*place), self.memory(held, *place)) for place in sorted(self._memories)]
 
 

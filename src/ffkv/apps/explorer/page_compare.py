@@ -14,7 +14,7 @@ from ffkv.run.results.memory_name import check_memory, parse_memory_name
 
 
 def compare(names: list[str], runs: list[Held], memories: list[str]) -> HTMLResponse:
-    """The page of two runs.
+    """Returns the page of two runs.
 
     Memory L3.17 is the same unit in two runs of one model: at another training step or on another corpus. In models of
     another size or seed it is not.
@@ -50,7 +50,7 @@ def compare(names: list[str], runs: list[Held], memories: list[str]) -> HTMLResp
 
 
 def by_depth(a: Held, b: Held) -> list[dict[str, Any]]:
-    """The layers of two runs at the same relative depth, a row per pair: depth, and a row of `page_run.layers` of each."""
+    """Pairs the layers of two runs at the same relative depth: depth, and a row of `page_run.layers` per run."""
     tables = [layers(held).set_index("layer", drop=False).to_dict("index") for held in (a, b)]
     pairs = pair_layers(len(a.sizes), len(b.sizes))
     return [{"depth": depth, "layers": [table[layer] for table, layer in zip(tables, pair)]} for depth, *pair in pairs]

@@ -10,7 +10,7 @@ from ffkv.run.comparison.links import with_links
 
 
 def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
-    """The comparisons whose first and last run are open, as far as the workflow has written their reports.
+    """Finds the comparisons whose first and last run are open, as far as the workflow has written their reports.
 
     Returns:
         Name of a comparison: its report, and the names of the first and of the last run in the explorer.
@@ -28,7 +28,7 @@ def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
 
 
 def _runs_of(facts: Path) -> list[str]:
-    """The runs of a comparison; none if its file is damaged, which `ffkv comparison report` tells."""
+    """Returns the runs of a comparison; none if its file is damaged, which `ffkv comparison report` tells."""
     try:
         return list(json.loads(facts.read_text())["settings"]["runs"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -36,7 +36,7 @@ def _runs_of(facts: Path) -> list[str]:
 
 
 def comparison(shelf: Shelf, name: str) -> str:
-    """The report of a comparison as HTML, in which memories lead to their pages in the first and in the last run.
+    """Returns the report of a comparison as HTML. Memories lead to their pages in the first and the last run.
 
     Raises:
         UserError: there is no such comparison, or its runs are not open.

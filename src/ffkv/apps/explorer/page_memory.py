@@ -54,7 +54,7 @@ class Side:
 
 
 def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> Side:
-    """The trigger examples of one sign; all of them, or the first ones."""
+    """Returns the trigger examples of one sign; all of them, or the first ones."""
     memory = card.memory
     columns = example_columns(held.run, memory.layer, memory.memory, name, None if every else EXAMPLES)
     patterns = card.patterns if name == "positive" else []  # none are sought in the others
@@ -64,7 +64,7 @@ def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf |
 
 
 def colour(held: Held, shelf: Shelf, memory: Memory, name: str, columns: Columns) -> list[Markup]:
-    """The sentences of trigger examples, with a colour per token.
+    """Returns the sentences of trigger examples, with a colour per token.
 
     Args:
         columns: the trigger examples.
@@ -95,7 +95,7 @@ def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: l
 
 
 def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, largest: float) -> Markup:
-    """A sentence whose tokens have the colour of the memory's coefficient; the value is told on focus and hover.
+    """Colours the tokens of a sentence by the memory's coefficient. The value is told on focus and hover.
 
     Args:
         sentence, position: the trigger example. Its last token has a border, and what follows is smaller.
@@ -126,7 +126,7 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
 def memory(
     held: Held, shelf: Shelf, layer: int, index: int, colours: bool = False, every: bool = False
 ) -> HTMLResponse:
-    """The page of a memory.
+    """Returns the page of a memory.
 
     Args:
         colours: whether the tokens of the trigger examples are coloured.
@@ -136,7 +136,7 @@ def memory(
 
 
 def write_memory(held: Held, links: Live, layer: int, index: int, shelf: Shelf | None) -> str:
-    """The same page as a file, coloured if `shelf` is given."""
+    """Returns the same page as a file, coloured if `shelf` is given."""
     return write(
         "memory.html",
         held=held,
@@ -147,7 +147,7 @@ def write_memory(held: Held, links: Live, layer: int, index: int, shelf: Shelf |
 
 
 def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf | None, every: bool) -> dict[str, Any]:
-    """What the template of a memory shows."""
+    """Returns what the template of a memory shows."""
     memory = held.run.memory(layer, index)
     card = Card(held.run, memory)
     shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
@@ -173,7 +173,7 @@ def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf |
 
 
 def facts(card: Card) -> list[tuple[str, float, str]]:
-    """The memory's numbers: name, value and form ("percent", "number" or "signed")."""
+    """Returns the memory's numbers: name, value and form ("percent", "number" or "signed")."""
     numbers = card.memory.statistics
     rows = [("firing_rate", "percent"), ("mean_coefficient", "signed"), ("maximum_coefficient", "number")]
     rows += [("negative_rate", "percent"), ("minimum_coefficient", "signed")]
@@ -190,7 +190,7 @@ def facts(card: Card) -> list[tuple[str, float, str]]:
 
 
 def scores_of(row: Mapping[str, Any]) -> str:
-    """The scores of an explanation that are known, in words; those of another memory's label in brackets."""
+    """Returns the scores of an explanation that are known, in words; those of another memory's label in brackets."""
     told = []
     for name, words in SCORES.items():
         value, other = (float(row.get(each, math.nan)) for each in (name, f"{name}_of_other"))
@@ -204,7 +204,7 @@ def _decimals(value: float) -> str:
 
 
 def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tuple[str, str]]:
-    """The memories before and after, and of the same number in the layers around: name and address, where they exist."""
+    """Returns name and address of the memories before and after, and of the same number in the layers around."""
     sizes = held.sizes
     places = {"previous": (layer, index - 1), "next": (layer, index + 1)}
     places |= {"layer_before": (layer - 1, index), "layer_after": (layer + 1, index)}
@@ -216,7 +216,7 @@ def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tup
 
 
 def similar_to(held: Held, layer: int, index: int) -> dict[str, pd.DataFrame]:
-    """The most similar memories, in each way. All values and coefficients are read, so the answers are kept."""
+    """Returns the most similar memories, in each way. All values and coefficients are read, so the answers are kept."""
     memory = held.run.memory(layer, index)
     return held.similar.get(
         memory.name, lambda: {by: memory.similar(by, SIMILAR) for by in ("coefficients", "value", "triggers")}
@@ -224,13 +224,13 @@ def similar_to(held: Held, layer: int, index: int) -> dict[str, pd.DataFrame]:
 
 
 def similar(held: Held, layer: int, index: int) -> HTMLResponse:
-    """The page of a memory's similar ones; the script puts its main part into the memory's page."""
+    """Returns the page of a memory's similar ones; the script puts its main part into the memory's page."""
     memory = held.run.memory(layer, index)
     return render("similar.html", held=held, memory=memory, near=similar_to(held, layer, index))
 
 
 def as_json(held: Held, layer: int, index: int) -> JSONResponse:
-    """A memory with everything that its page shows, but for texts of all strengths and similar memories."""
+    """Returns a memory with everything that its page shows, but for texts of all strengths and similar memories."""
     memory = held.run.memory(layer, index)
     shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
     tables: dict[str, Callable[[], pd.DataFrame]] = {

@@ -48,12 +48,12 @@ COLUMNS = (
 
 
 def runs(shelf: Shelf) -> HTMLResponse:
-    """The page of all open runs."""
+    """Returns the page of all open runs."""
     return render("runs.html", runs=list(shelf.runs.values()), comparisons=[*find_comparisons(shelf)])
 
 
 def layers(held: Held) -> pd.DataFrame:
-    """One row per layer, with the columns of `COLUMNS` that the run has, and kind."""
+    """Returns one row per layer, with the columns of `COLUMNS` that the run has, and kind."""
     found = held.run.layers[["layer", "kind", "memories", "agreement", "dead"]]
     for name, columns in LAYER_COLUMNS.items():
         if name in held.run.tables:
@@ -65,12 +65,12 @@ def layers(held: Held) -> pd.DataFrame:
 
 
 def run(held: Held) -> HTMLResponse:
-    """The page of one run."""
+    """Returns the page of one run."""
     return render("run.html", held=held, **_values(held))
 
 
 def write_run(held: Held, links: Live) -> str:
-    """The same page as a file."""
+    """Returns the same page as a file."""
     return write("run.html", held=held, links=links, **_values(held))
 
 
@@ -86,7 +86,7 @@ def _values(held: Held) -> dict[str, Any]:
 
 
 def _terms(held: Held) -> list[tuple[str, str]]:
-    """What the run is, in a few lines; the report has all."""
+    """Describes the run in a few lines. The report says more."""
     run, anatomy = held.run, held.run.anatomy
     train, validation = run.corpora["train"], run.corpora["validation"]
     kinds = ", ".join(sorted({layer.kind for layer in anatomy.layers}))

@@ -103,7 +103,7 @@ def _decimal(name: str, text: str) -> float:
 
 
 def memories(held: Held, query: Mapping[str, str]) -> Response:
-    """The page of a search, or its list as JSON or CSV."""
+    """Returns the page of a search, or its list as JSON or CSV."""
     problem, found, question = "", None, None
     held.prepare()
     try:
@@ -157,14 +157,14 @@ def _page(
 
 
 def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
-    """The columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
+    """Returns the columns that the page shows: what the search adds, the one that is sorted by, and some statistics."""
     added = [name for name in rows if name in FOUND]
     by = [sort] if sort in rows else []
     return list(dict.fromkeys(["name", *added, *by, *[name for name in SHOWN if name in rows]])) if len(rows) else []
 
 
 def _form(values: pd.Series) -> str:
-    """How the page writes a column."""
+    """Returns the way in which the page writes a column."""
     name = str(values.name)
     if name in FORMS:
         return "percent"
@@ -176,7 +176,10 @@ def _form(values: pd.Series) -> str:
 
 
 def as_list(held: Held, found: Found, form: str) -> Response:
-    """The memories that were found, in order, as JSON or CSV. All of them, so they are written a block at a time."""
+    """Returns the memories that were found, in order, as JSON or CSV.
+
+    All of them, so they are written a block at a time.
+    """
     if form == "json":
         return StreamingResponse(_json(held, found), media_type="application/json")
     name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
@@ -185,7 +188,7 @@ def as_list(held: Held, found: Found, form: str) -> Response:
 
 
 def _blocks(found: Found) -> Iterator[pd.DataFrame]:
-    """The table of what was found, some rows at a time; at least one block, which may be empty."""
+    """Yields the table of what was found, some rows at a time; at least one block, which may be empty."""
     for start in range(0, max(1, len(found)), PER_BLOCK):
         yield found.table(start, start + PER_BLOCK)
 
@@ -210,7 +213,7 @@ def _csv(found: Found) -> Iterator[str]:
 
 
 def _safe(value: object) -> object:
-    """A value that a spreadsheet shows as it is."""
+    """Returns a value that a spreadsheet shows as it is."""
     if isinstance(value, str):
         return safe_text(value)
     return value.item() if isinstance(value, np.generic) else value

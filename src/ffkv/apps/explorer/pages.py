@@ -18,46 +18,46 @@ from ffkv.run.results.text import shortened
 
 
 def with_query(address: str, query: dict[str, Any]) -> str:
-    """An address with those of the questions that are asked, in order."""
+    """Returns an address with those of the questions that are asked, in order."""
     asked = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{address}?{urlencode(asked)}" if asked else address
 
 
 class Live:
-    """Addresses of the explorer."""
+    """Makes the addresses of the explorer."""
 
     exported = False
 
     def home(self) -> str:
-        """The runs."""
+        """Returns the address of all runs."""
         return "/"
 
     def run(self, held: Held, **query: Any) -> str:
-        """A run."""
+        """Returns the address of a run."""
         return with_query(f"/r/{quote(held.name, safe='')}/", query)
 
     def report(self, held: Held) -> str:
-        """The run's report; "" if there is none."""
+        """Returns the address of the run's report; "" if there is none."""
         return f"{self.run(held)}report" if report_file(held).is_file() else ""
 
     def memories(self, held: Held, **query: Any) -> str:
-        """Search over the memories of a run."""
+        """Returns the address of the search over the memories of a run."""
         return with_query(f"{self.run(held)}memories", query)
 
     def memory(self, held: Held, layer: int, index: int, part: str = "", **query: Any) -> str:
-        """A memory, or a part of its page; "" if it has no page."""
+        """Returns the address of a memory or of a part of its page; "" if it has no page."""
         return with_query(f"{self.run(held)}m/{layer}/{index}{part}", query)
 
     def trace(self, held: Held, **query: Any) -> str:
-        """A trace."""
+        """Returns the address of a trace."""
         return with_query(f"{self.run(held)}trace", query)
 
     def compare(self, **query: Any) -> str:
-        """Two runs side by side."""
+        """Returns the address of two runs side by side."""
         return with_query("/compare", query)
 
     def comparison(self, name: str) -> str:
-        """The report of a comparison of several runs."""
+        """Returns the address of the report of a comparison of several runs."""
         return f"/comparisons/{name}"
 
 
@@ -65,14 +65,14 @@ LIVE = Live()
 
 
 def report_file(held: Held) -> Any:
-    """Where the workflow writes the report of a run."""
+    """Returns the path where the workflow writes the report of a run."""
     folder = held.run.folder.resolve()
     return folder.parent.parent / "reports" / folder.name / "index.html"
 
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """The templates of the explorer, and those that it shares with the report."""
+    """Returns the templates of the explorer, and those that it shares with the report."""
     made = make_environment(("ffkv.apps.explorer", "templates"), ("ffkv.run.report", "."))
     made.filters |= {"plain_token": plain_token}
     made.globals |= {"draw": drawing, "with_query": with_query}
@@ -80,40 +80,40 @@ def environment() -> jinja2.Environment:
 
 
 def plain_token(text: str) -> str:
-    """A token for a place that can hold no markup, such as a title."""
+    """Returns a token for a place that can hold no markup, such as a title."""
     return plain(shortened(text, 200)).replace("\n", "\\n").replace("\t", "\\t").replace(" ", "␣")
 
 
 @functools.cache
 def static(name: str) -> str:
-    """A file of ours that pages refer to."""
+    """Returns a file of ours that pages refer to."""
     return files("ffkv.apps.explorer").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def render(
     template: str, *, held: Held | None = None, links: Live = LIVE, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """A page as an answer. `held`: the run that it is about, for its head and foot."""
+    """Returns a page as an answer. `held`: the run that it is about, for its head and foot."""
     return HTMLResponse(write(template, held=held, links=links, **values), status)
 
 
 def write(template: str, *, held: Held | None = None, links: Live = LIVE, **values: Any) -> str:
-    """A page as HTML."""
+    """Returns a page as HTML."""
     style = Markup(static("explorer.css")) if links.exported else ""
     return environment().get_template(template).render(held=held, links=links, style=style, **values)
 
 
 def error_page(status: int, heading: str, text: str, held: Held | None = None) -> HTMLResponse:
-    """A page that says what is wrong, and what to do. It says nothing about the runs unless `held` is given."""
+    """Returns a page that says what is wrong, and what to do. It says nothing about the runs unless `held` is given."""
     return render("error.html", held=held, status=status, heading=heading, text=plain(text))
 
 
 def python_of(memory: Memory, held: Held) -> str:
-    """How a notebook opens a memory."""
+    """Returns the code with which a notebook opens a memory."""
     return f"import ffkv\n\nmemory = ffkv.open({str(held.run.folder)!r}).memory({memory.name!r})"
 
 
 def token_of(text: str) -> str | int:
-    """A token that a user wrote: by its text, or by its id, as #464."""
+    """Returns a token that a user wrote: by its text, or by its id, as #464."""
     digits = text[1:]
     return int(digits) if text.startswith("#") and digits.isdecimal() and len(digits) < 10 else text

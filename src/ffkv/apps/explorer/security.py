@@ -90,7 +90,7 @@ class Guarded:
         await (answer or self._application)(scope, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """A request that no page of ours and no user makes."""
+        """Refuses a request that no page of ours and no user makes."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
@@ -111,7 +111,7 @@ class Guarded:
         return self._error_page(405, "The explorer changes nothing here", "This page is asked for with GET.")
 
     def _exchange(self, scope: Scope) -> Response | None:
-        """The first visit: the token becomes a cookie, and leaves the address."""
+        """Answers the first visit: the token becomes a cookie, and leaves the address."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=1000)
         tokens = [value for name, value in query if name == "token"]
         if not tokens:
@@ -131,7 +131,7 @@ class Guarded:
         return answer
 
     def _stranger(self, scope: Scope) -> Response | None:
-        """A request without the cookie."""
+        """Refuses a request without the cookie."""
         cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
         if _same(cookies.get(self._guard.cookie, ""), self._guard.pass_word):
             return None
@@ -143,5 +143,5 @@ class Guarded:
 
 
 def _same(text: str, secret: str) -> bool:
-    """Whether both are equal, in a time that does not tell how much of them is."""
+    """Tells whether both texts are equal. The time that it takes does not tell how much of them is equal."""
     return hmac.compare_digest(text.encode(errors="replace"), secret.encode())

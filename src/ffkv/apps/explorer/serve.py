@@ -128,14 +128,15 @@ class _Protocol(H11Protocol):
 
 
 def has_display() -> bool:
-    """Whether a browser would have a screen."""
+    """Tells whether a browser would have a screen."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def open_browser(address: str) -> threading.Thread:
     """Opens a browser at an address with a secret, in a thread.
 
-    The secret stands in a file of the user's, not in an argument of the browser, which every user of the machine can read.
+    The secret stands in a file of the user's, not in an argument of the browser, which every user of the machine can
+    read.
     """
     folder = tempfile.mkdtemp(prefix="ffkv-explore-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

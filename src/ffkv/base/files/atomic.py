@@ -34,8 +34,8 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
         path: the final name.
         summed: whether the sums are written beside it. False for outputs that only people read.
     Raises:
-        UserError: the folder cannot be written; the disk is full, whatever library says so; what is at `path` is neither
-            a file nor a folder; or it is a folder that holds other files than the new one.
+        UserError: the folder cannot be written; the disk is full, whatever library says so; what is at `path` is
+            neither a file nor a folder; or it is a folder that holds other files than the new one.
     """
     path = Path(path).absolute() if not Path(path).name else Path(path)
     if not path.name:
@@ -99,12 +99,15 @@ def _temporary_sums(path: Path) -> Path:
 
 
 def host_name() -> str:
-    """The name of this machine, without its domain."""
+    """Returns the name of this machine, without its domain."""
     return socket.gethostname().partition(".")[0]
 
 
 def _sweep(path: Path) -> None:
-    """Removes unfinished versions of `path` whose process has ended. Those of other machines stay: `ffkv check` names them."""
+    """Removes unfinished versions of `path` whose process has ended.
+
+    Those of other machines stay: `ffkv check` names them.
+    """
     for entry in path.parent.iterdir():
         left = PARTIAL.fullmatch(entry.name)
         of_path = _final_name(entry.name) in (path.name, f"{path.name}.old", f"{path.name}.sha256")
@@ -113,14 +116,14 @@ def _sweep(path: Path) -> None:
 
 
 def _final_name(name: str) -> str:
-    """The name that an unfinished file will have. What a step writes can itself be part of something unfinished."""
+    """Returns the name that a file will have once it is finished. It can lie inside something unfinished."""
     while left := PARTIAL.fullmatch(name):
         name = left["name"]
     return name
 
 
 def is_written(partial: Path) -> bool:
-    """Whether the process that writes an unfinished file runs on this machine."""
+    """Tells whether the process that writes an unfinished file runs on this machine."""
     written = PARTIAL.fullmatch(partial.name)
     return written is not None and written["host"] == host_name() and psutil.pid_exists(int(written["process"]))
 
@@ -148,7 +151,10 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
 
 
 def _set_aside(path: Path, successor: Path) -> Path:
-    """Renames a folder that a new one replaces, because a killed removal would leave half of it. One with other files is refused."""
+    """Renames a folder that a new one replaces, because a killed removal would leave half of it.
+
+    One with other files is refused.
+    """
     others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
     if others:
         raise UserError(

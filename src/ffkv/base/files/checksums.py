@@ -1,4 +1,4 @@
-"""SHA-256 sums of each output, beside it as `.<name>.sha256`: the format of the `sha256sum` command, one line per file."""
+"""SHA-256 sums of each output, in `.<name>.sha256` beside it, as the `sha256sum` command writes them."""
 
 import functools
 import hashlib
@@ -18,23 +18,23 @@ class Damaged(UserError):
 
 
 def sum_path(output: Path) -> Path:
-    """The file with the sums of a file, or of all files of a folder."""
+    """Returns the file with the sums of a file, or of all files of a folder."""
     return output.with_name(f".{output.name}.sha256")
 
 
 def is_sum(path: Path) -> bool:
-    """Whether a file holds sums."""
+    """Tells whether a file holds sums."""
     return path.name.startswith(".") and path.suffix == ".sha256"
 
 
 def sums(place: Path, name: str) -> str:
-    """The sums of the file or folder at `place`, which is, or will be, called `name`."""
+    """Returns the sums of the file or folder at `place`, which is, or will be, called `name`."""
     entries = sorted(entry for entry in place.rglob("*") if entry.is_file()) if place.is_dir() else [place]
     return "".join(f"{_digest(entry)}  {Path(name, entry.relative_to(place))}\n" for entry in entries)
 
 
 def output_of(path: Path) -> Path:
-    """The output that was written as a whole: the file itself, or the folder above it that has sums."""
+    """Returns the output that was written as a whole: the file itself, or the folder above it that has sums."""
     try:
         folders = [folder for folder in path.parents if folder.name and sum_path(folder).exists()]
         return path if not path.name or sum_path(path).exists() or not folders else folders[0]
@@ -43,7 +43,7 @@ def output_of(path: Path) -> Path:
 
 
 def target_of(path: Path) -> Path:
-    """The output that a user deletes and Snakemake makes again if `path` is damaged.
+    """Returns the output that a user deletes and Snakemake makes again if `path` is damaged.
 
     It is `output_of(path)`; for a block, the file that reads it.
     """
@@ -51,14 +51,15 @@ def target_of(path: Path) -> Path:
 
 
 def block_folder(path: Path) -> Path:
-    """The folder of the files that `path` reads from."""
+    """Returns the folder of the files that `path` reads from."""
     return path.with_suffix(BLOCKS)
 
 
 def verify_sum(path: Path) -> None:
     """Compares a file, or all files of a folder, with their sums.
 
-    A file without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names it.
+    A file without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names
+    it.
 
     Raises:
         Damaged: a file is not what was written, or missing.
@@ -88,7 +89,7 @@ def verify_sum(path: Path) -> None:
 
 
 def read_sums(output: Path) -> dict[Path, str] | None:
-    """The sum of each file that was written as `output`; None if there are no sums.
+    """Returns the sum of each file that was written as `output`; None if there are no sums.
 
     Raises:
         UserError: the sums cannot be read, or are empty or damaged.
@@ -109,7 +110,7 @@ def read_sums(output: Path) -> dict[Path, str] | None:
 
 
 def unlisted_files(folder: Path, written: Mapping[Path, str]) -> list[Path]:
-    """The files of a folder that have no sum, without hidden ones, which systems make by themselves."""
+    """Returns the files of a folder that have no sum, without hidden ones, which systems make by themselves."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path))
     return [path for path in files if path not in written]
 
@@ -142,7 +143,7 @@ def _digest_now(path: Path) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _digest_of(path: Path, inode: int, size: int, modified: int) -> str:
-    """The digest of a file as it is now; a file that is opened several times is read once."""
+    """Returns the digest of a file as it is now; a file that is opened several times is read once."""
     return _digest(path)
 
 

@@ -1,4 +1,4 @@
-"""One description per dataset: a dataclass says which datasets a file has, and writer, reader, sizes and docs follow from it.
+"""One description per dataset: a dataclass says which datasets a file has; writer, reader, sizes and docs follow.
 
 @dataclass(frozen=True)
 class Lengths:
@@ -52,11 +52,11 @@ class Dataset:
     lazy: bool = False
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The length of each axis, from the length of each dimension."""
+        """Returns the length of each axis, from the length of each dimension."""
         return tuple(_length(dimension, sizes) for dimension in self.dimensions)
 
     def chunk(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of a chunk, from the length of each dimension."""
+        """Returns the shape of a chunk, from the length of each dimension."""
         shape = self.shape(sizes)
         if not self.chunks:
             return hdf5.leading_rows(shape, np.dtype(self.dtype).itemsize)
@@ -110,7 +110,7 @@ def dataset(
     optional: bool = False,
     lazy: bool = False,
 ) -> Any:
-    """A field of a dataclass that is stored as a dataset. Arguments: see `Dataset`.
+    """Returns a field of a dataclass that is stored as a dataset. Arguments: see `Dataset`.
 
     An optional field is None if a file lacks it. `read` leaves a lazy field in the file (`Pieces`).
     """
@@ -118,20 +118,20 @@ def dataset(
 
 
 def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> Any:
-    """A field of a dataclass that is stored as a dataset and has the same values in each file of a kind."""
+    """Returns a field of a dataclass that is stored as a dataset and has the same values in each file of a kind."""
     description = Dataset("", tuple(dimensions.split()), str(values.dtype), unit, about, {})
     return dataclasses.field(default_factory=lambda: values, metadata={KEY: description}, kw_only=True)
 
 
 def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False) -> Any:
-    """A field of a dataclass that holds the texts of a dimension: `Texts`, or any sequence of str when it is written."""
+    """Returns a field of a dataclass with the texts of a dimension: `Texts`, or any sequence of str for writing."""
     data = Dataset(name, ("{}_byte",), "uint8", "byte", f"{about}, as UTF-8", {}, lazy=lazy)
     start = f"where each {dimension}'s part of `{{}}` starts"
     return _field(TextDatasets(data, Dataset(name, (dimension + BOUNDARY,), "int64", "byte", start, {}, lazy=lazy)))
 
 
 def group(record: type, *, about: str) -> Any:
-    """A field of a dataclass that holds another described dataclass; None if the file lacks the group."""
+    """Returns a field of a dataclass that holds another described dataclass; None if the file lacks the group."""
     return _field(Group(record, about), optional=True)
 
 
@@ -142,7 +142,7 @@ def _field(description: Dataset | TextDatasets | Group, optional: bool = False) 
 
 
 def described(record: Any) -> dict[str, Dataset | TextDatasets | Group]:
-    """The description of each stored field of a dataclass (or of an object of it), by the field's name."""
+    """Returns the description of each stored field of a dataclass (or of an object of it), by the field's name."""
     fields = [field for field in dataclasses.fields(record) if KEY in field.metadata]
     return {field.name: _named(field.metadata[KEY], field.name) for field in fields}
 
@@ -159,7 +159,10 @@ def _named(description: Dataset | TextDatasets | Group, field: str) -> Dataset |
 
 
 def datasets_of(record: Any, without: Sequence[str] = ()) -> dict[str, list[Dataset]]:
-    """The datasets behind each stored field of a dataclass or of an object of it. Those of a group are `group/name`."""
+    """Returns the datasets behind each stored field of a dataclass or of an object of it.
+
+    Those of a group are `group/name`.
+    """
     datasets: dict[str, list[Dataset]] = {}
     for field, description in described(record).items():
         if isinstance(description, Dataset):
@@ -205,7 +208,8 @@ def allocate(
 
 
 def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, compressed: Sequence[str] = ()) -> None:
-    """Writes every stored field of a record into a new file (`hdf5.create`). Optional fields that are None are left out.
+    """Writes every stored field of a record into a new file (`hdf5.create`). Optional fields that are None are left
+    out.
 
     Args:
         sizes: the sizes that chunks name.
@@ -223,7 +227,8 @@ def fill(file: h5py.File, record: Any, dimension: str, place: slice) -> None:
     """Writes a part of a record into datasets that `allocate` made.
 
     Args:
-        record: along `dimension` it has only what belongs at `place`; datasets without this dimension are written whole.
+        record: along `dimension` it has only what belongs at `place`; datasets without this dimension are written
+            whole.
         dimension: a dimension.
         place: a range of its entries.
     Raises:
@@ -238,14 +243,14 @@ def _selection(part: Dataset, dimension: str, place: slice) -> tuple[slice, ...]
 
 
 def _arrays_of(record: Any) -> Iterator[tuple[Dataset, np.ndarray]]:
-    """The datasets of a record with their values, each in its described type."""
+    """Yields the datasets of a record with their values, each in its described type."""
     for field, parts in datasets_of(record).items():
         for part, values in zip(parts, _arrays(getattr(record, field), described(record)[field]), strict=False):
             yield part, np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)
 
 
 def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any]:
-    """The values of the datasets behind a field; none if the field is None."""
+    """Returns the values of the datasets behind a field; none if the field is None."""
     if value is None:
         return []
     if isinstance(description, Group):

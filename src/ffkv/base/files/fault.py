@@ -1,4 +1,4 @@
-"""Whose fault a failure is: what is said of a file only after it has been read again, and of a disk after it was asked."""
+"""Finds whose fault a failure is. A file is blamed only after it has been read again, a disk after it was asked."""
 
 import errno
 import os
@@ -22,14 +22,14 @@ class DoesNotFit(UserError):
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and the errors that it came from."""
+    """Yields an error, and the errors that it came from."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def lacks_space(error: BaseException) -> bool:
-    """Whether an error, or one that it came from, says that a disk or a quota is full."""
+    """Tells whether an error, or one that it came from, says that a disk or a quota is full."""
     return any(
         getattr(each, "errno", None) in SPACE or any(word in str(each) for word in SPACE_WORDS)
         for each in causes(error)
@@ -37,7 +37,7 @@ def lacks_space(error: BaseException) -> bool:
 
 
 def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | None:
-    """The message about an output that could not be written; None if the error is about something else.
+    """Returns the message about an output that could not be written; None if the error is about something else.
 
     Args:
         path: the output.
@@ -66,7 +66,9 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
 
 
 def unreadable(path: Path | str, error: BaseException) -> UserError:
-    """The message about a file of ffkv that could not be read. It says that the file is damaged only if its checksum does.
+    """Makes the message about a file of ffkv that could not be read.
+
+    It says that the file is damaged only if its checksum does.
 
     Args:
         path: the file. It is read again, as a whole.
@@ -99,7 +101,7 @@ def unreadable(path: Path | str, error: BaseException) -> UserError:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file or a folder; 0 if there is none."""
+    """Returns the bytes of a file or a folder; 0 if there is none."""
     try:
         entries = path.rglob("*") if path.is_dir() else [path]
         states = [entry.stat() for entry in entries if entry.is_file()]

@@ -4,9 +4,9 @@ Every dataset has its dimensions as dimension scales, a `description`, a `unit` 
 says what it is (`format`, `kind`), what made it (`settings`, `versions`) and what it belongs to (`model_hash`,
 `tokenizer_hash`, `corpus_hash`, ...). A reader names what it expects, and any other file is refused.
 
-A reader reads only what it needs, and still no damaged byte becomes a number: HDF5 keeps a checksum of each chunk and of
-its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes. Small files
-are compared with their sums as a whole.
+A reader reads only what it needs, and still no damaged byte becomes a number: HDF5 keeps a checksum of each chunk and
+of its own structures, and `checksum` is one over all attributes, because HDF5 keeps none of texts in attributes. Small
+files are compared with their sums as a whole.
 """
 
 import contextlib
@@ -27,9 +27,7 @@ from ffkv.base.files.provenance import Foreign, check_identities, versions
 from ffkv.base.files.write_target import WriteTarget
 from ffkv.base.system.signals import end_if_told
 
-# 1 had no gates, bottoms of values and factors; 2 kept no checksum of attributes, and stored r, x and factor; 3 did not
-# know which sentences begin alike.
-FORMAT = 4
+FORMAT = 4  # raised whenever files of the number before cannot be read
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 # Every HDF5 has these filters. The bytes of a number are sorted by place first, which brings zeros together.
 COMPRESSION: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
@@ -38,7 +36,7 @@ OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` add
 
 @contextlib.contextmanager
 def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterator[h5py.File]:
-    """A new file under a temporary name. It is renamed to `path` if the `with` statement ends well.
+    """Yields a new file under a temporary name. It is renamed to `path` if the `with` statement ends well.
 
     Args:
         path: name of the complete file.
@@ -66,7 +64,7 @@ def create(path: Path | str, kind: str, attributes: Mapping[str, Any]) -> Iterat
 
 
 def _checksum(attributes: Mapping[str, Any]) -> str:
-    """A hash over all attributes but itself."""
+    """Returns a hash over all attributes but itself."""
     lines = sorted(f"{name}={attributes[name]}" for name in attributes if name != "checksum")
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
@@ -144,7 +142,7 @@ def _describe(file: h5py.File, dataset: h5py.Dataset, dimensions: Sequence[str],
 
 
 def leading_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """The shape of a chunk of about 1 MiB of leading rows."""
+    """Returns the shape of a chunk of about 1 MiB of leading rows."""
     row = max(1, int(np.prod(shape[1:], dtype=np.int64))) * itemsize
     return (max(1, min(shape[0], 2**20 // row)), *shape[1:])
 
@@ -160,7 +158,7 @@ def link(
     unit: str,
     description: str,
 ) -> None:
-    """A dataset that reads those of other files, one behind the other, and stores nothing itself (an HDF5 virtual dataset).
+    """Makes an HDF5 virtual dataset: it reads those of other files, one behind the other, and stores nothing itself.
 
     HDF5 gives -1 or NaN for what it does not find; `open` makes sure that every source is there.
 
@@ -187,15 +185,18 @@ def link(
 
 @contextlib.contextmanager
 def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
-    """Opens a file for reading. Of a large file only attributes are read; what is read later is compared with its checksum.
+    """Opens a file for reading. Of a large file only the attributes are read at once. Data are checked when they are
+    read.
 
     Args:
         path: the file.
         kind: what the file must hold; None for anything.
-        belongs_to: attributes of another file; the identities (hashes of model, tokenizer, corpus) that both have must agree.
+        belongs_to: attributes of another file; the identities (hashes of model, tokenizer, corpus) that both have must
+            agree.
     Raises:
         UserError: the file does not exist, is not whole, is of another kind or format, or belongs to another model,
-            tokenizer or corpus; a file that it reads from does; or a read inside the `with` statement meets damaged data.
+            tokenizer or corpus; a file that it reads from does; or a read inside the `with` statement meets damaged
+            data.
     """
     path = Path(path)
     if not path.exists():
@@ -215,7 +216,7 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What is read of an open file inside the `with` statement is whole, or a `UserError` says that the file is not."""
+    """Inside the `with` statement, what is read of an open file is whole, or a `UserError` says that it is not."""
     try:
         yield
     except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
@@ -224,7 +225,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def linked_files(file: h5py.File) -> list[Path]:
-    """The files that the virtual datasets of a file read, without those that these read in turn."""
+    """Returns the files that the virtual datasets of a file read, without those that these read in turn."""
     virtual = [item for item in file.values() if isinstance(item, h5py.Dataset) and item.is_virtual]
     names = {source.file_name: None for item in virtual for source in item.virtual_sources()}
     return [Path(file.filename).parent / name for name in names]
@@ -251,7 +252,7 @@ def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:
 
 
 def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> None:
-    """Compares a file with its sum, and reads every dataset of it, one chunk at a time, so that each checksum is compared.
+    """Compares a file with its sum, and reads every dataset, chunk by chunk, so that each checksum is compared.
 
     Files that its datasets only link to are opened, not read. Arguments and errors: see `open`.
     """

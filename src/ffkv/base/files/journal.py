@@ -1,4 +1,7 @@
-"""Journals: files of JSON lines that are appended to and never changed. A kill or a full disk tears at most the last line."""
+"""Journals: files of JSON lines that are appended to and never changed.
+
+A kill or a full disk tears at most the last line.
+"""
 
 import json
 import os

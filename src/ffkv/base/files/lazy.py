@@ -22,11 +22,11 @@ class Pieces:
         self._piece = functools.lru_cache(CACHED_PIECES)(self._read)
 
     def __len__(self) -> int:
-        """Number of entries."""
+        """Returns the number of entries."""
         return len(self._dataset)
 
     def __getitem__(self, at: int | slice | np.ndarray) -> Any:
-        """An entry by its number from 0, a range of entries, or any entries by their numbers (of any shape).
+        """Returns an entry by its number from 0, a range of entries, or any entries by their numbers (of any shape).
 
         Raises:
             UserError: the file is damaged.
@@ -47,7 +47,7 @@ class Pieces:
         return self._piece(at // self._size)[at % self._size]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All of it."""
+        """Returns the whole dataset."""
         return np.asarray(self._dataset[...], dtype)
 
     def _read(self, number: int) -> np.ndarray:
@@ -65,7 +65,7 @@ class Texts(Sequence[str]):
         self._data, self._offsets = data, offsets
 
     def __len__(self) -> int:
-        """Number of texts."""
+        """Returns the number of texts."""
         return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]  # slices are not needed

@@ -33,7 +33,7 @@ def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to
 
 
 def versions() -> dict[str, str]:
-    """The versions of ffkv, Python and the libraries that numbers depend on."""
+    """Returns the versions of ffkv, Python and the libraries that numbers depend on."""
     return {
         "ffkv": ffkv.__version__,
         "python": platform.python_version(),

@@ -5,15 +5,15 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 
 
 def safe_text(text: str) -> str:
-    """The text; behind an apostrophe if a spreadsheet would take it for a formula."""
+    """Returns the text; behind an apostrophe if a spreadsheet would take it for a formula."""
     return f"'{text}" if _is_formula(text) else text
 
 
 def read_safe_text(text: str) -> str:
-    """The text that `safe_text` was given."""
+    """Returns the text that `safe_text` was given."""
     return text[1:] if text.startswith("'") and _is_formula(text[1:]) else text
 
 
 def _is_formula(text: str) -> bool:
-    """Whether it is one, also behind blanks, line ends, and the apostrophes that are put in front of one."""
+    """Tells whether a text is a formula, also behind blanks, line ends, and the apostrophes in front of one."""
     return text.lstrip(" \n'").startswith(FORMULA)

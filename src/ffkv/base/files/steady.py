@@ -25,7 +25,7 @@ def unchanged(paths: Iterable[Path | str]) -> Iterator[None]:
 
 
 def files_in(folder: Path | str) -> list[Path]:
-    """The files of a folder, sorted; none if there is no such folder. Raises OSError if it may not be read."""
+    """Returns the files of a folder, sorted; none if there is no such folder. Raises OSError if it may not be read."""
     folder = Path(folder)
     return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
 

@@ -9,8 +9,8 @@ from ffkv.base.system.signals import uninterrupted
 class WriteTarget(io.FileIO):
     """A file that remembers the first write error, for example a full disk. `hdf5.create` raises it.
 
-    HDF5 writes much of its data when it closes a dataset or a file. h5py cannot raise an error, or a signal's exception,
-    that occurs there: the file would look complete, and the library would crash when the process ends.
+    HDF5 writes much of its data when it closes a dataset or a file. h5py cannot raise an error, or a signal's
+    exception, that occurs there: the file would look complete, and the library would crash when the process ends.
     """
 
     failure: OSError | None = None
@@ -28,7 +28,7 @@ class WriteTarget(io.FileIO):
 
     @uninterrupted
     def truncate(self, size: int | None = None) -> int:
-        """As `write`."""
+        """Truncates the file; does nothing more once a write has failed."""
         try:
             return super().truncate(size)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The client library `huggingface_hub`, made ready: it waits for no answer without end, and leaves the words to ffkv."""
+"""The client library `huggingface_hub`, made ready: it never waits without end, and leaves the words to ffkv."""
 
 import functools
 from typing import Any

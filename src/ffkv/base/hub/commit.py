@@ -59,14 +59,14 @@ class Commit:
         return Commit("model", self.adapter, self.adapter_revision, self.adapter_commit)
 
     def __str__(self) -> str:
-        """The revision and the commit, for a person."""
+        """Returns the revision and the commit, for a person."""
         if not self.commit or self.commit == self.revision:
             return f"revision {self.revision}"
         return f"revision {self.revision}, commit {self.commit}"
 
 
 def is_local(repository: str) -> bool:
-    """Whether a name is that of a local folder or file."""
+    """Tells whether a name is that of a local folder or file."""
     try:
         return Path(repository).exists()
     except (OSError, ValueError):  # no file can have such a name
@@ -74,7 +74,7 @@ def is_local(repository: str) -> bool:
 
 
 def may_be_on_hub(name: str) -> bool:
-    """Whether a name can be the id of a repository, rather than a path."""
+    """Tells whether a name can be the id of a repository, rather than a path."""
     return not name.startswith((".", "/", "~")) and name.count("/") <= 1
 
 
@@ -144,7 +144,7 @@ def check_commit(commit: Commit, settings: Model | Corpus) -> Commit:
 
 
 def find_move(commit: Commit) -> str:
-    """The commit that the branch is at now, if it has moved since; "" if not, or if the hub does not answer soon."""
+    """Finds the commit of a branch that has moved since; "" if it has not, or if the hub does not answer soon."""
     if not commit.commit or COMMIT.fullmatch(commit.revision) or is_offline():
         return ""
     from huggingface_hub import HfApi
@@ -204,7 +204,7 @@ def _refusal(kind: Kind, repository: str, revision: str, error: Exception) -> st
 
 
 def _code_elsewhere(commit: Commit) -> dict[str, str]:
-    """The other repositories that `auto_map` in the model's configs names, each at its commit now."""
+    """Returns the other repositories that `auto_map` in the model's configs names, each at its commit now."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -225,7 +225,7 @@ def _code_elsewhere(commit: Commit) -> dict[str, str]:
 
 
 def _repositories(auto_map: Any) -> list[str]:
-    """The repositories before `--` in the classes of `auto_map`, whose values are names or lists of names."""
+    """Returns the repositories before `--` in the classes of `auto_map`, whose values are names or lists of names."""
     values = auto_map.values() if isinstance(auto_map, dict) else []
     names = [name for value in values for name in (value if isinstance(value, list) else [value])]
     return [name.split("--")[0] for name in names if isinstance(name, str) and "--" in name]

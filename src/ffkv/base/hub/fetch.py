@@ -92,8 +92,8 @@ def measure_missing(commit: Commit, choose: Choose) -> dict[str, int]:
 
 
 def _sizes(commit: Commit) -> dict[str, int] | None:
-    """Name to bytes of every file of a commit, from the cache if it has the list; None if it has files, but no list, and
-    the hub is out of reach."""
+    """Name to bytes of every file of a commit, from the cache if it has the list; None if it has files, but no list,
+    and the hub is out of reach."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
@@ -141,7 +141,7 @@ def _download(commit: Commit, names: list[str], size: int) -> None:
 
 
 def _counting(count: Callable[[float], object]) -> Any:
-    """A progress bar that the library accepts. It shows nothing, and tells `count` how many bytes arrived."""
+    """Returns a progress bar that the library accepts. It shows nothing, and tells `count` how many bytes arrived."""
     from tqdm import tqdm
 
     class Counting(tqdm):
@@ -157,7 +157,7 @@ def _counting(count: Callable[[float], object]) -> Any:
 
 
 def cached_folder(commit: Commit) -> Path | None:
-    """The folder of a commit in the cache, with the files of it that were fetched; None if there is none."""
+    """Returns the folder of a commit in the cache, with the files of it that were fetched; None if there is none."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
 
@@ -171,7 +171,7 @@ def cached_folder(commit: Commit) -> Path | None:
 
 
 def cached_names(commit: Commit) -> list[str] | None:
-    """The names of all files of a commit, those that were not fetched, too; None if the cache does not know them."""
+    """Returns the names of all files of a commit, fetched or not; None if the cache does not know them."""
     tree = _cached_tree(commit) if commit.commit else None
     return None if tree is None else sorted(file.path for file in tree)
 
@@ -187,7 +187,7 @@ def _cached_tree(commit: Commit) -> list[Any] | None:
 
 
 def local_model(commit: Commit, choose: Choose | None = None) -> str:
-    """The folder with the files of a model, which are fetched if they are not there.
+    """Returns the folder with the files of a model, which are fetched if they are not there.
 
     Libraries that read a folder ask the hub nothing.
 
@@ -201,14 +201,14 @@ def local_model(commit: Commit, choose: Choose | None = None) -> str:
 
 
 def choose_config_files(names: list[str]) -> list[str]:
-    """What tells how a model is built, without its weights."""
+    """Chooses the files that tell how a model is built, without its weights."""
     return [
         name for name in names if name in ("config.json", "adapter_config.json") or re.fullmatch(r"[^/]+\.py", name)
     ]
 
 
 def choose_tokenizer_files(names: list[str]) -> list[str]:
-    """What a tokenizer is made of, with the configs and the code of its model."""
+    """Chooses the files of a tokenizer, with the configs and the code of its model."""
     return [name for name in names if SMALL.fullmatch(name)]
 
 
@@ -225,7 +225,7 @@ def choose_files_of(gguf: str, with_weights: bool = True) -> Choose:
 
 
 def choose_model_files(names: list[str]) -> list[str]:
-    """What transformers reads of a model's repository: configs, tokenizer, code, and one form of the weights."""
+    """Chooses the files that transformers reads of a model: configs, tokenizer, code, and one form of the weights."""
     small = choose_tokenizer_files(names)
     form = next((name for name in WEIGHTS if name in names), "")
     if form.endswith(".index.json"):
@@ -235,7 +235,7 @@ def choose_model_files(names: list[str]) -> list[str]:
 
 
 def damaged_files(commit: Commit) -> list[Path]:
-    """The files in the cache that belong to a commit and whose content does not have the hash that is their name."""
+    """Returns the damaged files of a commit in the cache: their content does not have the hash that is their name."""
     from huggingface_hub import scan_cache_dir
 
     files = [
@@ -250,7 +250,7 @@ def damaged_files(commit: Commit) -> list[Path]:
 
 
 def tell_damage(commit: Commit) -> str:
-    """Which file of a commit in the cache is damaged, and what to do; "" if all are whole."""
+    """Says which file of a commit in the cache is damaged, and what to do; "" if all are whole."""
     if not commit.commit or not (damaged := damaged_files(commit)):
         return ""
     return (
@@ -271,7 +271,7 @@ def _check_arrived(path: Path, name: str, commit: Commit) -> None:
 
 
 def _is_whole(blob: Path) -> bool:
-    """Whether a file in the cache has the hash that is its name: SHA-256 of large files, git's hash of small ones."""
+    """Tells whether a file in the cache has the hash that is its name (SHA-256, or git's hash for small files)."""
     if re.fullmatch(r"[0-9a-f]{64}", blob.name):
         with blob.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == blob.name

@@ -8,19 +8,19 @@ ASK = "log in with `hf auth login` or set HF_TOKEN"
 
 
 def is_offline() -> bool:
-    """Whether the user forbade to ask the hub."""
+    """Tells whether the user forbade to ask the hub."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def endpoint() -> str:
-    """The address of the hub."""
+    """Returns the address of the hub."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
 def explain(error: BaseException, kind: str, repository: str, revision: str) -> str:
-    """What is wrong and what to do, from an error of `huggingface_hub` or of a library that uses it.
+    """Says what is wrong and what to do, from an error of `huggingface_hub` or of a library that uses it.
 
     Args:
         error: what was raised. Its causes are looked at, too.
@@ -37,13 +37,13 @@ def explain(error: BaseException, kind: str, repository: str, revision: str) -> 
 
 
 def refused(error: BaseException) -> bool:
-    """Whether the hub answered and refused, rather than being out of reach or out of order."""
+    """Tells whether the hub answered and refused, rather than being out of reach or out of order."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status is not None and status < 500
 
 
 def words(error: BaseException) -> str:
-    """What an error says, shortened."""
+    """Returns the words of an error, shortened."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -88,7 +88,7 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
 
 
 def _is_no_answer_of_a_hub(error: BaseException) -> bool:
-    """Whether an answer lacks what each answer of a hub has: JSON in UTF-8, or headers of its own."""
+    """Tells whether an answer lacks what each answer of a hub has: JSON in UTF-8, or headers of its own."""
     from huggingface_hub.errors import FileMetadataError
 
     no_json = type(error).__name__ == "JSONDecodeError" and "column 1 (char 0)" in str(error)
@@ -116,7 +116,7 @@ def _explain_status(status: int) -> str:
 
 
 def _revisions(kind: str, repository: str) -> str:
-    """The branches and tags that there are, as a sentence; "" if the hub does not tell."""
+    """Returns the branches and tags that there are, as a sentence; "" if the hub does not tell."""
     from huggingface_hub import HfApi
 
     try:
@@ -129,7 +129,7 @@ def _revisions(kind: str, repository: str) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what caused it, the outermost first."""
+    """Yields the error and what caused it, the outermost first."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:

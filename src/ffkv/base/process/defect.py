@@ -16,7 +16,7 @@ EXIT_CODE = 70  # "internal software error" in sysexits.h
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """What to say of an exception that reached the command line, and the exit code.
+    """Returns what to say of an exception that reached the command line, and the exit code.
 
     A full disk and a full memory are the user's to mend. Everything else is a defect of ffkv: its traceback, the
     versions and the command are written to a file. The traceback holds code, no variables and no text of the corpus.
@@ -42,7 +42,10 @@ def explain(error: Exception) -> tuple[str, int]:
 
 
 def write_defect(error: Exception) -> Path:
-    """Writes what the developers need into a new file of the temporary folder. Raises OSError if that cannot be written."""
+    """Writes what the developers need into a new file of the temporary folder.
+
+    Raises OSError if that cannot be written.
+    """
     versions = sorted(f"{one.name} {one.version}" for one in distributions() if one.name)
     frames = "".join(traceback.format_tb(error.__traceback__))
     kinds = " <- ".join(type(each).__name__ for each in causes(error))

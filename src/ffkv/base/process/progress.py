@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 
 def progress(total: int | None, unit: str, description: str, done: int = 0) -> tqdm:
-    """A progress bar on standard error. If that is not a terminal but a log file, it writes one line per half minute.
+    """Makes a progress bar on standard error. In a log file, it writes one line per half minute.
 
     Args:
         total: number of units of work; None if nobody knows it. Then no time left is shown.

@@ -151,7 +151,7 @@ def unfinished_files(folder: Path) -> list[Path]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether the folder is locked, so that Snakemake refuses to start in it."""
+    """Tells whether the folder is locked, so that Snakemake refuses to start in it."""
     return any((folder / LOCKS).glob("*.lock"))
 
 

@@ -21,9 +21,9 @@ def configure(threads: int) -> None:
     It also lets the process keep the memory of large temporary arrays instead of returning it to the kernel after each
     operation. This avoids page faults, which cost more than any other choice in the forward pass.
 
-    Threads sleep while they wait for each other. Beside other work on the same cores, threads that wait in a loop take the
-    core from those that they wait for: a pass then took ten times as long. On a free machine sleeping threads cost a small model
-    about a tenth of its time.
+    Threads sleep while they wait for each other. Beside other work on the same cores, threads that wait in a loop take
+    the core from those that they wait for: a pass then took ten times as long. On a free machine sleeping threads cost
+    a small model about a tenth of its time.
     """
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ[variable] = str(threads)
@@ -37,7 +37,10 @@ def configure(threads: int) -> None:
 
 
 def torch_with(threads: int) -> None:
-    """Imports torch and limits its thread pools to `threads`. The import is late, so that other commands start quickly."""
+    """Imports torch and limits its thread pools to `threads`.
+
+    The import is late, so that other commands start quickly.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -45,7 +48,7 @@ def torch_with(threads: int) -> None:
 
 
 def count_gpus() -> int:
-    """Number of NVIDIA GPUs that this process may use, without an import of torch."""
+    """Counts the NVIDIA GPUs that this process may use, without an import of torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
@@ -53,10 +56,10 @@ def count_gpus() -> int:
 
 
 def own_gpu(count: int) -> str:
-    """The torch device of a GPU that this process alone has among the jobs of ffkv, until it ends.
+    """Returns the torch device of a GPU that this process alone has among the jobs of ffkv, until it ends.
 
-    A locked file in the folder of temporary files says which GPU is taken. If all are, it is the first one: the jobs then
-    share it, as their number is limited by the resource `gpu` of Snakemake alone.
+    A locked file in the folder of temporary files says which GPU is taken. If all are, it is the first one: the jobs
+    then share it, as their number is limited by the resource `gpu` of Snakemake alone.
     """
     if count == 1:
         return "cuda"

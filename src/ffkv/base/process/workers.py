@@ -69,7 +69,7 @@ def _start(function: Callable, processes: int) -> list[_Worker]:
 
 
 def _work(function: Callable, connection: Connection, inherited: list[Connection]) -> None:
-    """In the fork: answers each item with whether it succeeded, and the result or the exception."""
+    """Works in the fork: answers each item with whether it succeeded, and the result or the exception."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the first one ends the others
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in inherited:

@@ -9,7 +9,7 @@ from ffkv.base.settings.section import Section, Whole
 
 
 class Activations(Section):
-    """How sentences become batches. Blocks have a fixed size, so the number of shards changes no number in the results."""
+    """How sentences become batches. Blocks have a fixed size, so the number of shards changes no number."""
 
     batch_tokens: Whole = Field(1024, ge=1)
     """Maximum number of tokens per batch, padding included. It limits the memory that a job needs."""

@@ -162,7 +162,10 @@ class Corpus(Section):
     """Maximum number of documents per split. 0 means all documents."""
 
     def contradictions(self) -> list[str]:
-        """Files need names. A hub data set has one name per split. Text is not both changed and kept, and chats are kept."""
+        """Files need names.
+
+        A hub data set has one name per split. Text is not both changed and kept, and chats are kept.
+        """
         problems = []
         if self.language not in known_languages():
             problems.append(

@@ -9,7 +9,7 @@ ENGLISH, ANY = "en", "xx"  # ANY: spaCy's code for a language without rules of i
 
 @functools.cache
 def known_languages() -> frozenset[str]:
-    """The codes that spaCy knows, `xx` for any other language among them. spaCy is not imported."""
+    """Returns the codes that spaCy knows, `xx` for any other language among them. spaCy is not imported."""
     spacy = importlib.util.find_spec("spacy")
     folders = spacy.submodule_search_locations or [] if spacy else []
     return frozenset(path.parent.name for folder in folders for path in Path(folder, "lang").glob("*/__init__.py"))

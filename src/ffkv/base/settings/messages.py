@@ -103,7 +103,10 @@ def _unknown_setting(key: str, name: str, valid: list[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a person wrote it, shortened. Some values have no plain `repr`, such as numbers of 5,000 digits."""
+    """Returns a value as a person wrote it, shortened.
+
+    Some values have no plain `repr`, such as numbers of 5,000 digits.
+    """
     try:
         text = SHORT.repr(value)
     except (ValueError, RecursionError):
@@ -122,7 +125,7 @@ def _without_fraction(limit: Any) -> Any:
 
 
 def _settings_at(model: type[BaseModel], place: list) -> list[str]:
-    """The names of the settings in the section at a place."""
+    """Returns the names of the settings in the section at a place."""
     for step in place:
         if (field := model.model_fields.get(str(step))) is None:
             continue  # a name that the user gave

@@ -1,8 +1,8 @@
 """All settings of a run. Each section is a class of `ffkv.base.settings.inputs` or `ffkv.base.settings.analyses`.
 
 There, a setting has its name, type, default, limits and meaning, which is the docstring below it. No other code knows
-defaults. `ffkv settings` writes the default settings file, its JSON schema and `docs/settings.md` from these classes. The
-command line takes its options from them.
+defaults. `ffkv settings` writes the default settings file, its JSON schema and `docs/settings.md` from these classes.
+The command line takes its options from them.
 """
 
 from pydantic import Field
@@ -52,6 +52,6 @@ class Settings(Section):
     number in the results."""
 
     def contradictions(self) -> list[str]:
-        """The contradictions of all sections."""
+        """Returns the contradictions of all sections."""
         sections = [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Section)]
         return [problem for part in sections for problem in part.contradictions()]

@@ -66,7 +66,7 @@ def _lines(fields: dict[str, FieldInfo], indent: str) -> str:
 
 
 def _comment(text: str | None, indent: str = "") -> str:
-    """A comment in lines of at most `COLUMNS` characters."""
+    """Returns a comment in lines of at most `COLUMNS` characters."""
     return (
         textwrap.fill(
             text or "", COLUMNS, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_on_hyphens=False

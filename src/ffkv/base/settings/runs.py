@@ -57,7 +57,7 @@ def resolve_comparisons(configuration: dict[str, Any]) -> dict[str, Comparison]:
 
 
 def _wrong_comparisons(comparisons: Any, names: set[str]) -> list[str]:
-    """What is wrong with comparisons beside their types: a comparison is of runs of the file."""
+    """Returns what is wrong with comparisons beside their types: a comparison is of runs of the file."""
     problems = []
     if comparisons and COMPARISONS in names:
         problems.append(f"runs.{COMPARISONS}: must have another name, because comparisons are written to this folder")

@@ -34,7 +34,7 @@ UNITS = {"": 1} | {
 
 
 def memory_bytes(size: str) -> float:
-    """The bytes of a size such as "20GiB", "1.5GB", "800MB" or "1000".
+    """Returns the bytes of a size such as "20GiB", "1.5GB", "800MB" or "1000".
 
     Raises:
         ValueError: it is not a size.
@@ -116,7 +116,8 @@ class Section(BaseModel):
         """Makes the section. Settings that are not given have their defaults.
 
         Raises:
-            UserError: an unknown key, a wrong type or an impossible value; names the key, the value and what is allowed.
+            UserError: an unknown key, a wrong type or an impossible value; names the key, the value and what is
+                allowed.
         """
         try:
             super().__init__(**values)
@@ -135,7 +136,7 @@ class Section(BaseModel):
         return value
 
     def contradictions(self) -> list[str]:
-        """One sentence per pair of settings that exclude each other; empty if there is none."""
+        """Returns one sentence per pair of settings that exclude each other; empty if there is none."""
         return []
 
 

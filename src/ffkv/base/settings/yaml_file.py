@@ -23,8 +23,8 @@ def read_settings(path: Path | str) -> dict[str, Any]:
     """Reads a settings file into nested dictionaries.
 
     Raises:
-        UserError: the file does not exist, is not UTF-8, YAML or a mapping, has a key twice, a list under `<<`, or an alias
-            that contains itself; names the file and the line.
+        UserError: the file does not exist, is not UTF-8, YAML or a mapping, has a key twice, a list under `<<`, or an
+            alias that contains itself; names the file and the line.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -142,7 +142,7 @@ def check_command_line() -> None:
 
 
 def typed(value: Any, given: Any) -> Any:
-    """Settings with the types that a settings file would give them.
+    """Returns settings with the types that a settings file would give them.
 
     Snakemake passes on the values inside of `--config 'keys={per_layer: 9}'` as text.
 

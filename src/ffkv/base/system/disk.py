@@ -31,7 +31,7 @@ def check_disk(folders: Iterable[Path]) -> None:
 
 
 def temporary_folder() -> Path:
-    """The folder for temporary files.
+    """Returns the folder for temporary files.
 
     Raises:
         UserError: none can be written. The usual reason is a full disk.
@@ -46,7 +46,8 @@ def temporary_folder() -> Path:
 
 
 def temporary_folders() -> list[Path]:
-    """All folders that libraries may take for temporary files: some obey the environment where Python would not.
+    """Returns the folders that libraries may take for temporary files: some obey the environment where Python would
+    not.
 
     Raises:
         UserError: see `temporary_folder`.
@@ -65,5 +66,8 @@ def full(folders: Iterable[Path]) -> list[Path]:
 
 
 def describe_full(folder: Path) -> str:
-    """The message about a full disk. It is shown by the workflow, because a step cannot write it into a log on that disk."""
+    """Returns the message about a full disk.
+
+    It is shown by the workflow, because a step cannot write it into a log on that disk.
+    """
     return f"The disk of {folder} is full. Free some space, then start the same command again."

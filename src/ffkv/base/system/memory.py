@@ -20,14 +20,14 @@ def free_memory(group: Path = Path("/sys/fs/cgroup")) -> float:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the memory of a GPU, or of the machine, does not suffice."""
+    """Tells whether an error says that the memory of a GPU, or of the machine, does not suffice."""
     names = {kind.__name__ for kind in type(error).__mro__}
     words = ("can't allocate memory", "out of memory", "not enough memory")
     return bool(names & {"MemoryError", "OutOfMemoryError"}) or any(word in str(error) for word in words)
 
 
 def out_of_memory(error: BaseException, weights: float = 0.0) -> UserError:
-    """What to say of an error of `is_out_of_memory`: what is needed, what there is, and which settings help.
+    """Makes the message about an error of `is_out_of_memory`: what is needed, what there is, and which settings help.
 
     Args:
         error: the error.

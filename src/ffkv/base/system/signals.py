@@ -15,7 +15,10 @@ TOLD: list[int] = []
 
 
 def uninterrupted(function: Callable) -> Callable:
-    """Marks a function that a library calls back and whose exceptions it would lose. Signals are delayed until it returns."""
+    """Marks a function that a library calls back and whose exceptions it would lose.
+
+    Signals are delayed until it returns.
+    """
     UNINTERRUPTED.add(function.__code__)
     return function
 
@@ -52,8 +55,8 @@ def _is_uninterrupted(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Callable[[], int]]:
-    """Inside the `with` statement, SIGTERM and Ctrl-C are only noted. A long pass checks for them between two batches, saves
-    its state, and ends.
+    """Inside the `with` statement, SIGTERM and Ctrl-C are only noted. A long pass checks for them between two batches,
+    saves its state, and ends.
 
     Yields:
         A function that returns the number of the signal that arrived, or 0.

@@ -14,7 +14,7 @@ READINGS = {"active": "agreeing", "all": "agreeing_all"}  # reading of "no memor
 
 
 def summarize_active(table: pd.DataFrame) -> pd.DataFrame:
-    """Share of active memories, one `ffkv.base.intervals.box` per layer (figure 7)."""
+    """Computes the share of active memories, one `ffkv.base.intervals.box` per layer (figure 7)."""
     return boxes(table, "share", "prefixes")
 
 
@@ -34,11 +34,12 @@ def summarize_effective(table: pd.DataFrame, memories: Mapping[int, int]) -> pd.
 
 
 def summarize_no_agreement(table: pd.DataFrame) -> pd.DataFrame:
-    """Share of prefixes on which no memory predicts the same token as its layer (figure 8).
+    """Computes the share of prefixes on which no memory predicts the same token as its layer (figure 8).
 
     Returns:
-        One row per reading and layer: layer, reading, prefixes, no_agreement (number of such prefixes), share, low, high
-        (Wilson interval). Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has it.
+        One row per reading and layer: layer, reading, prefixes, no_agreement (number of such prefixes), share, low,
+        high (Wilson interval). Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has
+        it.
     """
     readings = [
         shares(table.assign(none=table[agreeing] == 0), "none", "no_agreement", "prefixes").assign(reading=reading)

@@ -83,7 +83,7 @@ def intervene(inputs: Inputs, number: int) -> Rows:
 
 
 def with_beginning(corpus: Corpus, sentence: int, position: int) -> np.ndarray:
-    """The token ids of a prefix, with what precedes every sentence."""
+    """Returns the token ids of a prefix, with what precedes every sentence."""
     return np.concatenate([np.asarray(corpus.bos, np.int64), corpus.ids(sentence)[:position]])
 
 
@@ -98,7 +98,7 @@ def _layer_model(inputs: Inputs, layer: Layer) -> LayerModel:
 def _silent_places(
     model: LayerModel, units: Sequence[Unit], places: Sequence[Place], rows: Sequence[np.ndarray], batch_tokens: int
 ) -> list[list[Place]]:
-    """For each unit, prefixes among those of all units on which it is silent."""
+    """Chooses, for each unit, prefixes of the other units on which it is silent [unit][prefix]."""
     m = np.zeros((len(units), len(places)), np.float32)
     memories = [unit.memory for unit in units]
 

@@ -29,7 +29,7 @@ def set_to(m: float, value: Tensor, factor: float, new: float) -> Tensor:
 
 
 def as_long_as_removed(m: float, size: float, directions: Tensor) -> Tensor:
-    """Removes, in the place of a contribution s m_i v_i, a contribution of equal length along other vectors [direction, d].
+    """Removes, in place of a contribution s m_i v_i, one of equal length along other vectors [direction, d].
 
     It has the sign of m_i, so that another memory's value is treated as the memory's own value would be.
 
@@ -80,7 +80,7 @@ def keep_few(m: Tensor, mean: Tensor, values: Tensor, factor: float, kept: list[
 def choose_kept(
     m: np.ndarray, norms: np.ndarray, counts: list[int], generator: np.random.Generator
 ) -> list[tuple[str, int, np.ndarray]]:
-    """The sets of memories that are kept on a prefix.
+    """Chooses the sets of memories that are kept on a prefix.
 
     Args:
         m: coefficients [memory].
@@ -88,7 +88,8 @@ def choose_kept(
         counts: sizes of the sets.
     Returns:
         Choice ("largest": those with the largest |m_j| ‖v_j‖, or "random": among those with m_j ≠ 0), size, and the
-        memories. Where a layer, or its active memories, are fewer than a size, all of them are kept. The last set has all memories.
+        memories. Where a layer, or its active memories, are fewer than a size, all of them are kept. The last set has
+        all memories.
     """
     order = np.argsort(-np.abs(m.astype(np.float64)) * norms, kind="stable")
     drawn = generator.permutation(np.flatnonzero(m))

@@ -48,7 +48,7 @@ def predict(head: Head, end: Tensor, read_as: int | None) -> Prediction:
 
 
 def measure_effects(head: Head, ends: Tensor, base: Prediction, tokens: Tensor, read_as: int | None) -> Effects:
-    """What changes do to the prediction, from what the head reads after each of them.
+    """Measures what changes do to the prediction, from what the head reads after each of them.
 
     Log-probabilities are differences of float32 logits, so that an effect below 1e-5 may be rounding.
 
@@ -77,6 +77,6 @@ def measure_effects(head: Head, ends: Tensor, base: Prediction, tokens: Tensor, 
 
 
 def _log_total(logits: Tensor) -> Tensor:
-    """The logarithm of the sum of the exponentials of logits [n, vocabulary], float64 [n]."""
+    """Returns the logarithm of the sum of the exponentials of logits [n, vocabulary], float64 [n]."""
     most = logits.amax(-1, keepdim=True)
     return most[:, 0].double() + (logits - most).exp_().sum(-1).double().log()

@@ -63,7 +63,7 @@ class LayerModel:
     def effects(
         self, base: Unchanged, changes: Tensor, tokens: Tensor, reaches: Sequence[str] = REACHES
     ) -> dict[str, Effects]:
-        """The effects of changes of o at the last token [change, d], by reach.
+        """Returns the effects of changes of o at the last token [change, d], by reach.
 
         Direct: the change is added to what the head reads. Total: the blocks after the layer run again. After the last
         layer there are none, so that both are the same.

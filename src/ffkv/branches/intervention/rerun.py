@@ -67,7 +67,7 @@ def run_unchanged(loaded: LoadedModel, layer: Layer, ids: Tensor) -> Unchanged:
 
 
 def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int) -> Rerun:
-    """A function that gives what the head reads [change, d] for changes of o at the last token of a prefix [change, d].
+    """Returns a function from changes of o at the last token of a prefix to what the head reads, both [change, d].
 
     The fastest way that is right for the model is taken: `packed`, `row_by_row`, `from_the_start`. A way is right for a
     prefix if it gives the unchanged model's own end for a change of nothing, which is part of every pass.
@@ -120,7 +120,7 @@ def _next_way(ways: list[Way], loaded: LoadedModel, layer: Layer, found: Tensor 
 
 
 def packed(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tensor) -> Tensor:
-    """One pass over the prefix and all its changed last tokens. None of these sees another one.
+    """Runs the prefix once, with all its changed last tokens. None of these sees another one.
 
     It needs a model that takes a mask [1, 1, token, token] and positions. The blocks up to the layer do not run.
     """
@@ -137,7 +137,7 @@ def packed(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tensor) 
 
 
 def row_by_row(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tensor) -> Tensor:
-    """One pass over a copy of the prefix per change. The blocks up to the layer do not run."""
+    """Runs a copy of the prefix per change. The blocks up to the layer do not run."""
     states = base.o.expand(len(changes) + 1, -1, -1).clone()
     states[:, -1] = _changed(base.o[-1], changes)
     with resumed(loaded.model, loaded.anatomy.layers, layer, states, base.returns):
@@ -145,7 +145,7 @@ def row_by_row(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tens
 
 
 def from_the_start(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: Tensor) -> Tensor:
-    """One pass of the whole model over a copy of the prefix per change."""
+    """Runs the whole model on a copy of the prefix per change."""
     copies = len(changes) + 1
 
     def change(o: Tensor) -> Tensor:
@@ -158,12 +158,12 @@ def from_the_start(loaded: LoadedModel, layer: Layer, base: Unchanged, changes: 
 
 
 def _changed(o: Tensor, changes: Tensor) -> Tensor:
-    """o at the last token [d] with each change, and without any [change + 1, d]."""
+    """Returns o at the last token [d] with each change, and without any [change + 1, d]."""
     return torch.cat([(o.float() + changes.to(o.device)).to(o.dtype), o[None]])
 
 
 def _ends(loaded: LoadedModel, ids: Tensor, **arguments: Any) -> Tensor:
-    """What the head reads [sentence, token, d], float32."""
+    """Runs tokens; returns what the head reads [sentence, token, d], float32."""
     found: list[Tensor] = []
 
     def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
@@ -175,5 +175,5 @@ def _ends(loaded: LoadedModel, ids: Tensor, **arguments: Any) -> Tensor:
 
 
 def _end(loaded: LoadedModel) -> str:
-    """The quantity of the last layer that the head reads."""
+    """Returns the quantity of the last layer that the head reads."""
     return "e" if loaded.anatomy.layers[-1].readout_block else "o"

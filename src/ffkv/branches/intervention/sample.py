@@ -65,14 +65,14 @@ def sample_units(triggers: Triggers, layer: int, norms: np.ndarray, settings: In
 
 
 def _ranks(examples: TriggerExamples, row: int, count: int, seed: int, *parts: int) -> np.ndarray:
-    """The ranks of the trigger examples that are drawn, ascending."""
+    """Returns the ranks of the trigger examples that are drawn, ascending."""
     stored = int(examples.count[row])
     generator = random_stream(seed, Purpose.CHANGED_PREFIXES, *parts)
     return np.sort(generator.choice(stored, min(count, stored), replace=False))
 
 
 def choose_silent(own: np.ndarray, others: np.ndarray, share: float, count: int) -> np.ndarray:
-    """The prefixes on which a memory is silent, the most silent ones first.
+    """Chooses the prefixes on which a memory is silent, the most silent ones first.
 
     Args:
         own: its coefficients on its own trigger examples [prefix].

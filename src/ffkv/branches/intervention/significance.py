@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def permutation_p(own: float, controls: np.ndarray) -> float:
-    """The share of controls, with the memory itself among them, whose effect is as large: (1 + #{|E_j| >= |E_i|}) / (R + 1)."""
+    """Computes the share of controls, with the memory, whose effect is as large: (1 + #{|E_j| >= |E_i|}) / (R + 1)."""
     return float((1 + (np.abs(controls) >= abs(own)).sum()) / (len(controls) + 1))
 
 
 def compare_with_controls(unit: "UnitResults") -> list[dict]:
-    """The effects of one unit over its prefixes, one row per reach.
+    """Returns the effects of one unit over its prefixes, one row per reach.
 
     Returns:
         Rows with layer, memory, side, reach; prefixes; coefficient and size (means over the prefixes); own,
-        random_memories, random_directions, similar_size, placebo and other_tokens (mean changes of log-probabilities in nats;
-        NaN if there were none); next, divergence, changed (of the removal); specific (own minus random_memories);
+        random_memories, random_directions, similar_size, placebo and other_tokens (mean changes of log-probabilities in
+        nats; NaN if there were none); next, divergence, changed (of the removal); specific (own minus random_memories);
         p_value. All are of the removal, c = 0.
     """
     rows = []

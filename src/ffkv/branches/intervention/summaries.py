@@ -17,7 +17,7 @@ SOURCES = ("own", "random_memories", "random_directions", "similar_size", "place
 
 
 def summarize_sources(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """The removal beside its controls, by layer.
+    """Computes the removal beside its controls, by layer.
 
     Returns:
         One row per layer, side, reach and source: layer, side, reach, source, memories (that have it), mean, low, high
@@ -37,12 +37,12 @@ def summarize_sources(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 def summarize_doses(by_prefix: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """What each change of a memory's own coefficient does, over all layers and by layer.
+    """Computes what each change of a memory's own coefficient does, over all layers and by layer.
 
     Returns:
-        One row per layer (-1: all), side, reach and change: layer, side, reach, change ("scale", "mean"), scale, memories; top, low,
-        high (mean change of the log-probabilities of the value's top tokens over memories, 95 % bootstrap); next,
-        divergence, changed (means).
+        One row per layer (-1: all), side, reach and change: layer, side, reach, change ("scale", "mean"), scale,
+        memories; top, low, high (mean change of the log-probabilities of the value's top tokens over memories, 95 %
+        bootstrap); next, divergence, changed (means).
     """
     own = by_prefix[by_prefix["source"] == OWN]
     keys = ["layer", "memory", "side", "reach", "change", "scale"]
@@ -59,11 +59,12 @@ def summarize_doses(by_prefix: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 def summarize_kept(kept: pd.DataFrame) -> pd.DataFrame:
-    """How many memories of a layer make a prediction.
+    """Computes how often the prediction stays if few memories of a layer are kept.
 
     Returns:
-        One row per layer, choice and number of kept memories: layer, choice ("largest", "random", "all"), kept, prefixes, unchanged
-        (number of predictions that stay), share, low, high (Wilson interval), divergence (mean, in nats).
+        One row per layer, choice and number of kept memories: layer, choice ("largest", "random", "all"), kept,
+        prefixes, unchanged (number of predictions that stay), share, low, high (Wilson interval), divergence (mean, in
+        nats).
     """
     groups = kept.groupby(["layer", "choice", "kept"])
     table = groups.agg(
@@ -78,7 +79,7 @@ def summarize_kept(kept: pd.DataFrame) -> pd.DataFrame:
 def describe_memories(
     by_memory: pd.DataFrame, top_token: Mapping[tuple[int, int], int], vocabulary: Sequence[str]
 ) -> pd.DataFrame:
-    """The memories that were changed, the largest specific total effect first.
+    """Returns the memories that were changed, the largest specific total effect first.
 
     Returns:
         The columns of `by_memory`, and token (the text of the value's top token).

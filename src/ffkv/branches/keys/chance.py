@@ -45,7 +45,7 @@ class Background:
 
 
 def length_class(words: np.ndarray) -> np.ndarray:
-    """The length class of prefixes of `words` words [prefix]. Each class is twice as wide as the one before."""
+    """Returns the length class of prefixes of `words` words [prefix]. Each class is twice as wide as the one before."""
     return np.minimum(np.frexp(words)[1], LENGTH_CLASSES - 1)
 
 

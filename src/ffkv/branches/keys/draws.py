@@ -30,7 +30,7 @@ class Pool:
     starts: np.ndarray
 
     def of_class(self, length_class: int) -> np.ndarray:
-        """The scores of one length class [prefix, topic]."""
+        """Returns the scores of one length class [prefix, topic]."""
         return self.scores[self.starts[length_class] : self.starts[length_class + 1]]
 
 
@@ -51,7 +51,7 @@ def draw_blocks(pool: Pool, places: np.ndarray, seed: int) -> Iterator[list[np.n
 
 
 def strongest(sums: list[np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """The highest sum of scores over all topics, of each draw [draw].
+    """Returns the highest sum of scores over all topics, of each draw [draw].
 
     Args:
         sums: a block of `draw_blocks`.

@@ -1,4 +1,4 @@
-"""The features that can recur in the trigger examples of a key: first and last words, sequences of words, word classes."""
+"""Features that can recur in the trigger examples of a key: first and last words, word sequences, word classes."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -83,7 +83,7 @@ ENGLISH_CLASS_OF_FORM: dict[str, Callable[[str], object]] = {
 
 
 def word_class(word: str, language: str = ENGLISH) -> str:
-    """The class of a word, such as "a year" or "a preposition"; "" for a word without a class.
+    """Returns the class of a word, such as "a year" or "a preposition"; "" for a word without a class.
 
     Of a language other than English, function words are its stop words, and only forms that many languages have count.
     """
@@ -115,6 +115,6 @@ def _shallow(words: Sequence[str], lower: list[str], language: str) -> Iterator[
 
 
 def count_places(kind: str, words: int) -> int:
-    """Number of places where a feature of a kind can occur in a prefix of `words` words."""
+    """Counts the places where a feature of a kind can occur in a prefix of `words` words."""
     fits = max(0, words - KINDS[kind].words + 1)
     return fits if KINDS[kind].anywhere else min(fits, 1)

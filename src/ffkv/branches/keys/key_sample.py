@@ -60,7 +60,7 @@ def sample_examples(
 
 
 def trigger_examples(triggers: Triggers, corpus: Corpus, layer: int, memory: int, count: int) -> Examples:
-    """The first `count` trigger examples of a key that are from different sentences.
+    """Returns the first `count` trigger examples of a key that are from different sentences.
 
     Prefixes of one sentence repeat each other. So only the highest one of each sentence counts as evidence.
     """
@@ -87,12 +87,12 @@ def random_examples(competing: CompetingPrefixes, keys: int, count: int, seed: i
 
 
 def first_of_each(sentences: np.ndarray) -> np.ndarray:
-    """The places where each sentence occurs for the first time, ascending."""
+    """Returns the places where each sentence occurs for the first time, ascending."""
     return np.sort(np.unique(sentences, return_index=True)[1])
 
 
 def background_prefixes(competing: CompetingPrefixes, count: int, seed: int) -> list[list[str]]:
-    """The words of `count` random prefixes that compete, each drawn once; of all of them if there are no more."""
+    """Draws the words of `count` random competing prefixes, without repeats; all of them if there are no more."""
     generator = random_stream(seed, Purpose.BACKGROUND_PREFIXES)
     total = len(competing)
     numbers = np.sort(generator.choice(total, min(count, total), replace=False))
@@ -100,7 +100,7 @@ def background_prefixes(competing: CompetingPrefixes, count: int, seed: int) -> 
 
 
 def prefix_words(corpus: Corpus, sentences: Iterable[int], positions: Iterable[int]) -> list[list[str]]:
-    """The words of each prefix [prefix][word]."""
+    """Returns the words of each prefix [prefix][word]."""
     return [
         words(corpus.prefix_text(sentence, position), corpus.pretokenized)
         for sentence, position in zip(sentences, positions)
@@ -110,7 +110,7 @@ def prefix_words(corpus: Corpus, sentences: Iterable[int], positions: Iterable[i
 def trigger_prefixes(
     triggers: Triggers, corpus: Corpus, layer: int, keys: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """The first `count` triggers of each of some keys of a layer [key], ordered by key and rank.
+    """Returns the first `count` triggers of each of some keys of a layer [key], ordered by key and rank.
 
     Returns:
         The memory of each trigger, as a number in the layer [trigger]; its coefficient [trigger]; and its token ids

@@ -63,7 +63,7 @@ class Detector(NamedTuple):
 
 
 def prepare_detector(competing: CompetingPrefixes, settings: Keys, seed: int) -> Detector:
-    """Measures in random competing prefixes which features are frequent, and how much they speak for a topic, by chance."""
+    """Measures, in random competing prefixes, how frequent features are by chance, and how much speaks for a topic."""
     prefixes = background_prefixes(competing, settings.background_prefixes, seed)
     return Detector(
         background=count_background(shallow_evidence(prefix, competing.corpus.language) for prefix in prefixes),
@@ -92,7 +92,7 @@ def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector)
 
 
 def words_of(patterns: Sequence[Pattern]) -> frozenset[str]:
-    """The words that shallow patterns are made of, in lower case. A word class is made of none."""
+    """Returns the words that shallow patterns are made of, in lower case. A word class is made of none."""
     texts = [text for kind, text in (pattern.feature for pattern in patterns) if kind != "word class"]
     return frozenset(word for text in texts for word in text.split())
 
@@ -102,8 +102,8 @@ def detect_topics(
 ) -> list[list[Pattern]]:
     """Finds the topics of keys whose prefixes speak more for one topic than chance explains.
 
-    Each key is one hypothesis of the Benjamini-Hochberg correction. The prefixes of a key with a topic that do not belong to it are
-    tested again, as a key of their own among those of all such keys, until nothing more is found.
+    Each key is one hypothesis of the Benjamini-Hochberg correction. The prefixes of a key with a topic that do not
+    belong to it are tested again, as a key of their own among those of all such keys, until nothing more is found.
 
     Args:
         keys: words of the prefixes of each key [key][prefix][word].
@@ -207,7 +207,7 @@ def keep_distinct(patterns: Sequence[Pattern]) -> list[Pattern]:
 
 
 def categorize(patterns: Sequence[Pattern], prefixes: int) -> list[str]:
-    """The category of each of a key's `prefixes` prefixes: the families of all patterns that it has (figure 2)."""
+    """Returns the category of each prefix of a key: the families of all patterns that it has (figure 2)."""
     families: list[set[str]] = [set() for _ in range(prefixes)]
     for pattern in patterns:
         for number in pattern.members:

@@ -29,7 +29,7 @@ def relative_changes(
     coefficients: Coefficients,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """The relative change of a memory's coefficient at the last token when a token of the prefix is removed.
+    """Returns the relative change of a memory's coefficient at the last token when a token of the prefix is removed.
 
     The coefficient m of the whole prefix is computed in the same pass as the coefficients m' of the shortened
     prefixes. So both are computed on the same device, with the same number type and the same batches.

@@ -1,4 +1,4 @@
-"""Whether the prefixes of a key speak more for one topic than random prefixes do, apart from the words of its shallow patterns."""
+"""Tests whether a key's prefixes speak more for one topic than random ones do, words of shallow patterns apart."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,10 @@ class PlacedKey:
 
 
 def fill_pool(topics: Topics, prefixes: Prefixes) -> Pool:
-    """Scores random prefixes [prefix][word]. They keep all their words: random keys hardly ever have a shallow pattern."""
+    """Scores random prefixes [prefix][word].
+
+    They keep all their words: random keys hardly ever have a shallow pattern.
+    """
     scores, known = topics.score([content_words(prefix, topics.language) for prefix in prefixes])
     classes = _length_classes(known)
     order = np.argsort(classes, kind="stable")
@@ -105,5 +108,5 @@ def find_members(key: PlacedKey, pool: Pool) -> np.ndarray:
 
 
 def _length_classes(known: np.ndarray) -> np.ndarray:
-    """The class of each prefix by its number of known words: 1, 2, 3-4, 5-8 and so on; -1 if there is none [prefix]."""
+    """Returns the class of each prefix [prefix] by its known words: 1, 2, 3-4, 5-8 and so on; -1 without any."""
     return np.where(known > 0, length_class(np.maximum(known - 1, 0)), -1)

@@ -17,7 +17,10 @@ SAMPLES = ("trigger", "random")
 
 
 def living_layers(triggers: Triggers) -> set[int]:
-    """The layers with at least one key that has a trigger. The tables of sampled keys have rows of these layers."""
+    """Returns the layers with at least one key that has a trigger.
+
+    The tables of sampled keys have rows of these layers.
+    """
     return {layer for layer in range(triggers.layers) if triggers.count[triggers.rows(layer)].any()}
 
 

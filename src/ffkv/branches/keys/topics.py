@@ -53,19 +53,20 @@ class Topics:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Computes how much each prefix speaks for a key about each topic.
 
-        With r = P(topic | words) / P(topic) of a naive Bayes classifier, the score is log(1 - s + s r): the log-likelihood
-        ratio of a key of which a share s of the prefixes is about the topic, against a random key. s is `SHARE`. So a
-        prefix about something else counts little against a topic.
+        With r = P(topic | words) / P(topic) of a naive Bayes classifier, the score is log(1 - s + s r): the
+        log-likelihood ratio of a key of which a share s of the prefixes is about the topic, against a random key. s is
+        `SHARE`. So a prefix about something else counts little against a topic.
 
-        Explained words count for no topic, and a prefix that has them is compared with what they let expect: P(topic) becomes
-        P(topic | explained words). Else prefixes that end with "troops" would be about war, because of what stands around
-        this word anywhere.
+        Explained words count for no topic, and a prefix that has them is compared with what they let expect: P(topic)
+        becomes P(topic | explained words). Else prefixes that end with "troops" would be about war, because of what
+        stands around this word anywhere.
 
         Args:
             prefixes: content words of each prefix that count [prefix][word].
             explained: content words of each prefix that are explained otherwise [prefix][word]; None: none are.
         Returns:
-            The scores, 0 for a prefix without known words [prefix, topic]; and the number of different known words [prefix].
+            The scores, 0 for a prefix without known words [prefix, topic]; and the number of different known words
+            [prefix].
         """
         numbers = [self._known(prefix) for prefix in prefixes]
         given = [self._known(prefix) for prefix in explained] if explained is not None else [[] for _ in numbers]
@@ -81,19 +82,20 @@ class Topics:
         return sorted({self.columns[word] for word in words_of_prefix if word in self.columns})
 
     def _likelihood(self, known: list[int]) -> np.ndarray:
-        """How likely words are in each topic, up to a factor [topic]."""
+        """Computes how likely words are in each topic, up to a factor [topic]."""
         speaks = WEIGHT * self.evidence[known].sum(axis=0)
         return np.exp(speaks - speaks.max())
 
 
 def content_words(prefix: Sequence[str], language: str = ENGLISH) -> list[str]:
-    """The content words of a prefix, in lower case: words of three letters or more that are not stop words."""
+    """Returns the content words of a prefix, in lower case: words of three letters or more that are not stop words."""
     lower, listed = (word.lower() for word in prefix), stop_words(language)
     return [word for word in lower if len(word) > 2 and word[0].isalpha() and word not in listed]
 
 
 def fit_topics(corpus: Corpus, seed: int) -> Topics:
-    """Finds the topics of a corpus: groups of passages with similar words. The result does not depend on the number of threads.
+    """Finds the topics of a corpus: groups of passages with similar words. The result does not depend on the number of
+    threads.
 
     Passages are compared in a latent semantic space (Deerwester et al. 1990), together with their neighbours.
     """
@@ -141,7 +143,7 @@ def add_neighbours(vectors: np.ndarray) -> np.ndarray:
 
 
 def _describe(occurs: csr_matrix, groups: np.ndarray, count: int, known: np.ndarray) -> Topics:
-    """The words of each group of passages. `occurs`: whether each passage has each word [passage, word]."""
+    """Returns the words of each group of passages. `occurs`: whether each passage has each word [passage, word]."""
     members = csr_matrix((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(count, len(groups)))
     counts = np.asarray((members @ occurs.astype(float)).todense())
     total = counts.sum(axis=0) + 1
@@ -158,7 +160,7 @@ def _describe(occurs: csr_matrix, groups: np.ndarray, count: int, known: np.ndar
 
 
 def passages(corpus: Corpus, generator: np.random.Generator) -> list[str]:
-    """The texts of passages of a corpus; a random `PASSAGES` of them if there are more.
+    """Returns the texts of passages of a corpus; a random `PASSAGES` of them if there are more.
 
     A passage is a run of up to `PASSAGE_SENTENCES` sentences of one document.
     """

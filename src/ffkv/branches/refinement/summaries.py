@@ -10,7 +10,7 @@ from ffkv.branches.refinement.tables import CASES
 
 
 def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:
-    """Share of prefixes whose residual predicts the model's final prediction (figure 9).
+    """Computes the share of prefixes whose residual predicts the model's final prediction (figure 9).
 
     Returns:
         One row per layer: layer, prefixes, matching, share, low, high (Wilson interval), tied (prefixes on which the
@@ -22,12 +22,15 @@ def summarize_residual_agreement(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize_final_probability(table: pd.DataFrame) -> pd.DataFrame:
-    """Probability that the residual gives to the final prediction, one `ffkv.base.intervals.box` per layer (figure 10)."""
+    """Computes the probability that the residual gives to the final prediction.
+
+    One `ffkv.base.intervals.box` per layer (figure 10).
+    """
     return boxes(table, "probability", "prefixes")
 
 
 def summarize_breakdown(table: pd.DataFrame) -> pd.DataFrame:
-    """Share of each case by layer (figure 11).
+    """Computes the share of each case by layer (figure 11).
 
     Returns:
         One row per layer and case: layer, case, prefixes (number with this case), share, low, high (Wilson interval).

@@ -27,8 +27,8 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
         One row per memory, with these columns:
 
         - layer, memory, norm, tied: as in `Projections`
-        - contribution: length of what the memory typically adds: its mean coefficient over its trigger examples times the
-          norm; 0 if there is no trigger example
+        - contribution: length of what the memory typically adds: its mean coefficient over its trigger examples times
+          the norm; 0 if there is no trigger example
         - top_token, top_probability: top(v_i) and its probability
         - bottom_token: the token of the lowest logit
         - triggers: number of trigger examples
@@ -37,8 +37,8 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
         - agrees: whether top(v_i) = w_i
         - matching: number of trigger examples that top(v_i) follows
         - first_match: rank of the first of these trigger examples; -1 if there is none
-        - negative_triggers, negative_next_token, negative_agrees: only if there are negative coefficients: the number of
-          negative trigger examples, the token after the first (-1 if there is none), and whether it is bottom_token
+        - negative_triggers, negative_next_token, negative_agrees: only if there are negative coefficients: the number
+          of negative trigger examples, the token after the first (-1 if there is none), and whether it is bottom_token
     """
     rows = triggers.layer_offset[projections.layer] + projections.memory
     next_tokens = triggers.next_token[rows]

@@ -1,6 +1,7 @@
 """Summaries of figures 4 to 6 and of table 2: do values predict the tokens that follow their keys' trigger examples?
 
-`table` is the result of `ffkv.branches.values.compare.compare` for all layers. Keys without a trigger example do not count.
+`table` is the result of `ffkv.branches.values.compare.compare` for all layers. Keys without a trigger example do not
+count.
 """
 
 from collections.abc import Sequence
@@ -34,14 +35,15 @@ class Agreement(NamedTuple):
 
 
 def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFrame:
-    """Agreement rate by layer, top(v_i) = w_i, beside its baselines (figure 4).
+    """Computes the agreement rate by layer, top(v_i) = w_i, beside its baselines (figure 4).
 
     The column `source` names the rate:
 
     - trigger: the rate itself, with a Wilson interval
     - permuted: baseline; keys and values of the same layer are paired at random: the exact expectation, and the middle
       95 % of 1,000 permutations
-    - unigram: baseline; w is that of a random prefix that competes: the mean share of these prefixes that top(v_i) follows
+    - unigram: baseline; w is that of a random prefix that competes: the mean share of these prefixes that top(v_i)
+      follows
     - uniform: baseline; w is drawn from the vocabulary: 1 / |V|
     - negative: the bottom token of v_i follows the first negative trigger example, with a Wilson interval; only if the
       table has negative trigger examples
@@ -68,7 +70,7 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
 
 
 def _agreements(keys: pd.DataFrame, frequency: np.ndarray, generator: np.random.Generator) -> dict[str, Agreement]:
-    """The agreement of a layer's keys and its baselines; a layer of dead keys has no baselines."""
+    """Returns the agreement of a layer's keys and its baselines; a layer of dead keys has no baselines."""
     agreements = {"trigger": count_agreeing(keys["agrees"])}
     if len(keys):
         top, w = keys["top_token"].to_numpy(), keys["next_token"].to_numpy()
@@ -79,14 +81,14 @@ def _agreements(keys: pd.DataFrame, frequency: np.ndarray, generator: np.random.
 
 
 def count_agreeing(agrees: pd.Series) -> Agreement:
-    """Counts the keys that agree [key]: their number and rate with a Wilson interval; a rate of NaN if there is no key."""
+    """Counts the keys that agree [key]: number, and rate with a Wilson interval; NaN if there is no key."""
     agreeing, keys = int(agrees.sum()), len(agrees)
     low, high = wilson(agreeing, keys)
     return Agreement(agreeing, agreeing / keys if keys else np.nan, float(low), float(high))
 
 
 def permute(top: np.ndarray, w: np.ndarray, generator: np.random.Generator) -> Agreement:
-    """Agreement of values with the next tokens of randomly permuted keys: the expectation, and the middle 95 % of draws.
+    """Computes the agreement with the next tokens of randomly permuted keys: expectation, and the middle 95 % of draws.
 
     Every value meets every key in one of n permutations. The expected number of agreements is therefore the sum over
     tokens of (number of values that predict it) times (number of keys that it follows), divided by n.
@@ -115,7 +117,7 @@ def summarize_rank(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
-    """Agreement rate by the value's top probability (figure 6), in `bins` bins of equal width over all layers.
+    """Computes the agreement rate by the value's top probability (figure 6), in `bins` bins of equal width.
 
     Returns:
         One row per bin: low, high (its edges), values, agreeing, rate, rate_low, rate_high (Wilson interval). No row if
@@ -143,7 +145,7 @@ def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
 
 
 def select_predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The `count` values with the highest top probability (table 2); equal probabilities by layer and memory."""
+    """Selects the `count` values with the highest top probability (table 2); ties go by layer and memory."""
     columns, ascending = ["top_probability", "layer", "memory"], [False, True, True]
     return table.sort_values(columns, ascending=ascending, kind="stable").head(count)
 
@@ -170,7 +172,8 @@ def describe_predictive(
 
     Returns:
         One row per value: layer, memory, norm, contribution, top_token, token (its text), top_probability, triggers,
-        matching, precision, prefix (text of the trigger example), next_token (text); both texts are empty for a dead key.
+        matching, precision, prefix (text of the trigger example), next_token (text); both texts are empty for a dead
+        key.
     """
     texts, next_tokens = [], []
     for value in predictive.itertuples():

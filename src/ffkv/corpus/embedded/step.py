@@ -23,7 +23,8 @@ def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> 
         corpus: `limit` and `validation_share` are used.
         seed: seed of the first weights and of the batches.
         output: checkpoint folder to write. transformers can load it; it also contains `training.csv` (the loss by
-            step) and `training.json` (the result in numbers). The folder `steps/<step>` in it is the checkpoint of a step.
+            step) and `training.json` (the result in numbers). The folder `steps/<step>` in it is the checkpoint of a
+            step.
     Returns:
         The model, its tokenizer, and the contents of `training.csv` and `training.json`.
     Raises:

@@ -62,9 +62,9 @@ def train_model(
 ) -> Trained:
     """Learns the vocabulary and the model from the train split, and measures the loss of both splits.
 
-    The same documents, settings, seed and number of threads give the same weights to the bit. `advance` is called with the
-    number of tokens of each step. `keep` is called with the step and the model before the first step, which is step 0, and
-    after each one.
+    The same documents, settings, seed and number of threads give the same weights to the bit. `advance` is called with
+    the number of tokens of each step. `keep` is called with the step and the model before the first step, which is step
+    0, and after each one.
 
     Raises:
         UserError: a split has no sentences.
@@ -166,7 +166,7 @@ def _row(step: int, tokens: int, split: str, loss: float) -> dict[str, Any]:
 
 
 def schedule(step: int, steps: int) -> float:
-    """Share of the highest learning rate at a step from 1 to `steps`: it rises linearly, then falls as half a cosine."""
+    """Returns the share of the highest learning rate at a step from 1: a linear rise, then half a cosine."""
     warm_up = math.ceil(WARM_UP * steps)
     if step <= warm_up:
         return step / warm_up
@@ -190,8 +190,8 @@ def random_batches(sentences: Sentences, batch_tokens: int, random: np.random.Ge
 def loss_of(model: GPT2LMHeadModel, ids: Tensor, reduction: str = "mean") -> Tensor:
     """Cross-entropy of each token after BOS and the tokens before it, in nats: "mean" or "sum" over the tokens.
 
-    Causal attention does not see the padding on the right. The head is applied to real tokens only. `ids` are padded with
-    `PADDING` [sentence, token].
+    Causal attention does not see the padding on the right. The head is applied to real tokens only. `ids` are padded
+    with `PADDING` [sentence, token].
     """
     inputs = torch.nn.functional.pad(ids[:, :-1].clamp(min=0), (1, 0), value=BOS_ID)
     hidden = model.transformer(inputs, use_cache=False).last_hidden_state
@@ -209,7 +209,7 @@ def evaluate(model: GPT2LMHeadModel, sentences: Sentences, batch_tokens: int) ->
 
 
 def unigram_perplexity(train: np.ndarray, validation: np.ndarray, vocabulary: int) -> float:
-    """Perplexity of the frequencies of tokens: counts in `train` [token], each raised by 1, tested on `validation` [token]."""
+    """Computes the perplexity of token frequencies: counts in `train` [token], plus 1, on those in `validation`."""
     counts = np.bincount(train, minlength=vocabulary) + 1
     return float(np.exp(-np.log(counts / counts.sum())[validation].mean()))
 

@@ -49,7 +49,7 @@ def models(model_types: tuple[str, ...], prove: bool, output: Path | None, proce
 
 
 def _stored(model_types: tuple[str, ...]) -> "pd.DataFrame":
-    """The rows of docs/architectures.csv."""
+    """Returns the rows of docs/architectures.csv."""
     from ffkv.base.files.tables import read
     from ffkv.model.architectures.coverage import COLUMNS
 
@@ -61,7 +61,7 @@ def _stored(model_types: tuple[str, ...]) -> "pd.DataFrame":
 
 
 def _proven(model_types: tuple[str, ...], processes: int | None) -> "pd.DataFrame":
-    """The rows of a table that is proven now."""
+    """Returns the rows of a table that is proven now."""
     from ffkv.base.process.progress import progress
     from ffkv.model.architectures.coverage import cores, rows, table
     from ffkv.model.architectures.tiny import types
@@ -86,7 +86,7 @@ def _check(model_types: tuple[str, ...], known: list[str]) -> None:
 
 
 def _aligned(rows: list[dict[str, str]]) -> str:
-    """The table as text: proven types with kind and error, the others with the reason."""
+    """Returns the table as text: proven types with kind and error, the others with the reason."""
     lines = [("model type", "proven", "error", "kind of feed-forward layer, or why not")]
     lines += [(row["model_type"], row["proven"], row["largest_error"], row["kind"] or row["reason"]) for row in rows]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]

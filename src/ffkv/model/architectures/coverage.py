@@ -39,7 +39,7 @@ COLUMNS = [field.name for field in fields(Row)]
 
 
 def table(rows: list[Row]) -> pd.DataFrame:
-    """The rows as a table, in their order."""
+    """Returns the rows as a table, in their order."""
     return pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
 
 
@@ -51,7 +51,7 @@ def rows(model_types: list[str], processes: int) -> Iterator[Row]:
 
 
 def cores() -> int:
-    """Number of cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -78,7 +78,7 @@ def row(model_type: str) -> Row:
 
 
 def proof(model_type: str, model: Any) -> Row:
-    """The row of a model in memory. It is calibrated on one pair of random sentences and proven on another."""
+    """Returns the row of a model in memory. It is calibrated on one pair of random sentences and proven on another."""
     from ffkv.model.step import prove_in_memory
 
     try:
@@ -92,7 +92,7 @@ def proof(model_type: str, model: Any) -> Row:
 
 
 def _sentences() -> tuple[Any, ...]:
-    """Two pairs of sentences [2, 12] of ids from the middle of the vocabulary, away from special tokens."""
+    """Returns two pairs of sentences [2, 12] of ids from the middle of the vocabulary, away from special tokens."""
     import torch
 
     from ffkv.model.architectures.tiny import VOCABULARY

@@ -1,8 +1,8 @@
 """Tiny, randomly initialised models of every causal language model type that transformers knows.
 
-The default config of the type is made small: every field whose name is that of a size gets a small value (`sizes.toml`).
-Fields that need another value are in `exceptions.toml`. So a type of a new release needs an entry only if its config asks
-for something unusual.
+The default config of the type is made small: every field whose name is that of a size gets a small value
+(`sizes.toml`). Fields that need another value are in `exceptions.toml`. So a type of a new release needs an entry only
+if its config asks for something unusual.
 """
 
 import dataclasses
@@ -34,15 +34,15 @@ FAINT = 0.03
 
 
 def types() -> list[str]:
-    """Every model type that `AutoModelForCausalLM` knows, in alphabetical order."""
+    """Returns every model type that `AutoModelForCausalLM` knows, in alphabetical order."""
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def tiny_model(model_type: str, seed: int = 0, settings: dict[str, Any] | None = None) -> nn.Module:
-    """A tiny model in float32, ready to run, with weights of visible size everywhere.
+    """Returns a tiny model in float32, ready to run, with weights of visible size everywhere.
 
-    The same arguments give the same weights. Torch's own random state does not change. `settings` are config fields that
-    differ from the tiny config of the type.
+    The same arguments give the same weights. Torch's own random state does not change. `settings` are config fields
+    that differ from the tiny config of the type.
     """
     config = tiny_config(model_type, settings)
     with torch.random.fork_rng(devices=[]):
@@ -64,12 +64,12 @@ def _make_visible(parameter: nn.Parameter) -> None:
 
 
 def tiny_config(model_type: str, settings: dict[str, Any] | None = None) -> PreTrainedConfig:
-    """The tiny config of a model type; `settings` overrides its fields."""
+    """Returns the tiny config of a model type; `settings` overrides its fields."""
     return CONFIG_MAPPING[model_type](**_shrunk(CONFIG_MAPPING[model_type], settings or {}))
 
 
 def _shrunk(config: type[PreTrainedConfig], settings: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a config class for a tiny model."""
+    """Returns the arguments of a config class for a tiny model."""
     default = vars(config())  # not by attribute: some fields then insist on being asked of a single layer
     fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
     sizes = [name for name in fields if name in SIZES and _is_size(name, default.get(name, SIZES[name]))]
@@ -82,7 +82,7 @@ def _shrunk(config: type[PreTrainedConfig], settings: dict[str, Any]) -> dict[st
 
 
 def _nested(config: type[PreTrainedConfig], default: dict[str, Any]) -> dict[str, dict]:
-    """The tiny configs within one: of the text part, of towers for images and sounds."""
+    """Returns the tiny configs within one: of the text part, of towers for images and sounds."""
     small = {}
     for name, part in config.sub_configs.items():
         value = default.get(name)
@@ -106,12 +106,12 @@ def _merged(small: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_size(name: str, default: Any) -> bool:
-    """Whether a field is a size to be made small: not if its default is unset, a switch or a list."""
+    """Tells whether a field is a size to be made small: not if its default is unset, a switch or a list."""
     return name in UNSET if default is None else not isinstance(default, bool | list | tuple)
 
 
 def _is_beyond(name: str, default: Any) -> bool:
-    """Whether a field is the id of a token outside the tiny vocabulary."""
+    """Tells whether a field is the id of a token outside the tiny vocabulary."""
     is_token = name.endswith(("token_id", "token_index"))
     return is_token and (isinstance(default, list) or (isinstance(default, int) and default >= VOCABULARY))
 

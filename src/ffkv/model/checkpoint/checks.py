@@ -86,7 +86,7 @@ def _refuse_absurd(settings: Model, commit: Commit) -> None:
 
 
 def _config_of(settings: Model, commit: Commit) -> dict[str, Any]:
-    """The config as it is written; empty if it cannot be read, which the caller meets and tells."""
+    """Returns the config as it is written; empty if it cannot be read, which the caller meets and tells."""
     from transformers import PreTrainedConfig
 
     try:
@@ -124,7 +124,7 @@ def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any])
 
 
 def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
-    """Whether a tensor without a place in the model is a second matrix of one of the model's own lists of blocks.
+    """Tells whether a tensor without a place in the model is a second matrix of one of the model's own lists of blocks.
 
     Other such tensors are left out rightly: the encoder of a model whose decoder is read, a vision tower.
     """

@@ -32,7 +32,7 @@ def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str
 
 
 def trust(commit: Commit, trust_remote_code: bool) -> dict[str, Any]:
-    """How `transformers` is told whether the code that a checkpoint brings is run, and at which commit."""
+    """Returns the arguments that tell `transformers` whether a checkpoint's own code is run, and at which commit."""
     # Without a word about trust, transformers would ask whoever sits at the terminal.
     return {"trust_remote_code": trust_remote_code} | (
         {"code_revision": commit.code_read_at} if trust_remote_code else {}

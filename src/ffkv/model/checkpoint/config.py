@@ -12,7 +12,7 @@ DEFAULT_CONTEXT = 2048  # tokens, if neither config nor tokenizer names a number
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What `config.json` in the model's folder holds.
+    """Reads `config.json` in the model's folder.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -24,11 +24,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def configured_context(config: Any) -> int | None:
-    """The longest input in tokens that a text config names; None if it names none."""
+    """Returns the longest input in tokens that a text config names; None if it names none."""
     lengths = (getattr(config, name, None) for name in CONTEXT_NAMES)
     return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
 
 def configured_activation(config: Any) -> str:
-    """The name of the activation function that a text config names, else "unknown"."""
+    """Returns the name of the activation function that a text config names, else "unknown"."""
     return str(next((getattr(config, name) for name in ACTIVATION_NAMES if hasattr(config, name)), "unknown"))

@@ -6,7 +6,7 @@ from ffkv.base.hub.messages import explain
 
 
 def explain_failure(error: Exception, commit: Commit) -> str:
-    """What is wrong with a checkpoint, from what a library raised."""
+    """Says what is wrong with a checkpoint, from what a library raised."""
     if "trust_remote_code" in str(error):
         return "it brings code of its own, which is not run. If you have read it and trust it, set model.trust_remote_code."
     if not commit.commit:
@@ -15,7 +15,7 @@ def explain_failure(error: Exception, commit: Commit) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """What a library's exception says, on one line."""
+    """Returns the words of a library's exception, on one line."""
     if "weights_only" in str(error):
         return "its weights are a pickle that is damaged or names code, and ffkv runs none. Save them as safetensors."
     text = " ".join(str(error).split())[:400]

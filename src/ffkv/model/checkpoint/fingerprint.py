@@ -13,7 +13,7 @@ UNHASHED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transform
 
 
 def weights_hash(model: PreTrainedModel) -> str:
-    """A hash of everything that a model computes with: config, parameters and stored buffers with names, types and shapes."""
+    """Hashes all that a model computes with: config, parameters, stored buffers, with names, types, shapes."""
     digest = hashlib.sha256()
     config = {key: value for key, value in model.config.to_diff_dict().items() if key not in UNHASHED}
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
@@ -25,13 +25,13 @@ def weights_hash(model: PreTrainedModel) -> str:
 
 
 def not_finite(model: PreTrainedModel) -> str:
-    """The name of the first parameter with a value that is not finite; "" if there is none."""
+    """Returns the name of the first parameter with a value that is not finite; "" if there is none."""
     names = (name for name, _ in model.named_parameters())
     return next((name for name in names if not torch.isfinite(stored_tensor(model, name)).all()), "")
 
 
 def _tensor_names(model: PreTrainedModel) -> list[str]:
-    """The names of the parameters, each once, and of the stored buffers, sorted."""
+    """Returns the names of the parameters, each once, and of the stored buffers, sorted."""
     buffers = dict(model.named_buffers())
     stored = [name for name in model.state_dict() if name in buffers]
     parameters = dict(model.named_parameters())
@@ -42,5 +42,5 @@ def _tensor_names(model: PreTrainedModel) -> list[str]:
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
-    """A hash of the tokenizer's complete definition."""
+    """Returns a hash of the tokenizer's complete definition."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16]

@@ -1,4 +1,7 @@
-"""The forms in which weights are published: plain, quantised, as an adapter, as GGUF. What can be read of them, and how."""
+"""The forms in which weights are published: plain, quantised, as an adapter, as GGUF.
+
+What can be read of them, and how.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ UNPACKED = {"mxfp4": "Mxfp4Config", "fp8": "FineGrainedFP8Config", "mxfp8": "Fin
 
 
 def quantisation_of(config: dict[str, Any]) -> str:
-    """The method by which a config says that its weights are quantised, such as "gptq"; "" if it says none."""
+    """Returns the method by which a config says that its weights are quantised, such as "gptq"; "" if it says none."""
     method = config.get("quantization_config") or {}
     method = method if isinstance(method, dict) else {"quant_method": str(method)}
     return str(method.get("quant_method", "unknown method")) if method else ""
 
 
 def unpacking(config: dict[str, Any], checkpoint: str) -> dict[str, Any]:
-    """What `from_pretrained` is told so that it turns quantised weights back into plain ones; {} for plain ones.
+    """Returns the arguments with which `from_pretrained` turns quantised weights into plain ones; {} for plain ones.
 
     Raises:
         UserError: the weights are quantised by a method that leaves them packed.
@@ -110,8 +113,8 @@ def forget_packing(model: PreTrainedModel) -> None:
 def keep_own_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     """Takes from a tokenizer of a file in the GGUF form the tokens that the file does not have.
 
-    transformers gives each byte-level one the token `<|endoftext|>` of GPT-2. Where the model has none, as in Llama-3, its
-    id is larger than all ids of the model.
+    transformers gives each byte-level one the token `<|endoftext|>` of GPT-2. Where the model has none, as in Llama-3,
+    its id is larger than all ids of the model.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     own = len(state["model"]["vocab"])

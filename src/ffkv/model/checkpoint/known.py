@@ -1,8 +1,9 @@
 """Hashes of weights that were computed before, by the state of the files that they were read from.
 
-Hashing reads every weight: minutes for a large model. Several jobs of a run load the same checkpoint. So the hash is noted
-in the user's cache folder, under the sizes, times and inodes of the checkpoint's files. The time of the last change of a
-file's content or state (ctime) is among them, which no program can set: whoever writes into a file changes it.
+Hashing reads every weight: minutes for a large model. Several jobs of a run load the same checkpoint. So the hash is
+noted in the user's cache folder, under the sizes, times and inodes of the checkpoint's files. The time of the last
+change of a file's content or state (ctime) is among them, which no program can set: whoever writes into a file changes
+it.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ NOTHING = ""
 
 
 def state_of(settings: Model, commit: Commit) -> str:
-    """A key that a checkpoint's weights follow from; "" if none is known.
+    """Returns a key that a checkpoint's weights follow from; "" if none is known.
 
     It is made from the state of all its files, of the settings that its weights depend on, and of the versions of the
     libraries. A checkpoint of the hub is its folder in the hub's cache; its files are fetched if they are not there.
@@ -54,7 +55,7 @@ def state_of(settings: Model, commit: Commit) -> str:
 
 
 def hash_once(settings: Model, commit: Commit, model: PreTrainedModel, state: str) -> str:
-    """The hash of a model's weights: the one that was noted for the state of its files, else computed and noted.
+    """Returns the hash of a model's weights: the noted one for the state of its files, else computed and noted.
 
     Args:
         settings: of the checkpoint.
@@ -72,7 +73,7 @@ def hash_once(settings: Model, commit: Commit, model: PreTrainedModel, state: st
 
 
 def known_hash(state: str) -> str:
-    """The hash that was noted for a state; "" if there is none."""
+    """Returns the hash that was noted for a state; "" if there is none."""
     try:
         return _note(state).read_text() if state else NOTHING
     except OSError:

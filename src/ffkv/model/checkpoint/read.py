@@ -59,14 +59,17 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
 
 
 def _initialise(settings: Model, commit: Commit) -> PreTrainedModel:
-    """The model of a checkpoint's config with random weights, on the CPU. The same seed gives the same weights."""
+    """Returns the model of a checkpoint's config with random weights, on the CPU.
+
+    The same seed gives the same weights.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.weights_seed)
         return _made_plain(load_form(settings, commit, "cpu"))
 
 
 def _made_plain(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, which returns nothing that nobody reads and runs its experts by the plainest code."""
+    """Returns the model, which returns nothing that nobody reads and runs its experts by the plainest code."""
     for config in (model.config, model.config.get_text_config(decoder=True)):
         config.output_attentions = False  # nobody reads them, and some attention codes refuse to be saved with them
     if any(layout_of(module) is not None for module in model.modules()) and hasattr(
@@ -108,7 +111,7 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
 
 
 def _where(settings: Model, commit: Commit) -> dict[str, Any]:
-    """How `transformers` is told which commit of the checkpoint, and of its code, it reads."""
+    """Returns the arguments that tell `transformers` which commit of the checkpoint, and of its code, it reads."""
     file = {"gguf_file": settings.gguf} if settings.gguf else {}
     return {"revision": commit.read_at, **file, **trust(commit, settings.trust_remote_code)}
 

@@ -33,7 +33,7 @@ def write_vocabulary(folder: Path, tokenizer: PreTrainedTokenizerFast, anatomy: 
 
 
 def read_vocabulary(folder: Path | str) -> Sequence[str]:
-    """The text of every id, from the model's folder.
+    """Returns the text of every id, from the model's folder.
 
     Raises:
         UserError: see `hdf5.open`.
@@ -43,7 +43,7 @@ def read_vocabulary(folder: Path | str) -> Sequence[str]:
 
 
 def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str]:
-    """The text of every id, with the blanks that belong to it: "he" inside a word is not " he".
+    """Returns the text of every id, with the blanks that belong to it: "he" inside a word is not " he".
 
     A token's text is what it adds to the text of another token before it. It is the token's name if it has no text of
     its own: special tokens, bytes such as `<0x0A>`, pieces of a character that takes several bytes, and all tokens of a
@@ -75,7 +75,7 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
 
 
 def _ordinary_token(tokenizer: PreTrainedTokenizerFast, known: int) -> int | None:
-    """A token with a text of its own; None if there is none."""
+    """Returns a token with a text of its own; None if there is none."""
     ids = tokenizer("a", add_special_tokens=False)["input_ids"]
     candidates = [number for number in (*reversed(ids), *range(known)) if number not in tokenizer.all_special_ids]
     return next((number for number in candidates if str(tokenizer.decode([number])).strip(" \ufffd")), None)

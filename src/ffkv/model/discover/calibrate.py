@@ -1,9 +1,9 @@
 """Learns how each feed-forward layer reaches the residual stream, by switching it off.
 
-Each block is run again on the inputs that it had, as it is and with its second matrices returning zero. At the place where
-the difference of the two is the scaled output of these matrices, and the remainder is a residual, o = r + y holds. No
-knowledge of the model's wiring is needed: this finds norms before and after the layer, norms after the sum, multipliers,
-gates and parallel attention.
+Each block is run again on the inputs that it had, as it is and with its second matrices returning zero. At the place
+where the difference of the two is the scaled output of these matrices, and the remainder is a residual, o = r + y
+holds. No knowledge of the model's wiring is needed: this finds norms before and after the layer, norms after the sum,
+multipliers, gates and parallel attention.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class _Block(NamedTuple):
     intact: BlockTrace
 
     def path(self, inside: str) -> str:
-        """The name in the model of a module of the block; "" for ""."""
+        """Returns the name in the model of a module of the block; "" for ""."""
         return f"{self.name}.{inside}" if inside else ""
 
 
@@ -97,14 +97,14 @@ def to_float32(arguments: Any) -> Any:
 
 
 def _layers(block: _Block, matrices: list[str], index: int) -> Iterator[Layer]:
-    """The layers of a block: one for each place where something is added to the residual stream."""
+    """Yields the layers of a block: one for each place where something is added to the residual stream."""
     for group in _groups(block, matrices):
         yield _layer(block, group, index)
         index += 1
 
 
 def _groups(block: _Block, matrices: list[str]) -> list[_Group]:
-    """Which second matrices are added at the same place."""
+    """Groups the second matrices that are added at the same place."""
     path = _path(block, matrices)
     if isinstance(path, ResidualPath):
         return [_Group(matrices, path)]
@@ -129,7 +129,7 @@ def _groups(block: _Block, matrices: list[str]) -> list[_Group]:
 
 
 def _path(block: _Block, matrices: list[str]) -> ResidualPath | UserError:
-    """The path of some second matrices to the residual stream, or the refusal."""
+    """Returns the path of some second matrices to the residual stream, or the refusal."""
     ablations: Ablations = ablate(block.module, block.arguments, block.intact, matrices)
     path = residual_path(block.module, matrices, ablations, TOLERANCE)
     if isinstance(path, ResidualPath):

@@ -1,4 +1,4 @@
-"""Finds the modules that write into the residual stream: second matrices by their names, banks of experts by their tensors."""
+"""Finds the modules that write into the residual stream: second matrices by name, banks of experts by their tensors."""
 
 import re
 from collections import Counter
@@ -39,7 +39,8 @@ def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "")
 
     Args:
         model: any causal language model.
-        ids: a text to run [sentence, token]. Parts that do not run on text (a vision tower, an unused encoder) drop out.
+        ids: a text to run [sentence, token]. Parts that do not run on text (a vision tower, an unused encoder) drop
+            out.
         second_matrix: the setting `model.second_matrix`; "" for the names that ffkv knows.
     Raises:
         UserError: there is no feed-forward layer, or the residual stream is not one vector per token.
@@ -96,7 +97,7 @@ def _run(
 
 
 def block_of(model: nn.Module, name: str) -> str:
-    """The outermost item of a module list that holds a module; "" if there is none."""
+    """Returns the outermost item of a module list that holds a module; "" if there is none."""
     path, module = name.split(".") if name else [], model
     for depth, attribute in enumerate(path):
         if isinstance(module, nn.ModuleList):
@@ -106,12 +107,12 @@ def block_of(model: nn.Module, name: str) -> str:
 
 
 def is_matrix(module: nn.Module) -> bool:
-    """Whether a module is a linear map with a weight matrix."""
+    """Tells whether a module is a linear map with a weight matrix."""
     return getattr(getattr(module, "weight", None), "ndim", 0) == 2
 
 
 def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix: str) -> dict[str, str]:
-    """The modules that may write into the residual stream, judged by name and form alone.
+    """Returns the modules that may write into the residual stream, judged by name and form alone.
 
     Args:
         model: any causal language model.
@@ -142,7 +143,7 @@ def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix
 
 
 def _holds_tensors(module: nn.Module) -> bool:
-    """Whether a module has matrices of its own, not modules that have them."""
+    """Tells whether a module has matrices of its own, not modules that have them."""
     within = list(module.modules())
     return any(parameter.ndim > 1 for parameter in module.parameters()) and not any(map(is_matrix, within))
 

@@ -77,7 +77,7 @@ def find_first_matrices(
 def _find_gate(
     block: nn.Module, matrix: str, factors: list[Factor], intact: BlockTrace, arguments: Arguments, tolerance: float
 ) -> Factor:
-    """The factor that goes through the activation: m changes its sign if the other factor does.
+    """Finds the factor that goes through the activation: m changes its sign if the other factor does.
 
     ("", "") if that holds for neither, or if the signs of both factors do not make the sign of m (a sigmoid is always
     positive).

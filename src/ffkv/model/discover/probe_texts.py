@@ -19,7 +19,7 @@ MIN_DISTINCT = 8  # different tokens that a passage must have to prove anything
 
 
 def passages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
-    """The ids of two passages, each cut into two sentences of equal length [2, token].
+    """Returns the ids of two passages, each cut into two sentences of equal length [2, token].
 
     Raises:
         UserError: see `check_vocabulary`.
@@ -57,13 +57,13 @@ def _two_sentences(tokenizer: PreTrainedTokenizerFast, passage: str, model: PreT
 
 
 def embedded_tokens(model: PreTrainedModel) -> int:
-    """Number of tokens that a model embeds."""
+    """Returns the number of tokens that a model embeds."""
     weight = getattr(model.get_input_embeddings(), "weight", None)
     return weight.shape[0] if weight is not None else model.config.get_text_config(decoder=True).vocab_size
 
 
 def context_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    """The longest input in tokens: as the config says, else the tokenizer, else 2048."""
+    """Returns the longest input in tokens: as the config says, else the tokenizer, else 2048."""
     length = configured_context(model.config.get_text_config(decoder=True))
     if length is not None:
         return length - _reserved_positions(model, length)
@@ -71,7 +71,7 @@ def context_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> in
 
 
 def _reserved_positions(model: PreTrainedModel, length: int) -> int:
-    """Number of rows of the position embedding that no token has: RoBERTa counts positions from the padding's row on."""
+    """Counts the rows of the position embedding without a token: RoBERTa counts positions from the padding's row on."""
     tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
     paddings = (
         table.padding_idx

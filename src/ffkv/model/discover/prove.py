@@ -32,7 +32,8 @@ class Decomposition(NamedTuple):
     Attributes:
         head_spec: the feed-forward layers, and what the head needs.
         errors: largest relative error of each identity that applies.
-        final: what the head reads: o of the last layer, or the output of its `readout_block` [sentence, token, d], float32.
+        final: what the head reads: o of the last layer, or the output of its `readout_block` [sentence, token, d],
+            float32.
         logits: the model's own [sentence, token, vocabulary], float32.
         dtype: type of the model's weights.
     """
@@ -122,7 +123,10 @@ def _prove_experts(model: nn.Module, ids: Tensor) -> float:
 def _layer_errors(
     model: nn.Module, layers: list[Layer], states: list[States], ids: Tensor
 ) -> Iterator[dict[str, float]]:
-    """The relative errors of each layer, by identity. `states` are those of the layers on `ids` [sentence, token]."""
+    """Yields the relative errors of each layer, by identity.
+
+    `states` are those of the layers on `ids` [sentence, token].
+    """
     prefixes = observe(model, layers, ids[:, : ids.shape[1] * 2 // 3], "m")
     arguments = capture(model, [layer.block for layer in layers], ids)
     for layer in layers:
@@ -144,7 +148,7 @@ def _from_memories(model: nn.Module, layer: Layer, states: States) -> Tensor:
 
 
 def without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tensor:
-    """The residual: the block output without the feed-forward layer [sentence, token, d].
+    """Returns the residual: the block output without the feed-forward layer [sentence, token, d].
 
     Args:
         model: the model.
@@ -173,7 +177,7 @@ def _require(identity: str, error: float, dtype: torch.dtype, where: str = "") -
 
 
 def prove_head(head: Head, decomposition: Decomposition) -> float:
-    """The relative error of a head, as it was stored and in float32, against the model's own logits.
+    """Returns the relative error of a head, as it was stored and in float32, against the model's own logits.
 
     Raises:
         UserError: the error is larger than the tolerance.
@@ -187,7 +191,7 @@ def prove_head(head: Head, decomposition: Decomposition) -> float:
 
 
 def has_final_norm(head: Head, decomposition: Decomposition) -> bool:
-    """Whether the head reads the direction of a vector alone: longer vectors of the same direction give the same logits."""
+    """Tells whether the head reads the direction of a vector alone, so that its length changes no logit."""
     last = decomposition.head_spec.layers[-1]
     vectors = decomposition.final.reshape(-1, decomposition.final.shape[-1])
     # Far beyond the constant that norms add to a variance.

@@ -39,12 +39,12 @@ class BlockTrace(NamedTuple):
     outputs: dict[str, Tensor]
 
     def at(self, sum_module: str) -> Tensor | None:
-        """The input of a module, or the block's output for ""; None if the module did not run."""
+        """Returns the input of a module, or the block's output for ""; None if the module did not run."""
         return self.inputs.get(sum_module) if sum_module else self.output
 
 
 def capture(model: nn.Module, modules: list[str], ids: Tensor) -> dict[tuple[str, int], Arguments]:
-    """The arguments of each call of some modules on `ids` [sentence, token], by module and repeat."""
+    """Returns the arguments of each call of some modules on `ids` [sentence, token], by module and repeat."""
     with capturing(model, modules) as captured:
         forward(model, ids)
     return captured
@@ -118,7 +118,7 @@ def replay(
 
 
 def reverse(states: Tensor, arguments: Arguments) -> Tensor:
-    """`states` with the tokens of each sentence in reverse order, whether [sentence, token, .] or [sentence * token, .]."""
+    """Reverses the tokens of each sentence in `states`, whether [sentence, token, .] or [sentence * token, .]."""
     sentences, tokens = known_state(hidden_argument(*arguments)).shape[:2]
     return states.reshape(sentences, tokens, -1).flip(1).reshape(states.shape)
 

@@ -49,7 +49,7 @@ class Ablations(NamedTuple):
 
 
 def ablate(block: nn.Module, arguments: Arguments, intact: BlockTrace, matrices: list[str]) -> Ablations:
-    """Runs a block again: with all `matrices` switched off, with each alone switched off, and with each alone doubled."""
+    """Runs a block again: with all `matrices` off, with each alone off, and with each alone doubled."""
     without = replay(block, arguments, dict.fromkeys(matrices, torch.zeros_like))
     without_each = {
         matrix: without if len(matrices) == 1 else replay(block, arguments, {matrix: torch.zeros_like})
@@ -108,7 +108,9 @@ def _added(ablations: Ablations, place: str) -> Tensor | None:
 
 
 def _scalings(ablations: Ablations, place: str, matrices: list[str], tolerance: float) -> list[Scaling] | str:
-    """The scaling of each second matrix's output on its way to a place; if one has none, the reason, perhaps ""."""
+    """Returns the scaling of each second matrix's output on its way to a place; if one has none, the reason, perhaps
+    "".
+    """
     whole, scalings = ablations.intact.at(place), []
     where = place or "the block's output"
     for matrix in matrices:
@@ -134,7 +136,7 @@ def _scalings(ablations: Ablations, place: str, matrices: list[str], tolerance: 
 
 
 def _rounding(whole: Tensor, difference: Tensor) -> float:
-    """The relative error that rounding of `whole` leaves in a difference of two such tensors; at most 0.05."""
+    """Returns the relative error that rounding of `whole` leaves in a difference of two such tensors; at most 0.05."""
     relative = 8 * torch.finfo(whole.dtype).eps * whole.abs().max() / difference.abs().max()
     return min(relative.item(), 0.05)
 
@@ -149,7 +151,10 @@ def _first_path(
     tolerance: float,
     reasons: dict[str, None],
 ) -> ResidualPath | None:
-    """The path of y through the first of some modules that returns y. Adds the reasons against the others to `reasons`."""
+    """Returns the path of y through the first of some modules that returns y.
+
+    Adds the reasons against the others to `reasons`.
+    """
     for name in names:
         path = _through(block, name, y, scalings, ablations, matrices, tolerance)
         if isinstance(path, ResidualPath):
@@ -167,7 +172,7 @@ def _through(
     matrices: list[str],
     tolerance: float,
 ) -> ResidualPath | str:
-    """The path of y through a module that returns y; if the module does not, the reason, perhaps "".
+    """Returns the path of y through a module that returns y; if the module does not, the reason, perhaps "".
 
     Args:
         block: the block.
@@ -194,7 +199,7 @@ def _through(
 
 
 def _kind(module: nn.Module, state: Tensor, output: Tensor, tolerance: float) -> str:
-    """What a module does with each token: "norm", "linear", or "" for anything else."""
+    """Names what a module does with each token: "norm", "linear", or "" for anything else."""
     with torch.no_grad():
         one, far, zero = (known_state(module(x)) for x in (state[..., -1:, :].clone(), FAR * state, 0 * state))
     if proportion(one, output[..., -1:, :], tolerance) != 1.0:

@@ -20,7 +20,7 @@ class Scaling(NamedTuple):
 
 
 def find_scaling(sent: Tensor, arrived: Tensor, tolerance: float) -> Scaling | None:
-    """The simplest scaling by which `arrived` follows from `sent`, both [token, d]; None if there is none."""
+    """Finds the simplest scaling by which `arrived` follows from `sent`, both [token, d]; None if there is none."""
     z, d = sent.double().reshape(-1, sent.shape[-1]), arrived.double().reshape(-1, arrived.shape[-1])
     number = _ratio(z, d, (0, 1))
     if _close(number * z, d, tolerance):
@@ -39,13 +39,13 @@ def find_scaling(sent: Tensor, arrived: Tensor, tolerance: float) -> Scaling | N
 
 
 def is_per_token(sent: Tensor, arrived: Tensor, tolerance: float) -> bool:
-    """Whether `arrived` is `sent`, both [token, d], times one number per token."""
+    """Tells whether `arrived` is `sent`, both [token, d], times one number per token."""
     z, d = sent.double().reshape(-1, sent.shape[-1]), arrived.double().reshape(-1, arrived.shape[-1])
     return _close(_ratio(z, d, 1) * z, d, tolerance)
 
 
 def proportion(tensor: Tensor, expected: Tensor, tolerance: float) -> float | None:
-    """The number a with a * tensor = expected; None if there is none."""
+    """Returns the number a with a * tensor = expected; None if there is none."""
     tensor, expected = tensor.double(), expected.double()
     number = _ratio(tensor, expected, tuple(range(tensor.ndim)))
     return _or_one(number, tolerance) if _close(number * tensor, expected, tolerance) else None

@@ -47,7 +47,7 @@ class ExpertLayout(ABC):
     @staticmethod
     @abstractmethod
     def fits(module: nn.Module) -> bool:
-        """Whether a module has this layout."""
+        """Tells whether a module has this layout."""
 
     @property
     @abstractmethod
@@ -66,7 +66,7 @@ class ExpertLayout(ABC):
         """Number of experts, and units per expert."""
 
     def route(self, states: Tensor, *arguments: Any) -> Iterator[RoutedTokens]:
-        """The tokens of each expert, for inputs [row, d] and the bank's other arguments.
+        """Yields the tokens of each expert, for inputs [row, d] and the bank's other arguments.
 
         By default these arguments are the router's choice: experts [token, slot] and weights [token, slot].
         """
@@ -84,27 +84,27 @@ class ExpertLayout(ABC):
 
     @abstractmethod
     def values(self, expert: int) -> Tensor:
-        """The values of an expert [unit, d]."""
+        """Returns the values of an expert [unit, d]."""
 
     def expert_bias(self, expert: int) -> Tensor | None:
-        """What an expert adds beside its values [d]; None: nothing."""
+        """Returns what an expert adds beside its values [d]; None: nothing."""
         return None
 
     def bank_bias(self) -> Tensor | None:
-        """What the bank adds to every token [d]; None: nothing."""
+        """Returns what the bank adds to every token [d]; None: nothing."""
         return None
 
     def count_tokens(self, states: Tensor) -> int:
-        """Number of tokens that the inputs [row, d] are for."""
+        """Counts the tokens that the inputs [row, d] are for."""
         return len(states)
 
     def output(self, argument: Tensor, written: Tensor) -> Tensor:
-        """What the bank returns, from its first argument and what it writes [token, d]."""
+        """Returns the output of the bank, from its first argument and what it writes [token, d]."""
         return written.reshape(argument.shape)
 
 
 def has_parameter(module: Any, name: str, dimensions: int) -> bool:
-    """Whether a module holds a tensor of that name with so many dimensions."""
+    """Tells whether a module holds a tensor of that name with so many dimensions."""
     return getattr(getattr(module, name, None), "ndim", 0) == dimensions
 
 

@@ -1,10 +1,11 @@
 """Runs the experts of a bank one at a time, and keeps the record of the bank's last call.
 
-The memories of a bank are its (expert, unit) pairs, one expert after the other: memory `e * units + u`. The coefficient carries
-the router's weight. The units of an expert that a token is not sent to are not evaluated; their coefficient is 0.
+The memories of a bank are its (expert, unit) pairs, one expert after the other: memory `e * units + u`. The coefficient
+carries the router's weight. The units of an expert that a token is not sent to are not evaluated; their coefficient is
+0.
 
-`record_experts` replaces the `forward` of each bank. Nothing else of a foreign module is changed: records are kept here,
-in `_last_calls`, until `forget_call` or until the bank itself is deleted.
+`record_experts` replaces the `forward` of each bank. Nothing else of a foreign module is changed: records are kept
+here, in `_last_calls`, until `forget_call` or until the bank itself is deleted.
 """
 
 import contextlib
@@ -65,17 +66,17 @@ def record_experts(model: nn.Module) -> None:
 
 
 def layout_of(module: nn.Module) -> ExpertLayout | None:
-    """The layout of a bank of experts; None for any other module."""
+    """Returns the layout of a bank of experts; None for any other module."""
     return next((layout(module) for layout in LAYOUTS if layout.fits(module)), None)
 
 
 def shape_of(bank: nn.Module) -> tuple[int, int]:
-    """Number of experts of a bank, and units per expert."""
+    """Returns the number of experts of a bank, and units per expert."""
     return _layout(bank).shape
 
 
 def last_call(module: nn.Module) -> BankCall | None:
-    """The record of a bank's last call; None for a module that keeps none."""
+    """Returns the record of a bank's last call; None for a module that keeps none."""
     return _last_calls.get(module)
 
 
@@ -107,7 +108,7 @@ def coefficients(module: nn.Module, state: Tensor) -> Tensor:
 
 
 def positive_gates(bank: nn.Module) -> Tensor:
-    """Whether the gate of each memory of a bank was positive [token, memory]; False if it was not evaluated."""
+    """Tells whether the gate of each memory of a bank was positive [token, memory]; False if it was not evaluated."""
     call, (experts, units) = _last_calls[bank], shape_of(bank)
     positive = torch.zeros(len(call.written), experts * units, dtype=torch.bool, device=call.written.device)
     for expert, tokens, _, gates in call.experts:
@@ -117,13 +118,16 @@ def positive_gates(bank: nn.Module) -> Tensor:
 
 
 def written(module: nn.Module, output: Tensor) -> Tensor:
-    """What a second matrix or a bank writes for each token. `output`: what it returned; a bank may shape it otherwise."""
+    """Returns what a second matrix or a bank writes for each token.
+
+    `output`: what it returned; a bank may shape it otherwise.
+    """
     call = last_call(module)
     return output if call is None else call.written
 
 
 def expert_values(bank: nn.Module) -> Tensor:
-    """The values of a bank [memory, d], as its second matrices store them."""
+    """Returns the values of a bank [memory, d], as its second matrices store them."""
     layout = _layout(bank)
     with resident(bank):
         return torch.cat([layout.values(expert) for expert in range(layout.shape[0])])
@@ -137,7 +141,7 @@ def _layout(bank: nn.Module) -> ExpertLayout:
 
 
 def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
-    """The forward pass of a bank, one expert at a time."""
+    """Returns the forward pass of a bank, one expert at a time."""
     argument, *others = (*args, *kwargs.values())
     states = argument.reshape(-1, argument.shape[-1])
     experts, calls = layout.shape[0], []

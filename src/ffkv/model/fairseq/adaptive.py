@@ -12,7 +12,7 @@ ROWS_PER_SUM = 16  # whose logits are summed at a time: few for the memory, enou
 
 
 def band_sizes(bands: list[list[int]]) -> list[int]:
-    """Number of words of each band."""
+    """Returns the number of words of each band."""
     ends = [0, *(end for end, _ in bands)]
     return [stop - start for start, stop in pairwise(ends)]
 
@@ -61,8 +61,8 @@ class Projection(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """Log-probabilities of all words (Grave et al. 2017).
 
-    The first softmax is over the words of the first band and over the other bands as wholes. Each other band has a softmax
-    over its words, which is multiplied by the probability of the band.
+    The first softmax is over the words of the first band and over the other bands as wholes. Each other band has a
+    softmax over its words, which is multiplied by the probability of the band.
     """
 
     def __init__(self, config: FairseqConfig, tied: AdaptiveInput):

@@ -34,10 +34,11 @@ REQUIRED = {
 
 
 def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
-    """The fields of a `FairseqConfig`, from the args of a checkpoint and the size of its dictionary.
+    """Returns the fields of a `FairseqConfig`, from the args of a checkpoint and the size of its dictionary.
 
     Raises:
-        UserError: an argument asks for a model of another form or is not a valid value; names the argument and its value.
+        UserError: an argument asks for a model of another form or is not a valid value; names the argument and its
+            value.
     """
     given = vars(args)
     for name, (wanted, meaning) in REQUIRED.items():
@@ -69,7 +70,7 @@ def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
 
 
 def _vocabulary(given: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """The bands of both ends of the model, and what they share."""
+    """Returns the bands of both ends of the model, and what they share."""
     bands = {which: _bands(given, f"adaptive_{which}", vocabulary) for which in ("input", "softmax")}
     tied = bool(given.get("tie_adaptive_weights", False))
     if tied and bands["input"] != bands["softmax"]:
@@ -83,7 +84,7 @@ def _vocabulary(given: dict[str, Any], vocabulary: int) -> dict[str, Any]:
 
 
 def _context(given: dict[str, Any]) -> int:
-    """The longest input, as fairseq falls back: max_target_positions, tokens_per_sample, 1024."""
+    """Returns the longest input, as fairseq falls back: max_target_positions, tokens_per_sample, 1024."""
     for name in ("max_target_positions", "tokens_per_sample"):
         if given.get(name) is not None:
             return _size(given, name)
@@ -91,7 +92,7 @@ def _context(given: dict[str, Any]) -> int:
 
 
 def _bands(given: dict[str, Any], which: str, vocabulary: int) -> list[list[int]]:
-    """The end (exclusive) of each band of the vocabulary, and the width of its vectors, d / factor^band."""
+    """Returns the end (exclusive) of each band of the vocabulary, and the width of its vectors, d / factor^band."""
     cutoffs, factor = given.get(f"{which}_cutoff"), given.get(f"{which}_factor", 4)
     numbers: Any = re.findall(r"[^\s,()\[\]]+", cutoffs) if isinstance(cutoffs, str) else cutoffs
     try:

@@ -1,4 +1,7 @@
-"""A fairseq checkpoint, a folder with `model.pt` and `dict.txt`, as a model and a tokenizer. Pickled code is never run."""
+"""A fairseq checkpoint, a folder with `model.pt` and `dict.txt`, as a model and a tokenizer.
+
+Pickled code is never run.
+"""
 
 import argparse
 import re
@@ -25,8 +28,8 @@ def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:
         settings: of the checkpoint.
         with_weights: False leaves the model on torch's meta device, without weights.
     Raises:
-        UserError: a file is missing, damaged or needs code to be read; the model has another form; weights are missing, left
-            over or of another shape; the dictionary is that of another model; model code is to be trusted.
+        UserError: a file is missing, damaged or needs code to be read; the model has another form; weights are missing,
+            left over or of another shape; the dictionary is that of another model; model code is to be trusted.
     """
     from ffkv.model.fairseq.configuration import FairseqConfig
     from ffkv.model.fairseq.modeling import FairseqForCausalLM

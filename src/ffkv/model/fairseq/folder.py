@@ -14,7 +14,7 @@ MODEL_FILE = "model.pt"
 
 
 def is_fairseq(checkpoint: Path | str) -> bool:
-    """Whether a checkpoint is a folder of fairseq, perhaps an incomplete one."""
+    """Tells whether a checkpoint is a folder of fairseq, perhaps an incomplete one."""
     folder = Path(checkpoint)
     names = (MODEL_FILE, dictionary.DICTIONARY_FILE)
     return not (folder / "config.json").exists() and any((folder / name).is_file() for name in names)

@@ -1,4 +1,5 @@
-"""fairseq's `transformer_lm` with adaptive input and adaptive softmax (Baevski and Auli 2019), as a model of transformers.
+"""fairseq's `transformer_lm` with adaptive input and adaptive softmax (Baevski and Auli 2019), as a model of
+transformers.
 
     h_0 = sqrt(d) P_b e_w + p_t     the word's embedding, projected from its band's width, and its position
     r   = h + Attention(LN h)       the residual of the paper
@@ -6,8 +7,8 @@
     y   = f(x K + b1) V + b2        the FF output
     h'  = r + y                     the block output
 
-The head is the whole adaptive softmax: the logits of this model are log-probabilities, in the order of the ids. There is
-no matrix that they are a product with. The model is for reading only: forward passes have no gradients.
+The head is the whole adaptive softmax: the logits of this model are log-probabilities, in the order of the ids. There
+is no matrix that they are a product with. The model is for reading only: forward passes have no gradients.
 """
 
 import math
@@ -38,7 +39,7 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attention output [sentence, token, d]. Without a mask, each token sees those up to itself."""
+        """Returns attention output [sentence, token, d]. Without a mask, each token sees those up to itself."""
         q, k, v = (
             project(states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
@@ -61,7 +62,7 @@ class Block(nn.Module):
         self.activation = ACT2FN[config.activation_function]
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The block output o = r + y [sentence, token, d]."""
+        """Returns the block output o = r + y [sentence, token, d]."""
         r = hidden_states + self.self_attn(self.self_attn_layer_norm(hidden_states), mask)
         x = self.final_layer_norm(r)
         return r + self.fc2(self.activation(self.fc1(x)))
@@ -92,7 +93,8 @@ class Decoder(nn.Module):
 
         Args:
             ids: the tokens.
-            mask: what is added to attention scores [sentence, 1, token, token]; None: each token sees those up to itself.
+            mask: what is added to attention scores [sentence, 1, token, token]; None: each token sees those up to
+                itself.
             numbers: the position of each token, from 0 [token]; None: one after the other.
         """
         states = self.scale * self.embed_tokens(ids)
@@ -118,7 +120,7 @@ class FairseqForCausalLM(PreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> AdaptiveInput:
-        """The adaptive input. Its `weight` has a shape and nothing else."""
+        """Returns the adaptive input. Its `weight` has a shape and nothing else."""
         return self.decoder.embed_tokens
 
     def get_output_embeddings(self) -> None:
@@ -134,8 +136,8 @@ class FairseqForCausalLM(PreTrainedModel):
     ) -> CausalLMOutput:
         """Log-probabilities as logits [sentence, token, vocabulary] of ids [sentence, token]; there is no cache.
 
-        A mask [sentence, 1, token, token] and positions [1, token] are heeded. A mask of padding [sentence, token] is not,
-        because no token sees later tokens.
+        A mask [sentence, 1, token, token] and positions [1, token] are heeded. A mask of padding [sentence, token] is
+        not, because no token sees later tokens.
         """
         mask = attention_mask if attention_mask is not None and attention_mask.ndim == 4 else None
         return CausalLMOutput(logits=self.decoder(input_ids, mask, None if position_ids is None else position_ids[0]))

@@ -45,8 +45,8 @@ def upgrade(state: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any
 def _turn_projections(state: dict[str, Tensor], settings: dict[str, Any]) -> bool:
     """Brings the projections of the tails to [d, width]. Returns whether they are those of the input.
 
-    A tied projection is stored in the shape of the input's, another one as a linear layer's weight, [width, d]. The shape
-    decides; the args decide only if it is square.
+    A tied projection is stored in the shape of the input's, another one as a linear layer's weight, [width, d]. The
+    shape decides; the args decide only if it is square.
     """
     d, tied = settings["hidden_size"], settings["tie_projections"]
     for number, (_, width) in enumerate(settings["output_bands"][1:]):
@@ -63,8 +63,8 @@ def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) 
         state: by parameter name; it is emptied.
         dtype: what the weights become; None takes that of the first.
     Raises:
-        UserError: a tensor is missing, has another shape, is not floating-point or is left over, or two that the args call
-            one are not.
+        UserError: a tensor is missing, has another shape, is not floating-point or is left over, or two that the args
+            call one are not.
     """
     given: dict[int, tuple[str, Tensor, nn.Parameter]] = {}
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):

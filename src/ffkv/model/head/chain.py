@@ -1,7 +1,7 @@
 """Heads that are a chain of plain torch modules, such as a final norm and the output embedding (GPT-2, GPT-NeoX, OPT).
 
-Such a head is rebuilt from its tensors alone. A job that needs no other part of the model then imports no modeling code,
-which takes some four CPU seconds.
+Such a head is rebuilt from its tensors alone. A job that needs no other part of the model then imports no modeling
+code, which takes some four CPU seconds.
 """
 
 from typing import Any
@@ -39,12 +39,12 @@ class ModuleChain:
         return self.output_module.weight
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
-        """Logits [n, vocabulary] of vectors [n, d], of any layer."""
+        """Returns logits [n, vocabulary] of vectors [n, d], of any layer."""
         return self.model(vectors[:, None])[:, 0]
 
 
 def find_chain(emptied: EmptiedModel, width: int) -> list[HeadModule]:
-    """The chain that gives exactly the logits of an emptied model; [] if there is none.
+    """Finds the chain that gives exactly the logits of an emptied model; [] if there is none.
 
     Args:
         emptied: with its weights.

@@ -1,7 +1,7 @@
 """A model without the contents of its blocks.
 
-The blocks pass their input on, and the last one returns the vectors that are to be read out. What remains is the model's own
-final norm, projections, output embedding, scale and soft cap, so that ffkv needs to know none of them.
+The blocks pass their input on, and the last one returns the vectors that are to be read out. What remains is the
+model's own final norm, projections, output embedding, scale and soft cap, so that ffkv needs to know none of them.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ class EmptiedModel:
         return None if self.output_module is None else self.output_module.weight
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
-        """Logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""
+        """Returns logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""
         states = vectors[:, None]
         if layer is not None and self._spec.layers[layer].post_norm:
             states = known_state(self.model.get_submodule(self._spec.layers[layer].sum_module)(states))

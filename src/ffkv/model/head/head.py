@@ -18,8 +18,8 @@ CACHED_BYTES = 2**22  # of logits that the CPU hands on at a time: what is compu
 class Head:
     """Reads vectors of the residual stream out into logits.
 
-    It works in float32, whatever the type of the model: in half precision several of the highest logits are often equal,
-    and the lowest id, which is often a frequent token, would win.
+    It works in float32, whatever the type of the model: in half precision several of the highest logits are often
+    equal, and the lowest id, which is often a frequent token, would win.
 
     Attributes:
         vocabulary: number of logits.
@@ -33,7 +33,7 @@ class Head:
         self._mixes_no_logits: bool | None = None  # not tried yet
 
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
-        """Logits of many vectors, a bounded number at a time.
+        """Yields logits of many vectors, a bounded number at a time.
 
         The CPU computes many and hands them on in smaller pieces, which stay in its cache.
 
@@ -53,7 +53,7 @@ class Head:
                 start = stop
 
     def logits(self, vectors: Tensor, layer: int | None = None) -> Tensor:
-        """Logits [n, vocabulary] in float32 of vectors [n, d] of a layer; None: of outputs of the last block.
+        """Returns logits [n, vocabulary] in float32 of vectors [n, d] of a layer; None: of outputs of the last block.
 
         Raises:
             UserError: the projection is "unembedding", and no single matrix maps the residual stream to the vocabulary.
@@ -65,7 +65,7 @@ class Head:
             return self._source.read_out(vectors.float(), layer).float()
 
     def token_logits(self, vectors: Tensor, token: int, layer: int | None = None) -> Tensor:
-        """The logits [n] in float32 that `logits` gives to one token, for vectors [n, d].
+        """Returns the logits [n] in float32 that `logits` gives to one token, for vectors [n, d].
 
         Where the output embedding is one plain matrix, only the token's row of it is used.
         """
@@ -75,7 +75,7 @@ class Head:
             return self.logits(vectors, layer)[:, 0]
 
     def token_gradient(self, vector: Tensor, token: int, layer: int | None = None) -> Tensor:
-        """The gradient [d] of the logit of one token with respect to a vector [d] that is read out."""
+        """Returns the gradient [d] of the logit of one token with respect to a vector [d] that is read out."""
         one = self._one_row_suffices(vector[None], layer)
         with torch.enable_grad(), self._one_row(token) if one else contextlib.nullcontext():
             vector = vector.detach().to(self._device).float().requires_grad_()
@@ -83,7 +83,8 @@ class Head:
             return torch.autograd.grad(logit, vector)[0]
 
     def _one_row_suffices(self, vector: Tensor, layer: int | None) -> bool:
-        """Whether a head with one row of its output embedding gives that token's logit: nothing mixes logits afterwards.
+        """Tells whether a head with one row of its output embedding gives that token's logit: nothing mixes logits
+        afterwards.
 
         It is tried once, on a vector [1, d].
         """

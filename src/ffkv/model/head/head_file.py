@@ -1,7 +1,7 @@
 """`model/head.safetensors`: the head of a proven model, in a file of its own.
 
-The file holds the tensors of an emptied model. Its metadata names, for each tensor name of the model, the tensor in the file:
-tensors that share memory are stored once.
+The file holds the tensors of an emptied model. Its metadata names, for each tensor name of the model, the tensor in the
+file: tensors that share memory are stored once.
 """
 
 import json
@@ -98,7 +98,7 @@ def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> Empti
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a head, and for each tensor name of the model the tensor's name in the file.
+    """Returns the tensors of a head, and for each tensor name of the model the tensor's name in the file.
 
     Raises:
         UserError: the folder holds no readable head.
@@ -116,7 +116,10 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | None) -> Any:
-    """A model of the stored config on torch's current device. Imports the code of this one class if possible."""
+    """Returns a model of the stored config on torch's current device.
+
+    Imports the code of this one class if possible.
+    """
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -159,7 +162,7 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -
 
 
 def stored_output_embedding(model_folder: Path | str) -> np.ndarray | None:
-    """The output embedding [vocabulary, d] in float32; None if the model has no single one.
+    """Returns the output embedding [vocabulary, d] in float32; None if the model has no single one.
 
     Raises:
         UserError: the file is damaged.
@@ -172,5 +175,5 @@ def stored_output_embedding(model_folder: Path | str) -> np.ndarray | None:
 
 
 def _names(file: Any) -> dict[str, str]:
-    """For each tensor name of the model, the name of the tensor in the file."""
+    """Returns, for each tensor name of the model, the name of the tensor in the file."""
     return json.loads(file.metadata()[NAMES])

@@ -24,7 +24,7 @@ class Predictions(NamedTuple):
 
 
 def predictions(head: Head, vectors: np.ndarray, layer: int | None, tokens: np.ndarray | None = None) -> Predictions:
-    """The predictions top(h) of many vectors.
+    """Returns the predictions top(h) of many vectors.
 
     Args:
         head: of the model.

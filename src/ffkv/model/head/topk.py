@@ -23,12 +23,12 @@ class Extremes(NamedTuple):
 
 
 def highest(logits: Tensor, count: int = 1) -> Extremes:
-    """The `count` highest of the logits [n, vocabulary] of each row; `first` is top(h)."""
+    """Returns the `count` highest of the logits [n, vocabulary] of each row; `first` is top(h)."""
     return _extremes(logits, count, True)
 
 
 def lowest(logits: Tensor, count: int = 1) -> Extremes:
-    """The `count` lowest of the logits [n, vocabulary] of each row."""
+    """Returns the `count` lowest of the logits [n, vocabulary] of each row."""
     return _extremes(logits, count, False)
 
 
@@ -43,7 +43,7 @@ def _extremes(logits: Tensor, count: int, largest: bool) -> Extremes:
 
 
 def _outermost(logits: Tensor, count: int, largest: bool) -> tuple[Tensor, Tensor]:
-    """The logits that `topk` finds, and their ids, each [n, count].
+    """Returns the logits that `topk` finds, and their ids, each [n, count].
 
     It compares the extremes of groups first. The `count` outermost logits lie in the `count` outermost groups, because
     each of these has a member at least as far out as all members of the other groups.

@@ -69,7 +69,7 @@ def release(module: nn.Module) -> None:
 
 
 def stored_tensor(model: nn.Module, name: str) -> Tensor:
-    """A parameter or buffer of a model by its name, wherever it lies."""
+    """Returns a parameter or buffer of a model by its name, wherever it lies."""
     owner, _, attribute = name.rpartition(".")
     module = model.get_submodule(owner)
     tensor = getattr(module, attribute)
@@ -77,7 +77,7 @@ def stored_tensor(model: nn.Module, name: str) -> Tensor:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """The device that a module with weights runs on."""
+    """Returns the device that a module with weights runs on."""
     for part in module.modules():
         if (hook := _hook(part)) is not None and hook.execution_device is not None:
             return torch.device(hook.execution_device)
@@ -90,5 +90,5 @@ def replace_forward(module: nn.Module, forward: Any) -> None:
 
 
 def _hook(module: nn.Module) -> Any:
-    """The hook of accelerate that aligns a module's devices; None if it has none."""
+    """Returns the hook of accelerate that aligns a module's devices; None if it has none."""
     return getattr(module, "_hf_hook", None)

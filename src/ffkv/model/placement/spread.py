@@ -1,8 +1,8 @@
 """Decides which part of a model lies where: GPUs first, then the CPU's memory, then the disk.
 
-Only whole blocks are spread, so that no layer is on two devices. What is outside of the blocks (the embeddings, the last
-norm, the output embedding) is on the first device. A block whose weights are in the CPU's memory or on the disk runs on
-the first device, too, which has room for one such block.
+Only whole blocks are spread, so that no layer is on two devices. What is outside of the blocks (the embeddings, the
+last norm, the output embedding) is on the first device. A block whose weights are in the CPU's memory or on the disk
+runs on the first device, too, which has room for one such block.
 """
 
 import logging
@@ -86,7 +86,7 @@ def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_me
 
 
 def room_on(device: str, spreads: bool, max_memory: Mapping[str, str]) -> dict[Device, float]:
-    """How many bytes of weights each device takes, the first one first.
+    """Returns how many bytes of weights each device takes, the first device first.
 
     Args:
         device: a torch device: "cuda" means all GPUs of the job, "cuda:1" this one, "cpu" none.
@@ -112,7 +112,7 @@ def room_on(device: str, spreads: bool, max_memory: Mapping[str, str]) -> dict[D
 
 
 def parts_of(model: nn.Module) -> Parts:
-    """The parts of a model, with their sizes. A tensor that several parts share counts in the first of them."""
+    """Returns the parts of a model, with their sizes. A tensor that several parts share counts in the first of them."""
     outside: dict[str, int] = {}
     blocks: dict[str, int] = {}
     seen: set[int] = set()
@@ -141,7 +141,8 @@ def _bytes(tensors: list[torch.Tensor], seen: set[int]) -> int:
 
 
 def arrange(parts: Parts, room: Mapping[Device, float], limited: bool) -> dict[str, Device]:
-    """The device of each part: the first device, if it takes the whole model and no limits were set; else see `spread`.
+    """Returns the device of each part: the first device, if it takes the whole model and no limits were set; else see
+    `spread`.
 
     Args:
         parts: of the model.
@@ -155,7 +156,7 @@ def arrange(parts: Parts, room: Mapping[Device, float], limited: bool) -> dict[s
 
 
 def spread(parts: Parts, room: Mapping[Device, float]) -> dict[str, Device]:
-    """The device of each part.
+    """Chooses the device of each part.
 
     Blocks fill the devices in their order. If the GPUs hold them all, each GPU takes about as many.
 
@@ -212,7 +213,7 @@ def dispatch(model: Any, placement: Placement) -> Any:
 
 
 def arguments_of(placement: Placement) -> dict[str, Any]:
-    """What `from_pretrained` of transformers must be told of a placement."""
+    """Returns the arguments that tell `from_pretrained` of transformers a placement."""
     if placement.device_map == {"": CPU}:
         return {}
     return {"device_map": placement.device_map} | (

@@ -1,6 +1,7 @@
-"""Reads layers whose m and y no single module knows: several second matrices, banks of experts, or a module after the layer.
+"""Reads layers whose m and y no one module knows: several second matrices, banks of experts, a module after the layer.
 
-What each second matrix did is collected during the forward pass. As soon as the last piece is there, they become m and y.
+What each second matrix did is collected during the forward pass. As soon as the last piece is there, they become m and
+y.
 """
 
 from collections.abc import Callable, Iterable
@@ -59,7 +60,7 @@ class LayerTrace(NamedTuple):
 def assembly_hooks(
     model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor
 ) -> tuple[list, list[tuple[nn.Module, AfterHook]]]:
-    """The hooks, before and after modules, that assemble m and y of a layer and pass them to `emit`."""
+    """Returns the hooks, before and after modules, that assemble m and y of a layer and pass them to `emit`."""
     assembly = _Assembly(model, layer, wanted, emit)
     after: list[tuple[nn.Module, AfterHook]] = [
         (model.get_submodule(matrix.module), assembly.on_second_matrix(matrix)) for matrix in layer.second_matrices
@@ -87,7 +88,7 @@ class _Assembly:
             self.gain = norm_gain(model.get_submodule(layer.output_module), next(iter(self.biases.values())))
 
     def on_second_matrix(self, matrix: SecondMatrix) -> AfterHook:
-        """The hook that collects what a second matrix or a bank did."""
+        """Returns the hook that collects what a second matrix or a bank did."""
 
         def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
             self.traces[matrix.module] = trace(module, hidden_input(args, kwargs), output, self.biases[matrix.module])
@@ -101,7 +102,7 @@ class _Assembly:
         return note
 
     def on_gate(self, matrix: SecondMatrix) -> AfterHook:
-        """The hook that collects the signs of a gate."""
+        """Returns the hook that collects the signs of a gate."""
 
         def note(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
             self.gates[matrix.module] = flat(columns_of(output, matrix.gate_columns)) > 0
@@ -109,7 +110,7 @@ class _Assembly:
         return note
 
     def on_output_module(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """The hook that reads the module after the second matrices."""
+        """Reads the module after the second matrices."""
         self._finish(OutputModuleTrace(flat(hidden_input(args, kwargs)), flat(known_state(output))))
 
     def _finish(self, outcome: OutputModuleTrace | None) -> None:
@@ -135,7 +136,7 @@ class _Assembly:
 
 
 def trace(module: nn.Module, state: Tensor, output: Tensor, bias: Tensor) -> SecondMatrixTrace:
-    """What a second matrix or a bank did.
+    """Reads what a second matrix or a bank did.
 
     Args:
         module: the second matrix or bank.
@@ -151,7 +152,10 @@ def trace(module: nn.Module, state: Tensor, output: Tensor, bias: Tensor) -> Sec
 
 
 def assemble(layer: Layer, traces: list[SecondMatrixTrace], outcome: OutputModuleTrace | None) -> LayerTrace:
-    """Puts together what the second matrices of a layer did, in their order. `outcome`: None without an output module."""
+    """Puts together what the second matrices of a layer did, in their order.
+
+    `outcome`: None without an output module.
+    """
     scales = [scale_of(matrix, own.z) for matrix, own in zip(layer.second_matrices, traces, strict=True)]
     weights = _weights(layer, [scale * own.z for scale, own in zip(scales, traces, strict=True)], outcome)
     weighted = list(zip(weights, scales, traces, strict=True))
@@ -167,7 +171,7 @@ def _sum(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _weights(layer: Layer, scaled: list[Tensor], outcome: OutputModuleTrace | None) -> list[Tensor]:
-    """The block's own weight of each second matrix, per token [token, 1]; 1 for a matrix without such a weight."""
+    """Returns the block's own weight of each second matrix, per token [token, 1]; 1 for a matrix without such a weight."""
     weights = [torch.ones_like(z[:, :1]) for z in scaled]
     weighted = [number for number, matrix in enumerate(layer.second_matrices) if matrix.per_token_weight]
     if weighted and outcome is not None:
@@ -180,7 +184,7 @@ def _weights(layer: Layer, scaled: list[Tensor], outcome: OutputModuleTrace | No
 
 
 def token_weights(summands: Tensor, total: Tensor) -> Tensor:
-    """The weight of each summand in a total, per token, by least squares.
+    """Returns the weight of each summand in a total, per token, by least squares.
 
     Args:
         summands: [summand, token, d].
@@ -195,12 +199,12 @@ def token_weights(summands: Tensor, total: Tensor) -> Tensor:
 
 
 def scale_of(matrix: SecondMatrix, like: Tensor) -> Tensor:
-    """What the block multiplies with what a second matrix returns: one number [1] or one per dimension [d]."""
+    """Returns what the block multiplies with what a second matrix returns: one number [1] or one per dimension [d]."""
     return torch.as_tensor(matrix.scale, dtype=like.dtype, device=like.device).reshape(-1)
 
 
 def bias_of(module: nn.Module, matrix: SecondMatrix) -> Tensor:
-    """What a second matrix returns for zero [1, d]; zeros for a bank, whose biases depend on the router."""
+    """Returns what a second matrix returns for zero [1, d]; zeros for a bank, whose biases depend on the router."""
     with torch.no_grad(), resident(module):
         if (layout := layout_of(module)) is not None:
             values = layout.values(0)
@@ -210,14 +214,16 @@ def bias_of(module: nn.Module, matrix: SecondMatrix) -> Tensor:
 
 
 def norm_gain(module: nn.Module, like: Tensor) -> Tensor:
-    """The constant gain of a norm without a mean, per dimension [d]: its output for a vector of ones, whose length is 1."""
+    """Returns the constant gain of a norm without a mean, per dimension [d]: its output for a vector of ones, whose
+    length is 1.
+    """
     ones = torch.ones_like(like.reshape(-1, like.shape[-1])[:1])
     with torch.no_grad():
         return known_state(module(ones))[0]
 
 
 def norm_factor(gain: Tensor, outcome: OutputModuleTrace) -> Tensor:
-    """The factor by which a norm scales each token [token, 1]: output = factor * gain * input."""
+    """Returns the factor by which a norm scales each token [token, 1]: output = factor * gain * input."""
     direction = gain * outcome.input
     return token_weights(direction[None], outcome.output)[0][:, None].to(direction.dtype)
 
@@ -230,7 +236,9 @@ COLUMNS: dict[str, Callable[[int], slice]] = {
 
 
 def columns_of(output: Tensor, columns: str) -> Tensor:
-    """The columns of a first matrix's output that `SecondMatrix.gate_columns` names: "all", "first half", "second half"."""
+    """Returns the columns of a first matrix's output that `SecondMatrix.gate_columns` names: "all", "first half",
+    "second half".
+    """
     return output[..., COLUMNS[columns](output.shape[-1])]
 
 

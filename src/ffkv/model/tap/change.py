@@ -21,8 +21,8 @@ def scaled(
 ) -> Iterator[None]:
     """Inside the `with` statement, some coefficients are multiplied by factors when the second matrix reads them.
 
-    All that comes after the second matrix, a norm too, works on what it then returns. A tap inside the statement reads the
-    changed coefficients.
+    All that comes after the second matrix, a norm too, works on what it then returns. A tap inside the statement reads
+    the changed coefficients.
 
     Args:
         model: a proven model whose experts keep records (`record_experts`). It may run on one sentence at a time.
@@ -61,7 +61,7 @@ def _in_repeat(layer: Layer, repeats: Counter[str]) -> Callable[[], bool]:
 
 
 def _scale_input(factors: Mapping[int, float], token: int | None, runs: Callable[[], bool]) -> BeforeHook:
-    """The hook that multiplies columns of what a second matrix reads."""
+    """Returns the hook that multiplies columns of what a second matrix reads."""
 
     def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if not runs():
@@ -80,7 +80,7 @@ def _tokens(token: int | None) -> slice | int:
 
 
 def _scale_experts(factors: Mapping[int, float], token: int | None, units: int, runs: Callable[[], bool]) -> Change:
-    """The change that multiplies coefficients of a bank, by memory of the bank."""
+    """Returns the change that multiplies coefficients of a bank, by memory of the bank."""
 
     def change(expert: int, tokens: Tensor, m: Tensor) -> Tensor:
         own = {memory % units: factor for memory, factor in factors.items() if memory // units == expert}

@@ -57,7 +57,7 @@ def counting_repeats(
 
 
 def hidden_state(output: Any) -> Tensor | None:
-    """The hidden state in what a module returns: the tensor itself, or the first one in a tuple or mapping."""
+    """Returns the hidden state in what a module returns: the tensor itself, or the first one in a tuple or mapping."""
     if torch.is_tensor(output):
         return output
     items = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
@@ -65,7 +65,7 @@ def hidden_state(output: Any) -> Tensor | None:
 
 
 def known_state(output: Any) -> Tensor:
-    """The hidden state in what a module returns, if a caller knows that there is one.
+    """Returns the hidden state in what a module returns, if a caller knows that there is one.
 
     Raises:
         TypeError: there is none.
@@ -77,7 +77,7 @@ def known_state(output: Any) -> Tensor:
 
 
 def replace_hidden_state(output: Any, state: Tensor) -> Any:
-    """What a module returned, with another tensor as its hidden state."""
+    """Puts another tensor in place of the hidden state in what a module returned."""
     if torch.is_tensor(output):
         return state
     if isinstance(output, Mapping):
@@ -88,13 +88,13 @@ def replace_hidden_state(output: Any, state: Tensor) -> Any:
 
 
 def hidden_argument(args: tuple, kwargs: dict) -> Tensor | None:
-    """The hidden state among a module's arguments: the first floating-point tensor."""
+    """Returns the hidden state among a module's arguments: the first floating-point tensor."""
     tensors = (value for value in (*args, *kwargs.values()) if torch.is_tensor(value) and value.is_floating_point())
     return next(tensors, None)
 
 
 def hidden_input(args: tuple, kwargs: dict) -> Tensor:
-    """The hidden state among a module's arguments, whether the module's code passes it by position or by name.
+    """Returns the hidden state among a module's arguments, whether the module's code passes it by position or by name.
 
     Raises:
         UserError: there is none.
@@ -106,7 +106,7 @@ def hidden_input(args: tuple, kwargs: dict) -> Tensor:
 
 
 def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[tuple, dict]:
-    """A module's arguments, with another tensor as its hidden state."""
+    """Returns a module's arguments, with another tensor as its hidden state."""
     original = hidden_argument(args, kwargs)
     return tuple(state if value is original else value for value in args), {
         name: state if value is original else value for name, value in kwargs.items()
@@ -114,7 +114,8 @@ def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[t
 
 
 def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
-    """One forward pass over `ids` [sentence, token], without gradients, and without a cache unless one is given.
+    """Returns one forward pass over `ids` [sentence, token], without gradients, and without a cache unless one is
+    given.
 
     Args:
         arguments: further arguments of the model, such as `position_ids`.
@@ -127,7 +128,10 @@ def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def enough_memory(weights: Callable[[], float]) -> Iterator[None]:
-    """Inside the `with` statement, an error about memory becomes a `UserError`. `weights`: tells the bytes of the weights."""
+    """Inside the `with` statement, an error about memory becomes a `UserError`.
+
+    `weights`: tells the bytes of the weights.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
@@ -137,7 +141,7 @@ def enough_memory(weights: Callable[[], float]) -> Iterator[None]:
 
 
 def weight_bytes(model: nn.Module) -> float:
-    """Bytes of the weights of a model, wherever they lie."""
+    """Returns the bytes of the weights of a model, wherever they lie."""
     return float(sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()))
 
 

@@ -23,7 +23,7 @@ from ffkv.model.tap.hooks import (
 
 @contextlib.contextmanager
 def noting_returns(model: nn.Module, layers: Sequence[Layer]) -> Iterator[dict[str, Any]]:
-    """Inside the `with` statement, a forward pass notes what the blocks of some layers return, by name and without its hidden state."""
+    """Inside the `with` statement, a forward pass notes what blocks of some layers return, by name, without hidden states."""
     returns: dict[str, Any] = {}
 
     def note(name: str) -> AfterHook:
@@ -73,7 +73,8 @@ def resumed(
     Only the block of a layer that continues after o runs, too: a norm at its end reads o.
 
     Args:
-        model: a proven model whose later blocks read nothing but o of the layer. Whoever calls must try whether this is so.
+        model: a proven model whose later blocks read nothing but o of the layer. Whoever calls must try whether this is
+            so.
         layers: all layers of the model.
         layer: where the pass begins.
         states: o of the layer [sentence, token, d].
@@ -94,7 +95,9 @@ def resumed(
 def _passing_on(
     block: nn.Module, name: str, skipped: set[tuple[str, int]], repeats: Counter[str], returned: Any
 ) -> Callable[..., Any]:
-    """A forward function that returns its input, in the form in which the block returns its output, where it is to be skipped."""
+    """Returns a forward function that returns its input, in the form in which the block returns its output, where it is
+    to be skipped.
+    """
     own = block.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:

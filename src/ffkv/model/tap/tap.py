@@ -47,7 +47,7 @@ class _Pass:
         self.repeats.clear()
 
     def in_repeat_of(self, layer: Layer, hook: Callable[..., None]) -> Callable[..., None]:
-        """The hook, called only in the layer's own repeat of its block."""
+        """Returns the hook, called only in the layer's own repeat of its block."""
 
         def only(*arguments: Any) -> None:
             if self.repeats[layer.block] == layer.repeat + 1:
@@ -66,8 +66,8 @@ def tap(
         model: a proven model whose experts keep records (`record_experts`).
         layers: the layers to read, in order of execution.
         quantities: members of `Quantity`, or their letters in a string, such as "xmyo".
-        on_tensor: called with the layer, the quantity and its tensor [sentence, token, .]. The tensor may be the model's
-            own memory: use or copy it before `on_tensor` returns.
+        on_tensor: called with the layer, the quantity and its tensor [sentence, token, .]. The tensor may be the
+            model's own memory: use or copy it before `on_tensor` returns.
         whole: do not stop after the last wanted quantity.
     Yields:
         A function run(ids): one forward pass over ids [sentence, token] that stops after the last wanted quantity and
@@ -104,7 +104,7 @@ def _count(block: str, current: _Pass) -> Callable[..., None]:
 
 
 def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Hooks:
-    """The hooks that read one layer."""
+    """Returns the hooks that read one layer."""
     ahead: list[tuple[nn.Module, BeforeHook]] = []
     behind: list[tuple[nn.Module, AfterHook]] = []
 
@@ -131,14 +131,14 @@ def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: O
 
 
 def _is_simple(model: nn.Module, layer: Layer) -> bool:
-    """Whether y is the output of one second matrix, as it is or scaled."""
+    """Tells whether y is the output of one second matrix, as it is or scaled."""
     matrix = layer.second_matrices[0]
     alone = len(layer.second_matrices) == 1 and not layer.output_module
     return alone and layout_of(model.get_submodule(matrix.module)) is None
 
 
 def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Hooks:
-    """The hooks of a simple layer. Nothing is copied, and m is read before the second matrix works."""
+    """Returns the hooks of a simple layer. Nothing is copied, and m is read before the second matrix works."""
     matrix = layer.second_matrices[0]
     module = model.get_submodule(matrix.module)
     bias = bias_of(module, matrix) if Quantity.BIAS in wanted else None

@@ -28,8 +28,8 @@ class Measured:
         name: its name.
         settings: its settings.
         memories: how memories are found in other runs: "by_number", "by_correlation" or "no".
-        runs: what is known of each run, one row per run: run, label, checkpoint, architecture, layers, memories, corpus,
-            model_hash, corpus_hash.
+        runs: what is known of each run, one row per run: run, label, checkpoint, architecture, layers, memories,
+            corpus, model_hash, corpus_hash.
         curves: the curves of all figures, see `ffkv.run.comparison.curves`.
         differences: the differences of each run from the first one, see `ffkv.run.comparison.curves`.
         by_memory: see `ffkv.run.comparison.same_memories.follow_memories`; empty unless memories are found by number.

@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 
 def figures_of(compared: Compared) -> Iterator[tuple[str, tuple[Curve, ...]]]:
-    """The figures that all runs have, and their curves."""
+    """Yields the figures that all runs have, and their curves."""
     for name in FIGURES:
         figure = load_figure(name)
         if figure.curves and all(has_figure(run, name) for run in compared.runs):
@@ -45,12 +45,12 @@ def figures_of(compared: Compared) -> Iterator[tuple[str, tuple[Curve, ...]]]:
 
 
 def gather_curves(compared: Compared) -> pd.DataFrame:
-    """The curves of all figures.
+    """Gathers the curves of all figures.
 
     Returns:
-        One row per figure, curve, run and point: figure, curve (its label), run, x (the layer, from 0, or another quantity),
-        depth (the relative depth of the layer; NaN of another quantity), axis (the run's place; NaN without an axis), value,
-        low and high (the 95 % interval; NaN where the figure has none).
+        One row per figure, curve, run and point: figure, curve (its label), run, x (the layer, from 0, or another
+        quantity), depth (the relative depth of the layer; NaN of another quantity), axis (the run's place; NaN without
+        an axis), value, low and high (the 95 % interval; NaN where the figure has none).
     """
     places = compared.settings.values or [np.nan] * len(compared.runs)
     found = []
@@ -66,18 +66,18 @@ def gather_curves(compared: Compared) -> pd.DataFrame:
 
 
 def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
-    """What each run differs by from the first one, in every curve.
+    """Measures how each run differs from the first one, in every curve.
 
-    Runs are paired unit by unit where they have the same units: memories, if `compared.memories` is "by_number"; sampled
-    prefixes, if both runs sampled the same ones. Else the two samples count as independent. A layer is compared with the
-    layer at the same relative depth.
+    Runs are paired unit by unit where they have the same units: memories, if `compared.memories` is "by_number";
+    sampled prefixes, if both runs sampled the same ones. Else the two samples count as independent. A layer is compared
+    with the layer at the same relative depth.
 
     Args:
         compared: the runs.
         seed: seed of the bootstrap of medians.
     Returns:
-        One row per figure, curve, run but the first, and point: figure, curve, run, baseline, x, depth, difference, low,
-        high, pairs (number of pairs, 0 if the runs are not paired), paired_by ("memories", "prefixes" or "").
+        One row per figure, curve, run but the first, and point: figure, curve, run, baseline, x, depth, difference,
+        low, high, pairs (number of pairs, 0 if the runs are not paired), paired_by ("memories", "prefixes" or "").
     """
     first, found = compared.runs[0], []
     same = {run.name: same_prefixes(first, run) for run in compared.runs[1:]}
@@ -96,7 +96,7 @@ def _can_pair(units: Units | None, memories: bool, prefixes: bool) -> bool:
 
 
 def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.random.Generator) -> pd.DataFrame:
-    """What a curve of a run differs by from that of the first run: x, depth, difference, low, high, pairs, paired_by."""
+    """Measures how a curve differs from that of the first run: x, depth, difference, low, high, pairs, paired_by."""
     of_run, of_first = (each.set_index("x") for each in (curve.points(run), curve.points(first)))
     if curve.x != LAYER:
         places = [(np.nan, x, x) for x in of_run.index if x in of_first.index]
@@ -116,7 +116,7 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
 
 
 def _by_layer(units: Units | None, run: Run) -> dict[float, pd.Series]:
-    """The numbers of a run's units by layer, each by the unit's number."""
+    """Returns the numbers of a run's units by layer, each by the unit's number."""
     if units is None:
         return {}
     return {layer: rows.set_index("unit")["value"] for layer, rows in units.numbers(run).groupby("layer")}
@@ -130,7 +130,7 @@ def compare_points(
     paired: bool,
     stream: np.random.Generator,
 ) -> Difference:
-    """The difference a - b of two points.
+    """Returns the difference a - b of two points.
 
     Args:
         a, b: value, low and high of each.
@@ -152,7 +152,10 @@ def compare_points(
 
 
 def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:
-    """The mean of x - y over pairs, with the interval of the normal distribution. Without two pairs there is no interval."""
+    """Returns the mean of x - y over pairs, with the interval of the normal distribution.
+
+    Without two pairs there is no interval.
+    """
     deviations = x - y
     if not len(deviations):
         return Difference(np.nan, np.nan, np.nan)
@@ -174,7 +177,10 @@ def difference_of_medians(x: np.ndarray, y: np.ndarray, paired: bool, stream: np
 
 
 def _resampled_medians(values: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    """The medians of resamples of units [quantity, resample]. `values`: some quantities of the same units [quantity, unit]."""
+    """Returns the medians of resamples of units [quantity, resample].
+
+    `values`: some quantities of the same units [quantity, unit].
+    """
     units, medians = values.shape[1], []
     block = max(1, RESAMPLED_BYTES // (8 * units))
     for start in range(0, RESAMPLES, block):

@@ -35,7 +35,7 @@ KINDS = {
 
 
 def look_of(style: int, count: int) -> dict[str, Any]:
-    """How the line of a run looks: its colour, its dashes and its marks tell it apart."""
+    """Returns the look of a run's line: colour, dashes and marks."""
     return {
         "color": colours(count + 1)[style],
         "ls": LINES[style % len(LINES)],
@@ -45,7 +45,7 @@ def look_of(style: int, count: int) -> dict[str, Any]:
 
 
 def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
-    """Two rows: the curves of a figure, a line per run; below, what each run differs by from the first one.
+    """Draws two rows: the curves of a figure, a line per run; below, how each run differs from the first one.
 
     There is no second row if the runs have no points in common.
     """
@@ -93,7 +93,7 @@ def _finish(axes: Axes, measured: Measured, curve: Curve, title: str) -> None:
 
 
 def draw_over_axis(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
-    """The curves of a figure over the axis of the comparison: a line per shown layer."""
+    """Draws the curves of a figure over the axis of the comparison: a line per shown layer."""
     figure, panels = canvas(len(curves))
     for axes, curve in zip(panels, curves, strict=True):
         points = rows(measured.curves, figure=name, curve=curve.label)
@@ -123,12 +123,12 @@ def _finish_axis(axes: Axes, measured: Measured) -> None:
 
 
 def _from_zero(places: Sequence[float], positive: Sequence[float]) -> dict[str, float]:
-    """A scale that begins at 0 is linear up to its first other place."""
+    """Makes a scale that begins at 0 linear up to its first other place."""
     return {"linthresh": min(positive)} if len(positive) < len(places) else {}
 
 
 def draw_overlaps(measured: Measured) -> Drawing:
-    """How much of each memory is the same in the last run: a panel per measure, a line per other run over the layers."""
+    """Draws how much of each memory is the same in the last run: a panel per measure, a line per other run."""
     table = measured.by_layer
     last = measured.runs["run"].iloc[-1]
     others = measured.runs[measured.runs["run"] != last]
@@ -149,7 +149,7 @@ def draw_overlaps(measured: Measured) -> Drawing:
 
 
 def draw_formation(measured: Measured) -> Drawing:
-    """How much of each memory is the same as in the first run and as in the last one, over the axis: means over the layers."""
+    """Draws how much of each memory is as in the first and in the last run, over the axis: means over the layers."""
     table, last, first = measured.by_layer, measured.runs["run"].iloc[-1], measured.runs["run"].iloc[0]
     place = dict(zip(measured.runs["run"], measured.settings.values, strict=True))
     known = [name for name in OVERLAPS if name != "rank_biased_overlap" and table[name].notna().any()]
@@ -169,7 +169,7 @@ def draw_formation(measured: Measured) -> Drawing:
 
 
 def draw_kinds(measured: Measured) -> Drawing:
-    """What became of the memories of each run by the last run: a bar per run."""
+    """Draws what became of the memories of each run by the last run: a bar per run."""
     last = measured.runs["run"].iloc[-1]
     others = measured.runs[measured.runs["run"] != last]
     figure, (axes,) = canvas()
@@ -186,7 +186,9 @@ def draw_kinds(measured: Measured) -> Drawing:
 
 
 def draw_matches(measured: Measured) -> Drawing:
-    """The highest correlations of the memories of the first run with memories of each other run, beside rotated layers."""
+    """Draws the highest correlations of the memories of the first run with memories of each other run, beside rotated
+    layers.
+    """
     figure, (axes,) = canvas()
     others = [run for run in measured.runs["run"].iloc[1:] if run in set(measured.matches["run"])]
     label_of = dict(zip(measured.runs["run"], measured.runs["label"], strict=True))

@@ -10,12 +10,13 @@ NAMED = re.compile(MARKED.format(r"(L\d+\.\d+)"))
 
 
 def mark(memory: str) -> Markup:
-    """The name of a memory, such as "L3.17", as the report writes it."""
+    """Returns the name of a memory, such as "L3.17", as the report writes it."""
     return Markup(MARKED).format(memory)
 
 
 def with_links(page: str, first: str, last: str) -> str:
-    """The page as the explorer shows it: a memory leads to its page in the first run beside that in the last one.
+    """Returns the page as the explorer shows it: a memory leads to its page in the first run beside that in the last
+    one.
 
     Args:
         page: the HTML file.

@@ -1,8 +1,9 @@
 """Memories of models of other sizes or seeds, matched by the correlation of their coefficients over the same text.
 
-Two such models share no numbering of memories. A high correlation alone does not show that a memory has a partner: the highest
-of many correlations is high by chance too. So each layer of the other model is also rotated: random directions in the space of
-its coefficients say what a model with the same coefficients, but without memories of its own, would give.
+Two such models share no numbering of memories. A high correlation alone does not show that a memory has a partner: the
+highest of many correlations is high by chance too. So each layer of the other model is also rotated: random directions
+in the space of its coefficients say what a model with the same coefficients, but without memories of its own, would
+give.
 """
 
 import itertools
@@ -24,9 +25,9 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
         compared: the runs. Runs that did not sample the same validation prefixes as the first one are left out.
         seed: seed of the sample and of the rotations.
     Returns:
-        One row per other run and memory: run, layer, memory (of the first run), correlation, matched_layer, matched_memory
-        (of the other run), rotated_correlation (the highest with the rotated layers). Memories whose coefficient never
-        changes are left out.
+        One row per other run and memory: run, layer, memory (of the first run), correlation, matched_layer,
+        matched_memory (of the other run), rotated_correlation (the highest with the rotated layers). Memories whose
+        coefficient never changes are left out.
     """
     first, found = compared.runs[0], []
     offset = np.asarray(first.anatomy.layer_offset)
@@ -81,7 +82,9 @@ def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.nda
 
 
 def standardise(m: np.ndarray) -> np.ndarray:
-    """Columns with a mean of 0 and a length of 1, float32 [prefix, memory]; NaN where a coefficient never changes."""
+    """Returns the columns with a mean of 0 and a length of 1, float32 [prefix, memory]; NaN where a coefficient never
+    changes.
+    """
     m = m.astype(np.float32)
     deviations = m - m.mean(0)
     squares = np.einsum("ij,ij->j", deviations, deviations, dtype=np.float64)
@@ -90,7 +93,7 @@ def standardise(m: np.ndarray) -> np.ndarray:
 
 
 def highest_correlation(own: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Finds, for each memory, the other memory that correlates most, and the correlation; -inf if no other one ever changes.
+    """Finds, for each memory, the other memory that correlates most, and the correlation; -inf if no other one changes.
 
     Args:
         own, others: standardised coefficients [prefix, memory].
@@ -101,7 +104,7 @@ def highest_correlation(own: np.ndarray, others: np.ndarray) -> tuple[np.ndarray
 
 
 def random_rotation(size: int, stream: np.random.Generator) -> np.ndarray:
-    """A random orthogonal matrix, uniform over all of them (Haar measure), float32 [size, size]."""
+    """Returns a random orthogonal matrix, uniform over all of them (Haar measure), float32 [size, size]."""
     import torch  # whose QR stays in float32, several times as fast as numpy's
 
     q, r = torch.linalg.qr(torch.from_numpy(stream.standard_normal((size, size), np.float32)))

@@ -25,7 +25,7 @@ class _Lists(NamedTuple):
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The Jaccard index of two lists: the number of examples in both, over the number in any of them.
+    """Returns the Jaccard index of two lists: the number of examples in both, over the number in any of them.
 
     Args:
         a, b: numbers of examples, each once, and then -1 [memory, rank]. Both lists may have other lengths.
@@ -55,7 +55,7 @@ def rank_biased_overlap(a: np.ndarray, b: np.ndarray, p: float = PERSISTENCE) ->
 
 
 def block_size(length_a: int, length_b: int) -> int:
-    """Number of memories that are compared at a time, of lists of these lengths."""
+    """Returns the number of memories that are compared at a time, of lists of these lengths."""
     return max(1, BLOCK_BYTES // max(1, length_a * length_b))
 
 

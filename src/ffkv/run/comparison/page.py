@@ -48,7 +48,7 @@ def write_page(measured: Measured, output: Path | str) -> None:
 
 
 def render(measured: Measured) -> str:
-    """The page as HTML."""
+    """Returns the page as HTML."""
     environment = make_environment(("ffkv.run.comparison", "."), ("ffkv.run.report", "."))
     environment.filters["linked"] = lambda cell: mark(cell.memory) if isinstance(cell, Named) else cell
     with drawing.look():
@@ -67,7 +67,7 @@ def render(measured: Measured) -> str:
 
 
 def draw_all_curves(measured: Measured) -> list[Exhibit]:
-    """The figures with a curve per run; and, where the comparison has an axis, over the axis."""
+    """Draws the figures with a curve per run; and, where the comparison has an axis, over the axis."""
     exhibits = []
     for name in [name for name in FIGURES if name in set(measured.curves["figure"])]:
         curves = load_figure(name).curves
@@ -87,7 +87,7 @@ def draw_all_curves(measured: Measured) -> list[Exhibit]:
 
 
 def draw_all_memories(measured: Measured) -> list[Exhibit]:
-    """The figures about memories that are found in several runs."""
+    """Draws the figures about memories that are found in several runs."""
     exhibits = []
     if len(measured.by_layer):
         if measured.settings.axis:
@@ -109,7 +109,9 @@ def _exhibit(name: str, heading: str, draw: Callable, caption: str, tables: list
 
 
 def kind_tables(measured: Measured) -> list[tuple[str, str, PageTable]]:
-    """The clearest memories of each kind between the first and the last run: name of the kind, its heading, and a table."""
+    """Returns the clearest memories of each kind between the first and the last run: name of the kind, its heading, and
+    a table.
+    """
     if not len(measured.by_memory):
         return []
     first, last = measured.runs["run"].iloc[[0, -1]]
@@ -124,7 +126,9 @@ def kind_tables(measured: Measured) -> list[tuple[str, str, PageTable]]:
 
 
 def since(measured: Measured) -> pd.Series:
-    """The label of the first run from which on a memory's value has the top token of the last run, by layer and memory."""
+    """Returns the label of the first run from which on a memory's value has the top token of the last run, by layer and
+    memory.
+    """
     last, labels = measured.runs["run"].iloc[-1], measured.runs["label"]
     table = rows(measured.by_memory, reference=last)
     same = table.pivot(index=["layer", "memory"], columns="run", values="same_top_token")[measured.runs["run"]] > 0

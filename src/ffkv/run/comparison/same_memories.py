@@ -92,21 +92,21 @@ def compare_memories(a: Memories, b: Memories, comparable: bool) -> pd.DataFrame
 
 
 def take(memories: Memories, rows: np.ndarray) -> Memories:
-    """The memories of some rows."""
+    """Returns the memories of some rows."""
     taken: Any = [None if each is None else each[rows] for each in memories]
     return Memories(*taken)
 
 
 def permute(offset: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    """A permutation of the memories within each layer: rows of flat arrays."""
+    """Returns a permutation of the memories within each layer: rows of flat arrays."""
     return np.concatenate([start + stream.permutation(stop - start) for start, stop in itertools.pairwise(offset)])
 
 
 def classify(before: Memories, after: Memories) -> np.ndarray:
-    """What became of each memory between two runs [memory].
+    """Classifies what became of each memory between two runs [memory].
 
-    "appeared": its value predicts the token after its first trigger example in the later run only; "lost": in the earlier run
-    only; "stayed": in both, with the same token; "changed": in both, with another token; "": in none.
+    "appeared": its value predicts the token after its first trigger example in the later run only; "lost": in the
+    earlier run only; "stayed": in both, with the same token; "changed": in both, with another token; "": in none.
     """
     same = before.top_token == after.top_token
     both = before.agrees & after.agrees
@@ -133,10 +133,10 @@ def follow_memories(compared: Compared, seed: int = 0) -> Followed:
         compared: runs of models of the same shape.
         seed: seed of the permutations.
     Returns:
-        by_memory: run, reference (the run that it is compared with), layer, memory, top_token and reference_token (texts),
-        top_probability, the columns of `compare_memories`, and kind (see `classify`; the order of the runs counts).
-        by_layer: run, reference, layer, memories, the means of these measures, their means over permuted memories (columns
-        `permuted_...`), and the number of memories of each kind.
+        by_memory: run, reference (the run that it is compared with), layer, memory, top_token and reference_token
+        (texts), top_probability, the columns of `compare_memories`, and kind (see `classify`; the order of the runs
+        counts). by_layer: run, reference, layer, memories, the means of these measures, their means over permuted
+        memories (columns `permuted_...`), and the number of memories of each kind.
     Raises:
         UserError: see `read_memories`.
     """
@@ -173,7 +173,7 @@ def follow_memories(compared: Compared, seed: int = 0) -> Followed:
 def _by_chance(
     own: Memories, reference: Memories, offset: np.ndarray, comparable: bool, stream: np.random.Generator
 ) -> pd.DataFrame:
-    """Means per layer of the measures between memories of permuted numbers, of up to `BY_CHANCE` random memories per layer."""
+    """Computes the measures between permuted memories: means per layer, over up to `BY_CHANCE` random memories."""
     permuted, sizes = permute(offset, stream), np.diff(offset)
     rows = np.concatenate(
         [start + stream.permutation(stop - start)[:BY_CHANCE] for start, stop in itertools.pairwise(offset)]
@@ -184,7 +184,7 @@ def _by_chance(
 
 
 def _tokens(run: Run, own: Memories, other: Run, reference: Memories) -> dict[str, object]:
-    """The texts of the top tokens of both runs, and the probability in the first one."""
+    """Returns the texts of the top tokens of both runs, and the probability in the first one."""
     return {
         "top_token": np.asarray(run.vocabulary, object)[own.top_token],
         "reference_token": np.asarray(other.vocabulary, object)[reference.top_token],

@@ -25,8 +25,8 @@ def compare_runs(
         name: name of the comparison.
         seed: seed of permutations, rotations and bootstraps.
     Raises:
-        UserError: a folder holds no finished run, a file in it is missing or damaged, the settings name other runs, or they
-            ask for memories by number in models of different shapes.
+        UserError: a folder holds no finished run, a file in it is missing or damaged, the settings name other runs, or
+            they ask for memories by number in models of different shapes.
     """
     settings = settings or Comparison(runs=[Path(folder).resolve().name for folder in folders])
     compared = open_compared(folders, settings, name)

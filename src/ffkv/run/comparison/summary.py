@@ -38,7 +38,7 @@ PAIRED = {
 
 
 def describe_differences(measured: Measured, name: str) -> str:
-    """The caption of a figure with a curve per run."""
+    """Returns the caption of a figure with a curve per run."""
     found = rows(measured.differences, figure=name)
     first, curves = measured.runs["label"].iloc[0], load_figure(name).curves
     paired = [*dict.fromkeys(found["paired_by"].fillna(""))]
@@ -58,7 +58,7 @@ def describe_differences(measured: Measured, name: str) -> str:
 
 
 def describe_memories(measured: Measured, name: str) -> str:
-    """The caption of a figure about memories."""
+    """Returns the caption of a figure about memories."""
     last = measured.runs["label"].iloc[-1]
     permutations = number(measured.settings.permutations)
     texts = {
@@ -85,7 +85,7 @@ def describe_memories(measured: Measured, name: str) -> str:
 
 
 def summarize(measured: Measured) -> list[str]:
-    """What the comparison found, a sentence or two per item."""
+    """Says what the comparison found, a sentence or two per item."""
     first, last = measured.runs.iloc[0], measured.runs.iloc[-1]
     sentences = [f"{len(measured.runs)} runs: {', '.join(measured.runs['label'])}."]
     for name, curves in MAIN.items():

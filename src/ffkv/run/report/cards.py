@@ -42,7 +42,8 @@ class Card:
     def patterns(self) -> list[Any]:
         """The most frequent patterns, as in `Memory.patterns`, a row each: family, label, prefixes, ranks.
 
-        Also number (from 1) and by_chance (number of the examined trigger examples that would have the pattern by chance).
+        Also number (from 1) and by_chance (number of the examined trigger examples that would have the pattern by
+        chance).
         """
         found = self.memory.patterns.head(PATTERNS_PER_CARD)
         if found.empty:
@@ -131,7 +132,10 @@ class Card:
 
     @property
     def histogram(self) -> Markup:
-        """A small histogram of the coefficient, with logarithmic heights. The bin of coefficients that are not positive is grey."""
+        """A small histogram of the coefficient, with logarithmic heights.
+
+        The bin of coefficients that are not positive is grey.
+        """
         bins = self.memory.histogram
         counts = bins["prefixes"].to_numpy()
         heights = np.log1p(counts) / max(np.log1p(counts).max(), 1)
@@ -150,7 +154,7 @@ class Card:
 
 
 def make_cards(run: Run) -> list[Card]:
-    """The cards of the memories that `choose` chooses, in the order of the layers."""
+    """Makes the cards of the memories that `choose` chooses, in the order of the layers."""
     if not run.settings.report.cards:
         return []
     patterns = run.details("keys/patterns")
@@ -159,7 +163,7 @@ def make_cards(run: Run) -> list[Card]:
 
 
 def pattern_numbers(patterns: Iterable[Any], ranks: Iterable[int]) -> list[list[int]]:
-    """The numbers, from 1, of the patterns that each trigger example has.
+    """Returns the numbers, from 1, of the patterns that each trigger example has.
 
     Args:
         patterns: one row per pattern; `ranks` are those of the trigger examples that have it.

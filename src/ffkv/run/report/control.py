@@ -32,7 +32,10 @@ class Line(NamedTuple):
 
 
 def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
-    """The curves of a run as a figure has them. A stacked one is the edge of its bars, on top of those before it."""
+    """Returns the curves of a run as a figure has them.
+
+    A stacked one is the edge of its bars, on top of those before it.
+    """
     found, below = [], np.zeros(1)
     for curve in curves:
         points = curve.points(run)
@@ -44,7 +47,7 @@ def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
 
 
 def open_control(run: Run) -> Run | None:
-    """The control run of a run's settings; None if they name none.
+    """Returns the control run of a run's settings; None if they name none.
 
     Raises:
         UserError: it is not there, or its model has another number of layers.
@@ -86,6 +89,6 @@ def _add_to_legend(figure: Drawing, line: Line2D, label: str) -> None:
 
 
 def describe_control(control: Run) -> str:
-    """A sentence for captions about the control's lines."""
+    """Returns a sentence for captions about the control's lines."""
     what = "whose weights are random" if control.anatomy.weights == "random" else f"of {control.anatomy.checkpoint}"
     return f"Grey dashes: the control run {control.name}, {what}."

@@ -56,13 +56,16 @@ def points(found: pd.DataFrame, x: str, value: str, interval: Sequence[str] = ("
 
 
 def by_layer(table: str, value: str, **values: str | int) -> Callable[[Run], pd.DataFrame]:
-    """Points over the layers: a column of a table, of the rows with these values. Boxes have no intervals of their medians."""
+    """Points over the layers: a column of a table, of the rows with these values.
+
+    Boxes have no intervals of their medians.
+    """
     interval = ("low", "high") if value != "median" else ("", "")
     return lambda run: points(rows(run.table(table), **values), LAYER, value, interval)
 
 
 def by_memory(value: Callable[[pd.DataFrame], pd.Series], median: bool = False) -> Units:
-    """A number per memory that has a trigger example, from the table `values/by_memory`."""
+    """Returns a number per memory that has a trigger example, from the table `values/by_memory`."""
 
     def numbers(run: Run) -> pd.DataFrame:
         table = run.values_by_memory
@@ -73,7 +76,7 @@ def by_memory(value: Callable[[pd.DataFrame], pd.Series], median: bool = False) 
 
 
 def by_prefix(name: str, value: Callable[[pd.DataFrame], pd.Series], median: bool = False) -> Units:
-    """A number per layer and sampled validation prefix, from a table such as `refinement/by_prefix`."""
+    """Returns a number per layer and sampled validation prefix, from a table such as `refinement/by_prefix`."""
 
     def numbers(run: Run) -> pd.DataFrame:
         table = run.details(name)

@@ -55,7 +55,10 @@ def colours(count: int) -> list[tuple[float, float, float]]:
 
 
 def canvas(panels: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
-    """An empty figure of the report's width, and its panels [panel], side by side. `subplots` gets the options."""
+    """Returns an empty figure of the report's width, and its panels [panel], side by side.
+
+    `subplots` gets the options.
+    """
     figure = Figure(figsize=(8.4, 3.7), layout="constrained")
     return figure, figure.subplots(1, panels, squeeze=False, **options)[0]
 
@@ -136,7 +139,10 @@ def finish_shares(
 
 
 def boxes(axes: Axes, table: pd.DataFrame) -> None:
-    """Draws a box per layer [layer, whisker_low, q1, median, q3, whisker_high]. Layers without a median are left out."""
+    """Draws a box per layer [layer, whisker_low, q1, median, q3, whisker_high].
+
+    Layers without a median are left out.
+    """
     table = table.dropna(subset=["median"])
     fields = {"whisker_low": "whislo", "q1": "q1", "median": "med", "q3": "q3", "whisker_high": "whishi"}
     stats = table.rename(columns=fields)[list(fields.values())].to_dict("records")
@@ -153,18 +159,21 @@ def boxes(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def depth(table: pd.DataFrame) -> int:
-    """Number of layers in a table that has a column `layer`."""
+    """Returns the number of layers in a table that has a column `layer`."""
     return int(table["layer"].max()) + 1
 
 
 def shares_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Share of each name in `column` per layer: name to [layer]; 0 where a layer does not have the name."""
+    """Returns the share of each name in `column` per layer: name to [layer]; 0 where a layer does not have the name."""
     wide = table.pivot(index="layer", columns=column, values="share").reindex(columns=names).fillna(0)
     return {name: wide[name].to_numpy() for name in names}
 
 
 def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
-    """Draws panels of stacked shares per layer, three side by side. `paper`: the last one shows the paper's layers, from 1."""
+    """Draws panels of stacked shares per layer, three side by side.
+
+    `paper`: the last one shows the paper's layers, from 1.
+    """
     across = min(len(panels), PANELS_ACROSS)
     down = -(-len(panels) // PANELS_ACROSS)
     figure = Figure(figsize=(8.4, 3.7 + 2.7 * (down - 1)), layout="constrained")
@@ -194,7 +203,7 @@ def _stack(axes: Axes, x: np.ndarray, shares: Mapping[str, Sequence[float] | np.
 
 
 def svg(figure: Figure, name: str, title: str, description: str) -> str:
-    """The figure as an `svg` element, with a title and a description for readers who do not see it.
+    """Returns the figure as an `svg` element, with a title and a description for readers who do not see it.
 
     `name` becomes the prefix of every id in the element, so that one page can hold several figures.
     """

@@ -49,5 +49,5 @@ class Figure:
 
 @cache
 def paper_numbers() -> dict[str, Any]:
-    """The numbers of the paper's own figures, by the name of the figure."""
+    """Returns the numbers of the paper's own figures, by the name of the figure."""
     return json.loads(files("ffkv.run.report").joinpath("paper_figures.json").read_text())

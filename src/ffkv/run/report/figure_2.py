@@ -71,13 +71,13 @@ def judged(run: Run) -> pd.DataFrame:
 
 
 def person_or_machine(annotator: str) -> str:
-    """An annotator as a title: "anna, a person". A long name shows only its end."""
+    """Returns an annotator as a title: "anna, a person". A long name shows only its end."""
     kind, _, name = annotator.partition(":")
     return f"{name if len(name) <= LONGEST_NAME else '…' + name[-LONGEST_NAME:]}, a {kind}"
 
 
 def _judges(run: Run, annotated: pd.DataFrame) -> str:
-    """Who judged how many keys, and how often random prefixes."""
+    """Says who judged how many keys, and how often random prefixes."""
     about = run.table("annotators").set_index("annotator")
     told = [
         f"{person_or_machine(annotator)} ({number(about.loc[annotator, 'keys'])} keys"

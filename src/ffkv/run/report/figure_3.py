@@ -51,13 +51,13 @@ def caption(run: Run) -> Caption:
 
 
 def _count(table: pd.DataFrame, removed: str) -> str:
-    """How many keys and trigger examples lost a token of this kind, and how many could not."""
+    """Counts the keys and trigger examples that lost a token of this kind, and how many could not."""
     keys, triggers, skipped = (number(table[column].sum()) for column in ("keys", "triggers", "skipped"))
     return f"{removed.capitalize()} token: {keys} keys with {triggers} trigger examples, {skipped} left out."
 
 
 def _outliers(table: pd.DataFrame) -> str:
-    """Says, with a space in front, where few keys make the mean over keys, and where the axis cuts something off; else empty."""
+    """Says where few keys make the mean, and where the axis cuts something off, with a space in front; else ""."""
     apart = (table["change"] - table["median"]).abs()
     far = table.loc[apart.idxmax()] if apart.notna().any() and apart.max() > FAR else None
     said = ""

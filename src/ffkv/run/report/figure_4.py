@@ -22,7 +22,7 @@ LABELS = {
 
 
 def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
-    """Lines per layer: the agreement, its three baselines, and the agreement of negative coefficients if there are any."""
+    """Draws lines per layer: the agreement, its three baselines, and that of negative coefficients if there are any."""
     agreement = run.table(AGREEMENT)
     figure, (axes,) = canvas()
     present = [source for source in LABELS if source in agreement["source"].unique()]

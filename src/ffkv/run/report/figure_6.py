@@ -18,7 +18,10 @@ BINS = "figure_6_top_probability"
 
 
 def draw(run: Run, paper: dict[str, Any] | None) -> Drawing:
-    """Bars per bin of the top probability, with the number of values above each bar. The paper's bins are beside them."""
+    """Draws bars per bin of the top probability, with the number of values above each bar.
+
+    The paper's bins are beside them.
+    """
     figure, axes = canvas(2 if paper else 1, sharey=True, width_ratios=[3, 2] if paper else None)
     _draw_bins(axes[0], run.table(BINS))
     if paper:
@@ -65,7 +68,7 @@ def caption(run: Run) -> Caption:
 
 
 def rate_by_bin(run: Run) -> pd.DataFrame:
-    """The rate of a run by the middle of the bin. Empty bins have none."""
+    """Returns the rate of a run by the middle of the bin. Empty bins have none."""
     table = run.table(BINS)
     table = table[table["values"] > 0]
     return points(table.assign(middle=(table["low"] + table["high"]) / 2), "middle", "rate", ("rate_low", "rate_high"))

@@ -15,7 +15,7 @@ RESIDUAL = "figure_9_residual_agreement"
 
 
 def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
-    """One line per layer."""
+    """Draws one line per layer."""
     table = run.table(RESIDUAL)
     figure, (axes,) = canvas()
     curve(axes, table, "share", "the residual predicts what the model predicts")

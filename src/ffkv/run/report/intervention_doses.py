@@ -18,7 +18,7 @@ BY_DOSE = "intervention_doses"
 
 
 def draw(run: Run, paper: Any) -> Drawing:
-    """Two panels, positive and negative coefficients as far as there are any: the effect by factor of the coefficient."""
+    """Draws a panel for positive and one for negative coefficients, if there are any: the effect by factor."""
     table = rows(run.table(BY_DOSE), layer=-1, change="scale")
     sides = [*dict.fromkeys(table["side"])]
     figure, panels = canvas(max(1, len(sides)), sharey=True)
@@ -60,7 +60,7 @@ def caption(run: Run) -> Caption:
 
 
 def by_factor(run: Run) -> pd.DataFrame:
-    """The total effect of a run by factor, of positive coefficients."""
+    """Returns the total effect of a run by factor, of positive coefficients."""
     table = rows(run.table(BY_DOSE), layer=-1, change="scale", side="positive", reach="total").sort_values("scale")
     return points(table, "scale", "top")
 

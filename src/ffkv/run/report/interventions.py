@@ -28,7 +28,7 @@ REACHES = {"direct": "direct effect", "total": "total effect"}
 
 
 def draw(run: Run, paper: Any) -> Drawing:
-    """Two panels, direct and total effect: a line per layer for the memory's own removal and for each control."""
+    """Draws two panels, direct and total effect: a line per layer for the memory's own removal and for each control."""
     table = run.table(BY_LAYER)
     figure, panels = canvas(2, sharey=True)
     for panel, (reach, title) in zip(panels, REACHES.items(), strict=True):
@@ -86,7 +86,7 @@ def _least(own: pd.DataFrame, controls: int) -> str:
 
 
 def nats(effect: float) -> str:
-    """A change of a log-probability, in words."""
+    """Returns a change of a log-probability, in words."""
     return f"{number(effect)} nats".replace("-", MINUS)
 
 

@@ -19,7 +19,7 @@ LINES_SHOWN = 4  # layers, spread from the first to the last
 
 
 def draw(run: Run, paper: Any) -> Drawing:
-    """Two panels, for the largest and for random memories: a line per shown layer over the number of kept memories."""
+    """Draws two panels, for the largest and for random memories: a line per layer over the number of kept memories."""
     table = run.table(KEPT)
     layers = shown_layers(int(table["layer"].max()))
     figure, panels = canvas(2, sharey=True)
@@ -65,7 +65,7 @@ def caption(run: Run) -> Caption:
 
 
 def _curve(panel: int, choice: str) -> Curve:
-    """The mean over the layers."""
+    """Returns the mean over the layers."""
 
     def by_number(run: Run) -> pd.DataFrame:
         means = rows(run.table(KEPT), choice=choice).groupby("kept", as_index=False)["share"].mean()

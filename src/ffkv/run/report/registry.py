@@ -41,7 +41,7 @@ FIGURES = {
 
 
 def load_figure(name: str) -> "Figure":
-    """The figure that the module `ffkv.run.report.<name>` describes."""
+    """Loads the figure that the module `ffkv.run.report.<name>` describes."""
     return import_module(f"ffkv.run.report.{name}").FIGURE
 
 

@@ -14,9 +14,9 @@ from ffkv.run.results.run import Run
 def write_report(run: Run, output: Path | str) -> None:
     """Writes the page of a run, and each figure as an SVG file in the folder `figures` beside the page.
 
-    Cards and tables link to the pages of memories, if `ffkv explore --export` wrote some into the folder `memories` beside the
-    page. A memory in a table that has no page leads to its card. The control run of the setting `report.control` is drawn in
-    grey; its folder is beside that of the run.
+    Cards and tables link to the pages of memories, if `ffkv explore --export` wrote some into the folder `memories`
+    beside the page. A memory in a table that has no page leads to its card. The control run of the setting
+    `report.control` is drawn in grey; its folder is beside that of the run.
 
     Args:
         run: the run, from `ffkv.open`.

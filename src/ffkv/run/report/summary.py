@@ -13,7 +13,7 @@ def summary(run: Run, control: Run | None = None) -> list[str]:
 
 
 def _control(run: Run, control: Run) -> str:
-    """The main numbers of a run beside those of its control."""
+    """Returns the main numbers of a run beside those of its control."""
     pairs = [
         f"{what}: {percent(own)}, {percent(its)} in the control"
         for what, own, its in (

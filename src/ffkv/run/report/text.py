@@ -8,17 +8,17 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def signed(value: float) -> str:
-    """A number that can be negative, with the minus sign of printed text."""
+    """Returns a number that can be negative, with the minus sign of printed text."""
     return number(value).replace("-", MINUS)
 
 
 def change(value: float) -> str:
-    """A change in per cent, with its sign; a dash for NaN."""
+    """Returns a change in per cent, with its sign; a dash for NaN."""
     return "–" if pd.isna(value) else f"{value:+.1f}{NO_BREAK_SPACE}%".replace("-", MINUS)
 
 
 def duration(seconds: float) -> str:
-    """A time for a person: "41 s", "12 min 5 s", "3 h 20 min"."""
+    """Returns a time for a person: "41 s", "12 min 5 s", "3 h 20 min"."""
     whole = round(seconds)
     hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
     if hours:

@@ -16,7 +16,7 @@ BOX = (
 
 
 def projection(run: Run) -> str:
-    """How a vector becomes a prediction, as the run's settings and its model have it."""
+    """Says how a vector becomes a prediction, as the run's settings and its model have it."""
     if run.settings.values.projection == "unembedding":
         return "The prediction of a vector is the top token of its product with the output embedding alone."
     norm = ", with its final norm" if run.anatomy.final_norm else ", which has no final norm"
@@ -24,7 +24,7 @@ def projection(run: Run) -> str:
 
 
 def scale_free(run: Run) -> str:
-    """A warning, with a space in front, where a final norm hides how long a value is; else empty."""
+    """Returns a warning, with a space in front, where a final norm hides how long a value is; else empty."""
     if run.settings.values.projection == "unembedding" or not run.anatomy.final_norm:
         return ""
     return (
@@ -42,20 +42,20 @@ def ties(table: pd.DataFrame, total: str, what: str) -> str:
 
 
 def rows(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
-    """The rows of a table whose columns have the values that are passed."""
+    """Returns the rows of a table whose columns have the values that are passed."""
     for column, value in values.items():
         table = table[table[column] == value]
     return table
 
 
 def weighted_mean(table: pd.DataFrame, value: str, weight: str) -> float:
-    """The mean of the column `value`, each row weighted by the column `weight`; NaN where all weights are 0."""
+    """Returns the mean of the column `value`, each row weighted by the column `weight`; NaN where all weights are 0."""
     total = table[weight].sum()
     return float((table[value] * table[weight]).sum() / total) if total else float("nan")
 
 
 def course(table: pd.DataFrame, value: str, write: Callable[[float], str] = percent) -> str:
-    """Says how a column changes over the layers: its first, last, lowest and highest value, each as `write` writes it."""
+    """Says how a column changes over the layers: first, last, lowest and highest value, as `write` writes them."""
     known = table.dropna(subset=[value])
     if known.empty:
         return "nothing to show"
@@ -74,7 +74,7 @@ def course(table: pd.DataFrame, value: str, write: Callable[[float], str] = perc
 
 
 def paper_line(run: Run, text: str) -> str:
-    """A sentence about the paper's curve, with a space in front; empty where the curve is not drawn."""
+    """Returns a sentence about the paper's curve, with a space in front; empty where the curve is not drawn."""
     layers = len(run.anatomy.layers)
     if not run.settings.report.paper_curves or layers == 1:
         return ""
