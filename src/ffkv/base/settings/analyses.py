@@ -18,7 +18,7 @@ class Activations(Section):
 
 
 class Triggers(Section):
-    """The trigger examples of every key (paper section 3.1)."""
+    """The trigger examples of every key, also called its max-activating examples (paper section 3.1)."""
 
     per_key: int = Field(50, ge=1, le=10_000)
     """Number of trigger examples that are stored per key (t in the paper)."""
@@ -82,8 +82,8 @@ class Values(Section):
     """The prediction of each value (paper section 4)."""
 
     projection: Literal["head", "unembedding"] = "head"
-    """How a value becomes a prediction. `head`: through the head of the model, with its final norm if it
-    has one. `unembedding`: by the output embedding alone."""
+    """How a value becomes a prediction. `head`: through the unembedding head of the model, with its final norm
+    if it has one. `unembedding`: by the output embedding alone."""
     top_tokens: int = Field(50, ge=1, le=100_000)
     """Number of tokens with the highest logits, and of tokens with the lowest logits, that are stored per value."""
     predictive: int = Field(100, ge=1, le=10_000)
@@ -110,7 +110,7 @@ class Refinement(Section):
 
 
 class Intervention(Section):
-    """What memories cause: their coefficients are changed while the model runs."""
+    """What memories cause: their coefficients (activations of neurons) are changed while the model runs."""
 
     memories: Whole = Field(20, ge=0)
     """Number of random memories per layer whose coefficients are changed. 0 means that no coefficient is changed and the
@@ -119,8 +119,8 @@ class Intervention(Section):
     """Number of trigger examples per memory on which its coefficient is changed. They are drawn from those that are
     stored. If trigger examples with negative coefficients are stored, the same number of these is drawn too."""
     scales: list[Annotated[float, Field(ge=-100, le=100)]] = Field([0.0, 0.5, 2.0, -1.0], min_length=1, max_length=100)
-    """Factors by which the coefficient is multiplied. Factor 0 removes the memory. It must be in the list, because the
-    controls are compared with the removal."""
+    """Factors by which the coefficient is multiplied. Factor 0 removes the memory (zero ablation). It must be in the list,
+    because the controls are compared with the removal."""
     tokens: int = Field(10, ge=1, le=100_000)
     """Number of top tokens of a value whose log-probabilities are measured. Only the `values.top_tokens` tokens that are
     stored can be measured."""
@@ -140,7 +140,7 @@ class Intervention(Section):
     its own trigger examples. The placebo is the removal of a memory from prefixes on which it is silent."""
     kept: list[Annotated[Whole, Field(ge=0)]] = Field([0, 1, 3, 10, 30, 100], min_length=1, max_length=100)
     """How many memories of a layer keep their coefficients, one measurement per number. The coefficients of all others
-    become their means over the corpus."""
+    become their means over the corpus (mean ablation)."""
     kept_prefixes: Whole = Field(200, ge=1)
     """Number of sampled validation prefixes on which this is measured."""
 
