@@ -66,9 +66,10 @@ def _unquoted(annotation: Any) -> Any:
 
 def _markdown(thing: Any) -> str:
     """A docstring as Markdown: each section gets a bold title, and its items become a list."""
+    text, _, examples = (inspect.getdoc(thing) or "").partition("Examples:\n")
     lines: list[str] = []
     section = item = False
-    for line in (inspect.getdoc(thing) or "").splitlines():
+    for line in text.rstrip().splitlines():
         if line.removesuffix(":") in SECTIONS:
             section, item = True, False
             lines += ([] if not lines or not lines[-1] else [""]) + [f"**{line.removesuffix(':')}**", ""]
@@ -78,6 +79,8 @@ def _markdown(thing: Any) -> str:
         else:
             section &= not line or line.startswith("    ")
             lines.append(f"  {line.strip()}" if section and item and line else line.strip() if section else line)
+    if examples:
+        lines += ["", "```pycon", *textwrap.dedent(examples).splitlines(), "```"]
     return "\n".join(lines) + "\n"
 
 

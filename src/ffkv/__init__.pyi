@@ -51,6 +51,7 @@ from ffkv.apps.annotation.records import read_records as read_records
 from ffkv.apps.annotation.draw import SheetDesign as SheetDesign
 from ffkv.base.parts import Part as Part
 from ffkv.base.parts import WHOLE as WHOLE
+from ffkv.base.steps import Work as Work
 from ffkv.base import settings as settings
 from ffkv.base.errors import UserError as UserError
 

@@ -71,6 +71,9 @@ def test_docstrings_become_lists(write_api):
         Returns:
             The thing:
             all of it.
+        Examples:
+            >>> 1 + 1
+            2
         """
 
     assert write_api._signature(example, "ffkv.example") == (
@@ -78,5 +81,5 @@ def test_docstrings_become_lists(write_api):
     )
     assert write_api._markdown(example) == (
         "Does something.\n\nMore of it.\n\n**Args**\n\n- `path`: the file; a long\n  line.\n- `fast, slow`: how.\n\n"
-        "**Returns**\n\nThe thing:\nall of it.\n"
+        "**Returns**\n\nThe thing:\nall of it.\n\n```pycon\n>>> 1 + 1\n2\n```\n"
     )

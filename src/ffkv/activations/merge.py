@@ -26,6 +26,10 @@ def merge_triggers(shards: Sequence[Path | str], output: Path | str) -> None:
         output: the merged file.
     Raises:
         UserError: a shard is missing or there twice, or they do not belong together; or the file cannot be written.
+    Examples:
+        >>> ffkv.merge_triggers(["results/tiny/triggers.h5"], "merged.h5")  # one shard is already the whole
+        >>> ffkv.read_triggers("merged.h5").layers
+        2
     """
     found: list[dict[str, Any]] = []
     for path in shards:  # one at a time: there may be more than a process can open
@@ -117,6 +121,9 @@ def merge_sampled_prefixes(shards: Sequence[Path | str], model: Path | str, outp
         output: the file of the whole sample.
     Raises:
         UserError: the shards are not the parts of one sample of this model.
+    Examples:
+        >>> shards = ["results/tiny/sampled_prefixes/0.h5", "results/tiny/sampled_prefixes/1.h5"]
+        >>> ffkv.merge_sampled_prefixes(shards, "results/tiny/model", "merged.h5")
     """
     with hdf5.open(shards[0], KIND, read_anatomy(Path(model)).identity) as first:
         attributes: dict[str, Any] = {name: first.attrs[name] for name in first.attrs if name not in hdf5.OWN}

@@ -52,6 +52,13 @@ def find_triggers(
         max_memory: the setting `model.max_memory`.
     Raises:
         UserError: the model and the corpus do not belong together; or see `triggers.find_triggers`.
+    Examples:
+        >>> one = ffkv.Part(0, 20)  # the first of 20 parts of the corpus
+        >>> triggers = ffkv.find_triggers(
+        ...     "results/tiny/model", "results/tiny/corpus/train.h5", ffkv.settings.Triggers(per_key=3), shard=one
+        ... )
+        >>> triggers.coefficient.shape  # [memory, rank]
+        (256, 3)
     """
     loaded, split = _load(model, corpus, device, max_memory)
     attributes = {**_attributes(loaded, split, settings, batching), "shard": shard.index, "shards": shard.count}
@@ -88,6 +95,10 @@ def sample_prefixes(
         max_memory: the setting `model.max_memory`.
     Raises:
         UserError: the model and the corpus do not belong together, states overflow, or a file cannot be written.
+    Examples:
+        >>> ffkv.sample_prefixes(
+        ...     "results/tiny/model", "results/tiny/corpus/validation.h5", "sample.h5", ffkv.settings.Prefixes(count=10)
+        ... )
     """
     loaded, split = _load(model, corpus, device, max_memory)
     sample = draw_prefixes(split.lengths, settings.count, settings.sample, seed)

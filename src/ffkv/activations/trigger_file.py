@@ -126,7 +126,12 @@ class Triggers(TriggerExamples):
 
 
 def write_triggers(path: Path | str, triggers: Triggers) -> None:
-    """Writes `triggers.h5`, or a shard of it."""
+    """Writes `triggers.h5`, or a shard of it.
+
+    Examples:
+        >>> triggers = ffkv.read_triggers("results/tiny/triggers.h5")
+        >>> ffkv.write_triggers("copy.h5", triggers)
+    """
     memories, per_key = triggers.coefficient.shape
     absent = ["negative"] if triggers.negative is None else []
     parts = (_of_memories(triggers, rows) for rows in row_ranges(memories, per_key, absent))
@@ -194,6 +199,10 @@ def read_triggers(
         memories: the rows that are read.
     Raises:
         UserError: see `hdf5.open`.
+    Examples:
+        >>> triggers = ffkv.read_triggers("results/tiny/triggers.h5")
+        >>> triggers.coefficient.shape, triggers.sentence.shape  # [memory, rank]
+        ((256, 20), (256, 20))
     """
     with hdf5.open(path, "triggers", belongs_to) as file:
         own = {"prefixes": int(file.attrs["prefixes"]), "attributes": dict(file.attrs)}

@@ -12,6 +12,9 @@ class Part:
     Attributes:
         index: which part this is, from 0.
         count: how many parts there are.
+    Examples:
+        >>> ffkv.Part(1, 4).of(10)
+        range(2, 5)
     """
 
     index: int = 0

@@ -82,6 +82,9 @@ class Work:
         max_memory: the setting `model.max_memory`.
         batch_tokens: maximum number of tokens per batch, with padding.
         part: the shard of the corpus, or the group of layers.
+    Examples:
+        >>> ffkv.Work(device="cpu", part=ffkv.Part(0, 2)).part  # the first of two groups of layers
+        Part(index=0, count=2)
     """
 
     device: str = "auto"

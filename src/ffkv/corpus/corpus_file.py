@@ -158,6 +158,10 @@ def read_corpus(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -
         belongs_to: attributes whose identities the file must share, see `hdf5.open`.
     Raises:
         UserError: see `hdf5.open`.
+    Examples:
+        >>> corpus = ffkv.read_corpus("results/tiny/corpus/train.h5")
+        >>> corpus.prefix_text(0, 4) == corpus.texts[0][: corpus.character(0, 4)]  # the first 4 tokens of sentence 0
+        True
     """
     with hdf5.open(path, "corpus", belongs_to) as file:
         attributes = dict(file.attrs)

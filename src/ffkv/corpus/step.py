@@ -42,6 +42,11 @@ def encode_corpus(
         UserError: a source is missing or cannot be read; the split has fewer than 2 sentences of two tokens or more;
             the tokenizer has no BOS token, but `settings.bos` asks for one, or no chat template, but the corpus
             contains chats.
+    Examples:
+        >>> settings = ffkv.settings.Corpus(dataset="embedded", limit=2)
+        >>> corpus = ffkv.encode_corpus("results/tiny/model", "train", settings, "train.h5")
+        >>> len(corpus.texts) == len(corpus)  # sentences
+        True
     """
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)

@@ -82,6 +82,10 @@ def read_values(path: Path | str, layers: range | None = None, belongs_to: Mappi
         belongs_to: attributes whose identities the file must share, see `hdf5.open`.
     Raises:
         UserError: see `hdf5.open`.
+    Examples:
+        >>> values = ffkv.read_values("results/tiny/values.h5", layers=range(1))
+        >>> values.value.shape  # [memory, d]
+        (128, 32)
     """
     with hdf5.open(path, "values", belongs_to) as file:
         offsets = file["layer_offset"][...]

@@ -31,6 +31,9 @@ class SheetDesign:
         shared: share of the items that all people judge. The others are dealt out, each to one person.
         repeated: share of each person's items that the same person judges twice.
         seed: seed of all choices.
+    Examples:
+        >>> ffkv.SheetDesign(annotators=("anna", "ben"), per_layer=5).shared  # a quarter of the items is for both
+        0.25
     """
 
     annotators: tuple[str, ...]

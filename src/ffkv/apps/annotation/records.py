@@ -162,6 +162,9 @@ def read_records(
         annotator: only the records of this annotator; None: of all.
     Raises:
         UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or corpus.
+    Examples:
+        >>> ffkv.read_records("annotations/tiny").latest  # nobody has judged anything
+        []
     """
     found: list[tuple[str, int, int, Record]] = []
     torn: list[str] = []

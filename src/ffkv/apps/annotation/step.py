@@ -32,6 +32,11 @@ def make_sheets(run: Run, folder: Path | str, design: SheetDesign, name: str = "
         The files of the sheets, then the CSV files.
     Raises:
         UserError: a sheet of this name exists; nobody, or somebody twice, is named; the run has no key or change to judge.
+    Examples:
+        >>> design = ffkv.SheetDesign(annotators=("anna",), per_layer=1, changes=1)
+        >>> paths = ffkv.make_sheets(ffkv.open("results/tiny"), "annotations/tiny", design)
+        >>> [path.name for path in paths if path.suffix == ".csv"]
+        ['keys.anna.csv', 'changes.anna.csv']
     """
     folder = Path(folder)
     check_design(design)
@@ -123,6 +128,10 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         others are summaries. The tests are among the annotators of `annotators`, `figure_2_by_annotator` and `agreement`.
     Raises:
         UserError: a record or a label belongs to another run, or the secret key of a sheet is missing.
+    Examples:
+        >>> tables = ffkv.compare_annotators(ffkv.open("results/tiny"), "annotations/tiny")
+        >>> len(tables["agreement"])  # nobody has judged anything
+        0
     """
     folder, identity = Path(folder), run.identity("train")
     records = read_records(folder, identity)

@@ -47,6 +47,17 @@ def measure_composition(
     Raises:
         UserError: a file is missing or damaged, or belongs to another model or corpus; the file of projections is of
             another layer group; the layer group does not exist.
+    Examples:
+        >>> projections = [f"results/tiny/values/projections/{group}.h5" for group in (0, 1)]
+        >>> table = ffkv.measure_composition(
+        ...     "results/tiny/model",
+        ...     "results/tiny/sampled_prefixes.h5",
+        ...     projections[1],
+        ...     "results/tiny/corpus/validation.h5",
+        ...     work=ffkv.Work(part=ffkv.Part(1, 2)),  # the second of two groups of layers
+        ... )
+        >>> table["layer"].unique()
+        array([1])
     """
     anatomy = read_anatomy(Path(model))
     layers = work.part.of(len(anatomy.layers))
@@ -83,6 +94,11 @@ def summarize_composition(
         The tables by the stem of their file.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; a layer is missing or repeated.
+    Examples:
+        >>> by_prefix = [f"results/tiny/composition/by_prefix/{group}.parquet" for group in (0, 1)]
+        >>> tables = ffkv.summarize_composition(by_prefix, "results/tiny/model")
+        >>> list(tables["figure_8_no_agreement"]["reading"].unique())
+        ['active', 'all']
     """
     anatomy = read_anatomy(Path(model))
     table = tables.read_all(by_prefix, anatomy.identity)

@@ -67,6 +67,21 @@ def measure_interventions(
     Raises:
         UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
             changed; there is no such layer group or device; the model cannot be changed while it runs.
+    Examples:
+        >>> few = ffkv.settings.Intervention(memories=1, examples=1, controls=3, directions=0, similar=0, kept_prefixes=1)
+        >>> run = "results/tiny"
+        >>> measured = ffkv.measure_interventions(
+        ...     f"{run}/model",
+        ...     f"{run}/triggers.h5",
+        ...     f"{run}/values/projections/0.h5",
+        ...     f"{run}/sampled_prefixes.h5",
+        ...     f"{run}/corpus/train.h5",
+        ...     f"{run}/corpus/validation.h5",
+        ...     few,
+        ...     work=ffkv.Work(part=ffkv.Part(0, 2)),  # the first of two groups of layers
+        ... )
+        >>> sorted(measured.by_memory["reach"].unique())
+        ['direct', 'total']
     """
     from ffkv.branches.intervention.by_layer import Inputs, intervene
     from ffkv.model.checkpoint.load import load
@@ -130,6 +145,16 @@ def summarize_interventions(
         The tables by the stem of their file.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; a layer is missing or repeated.
+    Examples:
+        >>> def files(name):
+        ...     return [f"results/tiny/{name}/{group}" for group in ("0.parquet", "1.parquet")]
+        >>> tables = ffkv.summarize_interventions(
+        ...     *[files(f"intervention/{name}") for name in ("by_prefix", "by_memory", "kept")],
+        ...     "results/tiny/model",
+        ...     ["results/tiny/values/projections/0.h5", "results/tiny/values/projections/1.h5"],
+        ... )
+        >>> sorted(tables)
+        ['intervention_doses', 'intervention_memories', 'interventions_by_layer', 'kept_memories']
     """
     anatomy = read_anatomy(Path(model))
     prefix_table, memory_table, kept_table = (

@@ -49,6 +49,11 @@ def find_patterns(
         The tables `PATTERNS` and `BY_PREFIX` of `ffkv.branches.keys.tables`. Their `attrs` hold the identities of model, tokenizer and corpus.
     Raises:
         UserError: a file is missing or damaged, or the files belong to different corpora; there is no such layer group.
+    Examples:
+        >>> few = ffkv.settings.Keys(per_layer=2, pattern_triggers=20, background_prefixes=100)
+        >>> patterns, by_prefix = ffkv.find_patterns("results/tiny/triggers.h5", "results/tiny/corpus/train.h5", few)
+        >>> sorted(by_prefix["sample"].unique())  # random keys are the control
+        ['random', 'trigger']
     """
     sentences = read_corpus(Path(train))
     examples = read_triggers(Path(triggers), sentences.attributes)
@@ -92,6 +97,11 @@ def remove_tokens(
     Raises:
         UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
             changed; there is no such layer group or device.
+    Examples:
+        >>> few = ffkv.settings.Keys(per_layer=2, removal_triggers=3)
+        >>> files = ["results/tiny/model", "results/tiny/triggers.h5", "results/tiny/corpus/train.h5"]
+        >>> sorted(ffkv.remove_tokens(*files, few)["removed"].unique())
+        ['first', 'last', 'random']
     """
     loaded, examples, sentences = _read_inputs(model, triggers, train, work)
     layers, rows = work.part.of(examples.layers), []
@@ -129,6 +139,11 @@ def measure_precision(
         The table `PRECISION` of `ffkv.branches.keys.tables`.
     Raises:
         UserError: as `remove_tokens`.
+    Examples:
+        >>> few = ffkv.settings.Keys(per_layer=2)
+        >>> files = ["results/tiny/model", "results/tiny/triggers.h5", "results/tiny/corpus/train.h5"]
+        >>> len(ffkv.measure_precision(*files, few))  # one row per layer
+        2
     """
     loaded, examples, sentences = _read_inputs(model, triggers, train, work)
     from ffkv.model.placement.precision import running_in_float32
@@ -163,6 +178,12 @@ def summarize_keys(
     Raises:
         UserError: a file is missing or damaged, or belongs to another model, tokenizer or corpus than the triggers; a
             layer is missing or repeated.
+    Examples:
+        >>> of_groups = [
+        ...     [f"results/tiny/keys/{name}/{group}.parquet" for group in (0, 1)] for name in ("patterns", "by_prefix", "removal")
+        ... ]
+        >>> sorted(ffkv.summarize_keys("results/tiny/triggers.h5", *of_groups))
+        ['activity', 'figure_2_categories', 'figure_2_pattern_counts', 'figure_3_removal']
     """
     examples = read_triggers(Path(triggers))
     pattern_table = tables.read_all(patterns, examples.attributes)

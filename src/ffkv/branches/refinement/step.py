@@ -37,6 +37,10 @@ def measure_refinement(model: Path | str, prefixes: Path | str, work: Work = Wor
         The table `BY_PREFIX` of `ffkv.branches.refinement.tables`.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; the layer group does not exist.
+    Examples:
+        >>> table = ffkv.measure_refinement("results/tiny/model", "results/tiny/sampled_prefixes.h5")
+        >>> len(table)  # 200 prefixes in 2 layers
+        400
     """
     anatomy = read_anatomy(Path(model))
     layers = work.part.of(len(anatomy.layers))
@@ -112,6 +116,11 @@ def summarize_refinement(
     Raises:
         UserError: a file is missing or damaged, or belongs to another model, corpus or sample of prefixes; a layer is
             missing or repeated.
+    Examples:
+        >>> by_prefix = [f"results/tiny/refinement/by_prefix/{group}.parquet" for group in (0, 1)]
+        >>> files = ["results/tiny/model", "results/tiny/sampled_prefixes.h5", "results/tiny/corpus/validation.h5"]
+        >>> len(ffkv.summarize_refinement(by_prefix, *files)["figure_9_residual_agreement"])  # one row per layer
+        2
     """
     anatomy = read_anatomy(Path(model))
     last = len(anatomy.layers) - 1

@@ -49,6 +49,11 @@ def project_values(
     Raises:
         UserError: a file is missing or damaged, or belongs to another model; the layer group does not exist; the model
             has no single output embedding and `projection` is "unembedding".
+    Examples:
+        >>> files = ["results/tiny/model", "results/tiny/values.h5", "results/tiny/triggers.h5"]
+        >>> projections, by_memory = ffkv.project_values(*files, ffkv.settings.Values(top_tokens=5))
+        >>> projections.top_token.shape  # [memory, rank]
+        (256, 5)
     """
     anatomy = read_anatomy(Path(model))
     stored = values_file.read_values(Path(values), work.part.of(len(anatomy.layers)), anatomy.identity)
@@ -138,6 +143,11 @@ def summarize_values(
         The tables by the stem of their file.
     Raises:
         UserError: a file is missing or damaged, or belongs to another model or corpus; a layer is missing or repeated.
+    Examples:
+        >>> by_memory = [f"results/tiny/values/by_memory/{group}.parquet" for group in (0, 1)]
+        >>> files = ["results/tiny/model", "results/tiny/triggers.h5", "results/tiny/corpus/train.h5"]
+        >>> list(ffkv.summarize_values(by_memory, *files)["figure_5_rank"]["layer"])
+        [0, 1]
     """
     anatomy = read_anatomy(Path(model))
     examples = read_triggers(Path(triggers), anatomy.identity)

@@ -29,6 +29,11 @@ def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> 
         The model, its tokenizer, and the contents of `training.csv` and `training.json`.
     Raises:
         UserError: a split has no sentences; or see `files.atomic`.
+    Examples:
+        >>> small = ffkv.settings.Embedded(layers=1, width=32, heads=2, vocabulary=300, context=32, steps=2, batch_tokens=64)
+        >>> trained = ffkv.train(small, ffkv.settings.Corpus(limit=4), seed=0, output="checkpoint")
+        >>> trained.model.config.n_layer
+        1
     """
     embedded = Corpus(limit=corpus.limit, validation_share=corpus.validation_share)
     documents = {split: list(read_documents(embedded, split)) for split in ("train", "validation")}

@@ -55,6 +55,10 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
     Raises:
         UserError: the checkpoint is gone, or its weights or its config have changed since the proof; there is no such
             device.
+    Examples:
+        >>> loaded = ffkv.load_model("results/tiny/model", device="cpu")
+        >>> type(loaded.model).__name__
+        'GPT2LMHeadModel'
     """
     anatomy = read_anatomy(model_folder)
     located = _located(anatomy, Path(model_folder))

@@ -63,6 +63,11 @@ def load_head(model_folder: Path | str, device: str = "auto", projection: str = 
         projection: as the setting `values.projection`: "head", or "unembedding" for the output embedding alone.
     Raises:
         UserError: the model step has not been run, or its files are damaged.
+    Examples:
+        >>> head = ffkv.load_head("results/tiny/model", device="cpu")
+        >>> values = torch.from_numpy(ffkv.read_values("results/tiny/values.h5").value)
+        >>> head.logits(values).shape  # [memory, vocabulary]
+        torch.Size([256, 400])
     """
     anatomy, folder = read_anatomy(model_folder), Path(model_folder)
     reader: EmptiedModel | ModuleChain

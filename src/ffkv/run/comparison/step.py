@@ -27,6 +27,10 @@ def compare_runs(
     Raises:
         UserError: a folder holds no finished run, a file in it is missing or damaged, the settings name other runs, or
             they ask for memories by number in models of different shapes.
+    Examples:
+        >>> measured = ffkv.compare_runs(["results/tiny", "results/other"])
+        >>> "figure_4" in set(measured.curves["figure"])
+        True
     """
     settings = settings or Comparison(runs=[Path(folder).resolve().name for folder in folders])
     compared = open_compared(folders, settings, name)

@@ -23,6 +23,8 @@ def write_report(run: Run, output: Path | str) -> None:
         output: the HTML file to write.
     Raises:
         UserError: a file of the run is missing, damaged, or of another model, tokenizer or corpus. Nothing is written.
+    Examples:
+        >>> ffkv.write_report(ffkv.open("results/tiny"), "reports/index.html")
     """
     control = open_control(run)
     for each in (run, control):

@@ -33,6 +33,12 @@ class Memory:
         name: both in one word: "L3.17".
         run: the run.
         unit: in a mixture of experts "expert 2, unit 17" or "shared, unit 3"; "" in other layers.
+    Examples:
+        >>> memory = ffkv.open("results/tiny").memory("L1.0")
+        >>> memory.promotes(3).columns.tolist()  # the top tokens of the value
+        ['token', 'id', 'log_probability', 'probability']
+        >>> memory.triggers.columns.tolist()[:4]  # the max-activating examples of the key
+        ['rank', 'coefficient', 'text', 'last_token']
     """
 
     def __init__(self, run: "Run", layer: int, memory: int):

@@ -35,6 +35,10 @@ def open(path: Path | str) -> "Run":
         path: the run's folder, `results/<run>`.
     Raises:
         UserError: the folder is missing, holds no run, or one of the two files is damaged.
+    Examples:
+        >>> run = ffkv.open("results/tiny")
+        >>> run.name, len(run.anatomy.layers)
+        ('tiny', 2)
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -62,6 +66,14 @@ class Run(RunIndexes):
         folder: `results/<run>`.
         settings: the run's complete settings.
         anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
+    Examples:
+        >>> run = ffkv.open("results/tiny")
+        >>> run.memory("L1.17")
+        <Memory L1.17 of tiny>
+        >>> run.table("figure_5_rank")["layer"].tolist()
+        [0, 1]
+        >>> len(run.memories(sort="contribution", layer=1))  # a row per memory, the largest contribution first
+        128
     """
 
     def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):

@@ -66,6 +66,11 @@ def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], de
     Raises:
         UserError: there is no such memory or sentence; `sentences` is no list of whole numbers; or the checkpoint is gone or its
             weights have changed.
+    Examples:
+        >>> run = ffkv.open("results/tiny")
+        >>> m = ffkv.coefficients(run, layer=1, memory=17, sentences=[0, 1])
+        >>> len(m[0]) == len(run.corpus("train").ids(0))  # one coefficient per token
+        True
     """
     layer, memory = whole_number("layer", layer), whole_number("memory", memory)
     check_memory(layer, memory, [each.memories for each in run.anatomy.layers])
