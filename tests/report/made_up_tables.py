@@ -1,4 +1,4 @@
-"""The tables that the branches of a made-up run leave, plausible numbers by the contract in docs/architecture.md."""
+"""The tables that the branches of a made-up run leave, plausible numbers as they are described."""
 
 from pathlib import Path
 

@@ -17,6 +17,7 @@ import psutil
 from ffkv.base.errors import UserError
 from ffkv.workflow import SNAKEFILE
 from ffkv.workflow.inputs import PLANNING
+from ffkv.workflow.steps import STEPS
 
 SNAKEFILES = (Path("Snakefile"), Path("workflow/Snakefile"), Path(SNAKEFILE))
 LIBRARIES = {  # what jobs import, each with what is before it: tables only, the head alone, the model
@@ -24,16 +25,11 @@ LIBRARIES = {  # what jobs import, each with what is before it: tables only, the
     "head": ("torch", "ffkv.model.head.head_file"),
     "model": ("ffkv.model.checkpoint.load", "transformers.models.gpt2.modeling_gpt2"),
 }
-HEAD = ("values_project", "composition_measure", "refinement_measure", "refinement_summarize")
-# And all that merge or summarize.
-TABLES = ("resolve_commit", "write_settings", "keys_patterns", "report", "comparison_report")
 
 
 def libraries_of(rule: str) -> str:
     """What the jobs of a rule import: a name in `LIBRARIES`."""
-    if rule in HEAD:
-        return "head"
-    return "tables" if rule in TABLES or rule.startswith("merge_") or rule.endswith("_summarize") else "model"
+    return STEPS[rule].imports if rule in STEPS else "tables"
 
 
 class Job(NamedTuple):
