@@ -96,7 +96,7 @@ def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path)
     Raises:
         UserError: see `read_csv`; nothing is taken over then.
     """
-    sheet = read_sheet(folder, name, identity_of(run.identity("train")))
+    sheet = read_sheet(folder, name, identity_of(run.files.identity("train")))
     before, said = latest_of_person(folder, sheet, annotator), read_csv(path, sheet, annotator)
     new = [record for record in said if not _is_same(record, before.get(record.item))]
     for record in new:
@@ -124,7 +124,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
     Raises:
         UserError: a record or a label belongs to another run, or the secret key of a sheet is missing.
     """
-    folder, identity = Path(folder), run.identity("train")
+    folder, identity = Path(folder), run.files.identity("train")
     records = read_records(folder, identity)
     for line in records.torn:
         say(line, error=True)
@@ -150,7 +150,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
 
 def _with_tests(run: Run, said: Ratings) -> Ratings:
     """What annotators said, and what the statistical tests found in all sampled keys, as one more annotator."""
-    patterns, by_prefix = of_tests(run.details("keys/patterns"), run.details("keys/by_prefix"))
+    patterns, by_prefix = of_tests(run.files.details("keys/patterns"), run.files.details("keys/by_prefix"))
     return Ratings(
         pd.concat([said.patterns, patterns], ignore_index=True),
         pd.concat([said.by_prefix, by_prefix], ignore_index=True),

@@ -91,12 +91,12 @@ def open_compared(folders: Sequence[Path | str], settings: Comparison, name: str
 def same_text(a: Run, b: Run, split: str) -> bool:
     """Whether two runs read the same sentences of the same tokens in a split, so that a sentence has the same number in both."""
     names = ("tokenizer_hash", "corpus_hash")
-    return all(a.identity(split)[name] == b.identity(split)[name] for name in names)
+    return all(a.files.identity(split)[name] == b.files.identity(split)[name] for name in names)
 
 
 def same_prefixes(a: Run, b: Run) -> bool:
     """Whether two runs sampled the same validation prefixes, in the same order."""
     if not same_text(a, b, "validation"):
         return False
-    with a.open_sampled_prefixes() as one, b.open_sampled_prefixes() as other:
+    with a.files.open_sampled_prefixes() as one, b.files.open_sampled_prefixes() as other:
         return all(np.array_equal(one[name][...], other[name][...]) for name in ("sentence", "position"))

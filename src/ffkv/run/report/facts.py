@@ -58,8 +58,8 @@ def model(run: Run) -> Terms:
 
 def corpus(run: Run) -> Terms:
     """The text that was read, and the text that was left out."""
-    terms: Terms = [("source", visible(_source(run.settings.corpus, run.corpora["train"]["source"])))]
-    for split, about in run.corpora.items():
+    terms: Terms = [("source", visible(_source(run.settings.corpus, run.files.corpora["train"]["source"])))]
+    for split, about in run.files.corpora.items():
         counts = dict(about["counts"])
         read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"
         kept = (
@@ -67,7 +67,7 @@ def corpus(run: Run) -> Terms:
         )
         others = "".join(f"; {name.replace('_', ' ')}: {number(count)}" for name, count in counts.items() if count)
         terms += [(f"{split}: kept", kept), (f"{split}: read", read + others)]
-    return [*terms, ("first token", visible(run.corpora["train"]["beginning"]))]
+    return [*terms, ("first token", visible(run.files.corpora["train"]["beginning"]))]
 
 
 def _source(settings: Corpus, version: str) -> str:
@@ -114,7 +114,7 @@ def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
 
 def _sampled_prefixes(run: Run) -> str:
     """How many prefixes were drawn, and how."""
-    validation, drawn = run.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
+    validation, drawn = run.files.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
     total = validation["tokens"] - validation["sentences"]
     how = {
         "sentence": "a random sentence, then a random position in it",
@@ -164,7 +164,7 @@ def proof(run: Run) -> Terms:
 
 def cost(run: Run) -> Terms:
     """Wall time and peak memory per rule, the longest first, and the sum of the times."""
-    rules = run.benchmarks().sort_values(["seconds", "rule"], ascending=[False, True])
+    rules = run.files.benchmarks().sort_values(["seconds", "rule"], ascending=[False, True])
     terms = []
     for rule in rules.itertuples():
         jobs = f"{rule.jobs} jobs, the longest took {duration(rule.longest)}" if rule.jobs > 1 else "1 job"

@@ -56,7 +56,7 @@ class PageTable:
 
 def data_table(run: Run, name: str) -> PageTable:
     """A table of the run, with all its columns and its file."""
-    return whole_table(name, run.table(name), run.table_file(name))
+    return whole_table(name, run.table(name), run.files.table_files[name])
 
 
 def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
