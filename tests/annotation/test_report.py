@@ -19,6 +19,7 @@ from ffkv.base.files import hdf5, tables
 from ffkv.run.report.figure_2 import CATEGORIES
 from ffkv.run.report.registry import load_figure
 from ffkv.run.report.step import write_report
+from ffkv.run.results import indexes
 
 LAYERS = 6
 ANNOTATORS = ("machine:a/very-long-name-of-a-model-8b", "person:an$n$a", "tests")
@@ -87,7 +88,7 @@ def test_without_annotations_figure_2_is_as_before(tmp_path):
     figure = load_figure("figure_2").draw(run, None)
     assert [axes.get_title() for axes in figure.axes] == ["trigger examples", "random prefixes"]
     assert "Further panels" not in load_figure("figure_2").caption(run).text
-    assert not len(run.labels)
+    assert not len(indexes.labels(run.files))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from ffkv.apps.machine.tables import COLUMNS, read_machines
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.keys.tables import PATTERNS, make_table
+from ffkv.run.results import indexes
 from ffkv.run.results.search import patterned
 from ffkv.workflow.inputs import annotation_files
 
@@ -48,7 +49,7 @@ def test_labels_and_scores_reach_the_memories_of_the_run(own, annotations):
     kept = tables.read(next((annotations / "machine").glob("alpha.*/scores_by_memory.csv")))
     row = kept.query("layer == 0 and memory == 0 and score == 'detection' and label == 'other'").iloc[0]
     assert found["detection_of_other"].tolist() == [row["value"]] * 2
-    assert patterned(run, PRESS.upper())["explanation_detection"].tolist() == [1.0]
+    assert patterned(run.files, PRESS.upper())["explanation_detection"].tolist() == [1.0]
     by_layer = run.table("machine_scores_by_layer")
     assert {*by_layer["annotator"]} == {"machine:alpha", "machine:zeta/1"}
     assert by_layer["asked"].sum() > 0 and {*by_layer["label"]} == {"own", "other", "own - other", "none"}
@@ -88,5 +89,5 @@ def test_a_run_that_only_people_judged_has_no_explanations(own, tmp_path):
     words = ["agreement", "--results", str(own), "--annotations", str(tmp_path / "nobody")]
     assert CliRunner().invoke(annotate, [*words, "--output", str(own / "annotation")]).exit_code == 0
     run = ffkv.open(own)
-    assert not len(run.explanations) and not len(run.memory("L0.0").explanations)
-    assert "explanation_detection" not in patterned(run, "press")
+    assert not len(indexes.explanations(run.files)) and not len(run.memory("L0.0").explanations)
+    assert "explanation_detection" not in patterned(run.files, "press")

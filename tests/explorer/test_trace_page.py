@@ -144,7 +144,7 @@ def test_the_sample_is_spread_over_the_file(visitor):
 
     held = visitor.shelf.runs["tiny"]
     sample = held.sample(1)
-    with held.run.open_sampled_prefixes() as file:
+    with held.run.files.open_sampled_prefixes() as file:
         step = -(-len(file["sentence"]) // SAMPLED)
         assert np.array_equal(sample.sentence, file["sentence"][::step])
         assert np.array_equal(sample.m, file["m"][::step, 128:256])

@@ -217,7 +217,7 @@ def test_the_sidecar_says_what_the_numbers_are(run, whole):
     text = json.loads(whole["ffkv-export.json"])
     assert text["finished"] and text["asked_for"] == SMALL["memories"] and text["left_out"] == []
     for name in ("model_hash", "tokenizer_hash", "corpus_hash"):
-        assert text["identity"][name] == run.identity("train")[name]
+        assert text["identity"][name] == run.files.identity("train")[name]
     assert text["versions"]["ffkv"] == ffkv.__version__
     assert "multiplied by -1" in text["definitions"]["activations"]
     assert str(run.folder.parent) not in whole["ffkv-export.json"].decode(), "no path of this machine is published"

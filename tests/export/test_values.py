@@ -193,7 +193,7 @@ def random_sentences(run) -> list[int]:
 
 
 def run_value(run, layer, memory) -> np.ndarray:
-    with run.open_values() as file:
+    with run.files.open_values() as file:
         return file["value"][run.anatomy.layer_offset[layer] + memory]
 
 

@@ -15,6 +15,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.checksums import sum_path
+from ffkv.base.settings import Settings
 from ffkv.run.results import check as module
 from ffkv.run.results.check import check_run
 from ffkv.run.results.commands import check
@@ -33,7 +34,7 @@ def run(tmp_path, monkeypatch):
     tables.write(pd.DataFrame({"a": [1, 2]}), folder / "keys.csv")
     tables.write(pd.DataFrame({"a": [1, 2]}), folder / "by_memory.parquet")
     with atomic(folder / "settings.json") as path:
-        path.write_text("{}")
+        path.write_text(Settings().model_dump_json())
     return folder
 
 
@@ -64,6 +65,15 @@ def test_a_flipped_byte_of_any_dataset_is_found(run, dataset):
     (problem,) = check_run(run)[1]
     assert problem.path == run / "triggers.h5"
     assert "damaged" in problem.reason
+
+
+def test_settings_of_another_version_are_foreign(run):
+    (run / "settings.json").unlink()
+    with atomic(run / "settings.json") as path:
+        path.write_text("{}")
+    said = told(run)
+    assert "settings.json holds the settings of another version of ffkv: it lacks" in said
+    assert "snakemake --force" in said
 
 
 def test_what_a_kill_left_is_named_and_what_is_to_be_deleted(run):

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from results.conftest import MEMORIES
 
+from ffkv.run.results import indexes
 from ffkv.run.results.memory_columns import example_columns, prediction_columns, rows_of, stored_examples
 from ffkv.run.results.run import open
 
@@ -16,12 +17,13 @@ ENDS = {"top": "promotes", "bottom": "demotes"}
 @pytest.fixture(params=["files", "memory"])
 def read(request, folder):
     """The small run as a reader has it: read from its files, or with everything in memory that searches ask for."""
-    run = open(folder)
+    run = open(folder, keep_open=request.param == "memory")
     if request.param == "memory":
-        run.keep_open()
         for end in ENDS:
-            run.kept_tokens(end)
-        assert run.trigger_places.sentence.shape == (sum(MEMORIES), 2)
+            indexes.kept_tokens(run.files, end)
+        indexes.statistics(run.files)
+        indexes.trigger_patterns(run.files)
+        assert indexes.trigger_places(run.files).sentence.shape == (sum(MEMORIES), 2)
     return run
 
 
@@ -30,22 +32,23 @@ def read(request, folder):
 @pytest.mark.parametrize("place", PLACES)
 def test_trigger_examples_are_the_first_rows_of_the_table(run, read, place, side, most):
     table = getattr(run.memory(*place), SIDES[side])
-    pd.testing.assert_frame_equal(pd.DataFrame(example_columns(read, *place, side, most)), table.head(most))
+    pd.testing.assert_frame_equal(pd.DataFrame(example_columns(read.files, *place, side, most)), table.head(most))
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_predictions_and_patterns_are_those_of_the_tables(run, read, place):
+def test_predictions_statistics_and_patterns_are_those_of_the_tables(run, read, place):
     memory = run.memory(*place)
     for end, name in ENDS.items():
-        found = pd.DataFrame(prediction_columns(read, *place, end, 2))
+        found = pd.DataFrame(prediction_columns(read.files, *place, end, 2))
         pd.testing.assert_frame_equal(found, getattr(memory, name)(2))
+    assert read.memory(*place).statistics.equals(memory.statistics)
     patterns = read.memory(*place).patterns
     assert patterns.astype(str).equals(memory.patterns.astype(str))
     assert len(patterns) == (2 if place[1] == 0 else 0)
 
 
 def test_only_what_is_asked_for_is_given(read):
-    found = stored_examples(read, 0, "positive", ["sentence", "next_token"], 1)
+    found = stored_examples(read.files, 0, "positive", ["sentence", "next_token"], 1)
     assert {name: values.tolist() for name, values in found.items()} == {"sentence": [1], "next_token": [0]}
 
 

@@ -21,8 +21,11 @@ def test_a_run_knows_what_it_is(run, folder):
     assert run.settings.layer_groups == 2
     assert run.anatomy.layers[1].memories == 2
     assert list(run.vocabulary) == VOCABULARY
-    assert run.corpora["train"]["counts"]["sentences"] == 4
-    assert (run.corpora["validation"]["tokens"], run.corpora["validation"]["settings"]) == (12, {"dataset": "toy"})
+    assert run.files.corpora["train"]["counts"]["sentences"] == 4
+    assert (run.files.corpora["validation"]["tokens"], run.files.corpora["validation"]["settings"]) == (
+        12,
+        {"dataset": "toy"},
+    )
     assert run.corpus("validation").texts[3] == " nan nan"
     assert repr(run) == "<Run small: synthetic, 2 layers, 5 memories>"
 
@@ -68,10 +71,32 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path):
         ffkv.open(tmp_path / "nowhere")
 
 
-def test_settings_of_another_edition_are_refused(folder):
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda settings: settings.update(surprise=1), "it has surprise."),
+        (lambda settings: settings.pop("layer_groups"), "it lacks layer_groups."),
+        (lambda settings: settings["triggers"].update(each=settings["triggers"].pop("per_key")),
+         "it has triggers.each and lacks triggers.per_key."),
+        (lambda settings: settings.update(layer_groups=0), "layer_groups is 0: must be at least 1."),
+    ],
+)  # fmt: skip
+def test_settings_of_another_version_are_refused_with_what_to_do(folder, change, problem):
     settings = json.loads((folder / "settings.json").read_text())
-    (folder / "settings.json").write_text(json.dumps({**settings, "surprise": 1}))
-    with pytest.raises(UserError, match=r"settings\.json does not hold the complete settings"):
+    change(settings)
+    (folder / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError) as refused:
+        open(folder)
+    assert str(refused.value) == (
+        f"{folder}/settings.json holds the settings of another version of ffkv: {problem} Run `snakemake` again with the same"
+        " settings file, which repeats what has changed, or read the run with the ffkv that wrote it."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]"])
+def test_settings_that_are_no_mapping_are_refused(folder, text):
+    (folder / "settings.json").write_text(text)
+    with pytest.raises(UserError, match=r"settings\.json cannot be read \("):
         open(folder)
 
 
@@ -107,11 +132,11 @@ def test_triggers_of_another_corpus_are_refused(run, folder):
 @pytest.mark.parametrize("name", ["values/by_memory", "keys/patterns"])
 @pytest.mark.parametrize("identity", ["model_hash", "corpus_hash"])
 def test_a_table_of_another_model_or_corpus_is_refused(run, folder, name, identity):
-    table = run.details(name)
+    table = run.files.details(name)
     table.attrs = {identity: "of another"}
     for group in (0, 1):
         tables.write(table, folder / f"{name}/{group}.parquet")
-    for read in (lambda: run.details(name), lambda: run.memory_rows(name, 1, 0)):
+    for read in (lambda: run.files.details(name), lambda: run.files.memory_rows(name, 1, 0)):
         with pytest.raises(UserError, match=rf"{name}/.\.parquet belongs to another {identity.removesuffix('_hash')}"):
             read()
 
@@ -146,11 +171,11 @@ def test_benchmarks_are_per_rule_and_of_this_run(run, folder):
         {"rule": ["corpus", "triggers", "values_project"], "jobs": [2, 1, 1], "seconds": [3, 61.5, 4],
          "longest": [2, 61.5, 4], "memory": [10, 812.3, 5]}
     )  # fmt: skip
-    pd.testing.assert_frame_equal(run.benchmarks(), expected, check_dtype=False)
+    pd.testing.assert_frame_equal(run.files.benchmarks(), expected, check_dtype=False)
 
 
 def test_a_run_without_benchmark_files_has_no_benchmarks(run):
-    assert run.benchmarks().empty
+    assert run.files.benchmarks().empty
 
 
 def test_the_summary_is_escaped_and_needs_nothing_from_outside(run, folder):
@@ -182,6 +207,6 @@ def test_the_model_is_loaded_from_the_run(run, monkeypatch):
 
 
 def test_details_are_the_rows_of_all_layer_groups(run):
-    assert run.details("values/by_memory")["layer"].tolist() == [0, 0, 0, 1, 1]
-    assert run.layer_groups == [range(1), range(1, 2)]
-    assert np.array_equal(run.memory_rows("values/by_memory", 1, 1)[["layer", "memory"]], [[1, 1]])
+    assert run.files.details("values/by_memory")["layer"].tolist() == [0, 0, 0, 1, 1]
+    assert run.files.layer_groups == [range(1), range(1, 2)]
+    assert np.array_equal(run.files.memory_rows("values/by_memory", 1, 1)[["layer", "memory"]], [[1, 1]])

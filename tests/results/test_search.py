@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from ffkv.base.errors import UserError
 from ffkv.run.results import text_search
+from ffkv.run.results.run import open
+from ffkv.run.results.search import find
 
 
 def names(memories):
@@ -192,17 +194,14 @@ def test_an_expression_without_end_is_stopped(monkeypatch):
 
 
 def test_a_part_of_what_was_found_is_that_part_of_the_table(run):
-    found = run.find(promotes="church")
+    found = find(run.files, promotes="church")
     whole = run.memories(promotes="church")
     assert len(found) == 4
     assert found.table(1, 3).equals(whole.iloc[1:3].reset_index(drop=True))
 
 
 def test_files_that_are_kept_open_give_the_same(run, folder):
-    from ffkv.run.results.run import open
-
-    kept = open(folder)
-    kept.keep_open()
+    kept = open(folder, keep_open=True)
     for name in names(run.memories()):
         one, other = run.memory(name), kept.memory(name)
         assert one.statistics.equals(other.statistics) and one.patterns.equals(other.patterns)

@@ -43,7 +43,7 @@ def test_by_coefficients_is_the_correlation(folder, run, monkeypatch, size):
     with hdf5.create(
         folder / "sampled_prefixes.h5",
         "sampled prefixes",
-        {**IDENTITY, "corpus_hash": run.corpora["validation"]["corpus_hash"]},
+        {**IDENTITY, "corpus_hash": run.files.corpora["validation"]["corpus_hash"]},
     ) as file:
         hdf5.put(file, "m", m, ["prefix", "memory"], "1", "coefficients")
     found = run.memory("L0.0").similar("coefficients")

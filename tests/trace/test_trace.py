@@ -15,6 +15,7 @@ from ffkv.model.head.head import Head
 from ffkv.model.head.head_file import load_head
 from ffkv.model.tap.hooks import forward
 from ffkv.model.values_file import read_values
+from ffkv.run.results import indexes
 from ffkv.run.trace.contributions import LayerParts, logit_changes
 from ffkv.run.trace.predictions import _top
 
@@ -128,7 +129,7 @@ def test_the_logit_of_a_contribution_is_what_the_head_loses_without_it(traced, l
         without = end - trace.layers["factor"][row.layer] * row.coefficient * v
         expected = whole - head.logits(without[None], last.index)[0, token]
         assert row.logit == pytest.approx(expected.item(), rel=1e-3, abs=1e-4)
-        stored = run.values_by_memory.query("layer == @row.layer and memory == @row.memory").iloc[0]
+        stored = indexes.values_by_memory(run.files).query("layer == @row.layer and memory == @row.memory").iloc[0]
         assert row.top_token == run.vocabulary[stored["top_token"]]
         assert row.top_probability == pytest.approx(stored["top_probability"])
 

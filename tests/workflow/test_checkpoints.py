@@ -48,7 +48,7 @@ def test_a_trained_model_in_low_precision(tmp_path):
         run.table("figure_4_agreement").query("source in ['trigger', 'permuted'] and layer == 7").set_index("source")
     )
     assert agreement.loc["trigger", "rate"] > 5 * agreement.loc["permuted", "rate"]
-    assert run.corpora["train"]["beginning"] == "<s> precedes every sentence: the tokenizer puts it there."
+    assert run.files.corpora["train"]["beginning"] == "<s> precedes every sentence: the tokenizer puts it there."
 
 
 @pytest.mark.skipif(STORIES.exists(), reason="a trained model, which is gated too, goes through the same checks above")

@@ -54,7 +54,9 @@ def draw_keys(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKe
         UserError: no analysed key has enough prefixes for a pattern.
     """
     generator = random_stream(design.seed, Purpose.SHEETS, 0)
-    keys = choose_keys(run.details("keys/by_prefix"), run.settings.keys.minimum_prefixes, design.per_layer, generator)
+    keys = choose_keys(
+        run.files.details("keys/by_prefix"), run.settings.keys.minimum_prefixes, design.per_layer, generator
+    )
     if not keys:
         raise UserError(
             f"No analysed key of {run.name} has the {run.settings.keys.minimum_prefixes} prefixes that a pattern needs."
@@ -124,7 +126,7 @@ def choose_keys(
 def _origin_of(run: Run, layer: int, memory: int, ranks: list[int]) -> Origin:
     """A key with the places of its prefixes."""
     row = run.anatomy.layer_offset[layer] + memory
-    places = stored_examples(run, row, "positive", ["sentence", "position"])
+    places = stored_examples(run.files, row, "positive", ["sentence", "position"])
     sentence, position = (np.asarray(places[each])[ranks].tolist() for each in ("sentence", "position"))
     return Origin(sample="trigger", layer=layer, memory=memory, ranks=ranks, sentence=sentence, position=position)
 
@@ -204,7 +206,7 @@ def _make(
         again = [origins[own[number]].model_copy(update={"repeats": own[number]}) for number in twice]
         own += [_add(origins, origin, generator) for origin in again]
         orders[annotator] = tuple(own[number] for number in generator.permutation(len(own)).tolist())
-    identity = identity_of(run.identity("train"))
+    identity = identity_of(run.files.identity("train"))
     items = {number: item(origins[number]) for number in sorted(origins)}
     sheet = Sheet(name=name, kind=kind, identity=identity, items=items, orders=orders)
     return sheet, SecretKey(

@@ -101,7 +101,7 @@ def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path)
     Raises:
         UserError: see `read_csv`; nothing is taken over then.
     """
-    sheet = read_sheet(folder, name, identity_of(run.identity("train")))
+    sheet = read_sheet(folder, name, identity_of(run.files.identity("train")))
     before, said = latest_of_person(folder, sheet, annotator), read_csv(path, sheet, annotator)
     new = [record for record in said if not _is_same(record, before.get(record.item))]
     for record in new:
@@ -133,7 +133,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         >>> len(tables["agreement"])  # nobody has judged anything
         0
     """
-    folder, identity = Path(folder), run.identity("train")
+    folder, identity = Path(folder), run.files.identity("train")
     records = read_records(folder, identity)
     for line in records.torn:
         say(line, error=True)
@@ -159,7 +159,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
 
 def _with_tests(run: Run, said: Ratings) -> Ratings:
     """What annotators said, and what the statistical tests found in all sampled keys, as one more annotator."""
-    patterns, by_prefix = of_tests(run.details("keys/patterns"), run.details("keys/by_prefix"))
+    patterns, by_prefix = of_tests(run.files.details("keys/patterns"), run.files.details("keys/by_prefix"))
     return Ratings(
         pd.concat([said.patterns, patterns], ignore_index=True),
         pd.concat([said.by_prefix, by_prefix], ignore_index=True),

@@ -59,7 +59,7 @@ def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours
     memories = [run.memory(name) for name in names]
     places = list(dict.fromkeys((memory.layer, memory.memory) for memory in memories))
     if not places:
-        patterns = run.details("keys/patterns")
+        patterns = run.files.details("keys/patterns")
         places = choose(patterns[patterns["sample"] == "trigger"], run.memories(), PAGES)
     links = Exported(places)
     pages = {"index.html": write_run(held, links)}

@@ -79,7 +79,7 @@ def sheet_of(held: Held, name: str) -> Sheet:
     folder = folder_of(held)
     if name not in sheet_names(folder):
         raise NoItem(f"There is no sheet {name!r} of this run.")
-    return read_sheet(folder, name, identity_of(held.run.identity("train")))
+    return read_sheet(folder, name, identity_of(held.run.files.identity("train")))
 
 
 def continue_at(held: Held, name: str, annotator: str) -> Response:

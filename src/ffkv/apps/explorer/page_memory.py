@@ -56,7 +56,7 @@ class Side:
 def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> Side:
     """Returns the trigger examples of one sign; all of them, or the first ones."""
     memory = card.memory
-    columns = example_columns(held.run, memory.layer, memory.memory, name, None if every else EXAMPLES)
+    columns = example_columns(held.run.files, memory.layer, memory.memory, name, None if every else EXAMPLES)
     patterns = card.patterns if name == "positive" else []  # none are sought in the others
     coloured = colour(held, coloured_by, memory, name, columns) if coloured_by else [None] * len(columns["rank"])
     added = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
@@ -151,7 +151,7 @@ def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf |
     memory = held.run.memory(layer, index)
     card = Card(held.run, memory)
     shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
-    top, bottom = (rows_of(prediction_columns(held.run, layer, index, end, shown)) for end in ("top", "bottom"))
+    top, bottom = (rows_of(prediction_columns(held.run.files, layer, index, end, shown)) for end in ("top", "bottom"))
     return {
         "memory": memory,
         "card": card,

@@ -88,7 +88,7 @@ def _values(held: Held) -> dict[str, Any]:
 def _terms(held: Held) -> list[tuple[str, str]]:
     """Describes the run in a few lines. The report says more."""
     run, anatomy = held.run, held.run.anatomy
-    train, validation = run.corpora["train"], run.corpora["validation"]
+    train, validation = run.files.corpora["train"], run.files.corpora["validation"]
     kinds = ", ".join(sorted({layer.kind for layer in anatomy.layers}))
     return [
         ("model", anatomy.checkpoint),

@@ -17,8 +17,9 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import Damaged
 from ffkv.base.files.provenance import Foreign
 from ffkv.base.files.spreadsheet import safe_text
+from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import NAME, check_memory, parse_memory_name
-from ffkv.run.results.search import Found
+from ffkv.run.results.search import Found, find
 
 PER_PAGE = 50
 PER_BLOCK = 10_000  # rows of a JSON or CSV list that are written together
@@ -51,7 +52,7 @@ class Question:
 
     Attributes:
         asked: the text of each question that is asked, by its name in the address.
-        options: the same as arguments of `Run.find`.
+        options: the same as arguments of `Run.memories`.
     """
 
     def __init__(self, query: Mapping[str, str]):
@@ -109,7 +110,7 @@ def memories(held: Held, query: Mapping[str, str]) -> Response:
     try:
         question = Question(query)
         page = _whole("page", query.get("page", "") or "1")
-        found = held.run.find(**question.options)
+        found = find(held.run.files, **question.options)
     except (Damaged, Foreign):
         raise
     except UserError as error:
@@ -130,7 +131,7 @@ def _page(
         problem, page = f"There is no page {page}. The list has pages 1 to {pages}.", min(max(page, 1), pages)
     rows = found.table((page - 1) * PER_PAGE, page * PER_PAGE) if found is not None else pd.DataFrame()
     asked = question.asked if question else {name: value for name, value in query.items() if name in TEXTS}
-    statistics = (found or held.run.find()).statistics
+    statistics = indexes.statistics(held.run.files)
     return render(
         "memories.html",
         held=held,

@@ -16,6 +16,7 @@ import numpy as np
 
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain
+from ffkv.run.results import indexes
 from ffkv.run.results.run import Run, open
 
 DIGITS = 8  # of each hash that a page names
@@ -77,8 +78,6 @@ class Held:
     Attributes:
         run: the run.
         name: its name in addresses.
-        lock: held while an index of the run is made, so that it is made once.
-        prepared: whether all indexes are made.
         samples: coefficients of sampled prefixes, by layer.
         colours: coefficients of all tokens of the trigger examples, by memory.
         similar: similar memories, by memory.
@@ -86,8 +85,6 @@ class Held:
 
     run: Run
     name: str
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    prepared: bool = False
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
@@ -96,7 +93,7 @@ class Held:
     def hashes(self) -> dict[str, str]:
         """Which model, corpus and settings the run's numbers are of, by short hashes."""
         settings = hashlib.sha256(self.run.settings.model_dump_json().encode()).hexdigest()
-        corpus = self.run.corpora["train"]["corpus_hash"]
+        corpus = self.run.files.corpora["train"]["corpus_hash"]
         named = {"model": self.run.anatomy.model_hash, "corpus": corpus, "settings": settings}
         return {name: value[:DIGITS] for name, value in named.items()}
 
@@ -115,7 +112,7 @@ class Held:
 
         def read() -> Sample:
             start, stop = self.run.anatomy.layer_offset[layer : layer + 2]
-            with self.run.open_sampled_prefixes() as file:
+            with self.run.files.open_sampled_prefixes() as file:
                 # The file has them in the order of the corpus, so every so many-th is a sample of the whole.
                 chosen = slice(0, None, max(1, -(-len(file["sentence"]) // SAMPLED)))
                 return Sample(
@@ -132,17 +129,14 @@ class Held:
             self.sample(layer)
 
     def prepare(self) -> None:
-        """Makes what search needs. Whoever asks meanwhile waits."""
-        with self.lock:
-            if not self.prepared:
-                self.run.find()
-                for end in ("top", "bottom"):
-                    self.run.kept_tokens(end)
-                self.run.trigger_places  # noqa: B018
-                self.run.trigger_patterns  # noqa: B018
-                self.run.labels  # noqa: B018
-                self.run.explanations  # noqa: B018
-                self.prepared = True
+        """Reads what searches need, once. Whoever asks meanwhile waits."""
+        files = self.run.files
+        for index in (indexes.labels, indexes.explanations, indexes.statistics):
+            index(files)
+        for end in ("top", "bottom"):
+            indexes.kept_tokens(files, end)
+        indexes.trigger_places(files)
+        indexes.trigger_patterns(files)
 
 
 @dataclass
@@ -158,7 +152,7 @@ class Shelf:
     model: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, name: str) -> Held:
-        """Returns an open run.
+        """An open run.
 
         Raises:
             UserError: no run of this name is open.
@@ -176,8 +170,7 @@ def open_shelf(folders: Sequence[Path]) -> Shelf:
     """
     runs: dict[str, Held] = {}
     for folder in folders:
-        run = open(folder)
-        run.keep_open()
+        run = open(folder, keep_open=True)
         name, number = run.name, 1
         while name in runs:
             number += 1

@@ -51,7 +51,7 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
     run, row = memory.run, memory.run.anatomy.layer_offset[memory.layer] + memory.memory
     sentences: list[int] = []
     for side in SIDES:
-        stored = stored_examples(run, row, side, ["sentence"])["sentence"].tolist()
+        stored = stored_examples(run.files, row, side, ["sentence"])["sentence"].tolist()
         sentences += [*dict.fromkeys(stored)][:examples]
     sentences = [*dict.fromkeys(sentences)]
     if not sentences:

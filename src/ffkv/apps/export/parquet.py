@@ -13,6 +13,7 @@ import yaml
 from ffkv.apps.export.job import Format, Job, Unit, public_name
 from ffkv.apps.export.records import Example, Record, groups
 from ffkv.base.files.atomic import atomic
+from ffkv.run.results import indexes
 from ffkv.run.results.memory_columns import SIDES, Columns, describe_examples, example_names
 from ffkv.run.results.memory_name import memory_name
 
@@ -47,13 +48,15 @@ def units(job: Job) -> list[Unit]:
         "memories": lambda path, records: _write(path, [_chosen(job, run.memories())]),
         "triggers": lambda path, records: _write(path, trigger_tables(job)),
         "tokens": lambda path, records: _write(path, token_tables(job)),
-        "patterns": lambda path, records: _write(path, [_chosen(job, run.trigger_patterns.drop(columns="row"))]),
-        "effects": lambda path, records: _write(path, [_chosen(job, run.effects_by_memory)]),
+        "patterns": lambda path, records: _write(
+            path, [_chosen(job, indexes.trigger_patterns(run.files).drop(columns="row"))]
+        ),
+        "effects": lambda path, records: _write(path, [_chosen(job, indexes.effects_by_memory(run.files))]),
         "coefficients": _write_coefficients,
     }
     empty = {
-        "patterns": _chosen(job, run.trigger_patterns).empty,
-        "effects": _chosen(job, run.effects_by_memory).empty,
+        "patterns": _chosen(job, indexes.trigger_patterns(run.files)).empty,
+        "effects": _chosen(job, indexes.effects_by_memory(run.files)).empty,
         "coefficients": not len(job.selection.sentences),
     }
     return [Unit(f"{name}.parquet", everything, write) for name, write in tables.items() if not empty.get(name)]
@@ -72,14 +75,14 @@ def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
     some_gated = any(layer.gated for layer in run.anatomy.layers)
     for group in groups(selection, range(len(selection)), GROUP):
         layer, memories = int(selection.layer[group.start]), selection.memory[group.start : group.stop]
-        rows, names = run.anatomy.layer_offset[layer] + memories, example_names(run, layer)
+        rows, names = run.anatomy.layer_offset[layer] + memories, example_names(run.files, layer)
         for side, folder in SIDES.items():
-            with run.open_triggers() as file:
+            with run.files.open_triggers() as file:
                 if f"{folder}count" not in file:
                     continue
                 stored = {name: file[f"{folder}{name}"][rows] for name in names}
             at, rank = np.nonzero(stored["sentence"] >= 0)
-            columns = describe_examples(run, {name: values[at, rank] for name, values in stored.items()})
+            columns = describe_examples(run.files, {name: values[at, rank] for name, values in stored.items()})
             if some_gated and "gate" not in stored:  # tables of one file have the same columns
                 columns |= {name: np.zeros(len(at), np.int8) for name in ("gate", "up")}
             place: Columns = {"layer": np.full(len(at), layer, np.int32), "memory": memories[at].astype(np.int32)}
@@ -96,7 +99,7 @@ def token_tables(job: Job) -> Iterator[pd.DataFrame]:
     for group in groups(job.selection, range(len(job.selection)), GROUP):
         layer, memories = int(job.selection.layer[group.start]), job.selection.memory[group.start : group.stop]
         for end in ("top", "bottom"):
-            ids, log_probability = (kept[offset[layer] + memories] for kept in job.run.kept_tokens(end))
+            ids, log_probability = (kept[offset[layer] + memories] for kept in indexes.kept_tokens(job.run.files, end))
             count = ids.shape[1]
             yield pd.DataFrame(
                 {
@@ -180,7 +183,7 @@ def card(job: Job, rows: dict[str, int]) -> str:
     """
     configs: list[dict[str, Any]] = [{"config_name": table, "data_files": f"{table}.parquet"} for table in rows]
     configs[0]["default"] = True
-    run, corpus, name = job.run, job.run.corpora["train"], public_name(job.run)
+    run, corpus, name = job.run, job.run.files.corpora["train"], public_name(job.run)
     head = {
         "pretty_name": f"Feed-forward memories of {name}",
         "tags": ["interpretability", "feed-forward", "key-value-memories", "ffkv"],

@@ -35,7 +35,7 @@ def identity(run: Run, format_name: str, selection: Selection, options: dict[str
         digest.update(str(array.shape).encode() + array.astype("<i8").tobytes())
     return {
         "format": format_name,
-        **{name: value for name, value in run.identity("train").items() if name != "model"},  # may be a path
+        **{name: value for name, value in run.files.identity("train").items() if name != "model"},  # may be a path
         "memories": len(selection),
         "sentences": len(selection.sentences),
         "selection_hash": digest.hexdigest()[:16],
@@ -61,7 +61,7 @@ def content(
         "identity": own,
         "run": run.name,
         "model": {"checkpoint": public_name(run), "revision": run.anatomy.revision, "dtype": run.anatomy.dtype},
-        "corpus": {"dataset": run.settings.corpus.dataset, "beginning": str(run.corpora["train"]["beginning"])},
+        "corpus": {"dataset": run.settings.corpus.dataset, "beginning": str(run.files.corpora["train"]["beginning"])},
         "asked_for": names or "all memories",
         "left_out": left_out or [],
         "definitions": COMMON | chosen.definitions,

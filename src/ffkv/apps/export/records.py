@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ffkv.apps.export.selection import NONE, Selection
 from ffkv.apps.export.store import Store
+from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.memory_statistics import key_statistics
 from ffkv.run.results.run import Run
@@ -142,9 +143,9 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
     """
     selection, corpus = store.selection, run.corpus("train")
     rows = np.asarray(run.anatomy.layer_offset)[selection.layer] + selection.memory
-    with run.open_triggers() as file:
+    with run.files.open_triggers() as file:
         statistics = {name: own.to_numpy()[rows] for name, own in key_statistics(file).items()}
-    kept = {end: run.kept_tokens(end)[0] for end in ("top", "bottom")}
+    kept = {end: indexes.kept_tokens(run.files, end)[0] for end in ("top", "bottom")}
     vocabulary, column_of = run.vocabulary, _columns(selection)
 
     @lru_cache(TEXTS)
@@ -227,5 +228,5 @@ def groups(selection: Selection, places: range, size: int = GROUP) -> Iterator[r
 
 
 def _histograms(run: Run, rows: np.ndarray) -> np.ndarray:
-    with run.open_triggers() as file:
+    with run.files.open_triggers() as file:
         return file["histogram"][rows]

@@ -91,7 +91,7 @@ def units(job: Job) -> list[Unit]:
 
 
 def _writer(job: Job, layer: int) -> Callable[[Path, Iterable[Record]], None]:
-    facts = job.run.corpora["train"]
+    facts = job.run.files.corpora["train"]
     corpus = {
         "n_prompts_total": int(facts["sentences"]),
         "n_tokens_in_prompt": round(facts["tokens"] / max(1, facts["sentences"])),

@@ -82,7 +82,7 @@ def _trigger_sentences(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sentences and positions [memory, rank] of the trigger examples of one side; with rank 0 if the run keeps none."""
     rows = np.asarray(run.anatomy.layer_offset)[layer] + memory
-    with run.open_triggers() as file:
+    with run.files.open_triggers() as file:
         if f"{SIDES[side]}sentence" not in file:
             return np.full((len(rows), 0), NONE, np.int32), np.zeros((len(rows), 0), np.int32)
         stored = file[f"{SIDES[side]}sentence"], file[f"{SIDES[side]}position"]

@@ -70,7 +70,7 @@ def export(
         return found["left_out"]
     corpus = run.corpus("train")
     store = Store(output / provenance.WORK, selection, corpus.lengths)
-    job = Job(_kept_open(run), store, model_id, set_name)
+    job = Job(open(run.folder, keep_open=True), store, model_id, set_name)  # for many small readings
     fill(run, store, json.dumps(own, sort_keys=True), device)
     provenance.write(output, provenance.content(run, chosen, own, list(memories), None))
     left_out = _write_units(job, chosen, output, device)
@@ -79,13 +79,6 @@ def export(
     provenance.write(output, provenance.content(run, chosen, own, list(memories), left_out))
     shutil.rmtree(store.folder, ignore_errors=True)
     return left_out
-
-
-def _kept_open(run: Run) -> Run:
-    """The same run with its files open, for many small readings."""
-    kept = open(run.folder)
-    kept.keep_open()
-    return kept
 
 
 def default_model_id(run: Run) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 from ffkv.run.trace.value_logits import head_of, value_logits
 
@@ -34,7 +35,7 @@ class ValueLogits:
 def logit_reader(run: Run, device: str) -> Callable[[int, np.ndarray], list[ValueLogits]]:
     """What reads the logits of the values of some memories of a layer, in order."""
     head, offsets = head_of(run, device), run.anatomy.layer_offset
-    kept = {end: run.kept_tokens(end)[0] for end in ("top", "bottom")}
+    kept = {end: indexes.kept_tokens(run.files, end)[0] for end in ("top", "bottom")}
 
     def read(layer: int, memories: np.ndarray) -> list[ValueLogits]:
         rows, found = offsets[layer] + memories, []

@@ -165,7 +165,7 @@ def _judge_sheets(
 
     minimum = run.settings.keys.minimum_prefixes
     for name in names:
-        sheet = read_sheet(annotations, name, run.identity("train"))
+        sheet = read_sheet(annotations, name, run.files.identity("train"))
         if dry_run:
             _say_costs({name: asker.cost(questions_of(sheet, minimum))}, asker.ledger.spent)
             continue
@@ -191,7 +191,7 @@ def _score_memories(
         return
     with _bars() as bar:
         annotation = annotate(run, asker, memories, per_layer, amounts, seed, bar)
-    about = {"run": run.name, **run.identity("train"), "seed": seed, **asdict(amounts), **asker.about()}
+    about = {"run": run.name, **run.files.identity("train"), "seed": seed, **asdict(amounts), **asker.about()}
     write_annotation(asker.ledger.path.parent, annotation, about)
     refused = int((annotation.labels["refusal"] != "").sum())
     say(annotation.by_layer.query("layer == -1").drop(columns="layer").to_string(index=False, float_format="%.2f"))

@@ -38,7 +38,7 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
         if len(set(places)) < len(places):
             raise UserError("--memory names a memory twice.")
         return sorted(places)
-    sampled = run.details("keys/by_prefix").query("sample == 'trigger'")[["layer", "memory"]].drop_duplicates()
+    sampled = run.files.details("keys/by_prefix").query("sample == 'trigger'")[["layer", "memory"]].drop_duplicates()
     chosen: list[Place] = []
     for layer, rows in sampled.groupby("layer"):
         generator = random_stream(seed, Purpose.MACHINE_MEMORIES, int(layer))
@@ -62,7 +62,7 @@ def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iter
     offsets = run.anatomy.layer_offset
     for layer, of_layer in groupby(places, key=lambda place: place[0]):
         memories = [memory for _, memory in of_layer]
-        with run.open_sampled_prefixes() as file:
+        with run.files.open_sampled_prefixes() as file:
             m = file["m"][:, offsets[layer] : offsets[layer + 1]][:, memories]
         for column, memory in enumerate(memories):
             generator = random_stream(seed, Purpose.MACHINE_TEXTS, layer, memory, 1)
@@ -107,7 +107,7 @@ def _triggers(run: Run, place: Place) -> list[Example]:
 def _sampled(run: Run) -> list[Example]:
     """The sampled validation prefixes, in the order of `m`, with a coefficient of NaN."""
     corpus = run.corpus("validation")
-    with run.open_sampled_prefixes() as file:
+    with run.files.open_sampled_prefixes() as file:
         sentence, position = file["sentence"][...], file["position"][...]
     texts, last_tokens = corpus.prefix_texts(sentence, position)
     return [

@@ -93,12 +93,12 @@ def same_text(a: Run, b: Run, split: str) -> bool:
     number in both.
     """
     names = ("tokenizer_hash", "corpus_hash")
-    return all(a.identity(split)[name] == b.identity(split)[name] for name in names)
+    return all(a.files.identity(split)[name] == b.files.identity(split)[name] for name in names)
 
 
 def same_prefixes(a: Run, b: Run) -> bool:
     """Tells whether two runs sampled the same validation prefixes, in the same order."""
     if not same_text(a, b, "validation"):
         return False
-    with a.open_sampled_prefixes() as one, b.open_sampled_prefixes() as other:
+    with a.files.open_sampled_prefixes() as one, b.files.open_sampled_prefixes() as other:
         return all(np.array_equal(one[name][...], other[name][...]) for name in ("sentence", "position"))

@@ -48,7 +48,7 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
 def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
     """Coefficients of some memories [prefix, memory], read layer by layer as they are stored."""
     parts = []
-    with run.open_sampled_prefixes() as file:
+    with run.files.open_sampled_prefixes() as file:
         for start, stop in itertools.pairwise(run.anatomy.layer_offset):
             chosen = rows[(rows >= start) & (rows < stop)] - start
             if len(chosen):
@@ -69,7 +69,7 @@ def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.nda
     """
     highest, rotated = np.full((2, own.shape[1]), -np.inf)
     layer_of, memory_of = np.zeros((2, own.shape[1]), np.int64)
-    with run.open_sampled_prefixes() as file:
+    with run.files.open_sampled_prefixes() as file:
         for layer, (start, stop) in enumerate(itertools.pairwise(run.anatomy.layer_offset)):
             m = file["m"][:, start:stop].astype(np.float32)
             memory, correlation = highest_correlation(own, standardise(m))

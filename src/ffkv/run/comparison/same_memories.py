@@ -9,6 +9,7 @@ import pandas as pd
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_text
 from ffkv.run.comparison.overlap import jaccard, rank_biased_overlap
+from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 
 BY_CHANCE = 256  # memories per layer and permutation that are compared with a permuted one
@@ -44,8 +45,8 @@ def read_memories(run: Run) -> Memories:
     Raises:
         UserError: a file is missing or damaged, or the checkpoint is gone or another one.
     """
-    places, table = run.trigger_places, run.values_by_memory
-    with run.open_values() as file:
+    places, table = indexes.trigger_places(run.files), indexes.values_by_memory(run.files)
+    with run.files.open_values() as file:
         value = file["value"][...]
     top_token, top_probability, agrees = (table[name].to_numpy() for name in ("top_token", "top_probability", "agrees"))
     return Memories(places.prefix, top_token, top_probability, agrees, read_keys(run), unit(value))

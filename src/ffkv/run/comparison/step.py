@@ -61,5 +61,5 @@ def _facts(run: Run, label: str) -> dict[str, object]:
         "memories": anatomy.layer_offset[-1],
         "corpus": run.settings.corpus.dataset,
         "model_hash": anatomy.model_hash,
-        "corpus_hash": run.corpora["train"]["corpus_hash"],
+        "corpus_hash": run.files.corpora["train"]["corpus_hash"],
     }

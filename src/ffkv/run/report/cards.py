@@ -35,7 +35,7 @@ class Card:
     def examined(self) -> int:
         """Number of trigger examples in which patterns were sought: one per sentence."""
         row = self.run.anatomy.layer_offset[self.memory.layer] + self.memory.memory
-        sentences = stored_examples(self.run, row, "positive", ["sentence"])["sentence"]
+        sentences = stored_examples(self.run.files, row, "positive", ["sentence"])["sentence"]
         return min(self.run.settings.keys.pattern_triggers, len(np.unique(sentences)))
 
     @functools.cached_property
@@ -65,7 +65,7 @@ class Card:
 
     def _examples(self, side: str) -> Columns:
         most = self.run.settings.report.card_triggers
-        return example_columns(self.run, self.memory.layer, self.memory.memory, side, most)
+        return example_columns(self.run.files, self.memory.layer, self.memory.memory, side, most)
 
     @functools.cached_property
     def top(self) -> list[Any]:
@@ -79,7 +79,7 @@ class Card:
 
     def _predictions(self, end: str) -> list[Any]:
         count = min(PREDICTIONS_PER_CARD, self.run.settings.values.top_tokens)
-        return rows_of(prediction_columns(self.run, self.memory.layer, self.memory.memory, end, count))
+        return rows_of(prediction_columns(self.run.files, self.memory.layer, self.memory.memory, end, count))
 
     @property
     def signed(self) -> bool:
@@ -157,7 +157,7 @@ def make_cards(run: Run) -> list[Card]:
     """Makes the cards of the memories that `choose` chooses, in the order of the layers."""
     if not run.settings.report.cards:
         return []
-    patterns = run.details("keys/patterns")
+    patterns = run.files.details("keys/patterns")
     chosen = choose(patterns[patterns["sample"] == "trigger"], run.memories(), run.settings.report.cards)
     return [Card(run, run.memory(layer, memory)) for layer, memory in chosen]
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.run.report.wording import rows
+from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 
 POINTS = ["x", "value", "low", "high"]
@@ -68,7 +69,7 @@ def by_memory(value: Callable[[pd.DataFrame], pd.Series], median: bool = False) 
     """Returns a number per memory that has a trigger example, from the table `values/by_memory`."""
 
     def numbers(run: Run) -> pd.DataFrame:
-        table = run.values_by_memory
+        table = indexes.values_by_memory(run.files)
         table = table[table["next_token"] >= 0]
         return pd.DataFrame({"layer": table["layer"], "unit": table["memory"], "value": value(table).astype(float)})
 
@@ -79,7 +80,7 @@ def by_prefix(name: str, value: Callable[[pd.DataFrame], pd.Series], median: boo
     """Returns a number per layer and sampled validation prefix, from a table such as `refinement/by_prefix`."""
 
     def numbers(run: Run) -> pd.DataFrame:
-        table = run.details(name)
+        table = run.files.details(name)
         return pd.DataFrame({"layer": table["layer"], "unit": table["prefix"], "value": value(table).astype(float)})
 
     return Units("prefixes", numbers, median)

@@ -14,7 +14,7 @@ NEARLY_ALL = 0.5  # share of the prefixes from which on a sample is nearly all o
 
 
 def facts(run: Run) -> dict[str, Terms]:
-    """Returns the tables of facts: heading to terms and values. A table without terms is left out."""
+    """The tables of facts: heading to terms and values. A table without terms is left out."""
     tables = {
         "Model": model(run),
         "Corpus": corpus(run),
@@ -27,12 +27,12 @@ def facts(run: Run) -> dict[str, Terms]:
 
 
 def signed_layers(run: Run) -> int:
-    """Returns the number of layers whose coefficients can be negative."""
+    """Number of layers whose coefficients can be negative."""
     return sum(layer.signed for layer in run.anatomy.layers)
 
 
 def model(run: Run) -> Terms:
-    """Returns the model."""
+    """The model."""
     anatomy, signed = run.anatomy, signed_layers(run)
     layers = len(anatomy.layers)
     sizes = Counter(layer.memories for layer in anatomy.layers)
@@ -57,9 +57,9 @@ def model(run: Run) -> Terms:
 
 
 def corpus(run: Run) -> Terms:
-    """Returns the text that was read, and the text that was left out."""
-    terms: Terms = [("source", visible(_source(run.settings.corpus, run.corpora["train"]["source"])))]
-    for split, about in run.corpora.items():
+    """The text that was read, and the text that was left out."""
+    terms: Terms = [("source", visible(_source(run.settings.corpus, run.files.corpora["train"]["source"])))]
+    for split, about in run.files.corpora.items():
         counts = dict(about["counts"])
         read = f"{number(counts.pop('documents'))} documents, {number(counts.pop('sentences'))} sentences"
         kept = (
@@ -67,7 +67,7 @@ def corpus(run: Run) -> Terms:
         )
         others = "".join(f"; {name.replace('_', ' ')}: {number(count)}" for name, count in counts.items() if count)
         terms += [(f"{split}: kept", kept), (f"{split}: read", read + others)]
-    return [*terms, ("first token", visible(run.corpora["train"]["beginning"]))]
+    return [*terms, ("first token", visible(run.files.corpora["train"]["beginning"]))]
 
 
 def _source(settings: Corpus, version: str) -> str:
@@ -79,7 +79,7 @@ def _source(settings: Corpus, version: str) -> str:
 
 
 def definitions(run: Run) -> Terms:
-    """Returns the definitions that the settings chose, one sentence each."""
+    """The definitions that the settings chose, one sentence each."""
     seed = ("seed of all random choices", str(run.settings.seed))
     return [*_definitions_of_examples(run.settings, bool(signed_layers(run))), *_definitions_of_methods(run), seed]
 
@@ -113,8 +113,8 @@ def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
 
 
 def _sampled_prefixes(run: Run) -> str:
-    """Says how many prefixes were drawn, and how."""
-    validation, drawn = run.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
+    """How many prefixes were drawn, and how."""
+    validation, drawn = run.files.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
     total = validation["tokens"] - validation["sentences"]
     how = {
         "sentence": "a random sentence, then a random position in it",
@@ -153,10 +153,7 @@ def _definitions_of_methods(run: Run) -> Terms:
 
 
 def proof(run: Run) -> Terms:
-    """Says how exactly the model fulfils the identities on which the analysis rests.
-
-    Those that do not apply are left out.
-    """
+    """How exactly the model fulfils the identities on which the analysis rests. Those that do not apply are left out."""
     has_experts = any(matrix.experts for layer in run.anatomy.layers for matrix in layer.second_matrices)
     return [
         (IDENTITIES[name].meaning, f"largest relative error {error:.2g}")
@@ -167,7 +164,7 @@ def proof(run: Run) -> Terms:
 
 def cost(run: Run) -> Terms:
     """Wall time and peak memory per rule, the longest first, and the sum of the times."""
-    rules = run.benchmarks().sort_values(["seconds", "rule"], ascending=[False, True])
+    rules = run.files.benchmarks().sort_values(["seconds", "rule"], ascending=[False, True])
     terms = []
     for rule in rules.itertuples():
         jobs = f"{rule.jobs} jobs, the longest took {duration(rule.longest)}" if rule.jobs > 1 else "1 job"

@@ -13,6 +13,7 @@ from ffkv.run.report.drawing import canvas, curve, depth, layer_axis, legend
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.text import MINUS
 from ffkv.run.report.wording import INTERVALS, course, rows
+from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number
 
@@ -92,7 +93,7 @@ def nats(effect: float) -> str:
 
 def _curve(reach: str) -> Curve:
     def numbers(run: Run) -> pd.DataFrame:
-        found = rows(run.effects_by_memory, side="positive", reach=reach)
+        found = rows(indexes.effects_by_memory(run.files), side="positive", reach=reach)
         return pd.DataFrame({"layer": found["layer"], "unit": found["memory"], "value": found["own"]})
 
     points = by_layer(BY_LAYER, "mean", side="positive", reach=reach, source="own")

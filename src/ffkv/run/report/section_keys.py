@@ -91,7 +91,7 @@ def describe_first_tokens(run: Run) -> Markup:
             " models treat the first position apart, whatever token is there. Then these keys detect the position, not"
             " the word."
         )
-    return Markup("{} {}").format(text, visible(run.corpora["train"]["beginning"]))
+    return Markup("{} {}").format(text, visible(run.files.corpora["train"]["beginning"]))
 
 
 def _agreement(run: Run) -> list[TableBlock]:

@@ -15,10 +15,9 @@ from ffkv.base.files.atomic import PARTIAL, PROGRESS, is_written
 from ffkv.base.files.checksums import Damaged, output_of, sum_path, target_of, verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
-from ffkv.base.settings import Settings
 from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.expected import expected_files
-from ffkv.run.results.run_files import split_of
+from ffkv.run.results.run_files import read_settings, split_of
 
 
 class Problem(NamedTuple):
@@ -85,8 +84,8 @@ def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
 def _missing(folder: Path) -> list[Path]:
     """The files that the run's settings ask for and that are not there."""
     try:
-        settings = Settings.model_validate_json((folder / "settings.json").read_bytes())
-    except (OSError, ValueError):  # what is wrong with it is said anyway
+        settings = read_settings(folder)
+    except UserError:  # what is wrong with it is said anyway
         return [] if (folder / "settings.json").exists() else [folder / "settings.json"]
     return [folder / name for name in expected_files(settings) if not (folder / name).exists()]
 
@@ -145,10 +144,16 @@ def _read_tensors(path: Path, folder: Path) -> None:
         file.keys()
 
 
+def _read_json(path: Path, folder: Path) -> None:
+    json.loads(path.read_text())
+    if path == folder / "settings.json":
+        read_settings(folder)
+
+
 READERS: dict[str, Callable[[Path, Path], object]] = {
     ".h5": lambda path, folder: hdf5.verify(path, _identity(path, folder)),
     ".parquet": _read_table,
     ".csv": _read_table,
     ".safetensors": _read_tensors,
-    ".json": lambda path, folder: json.loads(path.read_text()),
+    ".json": _read_json,
 }

@@ -15,7 +15,7 @@ OF_OTHER = "_of_other"  # a score of the label of another memory
 COLUMNS = [*PLACE, "label", "refusal", *SCORES.values(), *(f"{name}{OF_OTHER}" for name in SCORES.values()), INTRUDER]
 
 
-def explanations(labels: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+def score_labels(labels: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     """Puts the scores of memories beside their labels.
 
     Args:

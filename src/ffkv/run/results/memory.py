@@ -3,11 +3,13 @@
 import functools
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.base.errors import UserError
+from ffkv.run.results import indexes
 from ffkv.run.results.html import examples_table, summary, table, tokens_table
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
 from ffkv.run.results.memory_name import memory_name
@@ -96,7 +98,7 @@ class Memory:
         return self._examples("negative")
 
     def _examples(self, side: str) -> pd.DataFrame:
-        return pd.DataFrame(example_columns(self.run, self.layer, self.memory, side))
+        return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, side))
 
     def promotes(self, count: int = 10) -> pd.DataFrame:
         """The tokens with the highest logits of the value alone. A positive coefficient promotes them.
@@ -121,7 +123,7 @@ class Memory:
         return self._predictions("bottom", count)
 
     def _predictions(self, end: str, count: int) -> pd.DataFrame:
-        return pd.DataFrame(prediction_columns(self.run, self.layer, self.memory, end, count))
+        return pd.DataFrame(prediction_columns(self.run.files, self.layer, self.memory, end, count))
 
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
         """The memories of the run that are most similar to this one, the most similar first, one row per memory.
@@ -148,7 +150,7 @@ class Memory:
             raise UserError(
                 f"similar(by={by!r}, count={count}): by is 'value', 'coefficients' or 'triggers', and count is 1 or more."
             )
-        return ways[by](self.run, self._row, count)
+        return ways[by](self.run.files, self._row, count)
 
     @functools.cached_property
     def patterns(self) -> pd.DataFrame:
@@ -167,8 +169,11 @@ class Memory:
             q_value: share of false patterns among those of the layer that are at least as significant.
             ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
         """
-        patterns = self.run.trigger_patterns_of(self.layer, self.memory)
-        return patterns.drop(columns=["layer", "memory", "row"])
+        files = self.run.files
+        table = indexes.trigger_patterns.in_memory(files)
+        if table is None:
+            table = indexes.sort_patterns(files, files.memory_rows("keys/patterns", self.layer, self.memory))
+        return self._own(table)
 
     @functools.cached_property
     def labels(self) -> pd.DataFrame:
@@ -184,8 +189,7 @@ class Memory:
             prefixes: number of trigger examples that have it.
             ranks: the trigger examples that have it, as in the column `rank` of `triggers`.
         """
-        labels = self.run.labels
-        return labels[labels["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
+        return self._own(indexes.labels(self.run.files))
 
     @functools.cached_property
     def explanations(self) -> pd.DataFrame:
@@ -203,8 +207,12 @@ class Memory:
             detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's label.
             intruder: share of sets in which the machine found the silent prefix among trigger examples, without a label.
         """
-        table = self.run.explanations
-        return table[table["row"] == self._row].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
+        return self._own(indexes.explanations(self.run.files))
+
+    def _own(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The memory's rows of a table in the order of the memories, which has the column `row`."""
+        own = slice(*np.searchsorted(table["row"].to_numpy(), [self._row, self._row + 1]).tolist())
+        return table.iloc[own].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 
     @functools.cached_property
     def effects(self) -> pd.DataFrame:
@@ -225,17 +233,19 @@ class Memory:
             coefficient, size: means over the prefixes.
             next, divergence, changed: of the removal; the next token, KL, share of prefixes with another prediction.
         """
-        table = self.run.effects_by_memory
+        table = indexes.effects_by_memory(self.run.files)
         own = (table["layer"] == self.layer) & (table["memory"] == self.memory)
         return table[own].drop(columns=["layer", "memory"]).reset_index(drop=True)
 
     @functools.cached_property
     def statistics(self) -> pd.Series:
         """Numbers about the memory, by name. The names are the columns of `Run.memories`."""
-        with self.run.open_triggers() as file:
+        files, table = self.run.files, indexes.statistics.in_memory(self.run.files)
+        if table is not None:
+            return table.iloc[self._row].drop(["layer", "memory", "name"]).rename(self.name)
+        with files.open_triggers() as file:
             key = key_statistics(file, slice(self._row, self._row + 1))
-        rows = self.run.memory_rows("values/by_memory", self.layer, self.memory)
-        value = value_statistics(rows, self.run.vocabulary)
+        value = value_statistics(files.memory_rows("values/by_memory", self.layer, self.memory), files.vocabulary)
         return pd.Series({name: frame[name][0] for frame in (key, value) for name in frame}, name=self.name)
 
     @functools.cached_property
@@ -249,6 +259,6 @@ class Memory:
             high: end of the bin; not in it.
             prefixes: number of prefixes.
         """
-        with self.run.open_triggers() as file:
+        with self.run.files.open_triggers() as file:
             counts = file["histogram"][self._row]
         return pd.DataFrame({"low": HISTOGRAM_EDGES[:-1], "high": HISTOGRAM_EDGES[1:], "prefixes": counts})

@@ -12,9 +12,10 @@ import h5py
 import numpy as np
 
 from ffkv.base.errors import UserError
+from ffkv.run.results.indexes import TriggerPlaces, kept_tokens, trigger_places
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.memory_statistics import token_texts
-from ffkv.run.results.run_indexes import RunIndexes, TriggerPlaces
+from ffkv.run.results.run_files import RunFiles
 
 SIDES = {"positive": "", "negative": "negative/"}  # of the trigger examples: the group of their datasets
 
@@ -32,7 +33,7 @@ def _row_type(names: tuple[str, ...]) -> Any:
     return collections.namedtuple("Row", names)
 
 
-def example_columns(files: RunIndexes, layer: int, memory: int, side: str, most: int | None = None) -> Columns:
+def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: int | None = None) -> Columns:
     """The trigger examples of one sign, the strongest first: the columns that `Memory.triggers` describes.
 
     Args:
@@ -43,13 +44,13 @@ def example_columns(files: RunIndexes, layer: int, memory: int, side: str, most:
     return {"rank": np.arange(len(stored["coefficient"])), **describe_examples(files, stored)}
 
 
-def example_names(files: RunIndexes, layer: int) -> list[str]:
+def example_names(files: RunFiles, layer: int) -> list[str]:
     """The datasets of trigger examples from which `describe_examples` makes columns."""
     gated = files.anatomy.layers[layer].gated
     return ["coefficient", "position", "sentence", "next_token", "next_count", "multiplicity", *(["gate"] * gated)]
 
 
-def describe_examples(files: RunIndexes, stored: Mapping[str, np.ndarray]) -> Columns:
+def describe_examples(files: RunFiles, stored: Mapping[str, np.ndarray]) -> Columns:
     """The columns that `Memory.triggers` describes, without `rank`, from what `example_names` names, each [example]."""
     corpus, coefficient = files.corpus("train"), stored["coefficient"]
     texts, last_tokens = corpus.prefix_texts(stored["sentence"].astype(int), stored["position"].astype(int))
@@ -71,7 +72,7 @@ def describe_examples(files: RunIndexes, stored: Mapping[str, np.ndarray]) -> Co
 
 
 def stored_examples(
-    files: RunIndexes, row: int, side: str, names: Sequence[str], most: int | None = None
+    files: RunFiles, row: int, side: str, names: Sequence[str], most: int | None = None
 ) -> dict[str, np.ndarray]:
     """Some datasets of the trigger examples of one memory, the strongest example first, each [rank].
 
@@ -82,13 +83,14 @@ def stored_examples(
         side, most: as for `example_columns`.
         names: of the datasets in `triggers.h5`.
     """
-    places = files.trigger_places_of(row) if side == "positive" else None
-    held = TriggerPlaces._fields if places else ()
-    found = {name: getattr(places, name) for name in names if name in held}
+    places = trigger_places.in_memory(files) if side == "positive" else None
+    count = int(np.count_nonzero(places.sentence[row] >= 0)) if places else None
+    found = {name: getattr(places, name)[row, :count] for name in names if places and name in TriggerPlaces._fields}
     if len(found) < len(names):
         with files.open_triggers() as file:
             kept = f"{SIDES[side]}count" in file
-            count = len(places.sentence) if places else int(file[f"{SIDES[side]}count"][row]) if kept else 0
+            if count is None:
+                count = int(file[f"{SIDES[side]}count"][row]) if kept else 0
             some = slice(0, count if most is None else min(count, most))
             for name in names:
                 if name not in found:
@@ -96,7 +98,7 @@ def stored_examples(
     return {name: found[name][:most] for name in names}
 
 
-def prediction_columns(files: RunIndexes, layer: int, memory: int, end: str, count: int) -> Columns:
+def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count: int) -> Columns:
     """The tokens at one end of a value's prediction: the columns that `Memory.promotes` describes.
 
     Args:
@@ -106,8 +108,10 @@ def prediction_columns(files: RunIndexes, layer: int, memory: int, end: str, cou
         UserError: the run keeps fewer tokens.
     """
     row = files.anatomy.layer_offset[layer] + memory
-    stored = files.kept_tokens_of(row, end)
-    if stored is None:
+    kept = kept_tokens.in_memory(files, end)
+    if kept is not None:
+        stored = kept[0][row], kept[1][row]
+    else:
         with files.open_projections(files.layer_group(layer)) as file:
             place = _projection_row(files, layer, memory, file["layer"], file["memory"])
             stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]
@@ -125,7 +129,7 @@ def prediction_columns(files: RunIndexes, layer: int, memory: int, end: str, cou
     }
 
 
-def _projection_row(files: RunIndexes, layer: int, memory: int, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
+def _projection_row(files: RunFiles, layer: int, memory: int, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
     """The memory's row in the file of its layer group: files hold the group's memories in order."""
     offset = files.anatomy.layer_offset
     row = offset[layer] + memory - offset[files.layer_groups[files.layer_group(layer)].start]

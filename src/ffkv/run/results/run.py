@@ -2,39 +2,37 @@
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from pydantic import ValidationError
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.checksums import verify_sum
-from ffkv.base.settings import Settings
-from ffkv.model.anatomy import Anatomy, read_anatomy
+from ffkv.corpus.corpus_file import Corpus
+from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.html import summary, table
 from ffkv.run.results.memory import Memory
-from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory_name, whole_number
-from ffkv.run.results.memory_statistics import key_statistics, value_statistics
-from ffkv.run.results.run_indexes import RunIndexes
-from ffkv.run.results.run_tables import read_benchmarks, read_table, table_files, unknown
-from ffkv.run.results.search import Found, find
+from ffkv.run.results.memory_name import check_memory, parse_memory_name, whole_number
+from ffkv.run.results.run_files import RunFiles, read_settings
+from ffkv.run.results.run_tables import read_table, unknown
+from ffkv.run.results.search import find
 from ffkv.run.results.text import number, percent, visible
 
 if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
     from ffkv.run.results.run_model import RunModel
 
 
-def open(path: Path | str) -> "Run":
+def open(path: Path | str, keep_open: bool = False) -> "Run":
     """Opens a finished run. Only `settings.json` and `model/anatomy.json` are read; all else is read when it is asked for.
 
     Args:
         path: the run's folder, `results/<run>`.
+        keep_open: whether HDF5 files stay open, for programs that read many memories. A file is then checked once, when it is
+            opened; else at each reading.
     Raises:
-        UserError: the folder is missing, holds no run, or one of the two files is damaged.
+        UserError: the folder is missing, holds no run or the run of another ffkv, or one of the two files is damaged.
     Examples:
         >>> run = ffkv.open("results/tiny")
         >>> run.name, len(run.anatomy.layers)
@@ -43,27 +41,19 @@ def open(path: Path | str) -> "Run":
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder. Name the folder of a run, such as results/demo.")
-    return Run(folder, _read_settings(folder / "settings.json"), read_anatomy(folder / "model"))
+    return Run(RunFiles(folder, read_settings(folder), read_anatomy(folder / "model"), keep_open))
 
 
-def _read_settings(path: Path) -> Settings:
-    verify_sum(path)
-    try:
-        return Settings.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist. Name the folder of a finished run, such as results/demo.") from error
-    except (OSError, ValidationError) as error:
-        raise UserError(f"{path} does not hold the complete settings of a run: {error}") from error
-
-
-class Run(RunIndexes):
+class Run:
     """A finished run: its settings, model, corpora, tables and memories.
 
     Every file is checked when it is read. A `UserError` says which file is missing, damaged, or of another model, tokenizer
     or corpus. Files are read when they are asked for, and what was read is kept as long as this object lives.
 
     Attributes:
+        files: the run's files, for programs that read all memories.
         folder: `results/<run>`.
+        name: the run's name: the name of its folder.
         settings: the run's complete settings.
         anatomy: how the model is built: its layers, sizes, hashes, and the errors of the proof.
     Examples:
@@ -76,9 +66,10 @@ class Run(RunIndexes):
         128
     """
 
-    def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):
+    def __init__(self, files: RunFiles):
         """Use `ffkv.open`."""
-        super().__init__(folder, settings, anatomy)
+        self.files, self.folder, self.name = files, files.folder, files.folder.resolve().name
+        self.settings, self.anatomy = files.settings, files.anatomy
         self._models: dict[str, RunModel] = {}
 
     def __repr__(self) -> str:
@@ -109,24 +100,10 @@ class Run(RunIndexes):
         dead = self.table("activity").set_index("layer")["dead"]
         return layers.assign(dead=layers["layer"].map(dead), agreement=layers["layer"].map(agreement))
 
-    @functools.cached_property
-    def _table_files(self) -> dict[str, Path]:
-        return table_files(self.folder, self.settings)
-
     @property
     def tables(self) -> list[str]:
         """Names of the tables that `table` reads, such as "figure_4_agreement". Figure 2 comes before figure 10."""
-        return sorted(self._table_files, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(2), name))
-
-    def table_file(self, name: str) -> Path:
-        """The CSV file of a table.
-
-        Raises:
-            UserError: there is no table of this name; lists the names that exist.
-        """
-        if name not in self._table_files:
-            raise unknown(f"table in {self.folder} called", name, self.tables)
-        return self._table_files[name]
+        return sorted(self.files.table_files, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(2), name))
 
     def table(self, name: str) -> pd.DataFrame:
         """A table that a figure or a section of the report shows. You may change it: each call reads the file again.
@@ -138,21 +115,9 @@ class Run(RunIndexes):
         Raises:
             UserError: there is no table of this name; lists the names that exist.
         """
-        return read_table(self.table_file(name))
-
-    def benchmarks(self) -> pd.DataFrame:
-        """How much time and memory each rule of the workflow took, one row per rule.
-
-        There are no rows if Snakemake wrote no benchmark files.
-
-        Columns:
-            rule: the rule.
-            jobs: number of jobs.
-            seconds: time of all jobs together.
-            longest: time of the longest job, seconds.
-            memory: highest peak of a job, MiB.
-        """
-        return read_benchmarks(self.folder / "benchmarks", self.settings)
+        if name not in self.files.table_files:
+            raise unknown(f"table in {self.folder} called", name, self.tables)
+        return read_table(self.files.table_files[name])
 
     # Memories
 
@@ -177,10 +142,7 @@ class Run(RunIndexes):
         else:
             place = whole_number("layer", layer), whole_number("memory", memory)
         check_memory(*place, [each.memories for each in self.anatomy.layers])
-        found = Memory(self, *place)
-        if self._kept_files is not None:  # else only the memory's own rows are read, when they are asked for
-            found.statistics = self._numbers.iloc[self.anatomy.layer_offset[place[0]] + place[1]].rename(found.name)
-        return found
+        return Memory(self, *place)
 
     def memories(
         self,
@@ -260,26 +222,7 @@ class Run(RunIndexes):
                 above its highest; `minimum` without a sorted column; or the regular expression is none or takes too long.
         """
         search = {key: value for key, value in locals().items() if key != "self"}
-        return self.find(**search).table()
-
-    def find(self, **search: Any) -> Found:
-        """Searches as `memories` does, with the same arguments, by name, and makes no table yet."""
-        return find(self, self._statistics, **search)
-
-    @functools.cached_property
-    def _statistics(self) -> pd.DataFrame:
-        """The memories in the order of flat arrays: layer, memory, name and all statistics. Read once per run object."""
-        by_memory = self.values_by_memory
-        place = by_memory[["layer", "memory"]].astype(np.int64)
-        place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
-        with self.open_triggers() as file:
-            key = key_statistics(file)
-        return pd.concat([place, key, value_statistics(by_memory, self.vocabulary)], axis=1)
-
-    @functools.cached_property
-    def _numbers(self) -> pd.DataFrame:
-        """The same statistics without the memories' names."""
-        return self._statistics.drop(columns=["layer", "memory", "name"])
+        return find(self.files, **search).table()
 
     def _repr_html_(self) -> Markup:
         """A summary for a notebook."""
@@ -289,7 +232,7 @@ class Run(RunIndexes):
             f"{anatomy.architecture}, {number(anatomy.parameters)} parameters",
             f"{len(layers)} layers, {number(layers['memories'].sum())} memories",
             visible(f"corpus {self.settings.corpus.dataset}"),
-            f"{number(self.corpora['train']['sentences'])} train sentences",
+            f"{number(self.files.corpora['train']['sentences'])} train sentences",
         ]
         rows = [
             [str(row.layer), number(row.memories), row.kind, number(row.dead), percent(row.agreement)]
@@ -302,7 +245,20 @@ class Run(RunIndexes):
             table("Tables", ["run.table(...)"], [[name] for name in self.tables]),
         )
 
-    # The model
+    # The corpus and the model
+
+    def corpus(self, split: str = "train") -> Corpus:
+        """The sentences of a split: "train", which trigger examples are from, or "validation".
+
+        Raises:
+            UserError: there is no such split.
+        """
+        return self.files.corpus(split)
+
+    @property
+    def vocabulary(self) -> Sequence[str]:
+        """The text of every token id."""
+        return self.files.vocabulary
 
     def model(self, device: str = "auto") -> "RunModel":
         """The model that was proven, in evaluation mode, with its anatomy, head and tokenizer.

@@ -10,19 +10,22 @@ from typing import Any
 
 import h5py
 import pandas as pd
+from pydantic import ValidationError
 
+from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
 from ffkv.base.parts import Part
 from ffkv.base.settings import Settings
+from ffkv.base.settings.messages import sentences
 from ffkv.branches.registry import BRANCHES
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.anatomy import Anatomy
 from ffkv.model.checkpoint.vocabulary import FILE, read_vocabulary
 from ffkv.run.results.expected import TABLES
-from ffkv.run.results.run_tables import unknown
+from ffkv.run.results.run_tables import read_benchmarks, table_files, unknown
 
 SPLITS = ("train", "validation")
 # The split that a file's numbers are about, by the first folders of its path, or by its name.
@@ -42,20 +45,58 @@ def split_of(name: Path | str) -> str | None:
     return known or SPLIT_OF.get(first.removesuffix(".h5"))
 
 
+def read_settings(folder: Path) -> Settings:
+    """Reads the complete settings of a run.
+
+    Args:
+        folder: `results/<run>`.
+    Raises:
+        UserError: there are none, or they are damaged, or of an ffkv with other settings (`Foreign`).
+    """
+    path = folder / "settings.json"
+    verify_sum(path)
+    try:
+        text = path.read_bytes()
+        written, known = _names(json.loads(text)), _names(Settings().model_dump())
+        if written == known:
+            return Settings.model_validate_json(text)
+        lists = {"has": written - known, "lacks": known - written}
+        problem = "it " + " and ".join(
+            f"{verb} {', '.join(sorted(names)[:5])}" for verb, names in lists.items() if names
+        )
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist. Name the folder of a finished run, such as results/demo.") from error
+    except ValidationError as error:
+        problem = sentences(Settings, error)[0]
+    except (OSError, ValueError, AttributeError) as error:
+        raise unreadable(path, error) from error
+    raise Foreign(
+        f"{path} holds the settings of another version of ffkv: {problem}. Run `snakemake` again with the same settings file,"
+        " which repeats what has changed, or read the run with the ffkv that wrote it."
+    )
+
+
+def _names(settings: dict[str, Any]) -> set[str]:
+    """The names of all settings, such as "triggers.per_key"."""
+    sections = {name: value if isinstance(value, dict) else {"": None} for name, value in settings.items()}
+    return {f"{name}.{key}".rstrip(".") for name, keys in sections.items() for key in keys}
+
+
 class RunFiles:
-    """The stored files of a run. Each one is checked when it is read; see `Run`, which describes the attributes."""
+    """The stored files of a run. Each one is checked for the model, tokenizer and corpus that it belongs to when it is read.
 
-    def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy):
-        """Use `ffkv.open`."""
+    Attributes:
+        folder, settings, anatomy: those of the run.
+    """
+
+    def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy, keep_open: bool = False):
+        """Use `ffkv.open`, which describes `keep_open`."""
         self.folder, self.settings, self.anatomy = folder, settings, anatomy
+        self.kept: dict[Any, Any] = {}  # what indexes have read
+        self.lock = threading.RLock()  # held while an index reads
         self._corpora_read: dict[str, Corpus] = {}
-        self._kept_files: dict[Path, h5py.File] | None = None
-        self._opening, self._stack = threading.Lock(), ExitStack()
-
-    @property
-    def name(self) -> str:
-        """The run's name: the name of its folder."""
-        return self.folder.resolve().name
+        self._keep_open, self._opening, self._stack = keep_open, threading.Lock(), ExitStack()
+        self._open_files: dict[Path, h5py.File] = {}
 
     @functools.cached_property
     def corpora(self) -> dict[str, dict[str, Any]]:
@@ -105,26 +146,19 @@ class RunFiles:
         """The hashes of the run's model, tokenizer and corpus, which files of this split must share."""
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
-    def keep_open(self) -> None:
-        """From now on, keeps the files of memories open and their statistics in memory, as the explorer needs it.
-
-        A file is then checked once, when it is opened.
-        """
-        self._kept_files = {}
-
     @contextmanager
     def _open(self, name: str, kind: str, belongs_to: Mapping[str, Any]) -> Iterator[h5py.File]:
-        """A file of the run as `hdf5.open` gives it; one that is kept open if `keep_open` was called."""
+        """A file of the run as `hdf5.open` gives it."""
         path = self.folder / name
-        if self._kept_files is None:
+        if not self._keep_open:
             with hdf5.open(path, kind, belongs_to) as file:
                 yield file
             return
         with self._opening:
-            if path not in self._kept_files:
-                self._kept_files[path] = self._stack.enter_context(hdf5.open(path, kind, belongs_to))
+            if path not in self._open_files:
+                self._open_files[path] = self._stack.enter_context(hdf5.open(path, kind, belongs_to))
         with hdf5.reading(path):
-            yield self._kept_files[path]
+            yield self._open_files[path]
 
     def open_triggers(self) -> AbstractContextManager[h5py.File]:
         """`triggers.h5`, open for reading, after its model, tokenizer and corpus were checked."""
@@ -141,6 +175,25 @@ class RunFiles:
     def open_sampled_prefixes(self) -> AbstractContextManager[h5py.File]:
         """`sampled_prefixes.h5`, open for reading, after its model, tokenizer and corpus were checked."""
         return self._open("sampled_prefixes.h5", "sampled prefixes", self.identity("validation"))
+
+    @functools.cached_property
+    def table_files(self) -> dict[str, Path]:
+        """The CSV file of each table that `Run.table` reads, by the table's name."""
+        return table_files(self.folder, self.settings)
+
+    def benchmarks(self) -> pd.DataFrame:
+        """How much time and memory each rule of the workflow took, one row per rule.
+
+        There are no rows if Snakemake wrote no benchmark files.
+
+        Columns:
+            rule: the rule.
+            jobs: number of jobs.
+            seconds: time of all jobs together.
+            longest: time of the longest job, seconds.
+            memory: highest peak of a job, MiB.
+        """
+        return read_benchmarks(self.folder / "benchmarks", self.settings)
 
     @functools.cached_property
     def layer_groups(self) -> list[range]:

@@ -36,7 +36,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def read_benchmarks(folder: Path, settings: Settings) -> pd.DataFrame:
-    """Reads how much time and memory each rule took, from the files that Snakemake wrote. See `Run.benchmarks`.
+    """Reads how much time and memory each rule took, from the files that Snakemake wrote. See `RunFiles.benchmarks`.
 
     Files of earlier runs with more shards or layer groups are left out, and so is the report's own file.
     """

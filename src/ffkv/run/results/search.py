@@ -10,9 +10,17 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.errors import UserError
+from ffkv.run.results.indexes import (
+    explanations,
+    kept_tokens,
+    labels,
+    statistics,
+    trigger_patterns,
+    trigger_places,
+)
 from ffkv.run.results.memory_name import whole_number
 from ffkv.run.results.memory_statistics import token_texts
-from ffkv.run.results.run_indexes import RunIndexes
+from ffkv.run.results.run_files import RunFiles
 from ffkv.run.results.run_tables import unknown
 from ffkv.run.results.text_search import shortest_match, shortest_prefix
 from ffkv.run.results.tokens import find_spellings
@@ -46,8 +54,7 @@ class Found:
 
 
 def find(
-    files: RunIndexes,
-    statistics: pd.DataFrame,
+    files: RunFiles,
     *,
     promotes: str | int | None = None,
     demotes: str | int | None = None,
@@ -61,8 +68,9 @@ def find(
     minimum: float | None = None,
     ascending: bool = False,
 ) -> Found:
-    """Searches as `Run.memories` describes. `statistics`: the table of all memories, in the order of flat arrays."""
-    kept = _within(statistics, layer, between or {})
+    """Searches as `Run.memories` describes, and makes no table yet."""
+    of_all = statistics(files)
+    kept = _within(of_all, layer, between or {})
     found: list[pd.DataFrame] = []
     column = sort
     if promotes is not None:
@@ -78,16 +86,16 @@ def find(
         column = column or "examples_with_pattern"
     found = [hits.set_index("row") for hits in found]
     for hits in found:
-        kept &= np.isin(np.arange(len(statistics)), hits.index)
+        kept &= np.isin(np.arange(len(of_all)), hits.index)
     rows = np.flatnonzero(kept)
     added = pd.concat([pd.DataFrame(index=rows), *(hits.loc[rows] for hits in found)], axis=1)
     if column is None and minimum is not None:
         raise UserError("minimum needs a column to compare with: name it with sort, as in sort='firing_rate'.")
     if column is None:
-        return Found(rows, statistics, added)
-    if column not in statistics and column not in added:
-        raise unknown("column", column, [*statistics, *added])
-    values = added[column] if column in added else statistics[column].iloc[rows]
+        return Found(rows, of_all, added)
+    if column not in of_all and column not in added:
+        raise unknown("column", column, [*of_all, *added])
+    values = added[column] if column in added else of_all[column].iloc[rows]
     if minimum is not None:
         if not pd.api.types.is_numeric_dtype(values):
             raise UserError(f"minimum needs a column of numbers, and {column} holds texts.")
@@ -95,7 +103,7 @@ def find(
             raise UserError(f"minimum is {minimum!r}. Write a number, such as 0.5.")
         values = values[values >= minimum]
     order = values.sort_values(ascending=ascending, kind="stable").index
-    return Found(order.to_numpy(), statistics, added.loc[order])
+    return Found(order.to_numpy(), of_all, added.loc[order])
 
 
 def _within(
@@ -146,7 +154,7 @@ def _is_number(given: Any) -> bool:
     return isinstance(given, Real) and not math.isnan(given)
 
 
-def promoting(files: RunIndexes, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:
+def promoting(files: RunFiles, wanted: str | int, any_case: bool = False, what: str = "promoted") -> pd.DataFrame:
     """Finds the memories that keep a token among the top tokens of their value.
 
     Args:
@@ -161,7 +169,7 @@ def promoting(files: RunIndexes, wanted: str | int, any_case: bool = False, what
         UserError: the model has no such token; suggests others.
     """
     ids = find_spellings(files, wanted, any_case)
-    tokens, log_probability = files.kept_tokens(ENDS[what])
+    tokens, log_probability = kept_tokens(files, ENDS[what])
     kept = np.isin(tokens, ids)
     row = np.flatnonzero(kept.any(1))
     rank = kept[row].argmax(1)
@@ -173,7 +181,7 @@ def promoting(files: RunIndexes, wanted: str | int, any_case: bool = False, what
     return pd.DataFrame({"row": row, **{f"{what}_{name}": values for name, values in found.items()}})
 
 
-def triggered(files: RunIndexes, text: str, expression: bool = False) -> pd.DataFrame:
+def triggered(files: RunFiles, text: str, expression: bool = False) -> pd.DataFrame:
     """Finds the memories that have a text in one of their trigger examples.
 
     Args:
@@ -189,7 +197,7 @@ def triggered(files: RunIndexes, text: str, expression: bool = False) -> pd.Data
     if not text:
         raise UserError("The text to search for is empty.")
     shortest = shortest_match(files, text) if expression else shortest_prefix(files, text)
-    places = files.trigger_places
+    places = trigger_places(files)
     contains = (shortest[places.sentence] <= places.position) & (places.sentence >= 0)
     row = np.flatnonzero(contains.any(1))
     # Coefficients descend, so the first example with the text has the highest one.
@@ -197,7 +205,7 @@ def triggered(files: RunIndexes, text: str, expression: bool = False) -> pd.Data
     return pd.DataFrame({"row": row, "examples_with_text": contains[row].sum(1), "coefficient_with_text": highest})
 
 
-def patterned(files: RunIndexes, label: str) -> pd.DataFrame:
+def patterned(files: RunFiles, label: str) -> pd.DataFrame:
     """Finds the memories that have a pattern whose label contains a text. Capital and small letters are the same.
 
     Patterns that people and machines saw count, too, and so do the labels by which machines explain memories.
@@ -209,9 +217,10 @@ def patterned(files: RunIndexes, label: str) -> pd.DataFrame:
         there is none).
     """
     columns = ["row", "pattern", "label", "prefixes", "detection"]
-    explained = files.explanations.assign(pattern=0, prefixes=0)
-    seen = [table.reindex(columns=columns) for table in (files.trigger_patterns, files.labels, explained) if len(table)]
-    patterns = pd.concat(seen) if seen else files.trigger_patterns.reindex(columns=columns)
+    explained = explanations(files).assign(pattern=0, prefixes=0)
+    of_tests = trigger_patterns(files)
+    seen = [table.reindex(columns=columns) for table in (of_tests, labels(files), explained) if len(table)]
+    patterns = pd.concat(seen) if seen else of_tests.reindex(columns=columns)
     hits = patterns[patterns["label"].str.casefold().str.contains(label.casefold(), regex=False)]
     best = hits.sort_values(["prefixes", "pattern"], ascending=[False, True]).drop_duplicates("row")
     found = best[["row", "label", "prefixes"]].set_axis(["row", "pattern_found", "examples_with_pattern"], axis=1)

@@ -6,15 +6,16 @@ import numpy as np
 import pandas as pd
 
 from ffkv.corpus.shared_prefixes import prefix_number
+from ffkv.run.results.indexes import trigger_places
 from ffkv.run.results.memory_name import memory_name
-from ffkv.run.results.run_indexes import RunIndexes
+from ffkv.run.results.run_files import RunFiles
 
 ROWS = 8192  # values that are read at a time
 COEFFICIENT_BYTES = 2**25  # of coefficients that are read at a time
 ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the squares, is rounding of equal coefficients
 
 
-def by_value(files: RunIndexes, row: int, count: int) -> pd.DataFrame:
+def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     """The memories whose values have the highest cosine with that of memory `row`.
 
     All values are read once, a block at a time, so that memory does not grow with the model.
@@ -35,7 +36,7 @@ def by_value(files: RunIndexes, row: int, count: int) -> pd.DataFrame:
     return _named(files, best).assign(cosine=cosine[best].astype(float))
 
 
-def by_coefficients(files: RunIndexes, row: int, count: int) -> pd.DataFrame:
+def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     """The memories whose coefficients have the highest correlation with those of memory `row`: their keys detect the same.
 
     The coefficients are those of the sampled validation prefixes. All are read once, layer by layer as they are stored, a
@@ -70,13 +71,13 @@ def by_coefficients(files: RunIndexes, row: int, count: int) -> pd.DataFrame:
     return _named(files, best).assign(correlation=correlation[best])
 
 
-def by_triggers(files: RunIndexes, row: int, count: int) -> pd.DataFrame:
+def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
     """The memories that share the most trigger examples (the same prefix) with memory `row`.
 
     Returns:
         One row per memory that shares any, the most first: layer, memory, name, shared.
     """
-    places = files.trigger_places
+    places = trigger_places(files)
     sentence, position = places.sentence[row], places.position[row]
     exists = sentence >= 0
     shared = np.zeros(len(places.sentence), np.int64)
@@ -98,7 +99,7 @@ def _largest(values: np.ndarray, count: int) -> np.ndarray:
     return np.argsort(-values, kind="stable")[: min(count, len(values) - 1)]
 
 
-def _named(files: RunIndexes, rows: np.ndarray) -> pd.DataFrame:
+def _named(files: RunFiles, rows: np.ndarray) -> pd.DataFrame:
     layers, memories = files.anatomy.places_of(rows)
     names = [memory_name(*place) for place in zip(layers.tolist(), memories.tolist())]
     return pd.DataFrame({"layer": layers, "memory": memories, "name": names})

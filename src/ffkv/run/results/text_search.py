@@ -9,7 +9,7 @@ import numpy as np
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
-from ffkv.run.results.run_indexes import RunIndexes
+from ffkv.run.results.run_files import RunFiles
 
 BLOCK = 16_384  # sentences that are searched at a time
 NOWHERE = np.iinfo(np.int32).max  # no prefix of the sentence holds the text
@@ -17,7 +17,7 @@ LONGEST_EXPRESSION = 500  # characters
 SECONDS = 2.0  # that a regular expression may take; some take for ever
 
 
-def shortest_prefix(files: RunIndexes, text: str) -> np.ndarray:
+def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
     """Length in tokens of the shortest prefix that contains a text, of each train sentence [sentence]; else `NOWHERE`."""
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)
@@ -60,7 +60,7 @@ def first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) -> 
         place = starts[number + 1] if inside else match.start() + 1
 
 
-def shortest_match(files: RunIndexes, expression: str) -> np.ndarray:
+def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
     """Length in tokens of the prefix that ends with the first match, of each train sentence [sentence]; else `NOWHERE`."""
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)

@@ -1,12 +1,31 @@
 """Which token of the model a person means."""
 
 from ffkv.base.errors import UserError
-from ffkv.run.results.run_indexes import RunIndexes
+from ffkv.run.results.indexes import Index
+from ffkv.run.results.run_files import RunFiles
 
 SUGGESTED = 10  # tokens that a message suggests
 
 
-def find_token(files: RunIndexes, token: str | int) -> int:
+@Index
+def spellings(files: RunFiles) -> dict[str, list[int]]:
+    """The ids of all tokens by their text without blanks at its two ends."""
+    ids: dict[str, list[int]] = {}
+    for number, text in enumerate(files.vocabulary):
+        ids.setdefault(text.strip(), []).append(number)
+    return ids
+
+
+@Index
+def spellings_in_any_case(files: RunFiles) -> dict[str, list[int]]:
+    """As `spellings`, and capital letters count as small ones."""
+    ids: dict[str, list[int]] = {}
+    for text, numbers in spellings(files).items():
+        ids.setdefault(text.casefold(), []).extend(numbers)
+    return ids
+
+
+def find_token(files: RunFiles, token: str | int) -> int:
     """The id of a token, by its text to the letter or by its id.
 
     Raises:
@@ -14,7 +33,7 @@ def find_token(files: RunIndexes, token: str | int) -> int:
     """
     if not isinstance(token, str):
         return _checked(files, token)
-    ids = [number for number in files.spellings.get(token.strip(), []) if files.vocabulary[number] == token]
+    ids = [number for number in spellings(files).get(token.strip(), []) if files.vocabulary[number] == token]
     if len(ids) > 1:
         raise UserError(f"{token!r} is the text of the tokens {', '.join(map(str, ids))}. Name one of them by its id.")
     if not ids:
@@ -25,7 +44,7 @@ def find_token(files: RunIndexes, token: str | int) -> int:
     return ids[0]
 
 
-def find_spellings(files: RunIndexes, token: str | int, any_case: bool = False) -> list[int]:
+def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) -> list[int]:
     """The ids of all tokens that have a text but for blanks at its two ends, or the given id.
 
     Args:
@@ -37,7 +56,7 @@ def find_spellings(files: RunIndexes, token: str | int, any_case: bool = False) 
     if not isinstance(token, str):
         return [_checked(files, token)]
     word = token.strip()
-    ids = files.spellings_in_any_case.get(word.casefold()) if any_case else files.spellings.get(word)
+    ids = spellings_in_any_case(files).get(word.casefold()) if any_case else spellings(files).get(word)
     if not ids:
         raise UserError(
             f"{token!r} is not a token of {files.anatomy.checkpoint}: longer words are several tokens."
@@ -46,16 +65,16 @@ def find_spellings(files: RunIndexes, token: str | int, any_case: bool = False) 
     return ids
 
 
-def _checked(files: RunIndexes, number: int) -> int:
+def _checked(files: RunFiles, number: int) -> int:
     if not 0 <= number < len(files.vocabulary):
         raise UserError(f"There is no token {number}. The model has tokens 0 to {len(files.vocabulary) - 1}.")
     return int(number)
 
 
-def _suggest(files: RunIndexes, token: str) -> str:
+def _suggest(files: RunFiles, token: str) -> str:
     """Tokens like this one: the same word, then its beginnings, the longest first, then what contains it."""
     word = token.strip()
-    near = [text for text in files.spellings if word and text and (word.startswith(text) or word in text)]
+    near = [text for text in spellings(files) if word and text and (word.startswith(text) or word in text)]
     near.sort(key=lambda text: (not word.startswith(text), -len(text) if word.startswith(text) else 0))
-    ids = [number for text in near for number in files.spellings[text]][:SUGGESTED]
+    ids = [number for text in near for number in spellings(files)[text]][:SUGGESTED]
     return f" Similar tokens: {', '.join(repr(files.vocabulary[number]) for number in ids)}." if ids else ""

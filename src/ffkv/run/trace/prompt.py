@@ -67,7 +67,7 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
             "beginning": np.arange(len(whole)) < len(beginning),
         }
     )
-    note = str(run.corpora["train"]["beginning"])
+    note = str(run.files.corpora["train"]["beginning"])
     if not len(ids):
         names = " ".join(run.vocabulary[number] for number in beginning)
         note = f"The prompt is empty: the model reads {names} only, which precedes every sentence."

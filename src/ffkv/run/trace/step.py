@@ -11,6 +11,7 @@ from ffkv.base.errors import UserError
 from ffkv.branches.refinement.cases import classify
 from ffkv.model.head.topk import highest
 from ffkv.model.tap.hooks import relative_error
+from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.memory_statistics import token_texts
 from ffkv.run.results.run import Run
@@ -70,7 +71,7 @@ def trace(
             f"top is {top} and memories is {memories}. Ask for 1 token or more, and for 0 memories or more."
         )
     vocabulary, factors = run.vocabulary, read_changes(off, scale, run.anatomy)
-    wanted = None if token is None else find_token(run, token)
+    wanted = None if token is None else find_token(run.files, token)
     model = run.model(device)
     prompt = read_prompt(run, model.tokenizer, text)
     at, top = place(position, len(prompt.ids)), min(top, len(vocabulary))
@@ -123,7 +124,7 @@ def _value_predictions(run: Run, parts: list[LayerParts]) -> pd.DataFrame:
     """top_token and top_probability of the values of the listed memories, from the run's table."""
     offsets = run.anatomy.layer_offset
     rows = np.concatenate([offset + part.listed.cpu().numpy() for offset, part in zip(offsets, parts)])
-    found = run.values_by_memory.iloc[rows]
+    found = indexes.values_by_memory(run.files).iloc[rows]
     return found.assign(top_token=token_texts(found["top_token"], run.vocabulary))[["top_token", "top_probability"]]
 
 

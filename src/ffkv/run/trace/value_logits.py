@@ -32,7 +32,7 @@ def value_logits(run: Run, head: Head, layer: int, memories: np.ndarray) -> Iter
         Which of the memories; their values, float32 [memory, d]; and their logits, float32 [memory, vocabulary].
     """
     rows = run.anatomy.layer_offset[layer] + np.asarray(memories, np.int64)
-    with run.open_values() as file:
+    with run.files.open_values() as file:
         values = file["value"][rows]
     for chunk, logits in head.chunks(torch.from_numpy(values), layer):
         yield chunk, values[chunk], logits

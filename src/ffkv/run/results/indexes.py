@@ -1,0 +1,195 @@
+"""What searches and comparisons ask of all memories of a run again and again: indexes, which are read once and then kept in memory."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
+from ffkv.branches.intervention.tables import BY_MEMORY
+from ffkv.corpus.shared_prefixes import prefix_number
+from ffkv.run.results.explanations import COLUMNS as EXPLANATION
+from ffkv.run.results.explanations import score_labels
+from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_statistics import key_statistics, value_statistics
+from ffkv.run.results.run_files import RunFiles
+
+Answer = TypeVar("Answer")
+
+
+class Index(Generic[Answer]):
+    """A function of the files of a run. Its answer is about all memories, and is kept in memory as long as `RunFiles` lives.
+
+    Several threads may call it: one of them reads, the others wait.
+    """
+
+    def __init__(self, read: Callable[..., Answer]):
+        """Use it as a decorator."""
+        self._read = read
+        functools.update_wrapper(self, read)
+
+    def __call__(self, files: RunFiles, *arguments: Any) -> Answer:
+        """The answer that is kept, else a new one."""
+        key = (self._read, *arguments)
+        if key not in files.kept:
+            with files.lock:
+                if key not in files.kept:  # else it was read meanwhile
+                    files.kept[key] = self._read(files, *arguments)
+        answer: Answer = files.kept[key]
+        return answer
+
+    def in_memory(self, files: RunFiles, *arguments: Any) -> Answer | None:
+        """The answer if it is in memory; else None, and whoever asks about one memory reads its own rows only."""
+        return files.kept.get((self._read, *arguments))
+
+
+class TriggerPlaces(NamedTuple):
+    """Where the trigger examples of all memories are, of positive coefficients.
+
+    Attributes:
+        sentence: sentence in the train split; -1 if there is none [memory, rank].
+        position: length of the prefix in tokens [memory, rank].
+        coefficient: its coefficient, the highest first [memory, rank].
+    """
+
+    sentence: np.ndarray
+    position: np.ndarray
+    coefficient: np.ndarray
+
+    @property
+    def prefix(self) -> np.ndarray:
+        """Each prefix as one number, the same in all memories; -1 if there is none [memory, rank]."""
+        return np.where(self.sentence >= 0, prefix_number(self.sentence, self.position), -1)
+
+
+@Index
+def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory, rank].
+
+    Args:
+        files: of the run.
+        end: "top" or "bottom".
+    """
+    names = ("layer", "memory", f"{end}_token", f"{end}_log_probability")
+    groups = []
+    for group in range(len(files.layer_groups)):
+        with files.open_projections(group) as file:
+            groups.append([file[name][...] for name in names])
+    layer, memory, tokens, log_probability = map(np.concatenate, zip(*groups))
+    offset = np.asarray(files.anatomy.layer_offset)
+    if not np.array_equal(offset[layer] + memory, np.arange(offset[-1])):
+        raise UserError(
+            f"{files.folder / 'values/projections'} does not hold every memory once. Run the workflow again."
+        )
+    return tokens, log_probability
+
+
+@Index
+def trigger_places(files: RunFiles) -> TriggerPlaces:
+    """Where the trigger examples of all memories are."""
+    with files.open_triggers() as file:
+        return TriggerPlaces(*(file[name][...] for name in TriggerPlaces._fields))
+
+
+@Index
+def trigger_patterns(files: RunFiles) -> pd.DataFrame:
+    """The patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat arrays.
+
+    They are in the order of the memories; of one memory, those in the most trigger examples come first.
+    """
+    return sort_patterns(files, files.details("keys/patterns"))
+
+
+def sort_patterns(files: RunFiles, patterns: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `keys/patterns` that are of trigger examples, as `trigger_patterns` has them."""
+    patterns = patterns[patterns["sample"] == "trigger"].drop(columns="sample")
+    first = np.asarray(files.anatomy.layer_offset)[patterns["layer"].to_numpy()]
+    patterns = patterns.assign(row=first + patterns["memory"].to_numpy())
+    order = {"row": True, "prefixes": False, "q_value": True, "pattern": True}
+    return patterns.sort_values([*order], ascending=[*order.values()], ignore_index=True)
+
+
+@Index
+def labels(files: RunFiles) -> pd.DataFrame:
+    """The patterns that people and machines saw in trigger examples, with the memory's row in flat arrays.
+
+    They are in the order of the memories, then of the annotators. There are none if nobody judged keys of the run.
+
+    Columns:
+        annotator: "person:<name>" or "machine:<name>".
+        layer, memory: the memory.
+        pattern: number of the pattern, from 0.
+        family: "shallow" or "semantic".
+        label: the pattern in the annotator's words.
+        prefixes: number of trigger examples that have it.
+        ranks: these trigger examples, as in the column `rank` of `Memory.triggers`.
+        row: the memory's row.
+    """
+    path = files.folder / "annotation" / "patterns.parquet"
+    names = ["annotator", "layer", "memory", "pattern", "family", "label", "prefixes", "ranks"]
+    if not path.exists():
+        return pd.DataFrame(columns=[*names, "row"])
+    table = tables.read_all([path], files.identity("train"))
+    table = table[(table["sample"] == "trigger") & (table["occasion"] == 0)][names]
+    first = np.asarray(files.anatomy.layer_offset)[table["layer"].to_numpy()]
+    table = table.assign(row=first + table["memory"].to_numpy())
+    return table.sort_values(["row", "annotator", "pattern"], ignore_index=True)
+
+
+@Index
+def explanations(files: RunFiles) -> pd.DataFrame:
+    """How machines explain memories, and how good that is, one row per machine and memory, with the memory's row in flat arrays.
+
+    They are in the order of the memories, then of the machines. There are none if no machine explained any.
+
+    Columns:
+        annotator: "machine:<name>".
+        layer, memory: the memory.
+        label: the explanation; "" if the machine gave none.
+        refusal: why there is none.
+        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation-machine.md); NaN where there is none.
+        detection_of_other, ...: the same scores of the label of another memory: the baseline.
+        intruder: score of the memory itself, without a label.
+        row: the memory's row.
+    """
+    paths = [files.folder / "annotation" / f"machine_{name}.parquet" for name in ("labels", "scores")]
+    if not all(path.exists() for path in paths):
+        return pd.DataFrame(columns=[*EXPLANATION, "row"])
+    table = score_labels(*(tables.read_all([path], files.identity("train")) for path in paths))
+    first = np.asarray(files.anatomy.layer_offset)[table["layer"].to_numpy()]
+    return table.assign(row=first + table["memory"].to_numpy()).sort_values(["row", "annotator"], ignore_index=True)
+
+
+@Index
+def values_by_memory(files: RunFiles) -> pd.DataFrame:
+    """The table `values/by_memory` of all layers, in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i)."""
+    counts = [layer.memories for layer in files.anatomy.layers]
+    layer, memory = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(n) for n in counts])
+    by_memory = files.details("values/by_memory")
+    if not np.array_equal(by_memory[["layer", "memory"]], np.stack([layer, memory], 1)):
+        raise UserError(f"{files.folder / 'values/by_memory'} does not hold every memory once. Run the workflow again.")
+    return by_memory
+
+
+@Index
+def effects_by_memory(files: RunFiles) -> pd.DataFrame:
+    """The table `intervention/by_memory` of all layers. It is empty if the run changes no memories, or has not done so yet."""
+    paths = [files.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(files.layer_groups))]
+    if INTERVENTION.is_in(files.settings) and all(path.exists() for path in paths):
+        return files.details("intervention/by_memory")
+    return pd.DataFrame(columns=BY_MEMORY.names)
+
+
+@Index
+def statistics(files: RunFiles) -> pd.DataFrame:
+    """The statistics of all memories, in the order of flat arrays, with the columns of `Run.memories`."""
+    by_memory = values_by_memory(files)
+    place = by_memory[["layer", "memory"]].astype(np.int64)
+    place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]
+    with files.open_triggers() as file:
+        key = key_statistics(file)
+    return pd.concat([place, key, value_statistics(by_memory, files.vocabulary)], axis=1)
