@@ -125,12 +125,7 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
         try:
             said = read(path, sheet.items[item], rows)
             if said is not None:
-                found.append(
-                    Record(
-                        annotator=f"person:{annotator}", sheet=sheet.name, item=item, identity=sheet.identity,
-                        kind=sheet.kind, **said,
-                    )
-                )  # fmt: skip
+                found.append(sheet.record(f"person:{annotator}", item, **said))
         except ValidationError as error:
             problem = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
             raise UserError(f"{path}, item {item} from row {rows[0][0]} on: {problem}.") from error

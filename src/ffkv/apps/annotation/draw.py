@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from ffkv.apps.annotation.records import identity_of
+from ffkv.apps.annotation.settings import Sheets
 from ffkv.apps.annotation.sheets import Item, Origin, SecretKey, Sheet
 from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
@@ -19,33 +19,7 @@ from ffkv.run.results.run import Run
 ID_LETTERS, ID_LENGTH = "bcdfghjkmnpqrstvwxz", 8
 
 
-@dataclass(frozen=True)
-class SheetDesign:
-    """How a sheet is made.
-
-    Attributes:
-        annotators: names of the people.
-        per_layer: number of keys per layer.
-        changes: number of changes of the last layer.
-        controls: number of controls, as a share of the number of keys or changes.
-        shared: share of the items that all people judge. The others are dealt out, each to one person.
-        repeated: share of each person's items that the same person judges twice.
-        seed: seed of all choices.
-    Examples:
-        >>> ffkv.SheetDesign(annotators=("anna", "ben"), per_layer=5).shared  # a quarter of the items is for both
-        0.25
-    """
-
-    annotators: tuple[str, ...]
-    per_layer: int = 10
-    changes: int = 100
-    controls: float = 0.2
-    shared: float = 0.25
-    repeated: float = 0.05
-    seed: int = 0
-
-
-def draw_keys(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKey]:
+def draw_keys(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
     """Makes a sheet of keys. They are drawn from the keys that the tests analysed, with the same prefixes.
 
     Each control has random prefixes, as many and as long as those of one of the keys.
@@ -71,7 +45,7 @@ def draw_keys(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKe
     return _make(run, name, "key", (real, controls), item, design, generator)
 
 
-def draw_changes(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKey]:
+def draw_changes(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
     """Makes a sheet of changes of the last layer (paper section 5.2). A control has the second token of another change.
 
     Raises:
@@ -189,7 +163,7 @@ def _make(
     kind: str,
     samples: tuple[list[Origin], list[Origin]],
     item: Callable[[Origin], Item],
-    design: SheetDesign,
+    design: Sheets,
     generator: np.random.Generator,
 ) -> tuple[Sheet, SecretKey]:
     """Gives items their ids, deals them, and adds those that are judged twice."""

@@ -35,16 +35,18 @@ def _prefixes(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def _label(text: str) -> str:
+def one_line(text: str) -> str:
     """One line without characters that are not shown."""
     return " ".join("".join(one if one.isprintable() else " " for one in text).split())
 
 
-class _Part(BaseModel):
+class Stored(BaseModel):
+    """What lies in a file of annotations."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class MarkedPattern(_Part):
+class MarkedPattern(Stored):
     """A pattern that an annotator saw.
 
     Attributes:
@@ -53,12 +55,12 @@ class MarkedPattern(_Part):
         prefixes: the prefixes that have it, as numbers in the item from 0, ascending.
     """
 
-    label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(_label)] = ""
+    label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(one_line)] = ""
     kind: Literal["shallow", "semantic", ""] = ""
     prefixes: Annotated[tuple[int, ...], AfterValidator(_prefixes)] = ()
 
 
-class Record(_Part):
+class Record(Stored):
     """One annotation of one item. A later one of the same annotator and item replaces it.
 
     Attributes:
@@ -92,6 +94,10 @@ class Record(_Part):
         if self.done and (problem := self.missing):
             raise ValueError(problem)
         return self
+
+    def repeats(self, before: "Record | None") -> bool:
+        """Whether it says nothing else than an earlier record."""
+        return before is not None and self == before.model_copy(update={"time": self.time})
 
     @property
     def missing(self) -> str:

@@ -160,7 +160,6 @@ def finish(job: Job, folder: Path) -> None:
 
 
 FORMAT = Format(
-    about="delphi's cache, for its explainers and scorers",
     examples=20,
     sentences=2000,
     units=units,

@@ -229,7 +229,6 @@ def size_category(rows: int) -> str:
 
 
 FORMAT = Format(
-    about="flat tables with the card of a data set, for the hub",
     examples=20,
     sentences=0,
     units=units,

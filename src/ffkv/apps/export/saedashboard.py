@@ -4,19 +4,16 @@ Fields: `sae_dashboard/neuronpedia/neuronpedia_dashboard.py` of jbloomAus/SAEDas
 `neuronpedia_converter.py`. Neuronpedia's own script turns such files into its export folder.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from ffkv.apps.export.job import EMPTY, NUL, Format, Job, Unit, layer_units, visible_tokens, write_json
+from ffkv.apps.export.job import EMPTY, NUL, Format, Job, Unit, batch_units, visible_tokens
 from ffkv.apps.export.quantiles import by_interval
 from ffkv.apps.export.records import Example, Record, number, numbers, shortest
-from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.results.memory import HISTOGRAM_EDGES
 
-FEATURES = 128  # per file
 PER_INTERVAL = 5
 POSITIVE = HISTOGRAM_EDGES[1:-1]  # lower edges of the bins of positive coefficients
 # The last bin has no end; the others double.
@@ -82,15 +79,6 @@ def _trigger_token(example: Example) -> int:
 
 def units(job: Job) -> list[Unit]:
     """`<layer>/batch-<n>.json`."""
-    found, numbers_of_batches = [], dict.fromkeys(job.selection.layer.tolist(), 0)
-    for places in layer_units(job, FEATURES):
-        layer = int(job.selection.layer[places.start])
-        found.append(Unit(f"{layer}/batch-{numbers_of_batches[layer]}.json", places, _writer(job, layer)))
-        numbers_of_batches[layer] += 1
-    return found
-
-
-def _writer(job: Job, layer: int) -> Callable[[Path, Iterable[Record]], None]:
     facts = job.run.corpora["train"]
     corpus = {
         "n_prompts_total": int(facts["sentences"]),
@@ -98,23 +86,14 @@ def _writer(job: Job, layer: int) -> Callable[[Path, Iterable[Record]], None]:
         "dataset": job.run.settings.corpus.dataset,
     }
 
-    def write(path: Path, records: Iterable[Record]) -> None:
-        features = [
-            feature(
-                record,
-                corpus,
-                random_stream(job.run.settings.seed, Purpose.EXPORTED_SAMPLE, record.layer, record.memory),
-            )
-            for record in records
-        ]
-        batch = {"model_id": job.model_id, "layer": layer, "sae_set": job.set_name, "sae_id_suffix": None}
-        write_json(path, batch | {"features": features})
+    def batch(layer: int, records: Iterable[Record]) -> dict[str, Any]:
+        about = {"model_id": job.model_id, "layer": layer, "sae_set": job.set_name, "sae_id_suffix": None}
+        return about | {"features": [feature(record, corpus, job.random(record)) for record in records]}
 
-    return write
+    return batch_units(job, batch)
 
 
 FORMAT = Format(
-    about="SAEDashboard's batch files, from which Neuronpedia's export folder is made",
     examples=20,
     sentences=100,
     units=units,

@@ -4,11 +4,10 @@ Fields: `lib/activations/activations/exemplars.py` and `activations.py` of Trans
 exemplars of both signs.
 """
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from ffkv.apps.export.job import Format, Job, Unit, write_json
+from ffkv.apps.export.job import Format, Job, Unit, folder_unit
 from ffkv.apps.export.records import Example, Record, numbers
 
 SPLITS = ("train", "valid", "test")
@@ -63,17 +62,13 @@ def _activation_record(example: Example) -> dict[str, Any]:
 def units(job: Job) -> list[Unit]:
     """A folder per layer: `<layer>/<memory>.json`."""
     dataset = job.run.settings.corpus.dataset
-
-    def write(folder: Path, records: Iterable[Record]) -> None:
-        folder.mkdir()
-        for record in records:
-            write_json(folder / f"{record.memory}.json", exemplars(record, dataset))
-
-    return [Unit(str(int(job.selection.layer[places.start])), places, write) for places in job.selection.layers()]
+    return [
+        folder_unit(str(job.selection.layer[places.start]), places, lambda record: exemplars(record, dataset))
+        for places in job.selection.layers()
+    ]
 
 
 FORMAT = Format(
-    about="Transluce's exemplars of both signs",
     examples=30,
     sentences=60,
     units=units,

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from ffkv.apps.machine.texts import SHOWN_CHARACTERS, Example, Texts, distinct, split_examples
+from ffkv.apps.machine.texts import Example, Texts, distinct, end_of, split_examples
 from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.corpus.words import words
@@ -36,7 +36,7 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
         for place in places:
             check_memory(*place, [layer.memories for layer in run.anatomy.layers])
         if len(set(places)) < len(places):
-            raise UserError("--memory names a memory twice.")
+            raise UserError("--memories names a memory twice.")
         return sorted(places)
     sampled = run.details("keys/by_prefix").query("sample == 'trigger'")[["layer", "memory"]].drop_duplicates()
     chosen: list[Place] = []
@@ -120,7 +120,7 @@ def _example(
     text: str, following: str, last: int, pretokenized: bool, tokens: int, coefficient: float, sentence: int
 ) -> Example:
     found = words(text, pretokenized)
-    end = text if len(text) <= SHOWN_CHARACTERS else f"…{text[-SHOWN_CHARACTERS:]}"
+    end = end_of(text)
     rest = following if len(following) <= FOLLOWING_CHARACTERS else f"{following[:FOLLOWING_CHARACTERS]}…"
     word = found[-1].lower() if found else ""
     return Example(end, rest, min(last, len(end)), word, tokens, coefficient, sentence)

@@ -50,6 +50,11 @@ class Texts:
     threshold: float
 
 
+def end_of(text: str) -> str:
+    """The end of a long text; a shorter one as it is."""
+    return text if len(text) <= SHOWN_CHARACTERS else f"…{text[-SHOWN_CHARACTERS:]}"
+
+
 def split_examples(
     examples: Sequence[Example], shown: int, generator: np.random.Generator
 ) -> tuple[list[Example], list[Example]]:
