@@ -8,7 +8,7 @@ from machine.stub import completion, label_of
 from ffkv.apps.annotation.records import MarkedPattern, read_records
 from ffkv.apps.annotation.sheets import Item, Sheet
 from ffkv.apps.machine.answers import Refused, read_patterns, read_related
-from ffkv.apps.machine.sheet import Judged, judge
+from ffkv.apps.machine.sheet import judge
 
 IDENTITY = {"model_hash": "a" * 16}
 KEYS = Sheet(
@@ -29,7 +29,7 @@ def patterns(number, body):
 
 
 def test_records_lie_beside_those_of_people(stub, asker, tmp_path):
-    assert judge(KEYS, tmp_path, asker(stub(patterns).address), 3) == Judged(items=2, answered=2, new=2)
+    assert judge(KEYS, tmp_path, asker(stub(patterns).address), 3) == (2, 2)
     first, second = read_records(tmp_path, IDENTITY).latest
     about = (first.annotator, first.sheet, first.item, first.kind, first.done)
     assert about == ("machine:stub", "keys", "bcdfghjk", "key", True)
@@ -39,7 +39,7 @@ def test_records_lie_beside_those_of_people(stub, asker, tmp_path):
 
 def test_the_same_judgement_is_not_written_twice(stub, asker, tmp_path):
     judge(KEYS, tmp_path, asker(stub(patterns).address), 3)
-    assert judge(KEYS, tmp_path, asker(stub(patterns).address), 3).new == 0
+    assert judge(KEYS, tmp_path, asker(stub(patterns).address), 3) == (2, 0)
     assert len(read_records(tmp_path, IDENTITY).history) == 2
 
 
@@ -47,13 +47,13 @@ def test_a_refused_item_has_no_record(stub, asker, tmp_path):
     def partly(number, body):
         return patterns(number, body) if "press" in body["messages"][1]["content"] else (200, {}, completion("none"))
 
-    assert judge(KEYS, tmp_path, asker(stub(partly).address), 3) == Judged(items=2, answered=1, new=1)
+    assert judge(KEYS, tmp_path, asker(stub(partly).address), 3) == (1, 1)
     assert [record.item for record in read_records(tmp_path, IDENTITY).latest] == ["bcdfghjk"]
 
 
 def test_changes_are_related_or_not(stub, asker, tmp_path):
     related = lambda number, body: (200, {}, completion('{"related": "unsure"}'))  # noqa: E731
-    assert judge(CHANGES, tmp_path, asker(stub(related).address), 3).new == 1
+    assert judge(CHANGES, tmp_path, asker(stub(related).address), 3) == (1, 1)
     (record,) = read_records(tmp_path, IDENTITY).latest
     assert (record.kind, record.related) == ("change", "unsure")
 

@@ -64,8 +64,8 @@ def annotate() -> None:
 def sheets(run: "Run", annotations: Path, sheets: Sheets) -> None:
     """Make blind sheets for people.
 
-    RESULTS is the folder of a finished run, such as results/demo. People fill the sheets in a browser (`ffkv explore`), or in a
-    spreadsheet. Nothing in a sheet tells what its items are. The folder secret/ tells it.
+    RESULTS is the folder of a finished run, such as results/demo. People fill the sheets in a browser (`ffkv explore`),
+    or in a spreadsheet. Nothing in a sheet tells what its items are. The folder secret/ tells it.
     """
     from ffkv.apps.annotation.step import make_sheets
 

@@ -42,7 +42,7 @@ def draw_keys(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
     def item(origin: Origin) -> Item:
         return Item(prefixes=tuple(corpus.prefix_texts(np.array(origin.sentence), np.array(origin.position))[0]))
 
-    return _make(run, name, "key", (real, controls), item, design, generator)
+    return assign_items(run, name, "key", (real, controls), item, design, generator)
 
 
 def draw_changes(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
@@ -65,7 +65,7 @@ def draw_changes(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]
         first, second = table.iloc[origin.row], table.iloc[origin.row if origin.other < 0 else origin.other]
         return Item(text=first["text"], before=first["residual_token"], after=second["output_token"])
 
-    return _make(run, name, "change", (real, controls), item, design, generator)
+    return assign_items(run, name, "change", (real, controls), item, design, generator)
 
 
 def _at_least(share: float, count: int) -> int:
@@ -140,7 +140,7 @@ def deal(
     """Says which items each person judges, by their numbers from 0.
 
     Args:
-        samples: number of items of each kind: keys, controls. Items are numbered through, and each kind is shared alike.
+        samples: number of items of each kind: keys, controls. All items are numbered through.
         shared: share of the items that all people judge. The others are dealt out in turn.
     """
     hands: dict[str, list[int]] = {annotator: [] for annotator in annotators}
@@ -157,7 +157,7 @@ def deal(
     return hands
 
 
-def _make(
+def assign_items(
     run: Run,
     name: str,
     kind: str,
@@ -166,9 +166,9 @@ def _make(
     design: Sheets,
     generator: np.random.Generator,
 ) -> tuple[Sheet, SecretKey]:
-    """Gives items their ids, deals them, and adds those that are judged twice."""
+    """Numbers the items, assigns them to people, and repeats some."""
     origins: dict[str, Origin] = {}
-    ids = [_add(origins, origin, generator) for sample in samples for origin in sample]
+    ids = [_number(origins, origin, generator) for sample in samples for origin in sample]
     orders = {}
     for annotator, hand in deal(
         [len(sample) for sample in samples], design.annotators, design.shared, generator
@@ -176,7 +176,7 @@ def _make(
         own = [ids[number] for number in hand]
         twice = generator.permutation(len(own))[: _at_least(design.repeated, len(own))].tolist()
         again = [origins[own[number]].model_copy(update={"repeats": own[number]}) for number in twice]
-        own += [_add(origins, origin, generator) for origin in again]
+        own += [_number(origins, origin, generator) for origin in again]
         orders[annotator] = tuple(own[number] for number in generator.permutation(len(own)).tolist())
     identity = identity_of(run.identity("train"))
     items = {number: item(origins[number]) for number in sorted(origins)}
@@ -186,8 +186,8 @@ def _make(
     )
 
 
-def _add(origins: dict[str, Origin], origin: Origin, generator: np.random.Generator) -> str:
-    """Gives an item an id and its prefixes an order, both at random. Returns the id."""
+def _number(origins: dict[str, Origin], origin: Origin, generator: np.random.Generator) -> str:
+    """Gives an item a random id, and its prefixes a random order. Returns the id."""
     while (number := "".join(generator.choice([*ID_LETTERS], ID_LENGTH).tolist())) in origins:
         pass
     order = generator.permutation(len(origin.ranks)).tolist()

@@ -1,4 +1,4 @@
-"""What machines said about memories: the files that `ffkv annotate machine` leaves beside the results, as tables of a run."""
+"""What machines said about memories: the files of `ffkv annotate machine`, as tables of a run."""
 
 import json
 from collections.abc import Mapping
@@ -39,8 +39,8 @@ def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.D
         folder: `annotations/<run>`.
         belongs_to: the identity of the run, as `Run.identity("train")`.
     Returns:
-        The tables by their names in `TABLES`, in the order of the machines' names. They have no rows if no machine explained
-        memories.
+        The tables by their names in `TABLES`, in the order of the machines' names. They have no rows if no machine
+        explained memories.
     Raises:
         UserError: a file is damaged or missing, or belongs to another model, tokenizer or corpus.
     """

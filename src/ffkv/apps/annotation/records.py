@@ -1,7 +1,7 @@
 """What an annotator said about an item of a sheet: one JSON line per annotation, appended and never changed.
 
-`annotations/<run>/records/` holds one file per annotator, host and process. So nobody appends to a file of somebody else,
-and no lock is needed: also not on NFS, where locks and appends of two hosts cannot be relied on.
+`annotations/<run>/records/` holds one file per annotator, host and process. So nobody appends to a file of somebody
+else, and no lock is needed: also not on NFS, where locks and appends of two hosts cannot be relied on.
 """
 
 import hashlib
@@ -167,7 +167,8 @@ def read_records(
         belongs_to: the identity that every record must share, as `Run.identity("train")`; None: any.
         annotator: only the records of this annotator; None: of all.
     Raises:
-        UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or corpus.
+        UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or
+            corpus.
     Examples:
         >>> ffkv.read_records("annotations/tiny").latest  # nobody has judged anything
         []
@@ -185,7 +186,7 @@ def read_records(
 
 
 def latest_of(history: Iterable[Record]) -> list[Record]:
-    """The last record of each annotator and item, ordered by sheet, item and annotator. `history` is in order of time."""
+    """The last record of each annotator and item, by sheet, item and annotator. `history` is in order of time."""
     latest = {(record.sheet, record.item, record.annotator): record for record in history}
     return [latest[key] for key in sorted(latest)]
 
@@ -202,7 +203,7 @@ def _read_file(path: Path, torn: Callable[[str], None]) -> list[tuple[int, Recor
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the record"
             raise UserError(
-                f"{path}, line {number}: {where}: {first['msg'].removeprefix('Value error, ').rstrip('.')}. Correct the line,"
-                " or move the file away."
+                f"{path}, line {number}: {where}: {first['msg'].removeprefix('Value error, ').rstrip('.')}. Correct the"
+                " line, or move the file away."
             ) from error
     return records

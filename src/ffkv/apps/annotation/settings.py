@@ -41,8 +41,8 @@ class Sheets(Section):
     changes: Whole = Field(100, ge=0)
     """Number of predictions that the last layer changes."""
     controls: float = Field(0.2, ge=0, le=10)
-    """Number of controls: random prefixes instead of trigger examples, and random second tokens. A share of the number of keys,
-    and of changes."""
+    """Number of controls: random prefixes instead of trigger examples, and random second tokens. A share of the number
+    of keys, and of changes."""
     shared: float = Field(0.25, ge=0, le=1)
     """Share of the items that all people judge. The others are dealt out, each to one person."""
     repeated: float = Field(0.05, ge=0, le=1)

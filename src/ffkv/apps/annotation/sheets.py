@@ -1,7 +1,7 @@
 """Sheets: what annotators get to see, and the secret key that says what it is.
 
-A sheet lies in two files. `sheets/<name>.json` has the texts and the order in which each annotator sees them. Nothing in it
-tells a layer, a memory, or whether prefixes were drawn at random. `secret/<name>.json` tells all of that.
+A sheet lies in two files. `sheets/<name>.json` has the texts and the order in which each annotator sees them. Nothing
+in it tells a layer, a memory, or whether prefixes were drawn at random. `secret/<name>.json` tells all of that.
 """
 
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ class SecretKey(Stored):
 
 
 def annotations_folder(run: Run) -> Path:
-    """Where the annotations of a run lie: by default `annotations/<run>`, beside the folder that holds `results/<run>`."""
+    """Where the annotations of a run lie: by default `annotations/<run>`, beside `results/<run>`."""
     results = run.folder.resolve()
     return results.parent.parent / run.settings.annotation.folder / results.name
 

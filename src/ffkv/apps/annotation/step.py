@@ -117,10 +117,11 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         run: the finished run.
         folder: `annotations/<run>`.
     Returns:
-        The tables by the name of their file, without its ending. `patterns` and `by_prefix` hold what each annotator said, in
-        the form of `keys/patterns` and `keys/by_prefix`. `machine_labels` and `machine_scores` hold how machines explained
-        memories, and how good that is. The `attrs` of these four hold the identities of model, tokenizer and corpus. The
-        others are summaries. The tests are among the annotators of `annotators`, `figure_2_by_annotator` and `agreement`.
+        The tables by the name of their file, without its ending. `patterns` and `by_prefix` hold what each annotator
+        said, in the form of `keys/patterns` and `keys/by_prefix`. `machine_labels` and `machine_scores` hold how
+        machines explained memories, and how good that is. The `attrs` of these four hold the identities of model,
+        tokenizer and corpus. The others are summaries. The tests are among the annotators of `annotators`,
+        `figure_2_by_annotator` and `agreement`.
     Raises:
         UserError: a record or a label belongs to another run, or the secret key of a sheet is missing.
     Examples:
@@ -146,9 +147,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         "figure_2_by_annotator": summaries.count_categories(of_all.by_prefix, len(run.anatomy.layers)),
         "agreement": summaries.measure_agreement(of_all, run.settings.seed),
         "related_changes": summaries.count_related(said.changes),
-        "machine_labels": tables.identify(machines["machine_labels"], identity),
-        "machine_scores": tables.identify(machines["machine_scores"], identity),
-        "machine_scores_by_layer": machines["machine_scores_by_layer"],
+        **{name: tables.identify(table, identity) for name, table in machines.items()},
     }
 
 

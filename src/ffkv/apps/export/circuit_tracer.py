@@ -84,9 +84,11 @@ FORMAT = Format(
     units=units,
     definitions={
         "tokens_acts_list": "memory coefficients m_i with their sign",
-        "Top activations, Bottom activations": "the sentences of the trigger examples of positive and of negative coefficients",
-        "Subsample Interval": "random sentences with a coefficient in one of five equal intervals from 0 to the largest coefficient on"
-        " the random sentences, the highest interval first; quantile_values are the upper ends of the intervals",
+        "Top activations, Bottom activations": "the sentences of the trigger examples of positive and of negative"
+        " coefficients",
+        "Subsample Interval": "random sentences with a coefficient in one of five equal intervals from 0 to the"
+        " largest coefficient on the random sentences, the highest interval first; quantile_values are the upper ends"
+        " of the intervals",
         "train_token_ind": "the last token of the trigger prefix, or the strongest token in the interval",
         "act_min, act_max": "lowest and highest coefficient on the prefixes of the train split; 0 if none has the sign",
         "histogram": "prefixes of every eighth sentence with a positive coefficient; bins end at powers of two",

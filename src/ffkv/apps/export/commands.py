@@ -23,8 +23,8 @@ from ffkv.base.terminal import say
 def export(results: Path, format_name: str, output: Path, wanted: Export, device: str, threads: int) -> None:
     """Write memories of a finished run in the format of another tool.
 
-    RESULTS is the folder of the run, such as results/demo. The file ffkv-export.json in the folder says what the numbers are. The
-    same command goes on after an interruption. docs/exports.md describes the formats.
+    RESULTS is the folder of the run, such as results/demo. The file ffkv-export.json in the folder says what the
+    numbers are. The same command goes on after an interruption. docs/exports.md describes the formats.
     """
     from ffkv.base.process.runtime import torch_with
 

@@ -65,7 +65,8 @@ class Format:
     """A format of another tool.
 
     Attributes:
-        examples: sentences of trigger examples of each side that are shown of a memory, if nobody asks for another number.
+        examples: sentences of trigger examples of each side that are shown of a memory, if nobody asks for another
+            number.
         sentences: random sentences, likewise.
         units: the files of an export.
         definitions: what the numbers of this format are: the sidecar file says it.
@@ -134,6 +135,6 @@ def visible_tokens(tokens: list[str]) -> list[str]:
 
 
 def public_name(run: Run) -> str:
-    """The checkpoint's name as others may read it: of a folder the last part, so that no path of this machine is published."""
+    """The checkpoint's name; of a folder only the last part, so that no path of this machine is published."""
     checkpoint = run.anatomy.checkpoint
     return Path(checkpoint).name if Path(checkpoint).is_dir() or Path(checkpoint).is_absolute() else checkpoint

@@ -75,10 +75,11 @@ FORMAT = Format(
     units=units,
     definitions={
         "activations": "memory coefficients m_i; in the data set `negative` they are multiplied by -1, mean included",
-        "most_positive_activation_records": "the sentences of the trigger examples, by the highest activation on any token",
+        "most_positive_activation_records": "the sentences of the trigger examples, by the highest activation on any"
+        " token",
         "random_sample": f"{RANDOM} of the random sentences that all memories share, drawn for each memory",
-        "random_sample_by_quantile": f"up to {PER_QUANTILE} of the shared sentences of each quarter by their highest activation,"
-        " the weakest quarter first; quantile_boundaries are the quantiles, from 0 to 1",
+        "random_sample_by_quantile": f"up to {PER_QUANTILE} of the shared sentences of each quarter by their highest"
+        " activation, the weakest quarter first; quantile_boundaries are the quantiles, from 0 to 1",
         "mean": "over all prefixes of the train split that competed; the run keeps no higher moments, so they are null",
     },
 )

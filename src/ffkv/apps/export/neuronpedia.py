@@ -75,10 +75,11 @@ FORMAT = Format(
         "values": "memory coefficients m_i",
         "density": "share of the prefixes of the train split with a positive coefficient",
         "topLogits, bottomLogits": "logits (not log-probabilities) of the value v_i alone, by the head of the model",
-        "activations": "first the sentences of the trigger examples, without quantile fields; then random sentences with a"
-        " coefficient in one of five equal intervals from 0 to the largest coefficient on the random sentences;"
+        "activations": "first the sentences of the trigger examples, without quantile fields; then random sentences"
+        " with a coefficient in one of five equal intervals from 0 to the largest coefficient on the random sentences;"
         " quantileFraction is the share of their tokens that lie in the interval",
-        "tokens": f"a token without text is {EMPTY!r}, and U+0000 is {NUL!r}; of longer sentences the first {TOKENS} tokens",
+        "tokens": f"a token without text is {EMPTY!r}, and U+0000 is {NUL!r}; of longer sentences the first {TOKENS}"
+        " tokens",
         "left out": "memories without a positive trigger example: the door refuses a feature without activations",
     },
 )

@@ -103,13 +103,14 @@ FORMAT = Format(
         "pos_values, neg_values, logits_hist_data": "logits (not log-probabilities) of the value v_i alone",
         "vector": "the value v_i",
         "frac_nonzero": "share of the prefixes of the train split with a positive coefficient",
-        "freq_hist_data": "prefixes of every eighth sentence with a positive coefficient; bins end at powers of two, a bar's value is"
-        " the middle of its bin; the last bin has no end",
-        "activations": "first the sentences of the trigger examples, with bin_min and bin_contains -1 and the memory's maximum as"
-        " bin_max; then random sentences with a coefficient in one of five equal intervals from 0 to the largest coefficient on"
-        " the random sentences; bin_contains is the share of their tokens that lie in the interval",
-        "qualifying_token_index": "the last token of the trigger prefix, or the strongest token in the interval; tokens in front of"
-        " every sentence are not in `tokens` and not counted",
+        "freq_hist_data": "prefixes of every eighth sentence with a positive coefficient; bins end at powers of two, a"
+        " bar's value is the middle of its bin; the last bin has no end",
+        "activations": "first the sentences of the trigger examples, with bin_min and bin_contains -1 and the memory's"
+        " maximum as bin_max; then random sentences with a coefficient in one of five equal intervals from 0 to the"
+        " largest coefficient on the random sentences; bin_contains is the share of their tokens that lie in the"
+        " interval",
+        "qualifying_token_index": "the last token of the trigger prefix, or the strongest token in the interval;"
+        " tokens in front of every sentence are not in `tokens` and not counted",
         "n_tokens_in_prompt": "mean length of the sentences: they have lengths of their own",
         "empty lists": "neurons and features that are alike, and weights by head, do not exist for memories",
         "tokens": f"a token without text is {EMPTY!r}, and U+0000 is {NUL!r}",

@@ -36,8 +36,8 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     Returns:
         The names of memories that the format cannot hold.
     Raises:
-        UserError: there is no such format or memory; the folder holds something else; the disk has no room; the model cannot
-            be loaded.
+        UserError: there is no such format or memory; the folder holds something else; the disk has no room; the model
+            cannot be loaded.
     """
     chosen = find_format(format_name)
     examples = chosen.examples if wanted.examples is None else wanted.examples
@@ -83,8 +83,9 @@ def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sente
     tokens = int(run.corpus("train").lengths[shared.sample].sum())
     if tokens > DENSE_TOKENS:
         raise UserError(
-            f"The text has {tokens:,} tokens, and this format takes every coefficient on every token, so at most {DENSE_TOKENS:,}"
-            " are allowed. Name fewer memories with --memories, or ask for fewer --examples or --sentences."
+            f"The text has {tokens:,} tokens, and this format takes every coefficient on every token, so at most"
+            f" {DENSE_TOKENS:,} are allowed. Name fewer memories with --memories, or ask for fewer --examples or"
+            " --sentences."
         )
     return shared
 

@@ -1,6 +1,7 @@
 """Transluce's exemplars: a JSON file per memory with what its class `NeuronExemplars` is made of.
 
-Fields: `lib/activations/activations/exemplars.py` and `activations.py` of TransluceAI/observatory. It is the one format with
+Fields: `lib/activations/activations/exemplars.py` and `activations.py` of TransluceAI/observatory. It is the one format
+    with
 exemplars of both signs.
 """
 
@@ -74,10 +75,10 @@ FORMAT = Format(
     units=units,
     definitions={
         "activations": "memory coefficients m_i with their sign",
-        "train, valid, test": "the sentences of the trigger examples, dealt to the splits in turn, the strongest first; `max` has"
-        " those of positive coefficients, `min` those of negative ones",
-        "too few": f"where a side has fewer than {LEAST} sentences, the random sentences with the highest maximum, or the lowest"
-        " minimum, follow: the class cannot be made of an empty list",
+        "train, valid, test": "the sentences of the trigger examples, dealt to the splits in turn, the strongest"
+        " first; `max` has those of positive coefficients, `min` those of negative ones",
+        "too few": f"where a side has fewer than {LEAST} sentences, the random sentences with the highest maximum, or"
+        " the lowest minimum, follow: the class cannot be made of an empty list",
         "random_*": "the random sentences that all memories share; `max` and `min` are the same",
         "activation_percentiles": "the run keeps none",
     },

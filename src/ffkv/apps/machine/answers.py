@@ -19,8 +19,8 @@ class Refused(ValueError):
 def read_object(answer: str, *names: str) -> list[Any]:
     """The values of an answer that is one JSON object with exactly these names.
 
-    A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed. Nothing
-    else may stand beside the object.
+    A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed.
+    Nothing else may stand beside the object.
 
     Returns:
         The values, in the order of `names`.
@@ -78,7 +78,7 @@ def _places(numbers: Any, texts: int) -> list[int]:
 
 
 def read_marks(answer: str, texts: int) -> list[bool]:
-    """Whether the answer names each text [text]. Texts count from 1 in it.
+    """Returns a bool per text: whether the answer names it. Texts count from 1 in it.
 
     Raises:
         Refused: see `read_object`; or something is not the number of a text, or is there twice.

@@ -176,8 +176,8 @@ class Asker:
             if number + 1 < tries:
                 self._stopped.wait(min(outcome.wait if outcome.wait is not None else pause, LONGEST_WAIT))
         raise UserError(
-            f"{endpoint.address} gave no answer in {tries} tries. The last: {reason}. All answers so far are kept: start the same"
-            " command again when it answers."
+            f"{endpoint.address} gave no answer in {tries} tries. The last: {reason}. All answers so far are kept:"
+            " start the same command again when it answers."
         )
 
     def _refuse_all(self, endpoint: Endpoint, outcome: Reply) -> None:
@@ -186,8 +186,8 @@ class Asker:
         self._answered = self._answered or not problem
         if problem.startswith("HTTP") and not self._answered:
             raise UserError(
-                f"{endpoint.address} does not take the request. {problem} Change --parameters, or ask again if this was about"
-                " the first question alone."
+                f"{endpoint.address} does not take the request. {problem} Change --parameters, or ask again if this was"
+                " about the first question alone."
             )
 
     @contextmanager
@@ -199,9 +199,9 @@ class Asker:
         with self._lock:
             if budget is not None and self.ledger.spent + self._reserved + tokens > budget:
                 raise UserError(
-                    f"The budget of {budget:,} tokens may not suffice for the next question: {self.ledger.spent:,} are spent,"
-                    f" {self._reserved:,} may be spent by questions under way, and it may take {tokens:,}. All answers are kept."
-                    " Run the same command with a larger --budget to go on."
+                    f"The budget of {budget:,} tokens may not suffice for the next question: {self.ledger.spent:,} are"
+                    f" spent, {self._reserved:,} may be spent by questions under way, and it may take {tokens:,}. All"
+                    " answers are kept. Run the same command with a larger --budget to go on."
                 )
             self._reserved += tokens
             self.asked += 1

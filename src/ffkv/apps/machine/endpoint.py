@@ -61,7 +61,8 @@ def read_key(variable: str | None) -> str | None:
         raise UserError(f"The environment variable {variable} is not set. Put the API key into it.")
     if not re.fullmatch(r"[!-~]+", key):
         raise UserError(
-            f"The environment variable {variable} holds characters that no API key has. Put nothing but the key into it."
+            f"The environment variable {variable} holds characters that no API key has. Put nothing but the key into"
+            " it."
         )
     return key
 
@@ -76,16 +77,16 @@ def chat_address(endpoint: str) -> str:
     """
     try:
         parts = urlsplit(endpoint)
-        _ = parts.port
-    except ValueError as error:
-        raise UserError("--endpoint is not an address. Write it as in http://localhost:11434/v1.") from error
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # also of a port that is no number
+        known = False
+    if not known:
+        raise UserError("--endpoint is not an address. Write it as in http://localhost:11434/v1.")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UserError(
-            "--endpoint holds a user, a password or a query. Addresses are kept beside the answers. Put the API key into an"
-            " environment variable, and name it by --key-variable."
+            "--endpoint holds a user, a password or a query. Addresses are kept beside the answers. Put the API key"
+            " into an environment variable, and name it by --key-variable."
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UserError(f"--endpoint is {endpoint!r}. Write the address as in http://localhost:11434/v1.")
     base = endpoint.rstrip("/")
     return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
 
@@ -98,11 +99,14 @@ class Endpoint:
     """
 
     def __init__(self, address: str, key: str | None, timeout: float):
-        """Connects to nothing yet. `address`: see `chat_address`; `key`: None sends none; `timeout`: seconds for an answer."""
+        """Connects to nothing yet. `address`: see `chat_address`; `timeout`: seconds for a whole answer."""
         self.address, self._key, self._timeout = chat_address(address), key, timeout
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx2.Client(headers=headers, timeout=timeout, follow_redirects=False)
-        self.close = self._client.close
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._client.close()
 
     def post(self, request: Mapping[str, Any]) -> Reply | Again:
         """Sends one request.
@@ -110,7 +114,8 @@ class Endpoint:
         Args:
             request: the body: model, messages, parameters.
         Raises:
-            UserError: the endpoint will not answer however often it is asked: a wrong address, key or model, or a redirection.
+            UserError: the endpoint will not answer however often it is asked: a wrong address, key or model, or a
+                redirection.
         """
         try:
             with self._client.stream("POST", self.address, json=dict(request)) as response:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from ffkv.apps.annotation.machines import LABELS, SCORES
@@ -13,11 +12,9 @@ from ffkv.apps.machine.asking import Answered, Asker, Cost
 from ffkv.apps.machine.material import Place, choose_memories, read_texts
 from ffkv.apps.machine.questions import (
     Question,
-    ask_detection,
-    ask_fuzzing,
+    ask_by_label,
     ask_intruder,
     ask_label,
-    ask_simulation,
 )
 from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates
 from ffkv.apps.machine.settings import Task
@@ -29,6 +26,7 @@ from ffkv.apps.machine.texts import (
     intruder_sets,
     pair_by_length,
     pair_by_word,
+    shuffled,
 )
 from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
@@ -36,7 +34,6 @@ from ffkv.run.results.run import Run
 
 SHOWN = 20  # trigger examples that are explained
 PER_SET = 5  # texts per intruder question
-SAME_WORD = "detection of the same word"
 TYPICAL_LABEL = 60  # characters
 LONG_CHARACTER = "\N{GRINNING FACE}"  # of four bytes
 FEWEST_EXAMPLES = 6  # trigger examples of a memory that can be explained and scored
@@ -62,8 +59,8 @@ class Annotation(NamedTuple):
     """What a machine says about memories, and how good it is. The columns are those of `ffkv.apps.annotation.machines`.
 
     Attributes:
-        labels: one row per memory: the explanation ("" if refused), the refusal, numbers of trigger examples that were shown and
-            held out, number of measured prefixes on which the memory is silent, and the threshold of silence.
+        labels: one row per memory: the explanation ("" if refused), the refusal, numbers of trigger examples that were
+            shown and held out, number of measured prefixes on which the memory is silent, and the threshold of silence.
         by_memory: one row per memory, score and label; see docs/annotation-machine.md.
         by_layer: one row per layer (-1: all), score and label.
     """
@@ -90,8 +87,8 @@ def explain(run: Run, asker: Asker, task: Task) -> Annotation:
 def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
     """What `explain` would ask, per kind of question. Nothing is asked.
 
-    Labels that are not known yet count with `TYPICAL_LABEL` characters in `Cost.about`, and with the most bytes that a label
-    can have in `Cost.most`.
+    Labels that are not known yet count with `TYPICAL_LABEL` characters in `Cost.about`, and with the most bytes that a
+    label can have in `Cost.most`.
     """
     texts = _texts(run, task)
     questions = [ask_label(each.shown) for each in texts.values()]
@@ -118,16 +115,16 @@ def _texts(run: Run, task: Task) -> dict[Place, Texts]:
     enough = {place: each for place, each in texts.items() if len(each.shown) + len(each.held_out) >= FEWEST_EXAMPLES}
     if not enough:
         raise UserError(
-            f"None of {len(places)} memories has {FEWEST_EXAMPLES} trigger examples of different sentences and texts. Name"
-            " other memories by --memories."
+            f"None of {len(places)} memories has {FEWEST_EXAMPLES} trigger examples of different sentences and texts."
+            " Name other memories by --memories."
         )
     return enough
 
 
 def other_labels(labels: dict[Place, str]) -> dict[Place, str]:
-    """For each memory the label of the next memory of its layer; of the next one of any layer if it is alone in its own.
+    """Gives each memory the label of the next memory of its layer, or of any layer if it is alone in its own.
 
-    There is none for a memory whose label all others share.
+    A memory whose label all others share gets none.
     """
     others: dict[Place, str] = {}
     for place, label in labels.items():
@@ -152,44 +149,27 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> 
             examples = [example for example, _ in texts_of_set]
             truth = [intrudes for _, intrudes in texts_of_set].index(True)
             asked.append(Asked(place, "none", ask_intruder(examples), truth))
-        items = {
-            "detection": _shuffled(pairs[: task.pairs], generator),
-            SAME_WORD: _shuffled(pair_by_word(each.held_out, each.silent, generator)[: task.pairs], generator),
-            "fuzzing": _shuffled(pairs[: task.pairs], generator),
-        }
         simulated = [*each.held_out[: task.pairs], *each.measured[: task.pairs]]
-        simulated = [simulated[number] for number in generator.permutation(len(simulated)).tolist()]
+        items = {  # in a random order: so questions differ in how many trigger examples they hold
+            "detection": shuffled(_with_truth(pairs[: task.pairs]), generator),
+            "detection of the same word": shuffled(
+                _with_truth(pair_by_word(each.held_out, each.silent, generator)[: task.pairs]), generator
+            ),
+            "fuzzing": shuffled(_with_truth(pairs[: task.pairs]), generator),
+            "simulation": shuffled([(example, example.coefficient) for example in simulated], generator),
+        }
         for whose, of in (("own", labels), ("other", others)):
-            if place in of:
-                asked += _about_label(place, whose, of[place], items, simulated, task.per_question)
+            for kind, of_kind in items.items() if place in of else ():
+                for batch in batches_of(of_kind, task.per_question):
+                    examples = [example for example, _ in batch]
+                    question = ask_by_label(kind, of[place], examples)
+                    asked.append(Asked(place, whose, question, [truth for _, truth in batch]))
     return asked
 
 
-def _shuffled(pairs: Sequence[tuple[Example, Example]], generator: np.random.Generator) -> list[tuple[Example, bool]]:
-    """The texts of pairs in a random order, each with whether it is a trigger example. So questions differ in how many they hold."""
-    items = [item for trigger, silent in pairs for item in ((trigger, True), (silent, False))]
-    return [items[number] for number in generator.permutation(len(items)).tolist()]
-
-
-def _about_label(
-    place: Place,
-    whose: str,
-    label: str,
-    items: dict[str, list[tuple[Example, bool]]],
-    simulated: list[Example],
-    per_question: int,
-) -> list[Asked]:
-    """The questions that hold a label."""
-    asked = []
-    for kind, of_kind in items.items():
-        for batch in batches_of(of_kind, per_question):
-            examples = [example for example, _ in batch]
-            question = ask_fuzzing(label, examples) if kind == "fuzzing" else ask_detection(label, examples, kind)
-            asked.append(Asked(place, whose, question, [trigger for _, trigger in batch]))
-    for batch in batches_of(simulated, per_question):
-        truth = [example.coefficient for example in batch]
-        asked.append(Asked(place, whose, ask_simulation(label, batch), truth))
-    return asked
+def _with_truth(pairs: Sequence[tuple[Example, Example]]) -> list[tuple[Example, Any]]:
+    """The texts of pairs, each with whether it is a trigger example."""
+    return [item for trigger, silent in pairs for item in ((trigger, True), (silent, False))]
 
 
 def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered]) -> pd.DataFrame:

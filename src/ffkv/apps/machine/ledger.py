@@ -1,4 +1,4 @@
-"""Kept answers: one JSON line per answer, appended and never changed. A question that has a kept answer is not asked again."""
+"""Kept answers, one JSON line each, appended and never changed. A question with a kept answer is not asked again."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ class Ledger:
         return any(not answer["problem"] for answer in self._answers.values())
 
     def find(self, request: Mapping[str, Any], attempt: int) -> dict[str, Any] | None:
-        """The kept answer to a request (content, problem, finish, model, usage), or None. `attempt`: see `request_key`."""
+        """The kept answer to a request, or None: content, problem, finish, model, usage. See `request_key`."""
         return self._answers.get(request_key(request, attempt))
 
     def keep(

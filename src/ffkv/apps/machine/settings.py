@@ -35,7 +35,7 @@ class Machine(Section):
     answer_tokens: Whole = Field(1000, ge=1)
     """The parameter max_tokens."""
     parameters: Annotated[dict[str, str], AfterValidator(_json)] = Field({})
-    """Another parameter of the request, as NAME=JSON; null leaves one out, as in temperature=null. Repeat it for several."""
+    """More parameters of the request, as NAME=JSON; null leaves one out, as in temperature=null. Repeat it."""
     budget: int | None = Field(None, ge=0)
     """The most tokens that all kept answers together may take. Without it, there is no limit."""
     timeout: float = Field(120.0, ge=0.1)
@@ -59,7 +59,7 @@ class Task(Section):
     """What a machine is asked: to judge sheets, or to explain memories, whose explanations are scored."""
 
     sheets: Names = Field([])
-    """Judge these sheets of `ffkv annotate sheets` as people do, and score nothing. Repeat it, or put commas between."""
+    """Judge these sheets of `ffkv annotate sheets`, and explain nothing. Repeat it, or put commas between."""
     memories: Names = Field([])
     """Explain these memories, such as L3.17. Repeat it, or put commas between."""
     per_layer: Whole = Field(10, ge=1)

@@ -1,27 +1,12 @@
 """A machine judges a sheet as people do, and its records lie beside theirs."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 from ffkv.apps.annotation.sheets import Item, Sheet
 from ffkv.apps.annotation.step import append_new
 from ffkv.apps.machine.asking import Asker
 from ffkv.apps.machine.questions import Question, ask_patterns, ask_related
 from ffkv.apps.machine.texts import end_of
-
-
-class Judged(NamedTuple):
-    """What became of the items of a sheet.
-
-    Attributes:
-        items: number of items.
-        answered: number of items that were judged.
-        new: number of records that were appended: those that say something else than the machine's earlier ones.
-    """
-
-    items: int
-    answered: int
-    new: int
 
 
 def questions_of(sheet: Sheet, minimum: int) -> list[Question]:
@@ -40,7 +25,7 @@ def _question(item: Item, kind: str, minimum: int) -> Question:
     return ask_patterns([end_of(text) for text in item.prefixes], minimum)
 
 
-def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> Judged:
+def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> tuple[int, int]:
     """Lets a machine judge every item of a sheet, and appends its records. A refused item has no record.
 
     Args:
@@ -48,14 +33,14 @@ def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> Judged:
         folder: `annotations/<run>`.
         asker: asks the questions. The annotator of the records is "machine:<model>".
         minimum: fewest prefixes of a pattern.
+    Returns:
+        Number of items that were judged, and number of records that say something else than the machine's earlier ones.
     Raises:
         UserError: see `Asker.ask` and `append_record`.
     """
-    annotator = f"machine:{asker.machine.model}"
+    annotator, field = f"machine:{asker.machine.model}", "related" if sheet.kind == "change" else "patterns"
     answers = zip(sorted(sheet.items), asker.ask(questions_of(sheet, minimum), sheet.name), strict=True)
     said = [
-        sheet.record(annotator, number, **{"related" if sheet.kind == "change" else "patterns": answered.value})
-        for number, answered in answers
-        if answered.value is not None
+        sheet.record(annotator, item, **{field: answered.value}) for item, answered in answers if not answered.refusal
     ]
-    return Judged(len(sheet.items), len(said), append_new(folder, sheet, annotator, said))
+    return len(said), append_new(folder, sheet, annotator, said)

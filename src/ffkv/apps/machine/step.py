@@ -62,15 +62,15 @@ def ask_machine(
             _say_costs(of_sheets or estimate(run, asker, task), ledger.spent)
             return
         for sheet in sheets:
-            judged = judge(sheet, annotations, asker, minimum)
-            say(f"{sheet.name}: {judged.answered} of {judged.items} items judged, {judged.new} new records.")
+            answered, new = judge(sheet, annotations, asker, minimum)
+            say(f"{sheet.name}: {answered} of {len(sheet.items)} items judged, {new} new records.")
         if not sheets:
             _explain(run, asker, task)
     say(f"{asker.asked:,} requests were sent now. All kept answers took {ledger.spent:,} tokens: {ledger.path}")
 
 
 def _explain(run: Run, asker: Asker, task: Task) -> None:
-    """Explains memories, and writes what came of it beside the answers. `settings.json` says what the numbers depend on."""
+    """Explains memories, and writes tables beside the answers. `settings.json` says what the numbers depend on."""
     annotation, folder = explain(run, asker, task), asker.ledger.path.parent
     for (name, _), table in zip(TABLES.values(), annotation, strict=True):
         tables.write(table, folder / name)
@@ -90,6 +90,6 @@ def _say_costs(costs: Mapping[str, Cost], spent: int) -> None:
         say(f"{kind}: {cost.questions:,} questions, {cost.kept:,} of them with a kept answer")
     questions, kept, about, most = map(sum, zip(*costs.values()))
     say(
-        f"{questions - kept:,} questions would be asked. That takes about {about:,} tokens, and {most:,} at most if each is"
-        f" answered in the right form at once. {spent:,} tokens are spent."
+        f"{questions - kept:,} questions would be asked. That takes about {about:,} tokens, and {most:,} at most if"
+        f" each is answered in the right form at once. {spent:,} tokens are spent."
     )

@@ -14,15 +14,15 @@ from ffkv.base.streams import Purpose, random_stream
 def summarize(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Computes means over memories, with 95 % bootstrap intervals over memories.
 
-    The texts of a memory are similar, so memories are what is drawn, not texts. Memories whose score is undefined count in asked,
-    answered and refused, and not in the mean.
+    The texts of a memory are similar, so memories are what is drawn, not texts. Memories whose score is undefined count
+    in asked, answered and refused, and not in the mean.
 
     Args:
         by_memory: one row per memory, score and label.
         seed: seed of the random numbers.
     Returns:
-        One row per layer (-1: all layers), score and label ("own", "other", "none"; "own - other": the mean difference over
-        the memories that have both): `BY_LAYER`.
+        One row per layer (-1: all layers), score and label ("own", "other", "none"; "own - other": the mean difference
+        over the memories that have both): `BY_LAYER`.
     """
     rows = []
     for layer, of_layer in [(-1, by_memory), *by_memory.groupby("layer")]:
@@ -43,6 +43,5 @@ def _row(layer: int, score: str, label: str, values: pd.Series, generator: np.ra
     known = values.dropna().to_numpy(float)
     low, high = bootstrap_mean(known, generator)
     mean = float(known.mean()) if len(known) else math.nan
-    return {
-        "layer": int(layer), "score": score, "label": label, "memories": len(known), "mean": mean, "low": low, "high": high,
-    }  # fmt: skip
+    place = {"layer": int(layer), "score": score, "label": label}
+    return {**place, "memories": len(known), "mean": mean, "low": low, "high": high}
