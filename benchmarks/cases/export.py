@@ -16,6 +16,7 @@ from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.made_up_run import make_run
 from benchmarks.measure import Comparison, Contender, Work, cpu_ratio
 from ffkv.apps.export.selection import select
+from ffkv.apps.export.settings import Export
 from ffkv.apps.export.step import export
 from ffkv.base.batching import batches, pad
 from ffkv.base.settings import Activations
@@ -34,15 +35,8 @@ def ffkv(scratch: Path, shape: list[int], sentences: int, every: int = EVERY) ->
 
     def work() -> dict[str, Any]:
         shutil.rmtree(output, ignore_errors=True)
-        export(
-            run,
-            "neuron-record",
-            output,
-            memories=_names(shape, every),
-            examples=EXAMPLES,
-            sentences=RANDOM,
-            device="cpu",
-        )
+        wanted = Export(memories=_names(shape, every), examples=EXAMPLES, sentences=RANDOM)
+        export(run, "neuron-record", output, wanted, "cpu")
         return {"files": len([*output.glob("positive/*/*.json")])}
 
     return work

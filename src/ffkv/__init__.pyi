@@ -49,7 +49,7 @@ from ffkv.model.head.head_file import load_head as load_head
 from ffkv.apps.annotation.records import read_records as read_records
 
 # Types
-from ffkv.apps.annotation.draw import SheetDesign as SheetDesign
+from ffkv.apps.annotation.settings import Sheets as Sheets
 from ffkv.base.parts import Part as Part
 from ffkv.base.parts import WHOLE as WHOLE
 from ffkv.base.steps import Work as Work

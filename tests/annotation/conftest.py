@@ -12,7 +12,7 @@ from results.conftest import IDENTITY, anatomy
 
 import ffkv
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Triggers, write_triggers
-from ffkv.apps.annotation.draw import SheetDesign
+from ffkv.apps.annotation.settings import Sheets
 from ffkv.apps.annotation.step import make_sheets
 from ffkv.apps.explorer.shelf import open_shelf
 from ffkv.base.files import datasets, hdf5, tables
@@ -104,7 +104,7 @@ def write_run(folder: Path) -> Path:
     return folder
 
 
-DESIGN = SheetDesign(("anna", "bert"), per_layer=4, changes=6, controls=0.25, shared=0.5, repeated=0.2, seed=3)
+DESIGN = Sheets(annotators=["anna", "bert"], per_layer=4, changes=6, controls=0.25, shared=0.5, repeated=0.2, seed=3)
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 import ffkv
 from ffkv.apps.annotation.csv_sheets import PATTERNS, read_csv, with_marked_end, with_marked_ends, write_csv
-from ffkv.apps.annotation.draw import SheetDesign
 from ffkv.apps.annotation.records import MarkedPattern, Record, append_record, read_records
+from ffkv.apps.annotation.settings import Sheets
 from ffkv.apps.annotation.sheets import read_sheet
-from ffkv.apps.annotation.step import check_design, import_person, latest_of_person
+from ffkv.apps.annotation.step import import_person, latest_of_person
 from ffkv.base.errors import UserError
 from ffkv.base.files.spreadsheet import FORMULA, read_safe_text, safe_text
 from ffkv.cli import ffkv as command
@@ -199,46 +199,28 @@ def test_blanks_at_the_ends_show():
 
 
 def test_the_commands_write_and_take_over(own, annotations, tmp_path):
-    runner = CliRunner()
-    sheets = [
-        "annotate",
-        "sheets",
-        str(own),
-        "--annotator",
-        "eva",
-        "--name",
-        "third",
-        "--per-layer",
-        "2",
-        "--changes",
-        "3",
-    ]
-    made = runner.invoke(command, sheets, catch_exceptions=False)
-    assert made.exit_code == 0 and "third-keys.json" in made.output
+    def annotate(*words: str):
+        return CliRunner().invoke(command, ["annotate", *words], catch_exceptions=False)
+
+    words = ["--annotators", "eva,fritz", "--name", "third", "--per-layer", "2", "--changes", "3"]
+    made = annotate("sheets", str(own), *words)
+    assert made.exit_code == 0 and "third-keys.json" in made.output and "third-keys.fritz.csv" in made.output
     asked = ["--sheet", "third-changes", "--annotator", "eva"]
     output = tmp_path / "eva.csv"
-    assert (
-        runner.invoke(
-            command, ["annotate", "write-csv", str(own), *asked, "--output", str(output)], catch_exceptions=False
-        ).exit_code
-        == 0
-    )
+    assert annotate("write-csv", str(own), *asked, "--output", str(output)).exit_code == 0
     rows = rows_of(output)
     rows[1][5] = "yes"
     save(output, rows)
-    done = runner.invoke(command, ["annotate", "import", str(own), str(output), *asked], catch_exceptions=False)
-    assert "1 items say something new. 1 of the" in done.output
+    assert "1 items say something new. 1 of the" in annotate("import", str(own), str(output), *asked).output
     with pytest.raises(UserError, match="It is for: eva"):
-        runner.invoke(
-            command, ["annotate", "import", str(own), str(output), *asked[:-1], "anna"], catch_exceptions=False
-        )
+        annotate("import", str(own), str(output), *asked[:-1], "anna")
 
 
 def test_a_name_that_is_hard_to_write_in_a_file_is_refused():
-    check_design(SheetDesign(("Zoë-2_b",)))
-    for name in ("", "a b", "../x", "a\n"):
+    assert Sheets(annotators=["Zoë-2_b, eva"]).annotators == ["Zoë-2_b", "eva"]
+    for name in ("", "a b", "../x", "a\nb", "a,", "x" * 41):
         with pytest.raises(UserError):
-            check_design(SheetDesign((name,)))
+            Sheets(annotators=[name])
 
 
 def test_records_of_a_csv_and_of_a_page_are_one_history(annotations, keys, file):

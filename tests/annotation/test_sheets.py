@@ -2,12 +2,12 @@
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ffkv.apps.annotation.draw import choose_keys, deal, draw_changes, draw_keys
+from ffkv.apps.annotation.settings import Sheets
 from ffkv.apps.annotation.sheets import read_secret, read_sheet, sheet_names
 from ffkv.apps.annotation.step import make_sheets
 from ffkv.base.errors import UserError
@@ -80,7 +80,7 @@ def test_a_repeated_item_has_the_same_texts_in_another_order(keys):
 
 def test_the_same_seed_makes_the_same_sheet_and_another_one_another(run, keys):
     assert draw_keys(run, "keys", DESIGN) == keys
-    other, _ = draw_keys(run, "keys", replace(DESIGN, seed=4))
+    other, _ = draw_keys(run, "keys", DESIGN.model_copy(update={"seed": 4}))
     assert not {*other.items} & {*keys[0].items}
 
 
@@ -150,7 +150,7 @@ def test_sheets_that_exist_stay(run, own, annotations):
     with pytest.raises(UserError, match="Choose another name"):
         make_sheets(run, annotations, DESIGN)
     assert (annotations / "sheets/keys.json").read_bytes() == before
-    make_sheets(run, annotations, DESIGN, "second")
+    make_sheets(run, annotations, DESIGN.model_copy(update={"name": "second"}))
     assert sheet_names(annotations) == ["changes", "keys", "second-changes", "second-keys"]
 
 
@@ -174,9 +174,15 @@ def test_a_damaged_or_missing_sheet_is_told(annotations):
 
 @pytest.mark.parametrize(
     "change",
-    [{"annotators": ()}, {"annotators": ("a/b",)}, {"annotators": ("Anna", "anna")}, {"per_layer": 0, "changes": 0}],
+    [
+        {"annotators": []},
+        {"annotators": ["a/b"]},
+        {"annotators": ["Anna", "anna"]},
+        {"per_layer": 0, "changes": 0},
+        {"name": "../x"},
+    ],
 )
 def test_a_design_that_cannot_be_is_refused(run, tmp_path, change):
     with pytest.raises(UserError):
-        make_sheets(run, tmp_path, replace(DESIGN, **change))
+        make_sheets(run, tmp_path, Sheets(**{**DESIGN.model_dump(), **change}))
     assert not list(tmp_path.iterdir())

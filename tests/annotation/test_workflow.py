@@ -7,8 +7,8 @@ from support import ROOT, snakemake
 from workflow.dry_run import planned
 
 import ffkv
-from ffkv.apps.annotation.draw import SheetDesign
 from ffkv.apps.annotation.records import Record, append_record
+from ffkv.apps.annotation.settings import Sheets
 from ffkv.apps.annotation.sheets import annotations_folder, read_secret, read_sheet
 from ffkv.apps.annotation.step import make_sheets
 from ffkv.run.results.check import check_run
@@ -31,7 +31,7 @@ def test_annotations_reach_the_report_and_repeat_nothing_else(tiny, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "copy", symlinks=True)
     run = ffkv.open(folder / "results/tiny")
     annotations = annotations_folder(run)
-    make_sheets(run, annotations, SheetDesign(("anna", "bert"), per_layer=2, changes=3))
+    make_sheets(run, annotations, Sheets(annotators=["anna", "bert"], per_layer=2, changes=3))
     assert ran(folder) == set()  # sheets alone change nothing
     sheet, origins = read_sheet(annotations, "keys"), read_secret(annotations, "keys").origins
     keys = [item for item in sheet.orders["anna"] if origins[item].sample == "trigger"]  # figure 2 shows no control

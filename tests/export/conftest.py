@@ -9,6 +9,7 @@ import torch
 from small_runs import write_run
 
 import ffkv
+from ffkv.apps.export.settings import Export
 from ffkv.apps.export.step import export
 from ffkv.base.files import tables
 from ffkv.base.settings import Values
@@ -62,7 +63,8 @@ def exported(run, tmp_path_factory) -> Callable[[str], Path]:
     def get(format_name: str) -> Path:
         if format_name not in made:
             made[format_name] = tmp_path_factory.mktemp("exports") / format_name
-            export(run, format_name, made[format_name], memories=MEMORIES, examples=3, sentences=8, device="cpu")
+            wanted = Export(memories=MEMORIES, examples=3, sentences=8)
+            export(run, format_name, made[format_name], wanted, "cpu")
         return made[format_name]
 
     return get

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ import yaml
 from ffkv.apps.export import circuit_tracer, neuron_record, neuronpedia, parquet, saedashboard, transluce
 from ffkv.apps.export.circuitsvis import harmless
 from ffkv.apps.export.delphi import WINDOW, split, windows
-from ffkv.apps.export.job import EMPTY, NUL, layer_units, write_json
+from ffkv.apps.export.job import EMPTY, NUL, batch_units, write_json
 from ffkv.apps.export.quantiles import by_interval, by_quantile
 from ffkv.apps.export.records import Example, Promoted, Record, Text, number, numbers, shortest
 from ffkv.apps.export.selection import Selection
@@ -73,15 +74,22 @@ def test_neuronpedia_keeps_its_limits():
     feature = neuronpedia.feature(long, random())
     check_request([feature])
     assert feature["activations"][0]["values"] == [float(n) for n in range(1024)]
-    assert neuronpedia.is_dead(DEAD) and not neuronpedia.is_dead(long)
+
+
+def test_neuronpedia_gets_no_memory_without_activations(tmp_path):
+    selection = Selection(np.array([2, 2]), np.array([6, 7]), {}, {}, np.arange(3))
+    job = SimpleNamespace(selection=selection, model_id="m", set_name="s", random=lambda record: random())
+    (unit,) = neuronpedia.units(job)
+    unit.write(tmp_path / "batch.json", [DEAD, HOSTILE_RECORD])
+    assert unit.path == "2-s/batch-0.json"
+    check_request(json.loads((tmp_path / "batch.json").read_text())["features"])
 
 
 @pytest.mark.parametrize("size", [1, 128, 129, 300])
 def test_batches_have_128_memories_of_one_layer(size):
     layer = np.repeat([0, 3], size)
     selection = Selection(layer, np.tile(np.arange(size), 2), {}, {}, np.arange(3))
-    job = type("Job", (), {"selection": selection})
-    batches = layer_units(job, 128)
+    batches = [unit.places for unit in batch_units(SimpleNamespace(selection=selection), lambda layer, records: [])]
     assert [place for batch in batches for place in batch] == list(range(2 * size))
     assert all(len({*layer[batch.start : batch.stop]}) == 1 and len(batch) <= 128 for batch in batches)
 

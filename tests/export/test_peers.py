@@ -9,6 +9,7 @@ import pytest
 from support import ROOT
 
 import ffkv
+from ffkv.apps.export.settings import Export
 from ffkv.apps.export.step import export
 
 from .conftest import CHOSEN, MEMORIES
@@ -50,7 +51,8 @@ def coefficient(run, layer, memory, column) -> float:
 @pytest.mark.slow
 def test_neuron_explainer(run, read, tmp_path):
     # Splits of one need four records, and an export keeps what the run has.
-    export(run, "neuron-record", tmp_path / "export", memories=MEMORIES, examples=4, sentences=8, device="cpu")
+    wanted = Export(memories=MEMORIES, examples=4, sentences=8)
+    export(run, "neuron-record", tmp_path / "export", wanted, "cpu")
     found = read("neuron-record", tmp_path / "export")
     assert sorted((layer, memory) for layer, memory, _ in found) == sorted([*CHOSEN, *CHOSEN])
     for layer, memory, largest in found:

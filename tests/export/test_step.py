@@ -1,6 +1,7 @@
 """Exports as a whole: what is refused, what a kill leaves, what goes on, and what is said beside them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from small_runs import write_run
-from support import random_checkpoint
+from support import ROOT, random_checkpoint
 
 import ffkv
 from ffkv.apps.export import commands, store
-from ffkv.apps.export.registry import FORMATS
+from ffkv.apps.export.formats import FORMATS, find_format
 from ffkv.apps.export.selection import choose_memories, random_sentences, select
+from ffkv.apps.export.settings import Export
 from ffkv.apps.export.step import export
 from ffkv.base.errors import UserError
 from ffkv.cli import COMMANDS
@@ -21,7 +23,8 @@ from ffkv.run.results.run import open
 
 from .conftest import complete
 
-SMALL = {"memories": ["L0.0-2", "L2.5"], "examples": 2, "sentences": 4, "device": "cpu"}
+SMALL = (Export(memories=["L0.0-2", "L2.5"], examples=2, sentences=4), "cpu")
+TABLES = Export(memories=["L0.0"], examples=0)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -32,7 +35,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def whole(run, tmp_path_factory) -> dict[str, bytes]:
     """The files of an export that nothing interrupts."""
     folder = tmp_path_factory.mktemp("whole") / "export"
-    export(run, "neuron-record", folder, **SMALL)
+    export(run, "neuron-record", folder, *SMALL)
     return content(folder)
 
 
@@ -61,10 +64,10 @@ def test_a_kill_in_the_pass_loses_a_block_at_most(run, whole, tmp_path, monkeypa
 
     monkeypatch.setattr(coefficients, "for_each_coefficient", counting)
     with pytest.raises(Killed):
-        export(run, "neuron-record", tmp_path / "export", **SMALL)
+        export(run, "neuron-record", tmp_path / "export", *SMALL)
     assert not [path for path in (tmp_path / "export").iterdir() if not path.name.startswith(".")]
-    export(run, "neuron-record", tmp_path / "export", **SMALL)
-    wanted = select(run, *choose_memories(run, SMALL["memories"]), 2, 4).sentences
+    export(run, "neuron-record", tmp_path / "export", *SMALL)
+    wanted = select(run, *choose_memories(run, SMALL[0].memories), 2, 4).sentences
     assert len(seen) - 1 == len(wanted) == len({*seen} - {None}), "each sentence runs once"
     found = content(tmp_path / "export")
     assert found.keys() == whole.keys()
@@ -91,28 +94,27 @@ def test_a_kill_between_two_files_keeps_the_first(run, whole, tmp_path, monkeypa
 
     monkeypatch.setattr(neuron_record, "neuron_record", dying)
     with pytest.raises(Killed):
-        export(run, "neuron-record", tmp_path / "export", **SMALL)
+        export(run, "neuron-record", tmp_path / "export", *SMALL)
     kept = tmp_path / "export/positive/0/1.json"
     before = kept.stat().st_mtime_ns
     assert not json.loads((tmp_path / "export/ffkv-export.json").read_text())["finished"]
     assert not (tmp_path / "export/positive/2").exists()
     monkeypatch.setattr(neuron_record, "neuron_record", own)
     monkeypatch.setattr("ffkv.run.trace.coefficients.for_each_coefficient", None)  # the pass is done
-    export(run, "neuron-record", tmp_path / "export", **SMALL)
+    export(run, "neuron-record", tmp_path / "export", *SMALL)
     assert content(tmp_path / "export") == whole
     assert kept.stat().st_mtime_ns == before
 
 
 def test_a_finished_export_is_kept_as_it_is(run, tmp_path, monkeypatch):
-    export(run, "parquet", tmp_path / "export", memories=["L0.0"], examples=0)
+    export(run, "parquet", tmp_path / "export", TABLES)
     monkeypatch.setattr("ffkv.apps.export.step.fill", None)
     before = content(tmp_path / "export")
-    export(run, "parquet", tmp_path / "export", memories=["L0.0"], examples=0)
+    export(run, "parquet", tmp_path / "export", TABLES)
     assert content(tmp_path / "export") == before
-    for changed in ({"memories": ["L0.1"]}, {"memories": ["L0.0"], "sentences": 3}, {"format": "transluce"}):
-        arguments = {"format": "parquet", "memories": ["L0.0"], "examples": 0} | changed
+    for format_name, changed in (("parquet", {"memories": ["L0.1"]}), ("parquet", {"sentences": 3}), ("transluce", {})):
         with pytest.raises(UserError, match="holds another export: its"):
-            export(run, arguments.pop("format"), tmp_path / "export", **arguments)
+            export(run, format_name, tmp_path / "export", TABLES.model_copy(update=changed))
     assert content(tmp_path / "export") == before
 
 
@@ -130,7 +132,7 @@ def test_a_finished_export_is_kept_as_it_is(run, tmp_path, monkeypatch):
 )
 def test_memories_that_do_not_exist_are_refused(run, tmp_path, memories, message):
     with pytest.raises(UserError, match=message):
-        export(run, "parquet", tmp_path / "export", memories=memories)
+        export(run, "parquet", tmp_path / "export", Export(memories=memories))
     assert not (tmp_path / "export").exists()
 
 
@@ -144,12 +146,12 @@ def test_memories_are_named_in_several_ways(run):
 def test_other_arguments_are_refused(run, tmp_path, monkeypatch):
     for format_name, arguments, message in (
         ("pickle", {}, "no format 'pickle'"),
-        ("parquet", {"examples": -1}, "--examples is -1"),
-        ("saedashboard", {"set_name": "../x"}, "--set '../x' is not a name"),
-        ("neuronpedia", {"model_id": "GPT2"}, "--model-id 'GPT2' is not a name"),
+        ("parquet", {"examples": -1}, "examples is -1: must be at least 0"),
+        ("saedashboard", {"set": "../x"}, "set is '../x': must be a name of small letters"),
+        ("neuronpedia", {"model_id": "GPT2"}, "model_id is 'GPT2': must be a name of small letters"),
     ):
         with pytest.raises(UserError, match=message):
-            export(run, format_name, tmp_path / "export", **arguments)
+            export(run, format_name, tmp_path / "export", Export(**arguments))
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):
         export(run, "parquet", tmp_path / "file")
@@ -168,7 +170,7 @@ def test_other_arguments_are_refused(run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("format_name, unit", [("transluce", "memories"), ("parquet", "memories x files")])
 def test_the_bar_says_what_it_counts(run, tmp_path, capfd, format_name, unit):
-    export(run, format_name, tmp_path / "export", **SMALL)
+    export(run, format_name, tmp_path / "export", *SMALL)
     assert f" {unit}/s" in capfd.readouterr().err
 
 
@@ -189,11 +191,12 @@ def unsigned(tmp_path_factory) -> tuple[Path, Path]:
 
 def test_a_model_without_negative_coefficients(unsigned, tmp_path):
     run = open(unsigned[0])
-    export(run, "neuron-record", tmp_path / "records", memories=["L0.0-7"], examples=2, sentences=4, device="cpu")
+    some = (Export(memories=["L0.0-7"], examples=2, sentences=4), "cpu")
+    export(run, "neuron-record", tmp_path / "records", *some)
     assert not (tmp_path / "records/negative").exists()
-    export(run, "delphi", tmp_path / "delphi", memories=["L0.0-7"], examples=2, sentences=4, device="cpu")
+    export(run, "delphi", tmp_path / "delphi", *some)
     assert [path.name for path in (tmp_path / "delphi/latents").iterdir()] == ["layers.0.mlp"]
-    export(run, "transluce", tmp_path / "exemplars", memories=["L0.0-7"], examples=2, sentences=4, device="cpu")
+    export(run, "transluce", tmp_path / "exemplars", *some)
     for path in (tmp_path / "exemplars/0").iterdir():
         records = json.loads(path.read_text())["activation_records"]
         assert all(each["min"] and min(each["min"][0]["activations"]) >= 0 for each in records.values())
@@ -204,9 +207,9 @@ def test_without_the_checkpoint_tables_are_exported_and_texts_are_not(unsigned, 
     away = checkpoint.rename(checkpoint.with_name("away"))
     try:
         with pytest.raises(UserError, match="checkpoint"):
-            export(open(run_folder), "neuron-record", tmp_path / "records", memories=["L0.0"])
+            export(open(run_folder), "neuron-record", tmp_path / "records", Export(memories=["L0.0"]))
         assert not (tmp_path / "records").exists()
-        export(open(run_folder), "parquet", tmp_path / "tables", memories=["L0.0"], examples=0)
+        export(open(run_folder), "parquet", tmp_path / "tables", TABLES)
         assert (tmp_path / "tables/memories.parquet").exists()
         assert not (tmp_path / "tables/coefficients.parquet").exists()
     finally:
@@ -215,7 +218,7 @@ def test_without_the_checkpoint_tables_are_exported_and_texts_are_not(unsigned, 
 
 def test_the_sidecar_says_what_the_numbers_are(run, whole):
     text = json.loads(whole["ffkv-export.json"])
-    assert text["finished"] and text["asked_for"] == SMALL["memories"] and text["left_out"] == []
+    assert text["finished"] and text["asked_for"] == SMALL[0].memories and text["left_out"] == []
     for name in ("model_hash", "tokenizer_hash", "corpus_hash"):
         assert text["identity"][name] == run.files.identity("train")[name]
     assert text["versions"]["ffkv"] == ffkv.__version__
@@ -248,7 +251,15 @@ def test_the_command(run, tmp_path, monkeypatch):
     request = json.loads((output / "0-mine/batch-0.json").read_text())
     assert (request["modelId"], request["source"]) == ("gpt2-small", "0-mine")
     assert "export" in COMMANDS
-    assert (*FORMATS,) == commands.FORMATS
+
+
+def test_every_format_is_found_by_its_name_and_described():
+    page = (ROOT / "docs/exports.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \|.*\| ([\d,]+, [\d,]+) \|$", page, re.MULTILINE))
+    formats = {name: find_format(name) for name in FORMATS}
+    assert rows == {name: f"{each.examples}, {each.sentences:,}" for name, each in formats.items()}
+    for name in FORMATS:
+        assert f"**{name}.**" in page
 
 
 def test_the_arguments_of_circuitsvis(run):
@@ -271,6 +282,6 @@ def test_circuitsvis_that_is_not_installed_is_named(run, monkeypatch):
 
 
 def test_the_files_of_the_pass_are_gone_at_the_end(run, tmp_path):
-    export(run, "transluce", tmp_path / "export", **SMALL)
+    export(run, "transluce", tmp_path / "export", *SMALL)
     assert not [path for path in (tmp_path / "export").iterdir() if path.name.startswith(".")]
     shutil.rmtree(tmp_path / "export")

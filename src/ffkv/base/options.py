@@ -4,6 +4,7 @@ import functools
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
@@ -112,35 +113,44 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
 
 def _option(model: type[Section], name: str) -> Callable:
     field = model.model_fields[name]
+    annotation = _without_none(field.annotation)
     flag = flag_of(name)
-    mapping = get_origin(field.annotation) is dict
-    many = mapping or get_origin(field.annotation) is list
-    if field.annotation is bool:
+    mapping = get_origin(annotation) is dict
+    many = mapping or get_origin(annotation) is list
+    if annotation is bool:
         flag += "/" + flag_of(f"no_{name}")
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    item = str if mapping else _item_type(field.annotation) if many else field.annotation
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    item = str if mapping else _item_type(annotation) if many else annotation
     kind: Any = click.Choice(choices) if choices else item
     limits: Any = Annotated[field.annotation, field]
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         value = list(value) if many else value
         try:
-            value = _mapping(value, lists=get_origin(get_args(field.annotation)[1]) is list) if mapping else value
+            value = _mapping(value, lists=get_origin(get_args(annotation)[1]) is list) if mapping else value
             TypeAdapter(limits).validate_python(value)
         except ValidationError as error:
             raise click.BadParameter(refusal(error.errors()[0])) from error
         return value
 
+    needed = field.is_required()
     return click.option(
         flag,
         name,
         type=kind,
-        default=[*field.default] if mapping else field.default,
+        default=None if needed else [*field.default] if mapping else field.default,
+        required=needed,
         multiple=many,
         callback=check,
         show_default=True,
         help=field.description,
     )
+
+
+def _without_none(annotation: Any) -> Any:
+    """The type of a setting that may be missing: `int` for `int | None`."""
+    types = [one for one in get_args(annotation) if one is not type(None)]
+    return types[0] if get_origin(annotation) is UnionType and len(types) == 1 else annotation
 
 
 def _item_type(annotation: Any) -> Any:

@@ -1,9 +1,9 @@
 """Agreement between annotators: raw agreement, Cohen's kappa, Krippendorff's alpha, and the overlap of patterns.
 
-The prefixes of a key are not independent of each other. So every interval is of a bootstrap over whole keys. What is counted
-within a key is a table of categories by categories, the tables of keys add up, and each statistic follows from the sum.
-That is why these few formulas stand here: libraries take single ratings, and give no interval. The tests compare them with the
-worked examples of the packages krippendorff, scikit-learn and nltk.
+The prefixes of a key are not independent of each other. So every interval is of a bootstrap over whole keys. What is
+counted within a key is a table of categories by categories, the tables of keys add up, and each statistic follows from
+the sum. That is why these few formulas stand here: libraries take single ratings, and give no interval. The tests
+compare them with the worked examples of the packages krippendorff, scikit-learn and nltk.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,8 +55,8 @@ def raw_agreement(counts: np.ndarray) -> np.ndarray:
 def kappa(counts: np.ndarray) -> np.ndarray:
     """Cohen's kappa (Cohen 1960), from `confusion` [..., a, b].
 
-    It is (p_o - p_e) / (1 - p_e), where p_e is the agreement of two who answer at random, each with his own shares of the
-    categories. It is NaN if both always say the same one category, because then p_e is 1.
+    It is (p_o - p_e) / (1 - p_e), where p_e is the agreement of two who answer at random, each with his own shares of
+    the categories. It is NaN if both always say the same one category, because then p_e is 1.
     """
     total = counts.sum((-2, -1))
     observed = raw_agreement(counts)
@@ -67,8 +67,8 @@ def kappa(counts: np.ndarray) -> np.ndarray:
 def alpha(counts: np.ndarray, distance: np.ndarray) -> np.ndarray:
     """Krippendorff's alpha, from `coincidences` [..., a, b].
 
-    It is 1 - D_o / D_e: the observed disagreement over the one of ratings that are dealt out at random. It is NaN if all
-    ratings are of one category.
+    It is 1 - D_o / D_e: the observed disagreement over the one of ratings that are dealt out at random. It is NaN if
+    all ratings are of one category.
 
     Args:
         distance: how far apart two categories are, 0 on the diagonal [a, b]: `nominal` or `masi`.
@@ -96,8 +96,8 @@ def nominal(categories: int) -> np.ndarray:
 def masi(sets: Sequence[frozenset]) -> np.ndarray:
     """The MASI distance between sets (Passonneau 2006) [a, b].
 
-    It is 1 - J·M. J is the Jaccard index. M is 1 for equal sets, 2/3 if one contains the other, 1/3 if they overlap, and 0 if
-    they share nothing. Two empty sets are equal.
+    It is 1 - J·M. J is the Jaccard index. M is 1 for equal sets, 2/3 if one contains the other, 1/3 if they overlap,
+    and 0 if they share nothing. Two empty sets are equal.
     """
     return np.array([[_masi(a, b) for b in sets] for a in sets])
 
@@ -117,8 +117,8 @@ def jaccard(a: frozenset, b: frozenset) -> float:
 def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> float:
     """How far two annotators saw the same patterns in a key.
 
-    Patterns are matched one to one, so that the sum of the Jaccard indices of their prefixes is as high as possible. The sum is
-    divided by the larger number of patterns: a pattern that only one of them saw counts as 0.
+    Patterns are matched one to one, so that the sum of the Jaccard indices of their prefixes is as high as possible.
+    The sum is divided by the larger number of patterns: a pattern that only one of them saw counts as 0.
 
     Args:
         first: the prefixes of each pattern of one annotator.

@@ -1,7 +1,7 @@
 """Sheets as CSV files for spreadsheets, and back.
 
-A key takes a block of rows: one with the labels of its patterns, one with their kinds, one per prefix with an x for each pattern
-that it has, and one to say that the key is done. A change takes one row.
+A key takes a block of rows: one with the labels of its patterns, one with their kinds, one per prefix with an x for
+each pattern that it has, and one to say that the key is done. A change takes one row.
 """
 
 import csv
@@ -105,8 +105,8 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
         path: a file that `write_csv` wrote and a spreadsheet saved, with any separator.
         annotator: name of the person.
     Returns:
-        A record per item that the person wrote something about, in the order of the file. A key without its x in the row
-        `done` is not done.
+        A record per item that the person wrote something about, in the order of the file. A key without its x in the
+        row `done` is not done.
     Raises:
         UserError: the file cannot be read, has other columns, or says something that cannot be; names the row.
     """
@@ -115,8 +115,8 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
     for line, row in _rows(path, KEY_COLUMNS if sheet.kind == "key" else CHANGE_COLUMNS):
         if row["sheet"] != sheet.name or row["item"] not in order:
             raise UserError(
-                f"{path}, row {line}: item {row['item']!r} of sheet {row['sheet']!r} is not one that {annotator} judges in"
-                f" the sheet {sheet.name}."
+                f"{path}, row {line}: item {row['item']!r} of sheet {row['sheet']!r} is not one that {annotator} judges"
+                f" in the sheet {sheet.name}."
             )
         blocks.setdefault(row["item"], []).append((line, row))
     read = _read_key if sheet.kind == "key" else _read_change
@@ -125,12 +125,7 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
         try:
             said = read(path, sheet.items[item], rows)
             if said is not None:
-                found.append(
-                    Record(
-                        annotator=f"person:{annotator}", sheet=sheet.name, item=item, identity=sheet.identity,
-                        kind=sheet.kind, **said,
-                    )
-                )  # fmt: skip
+                found.append(sheet.record(f"person:{annotator}", item, **said))
         except ValidationError as error:
             problem = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
             raise UserError(f"{path}, item {item} from row {rows[0][0]} on: {problem}.") from error

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from ffkv.apps.annotation.records import identity_of
+from ffkv.apps.annotation.settings import Sheets
 from ffkv.apps.annotation.sheets import Item, Origin, SecretKey, Sheet
 from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
@@ -19,33 +19,7 @@ from ffkv.run.results.run import Run
 ID_LETTERS, ID_LENGTH = "bcdfghjkmnpqrstvwxz", 8
 
 
-@dataclass(frozen=True)
-class SheetDesign:
-    """How a sheet is made.
-
-    Attributes:
-        annotators: names of the people.
-        per_layer: number of keys per layer.
-        changes: number of changes of the last layer.
-        controls: number of controls, as a share of the number of keys or changes.
-        shared: share of the items that all people judge. The others are dealt out, each to one person.
-        repeated: share of each person's items that the same person judges twice.
-        seed: seed of all choices.
-    Examples:
-        >>> ffkv.SheetDesign(annotators=("anna", "ben"), per_layer=5).shared  # a quarter of the items is for both
-        0.25
-    """
-
-    annotators: tuple[str, ...]
-    per_layer: int = 10
-    changes: int = 100
-    controls: float = 0.2
-    shared: float = 0.25
-    repeated: float = 0.05
-    seed: int = 0
-
-
-def draw_keys(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKey]:
+def draw_keys(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
     """Makes a sheet of keys. They are drawn from the keys that the tests analysed, with the same prefixes.
 
     Each control has random prefixes, as many and as long as those of one of the keys.
@@ -70,10 +44,10 @@ def draw_keys(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKe
     def item(origin: Origin) -> Item:
         return Item(prefixes=tuple(corpus.prefix_texts(np.array(origin.sentence), np.array(origin.position))[0]))
 
-    return _make(run, name, "key", (real, controls), item, design, generator)
+    return assign_items(run, name, "key", (real, controls), item, design, generator)
 
 
-def draw_changes(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, SecretKey]:
+def draw_changes(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
     """Makes a sheet of changes of the last layer (paper section 5.2). A control has the second token of another change.
 
     Raises:
@@ -93,7 +67,7 @@ def draw_changes(run: Run, name: str, design: SheetDesign) -> tuple[Sheet, Secre
         first, second = table.iloc[origin.row], table.iloc[origin.row if origin.other < 0 else origin.other]
         return Item(text=first["text"], before=first["residual_token"], after=second["output_token"])
 
-    return _make(run, name, "change", (real, controls), item, design, generator)
+    return assign_items(run, name, "change", (real, controls), item, design, generator)
 
 
 def _at_least(share: float, count: int) -> int:
@@ -168,7 +142,7 @@ def deal(
     """Says which items each person judges, by their numbers from 0.
 
     Args:
-        samples: number of items of each kind: keys, controls. Items are numbered through, and each kind is shared alike.
+        samples: number of items of each kind: keys, controls. All items are numbered through.
         shared: share of the items that all people judge. The others are dealt out in turn.
     """
     hands: dict[str, list[int]] = {annotator: [] for annotator in annotators}
@@ -185,18 +159,18 @@ def deal(
     return hands
 
 
-def _make(
+def assign_items(
     run: Run,
     name: str,
     kind: str,
     samples: tuple[list[Origin], list[Origin]],
     item: Callable[[Origin], Item],
-    design: SheetDesign,
+    design: Sheets,
     generator: np.random.Generator,
 ) -> tuple[Sheet, SecretKey]:
-    """Gives items their ids, deals them, and adds those that are judged twice."""
+    """Numbers the items, assigns them to people, and repeats some."""
     origins: dict[str, Origin] = {}
-    ids = [_add(origins, origin, generator) for sample in samples for origin in sample]
+    ids = [_number(origins, origin, generator) for sample in samples for origin in sample]
     orders = {}
     for annotator, hand in deal(
         [len(sample) for sample in samples], design.annotators, design.shared, generator
@@ -204,7 +178,7 @@ def _make(
         own = [ids[number] for number in hand]
         twice = generator.permutation(len(own))[: _at_least(design.repeated, len(own))].tolist()
         again = [origins[own[number]].model_copy(update={"repeats": own[number]}) for number in twice]
-        own += [_add(origins, origin, generator) for origin in again]
+        own += [_number(origins, origin, generator) for origin in again]
         orders[annotator] = tuple(own[number] for number in generator.permutation(len(own)).tolist())
     identity = identity_of(run.files.identity("train"))
     items = {number: item(origins[number]) for number in sorted(origins)}
@@ -214,8 +188,8 @@ def _make(
     )
 
 
-def _add(origins: dict[str, Origin], origin: Origin, generator: np.random.Generator) -> str:
-    """Gives an item an id and its prefixes an order, both at random. Returns the id."""
+def _number(origins: dict[str, Origin], origin: Origin, generator: np.random.Generator) -> str:
+    """Gives an item a random id, and its prefixes a random order. Returns the id."""
     while (number := "".join(generator.choice([*ID_LETTERS], ID_LENGTH).tolist())) in origins:
         pass
     order = generator.permutation(len(origin.ranks)).tolist()

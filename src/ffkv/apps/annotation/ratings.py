@@ -8,7 +8,6 @@ import pandas as pd
 from ffkv.apps.annotation.records import Record
 from ffkv.apps.annotation.sheets import Origin, SecretKey
 from ffkv.base.errors import UserError
-from ffkv.branches.keys.tables import CATEGORIES
 
 TESTS = "tests"
 # Columns of each table: their types. Those of `ffkv.branches.keys.tables`, with the annotator in front.
@@ -34,16 +33,7 @@ class Ratings(NamedTuple):
 
 def category_of(families: Iterable[str]) -> str:
     """The category of a prefix that has patterns of these families."""
-    shallow, semantic = "shallow" in families, "semantic" in families
-    return (
-        CATEGORIES[1]
-        if shallow and semantic
-        else CATEGORIES[0]
-        if shallow
-        else CATEGORIES[2]
-        if semantic
-        else CATEGORIES[3]
-    )
+    return " and ".join(family for family in ("shallow", "semantic") if family in families) or "none"
 
 
 def tabulate(records: Iterable[Record], secrets: Mapping[str, SecretKey], minimum: int) -> Ratings:
@@ -82,20 +72,16 @@ def tabulate(records: Iterable[Record], secrets: Mapping[str, SecretKey], minimu
 
 
 def _with_origin(record: Record, secrets: Mapping[str, SecretKey]) -> tuple[Record, Origin]:
+    what = f"{record.annotator} judged the item {record.item} of the sheet {record.sheet}"
     if record.sheet not in secrets or record.item not in secrets[record.sheet].origins:
-        raise UserError(
-            f"{record.annotator} judged the item {record.item} of the sheet {record.sheet}, and no secret key has it. Put the"
-            " sheet's file back into the folder secret/."
-        )
+        raise UserError(f"{what}, and no secret key has it. Put the sheet's file back into the folder secret/.")
     origin = secrets[record.sheet].origins[record.item]
     if (record.kind == "change") != (origin.row >= 0):
-        raise UserError(
-            f"The item {record.item} of the sheet {record.sheet} is not a {record.kind}, but {record.annotator} says so."
-        )
+        raise UserError(f"{what} as a {record.kind}, which it is not. Correct the record, or move its file away.")
     if any(prefix >= len(origin.ranks) for pattern in record.patterns for prefix in pattern.prefixes):
         raise UserError(
-            f"{record.annotator} marked a prefix that the item {record.item} of the sheet {record.sheet} does not have: it has"
-            f" {len(origin.ranks)}."
+            f"{what}, and marked a prefix that it does not have: it has {len(origin.ranks)}. Correct the record, or"
+            " move its file away."
         )
     return record, origin
 

@@ -1,7 +1,7 @@
 """What an annotator said about an item of a sheet: one JSON line per annotation, appended and never changed.
 
-`annotations/<run>/records/` holds one file per annotator, host and process. So nobody appends to a file of somebody else,
-and no lock is needed: also not on NFS, where locks and appends of two hosts cannot be relied on.
+`annotations/<run>/records/` holds one file per annotator, host and process. So nobody appends to a file of somebody
+else, and no lock is needed: also not on NFS, where locks and appends of two hosts cannot be relied on.
 """
 
 import hashlib
@@ -35,16 +35,18 @@ def _prefixes(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def _label(text: str) -> str:
+def one_line(text: str) -> str:
     """One line without characters that are not shown."""
     return " ".join("".join(one if one.isprintable() else " " for one in text).split())
 
 
-class _Part(BaseModel):
+class Stored(BaseModel):
+    """What lies in a file of annotations."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class MarkedPattern(_Part):
+class MarkedPattern(Stored):
     """A pattern that an annotator saw.
 
     Attributes:
@@ -53,12 +55,12 @@ class MarkedPattern(_Part):
         prefixes: the prefixes that have it, as numbers in the item from 0, ascending.
     """
 
-    label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(_label)] = ""
+    label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(one_line)] = ""
     kind: Literal["shallow", "semantic", ""] = ""
     prefixes: Annotated[tuple[int, ...], AfterValidator(_prefixes)] = ()
 
 
-class Record(_Part):
+class Record(Stored):
     """One annotation of one item. A later one of the same annotator and item replaces it.
 
     Attributes:
@@ -92,6 +94,10 @@ class Record(_Part):
         if self.done and (problem := self.missing):
             raise ValueError(problem)
         return self
+
+    def repeats(self, before: "Record | None") -> bool:
+        """Whether it says nothing else than an earlier record."""
+        return before is not None and self == before.model_copy(update={"time": self.time})
 
     @property
     def missing(self) -> str:
@@ -161,7 +167,8 @@ def read_records(
         belongs_to: the identity that every record must share, as `Run.identity("train")`; None: any.
         annotator: only the records of this annotator; None: of all.
     Raises:
-        UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or corpus.
+        UserError: a file cannot be read, a record has another form, or it belongs to another model, tokenizer or
+            corpus.
     Examples:
         >>> ffkv.read_records("annotations/tiny").latest  # nobody has judged anything
         []
@@ -179,7 +186,7 @@ def read_records(
 
 
 def latest_of(history: Iterable[Record]) -> list[Record]:
-    """The last record of each annotator and item, ordered by sheet, item and annotator. `history` is in order of time."""
+    """The last record of each annotator and item, by sheet, item and annotator. `history` is in order of time."""
     latest = {(record.sheet, record.item, record.annotator): record for record in history}
     return [latest[key] for key in sorted(latest)]
 
@@ -196,7 +203,7 @@ def _read_file(path: Path, torn: Callable[[str], None]) -> list[tuple[int, Recor
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the record"
             raise UserError(
-                f"{path}, line {number}: {where}: {first['msg'].removeprefix('Value error, ').rstrip('.')}. Correct the line,"
-                " or move the file away."
+                f"{path}, line {number}: {where}: {first['msg'].removeprefix('Value error, ').rstrip('.')}. Correct the"
+                " line, or move the file away."
             ) from error
     return records

@@ -1,29 +1,25 @@
 """Sheets: what annotators get to see, and the secret key that says what it is.
 
-A sheet lies in two files. `sheets/<name>.json` has the texts and the order in which each annotator sees them. Nothing in it
-tells a layer, a memory, or whether prefixes were drawn at random. `secret/<name>.json` tells all of that.
+A sheet lies in two files. `sheets/<name>.json` has the texts and the order in which each annotator sees them. Nothing
+in it tells a layer, a memory, or whether prefixes were drawn at random. `secret/<name>.json` tells all of that.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from ffkv.apps.annotation.records import Record, Stored
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.base.files.provenance import check_identities
 from ffkv.run.results.run import Run
 
 SHEETS, SECRET = "sheets", "secret"
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Item(_Part):
+class Item(Stored):
     """What an annotator judges.
 
     Attributes:
@@ -39,7 +35,7 @@ class Item(_Part):
     after: str = ""
 
 
-class Sheet(_Part):
+class Sheet(Stored):
     """What annotators see.
 
     Attributes:
@@ -56,8 +52,17 @@ class Sheet(_Part):
     items: dict[str, Item]
     orders: dict[str, tuple[str, ...]]
 
+    def record(self, annotator: str, item: str, **said: Any) -> Record:
+        """What an annotator ("person:anna") says about an item.
 
-class Origin(_Part):
+        Raises:
+            ValidationError: it cannot be said.
+        """
+        about = {"sheet": self.name, "item": item, "identity": self.identity, "kind": self.kind}
+        return Record(annotator=annotator, **about, **said)
+
+
+class Origin(Stored):
     """What an item of a sheet is.
 
     Attributes:
@@ -83,7 +88,7 @@ class Origin(_Part):
     repeats: str = ""
 
 
-class SecretKey(_Part):
+class SecretKey(Stored):
     """What the items of a sheet are.
 
     Attributes:
@@ -98,7 +103,7 @@ class SecretKey(_Part):
 
 
 def annotations_folder(run: Run) -> Path:
-    """Where the annotations of a run lie: by default `annotations/<run>`, beside the folder that holds `results/<run>`."""
+    """Where the annotations of a run lie: by default `annotations/<run>`, beside `results/<run>`."""
     results = run.folder.resolve()
     return results.parent.parent / run.settings.annotation.folder / results.name
 
@@ -113,13 +118,23 @@ def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:
     Raises:
         UserError: there is a sheet of this name already; it stays as it is.
     """
-    path = folder / SHEETS / f"{sheet.name}.json"
-    if path.exists():
-        raise UserError(f"{path} exists, and people may have begun with it. Choose another name with --name.")
+    path = refuse_existing(folder, sheet.name)
     # The key first: a sheet without a key would be of no use.
     for model, place in ((secret, folder / SECRET / path.name), (sheet, path)):
         with atomic(place, summed=False) as temporary:
             temporary.write_text(model.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def refuse_existing(folder: Path, name: str) -> Path:
+    """The file of a sheet that does not exist yet.
+
+    Raises:
+        UserError: it exists.
+    """
+    path = folder / SHEETS / f"{name}.json"
+    if path.exists():
+        raise UserError(f"{path} exists, and people may have begun with it. Choose another name with --name.")
     return path
 
 
@@ -152,10 +167,10 @@ def read_secret(folder: Path, name: str, belongs_to: Mapping[str, str] | None = 
     return _read(folder / SECRET / f"{name}.json", SecretKey, belongs_to)
 
 
-Stored = TypeVar("Stored", Sheet, SecretKey)
+Form = TypeVar("Form", Sheet, SecretKey)
 
 
-def _read(path: Path, form: type[Stored], belongs_to: Mapping[str, str] | None) -> Stored:
+def _read(path: Path, form: type[Form], belongs_to: Mapping[str, str] | None) -> Form:
     try:
         found = form.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:

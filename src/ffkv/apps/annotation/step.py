@@ -1,16 +1,18 @@
 """Makes sheets, takes what people wrote into them, and compares annotators."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
 from ffkv.apps.annotation import summaries
 from ffkv.apps.annotation.csv_sheets import read_csv, write_csv
-from ffkv.apps.annotation.draw import SheetDesign, draw_changes, draw_keys
+from ffkv.apps.annotation.draw import draw_changes, draw_keys
+from ffkv.apps.annotation.machines import read_machines
 from ffkv.apps.annotation.ratings import Ratings, of_tests, tabulate
 from ffkv.apps.annotation.records import Record, append_record, identity_of, read_records
-from ffkv.apps.annotation.sheets import Sheet, read_secret, read_sheet, sheet_names, write_sheet
-from ffkv.apps.machine.tables import read_machines
+from ffkv.apps.annotation.settings import Sheets
+from ffkv.apps.annotation.sheets import Sheet, read_secret, read_sheet, refuse_existing, write_sheet
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.terminal import say
@@ -20,55 +22,37 @@ DRAWN = {"keys": draw_keys, "changes": draw_changes}
 DETAILS = ("patterns", "by_prefix", "machine_labels", "machine_scores")  # tables that are kept as parquet
 
 
-def make_sheets(run: Run, folder: Path | str, design: SheetDesign, name: str = "") -> list[Path]:
+def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
     """Makes a sheet of keys and one of changes of the last layer, and a CSV file of each for every person.
 
     Args:
         run: the finished run.
         folder: `annotations/<run>`.
         design: how many keys, changes and controls, for whom.
-        name: what the sheets are called: `<name>-keys` and `<name>-changes`; "": `keys` and `changes`.
     Returns:
         The files of the sheets, then the CSV files.
     Raises:
-        UserError: a sheet of this name exists; nobody, or somebody twice, is named; the run has no key or change to judge.
+        UserError: a sheet of this name exists; neither keys nor changes are asked for; the run has none to judge.
     Examples:
-        >>> design = ffkv.SheetDesign(annotators=("anna",), per_layer=1, changes=1)
+        >>> design = ffkv.Sheets(annotators=["anna"], per_layer=1, changes=1)
         >>> paths = ffkv.make_sheets(ffkv.open("results/tiny"), "annotations/tiny", design)
         >>> [path.name for path in paths if path.suffix == ".csv"]
         ['keys.anna.csv', 'changes.anna.csv']
     """
     folder = Path(folder)
-    check_design(design)
     wanted = {"keys": design.per_layer, "changes": design.changes}
-    drawn = [draw(run, f"{name}-{kind}" if name else kind, design) for kind, draw in DRAWN.items() if wanted[kind] > 0]
+    prefix = f"{design.name}-" if design.name else ""
+    drawn = [draw(run, f"{prefix}{kind}", design) for kind, draw in DRAWN.items() if wanted[kind]]
+    if not drawn:
+        raise UserError("There is nothing to judge: give --per-layer, --changes, or both.")
     for sheet, _ in drawn:
-        if sheet.name in sheet_names(folder):
-            raise UserError(
-                f"{folder} has a sheet {sheet.name!r} already, and people may have begun with it. Choose another name with"
-                " --name."
-            )
+        refuse_existing(folder, sheet.name)
     sheets = [write_sheet(folder, *both) for both in drawn]
     return sheets + [
         write_person(folder, sheet, annotator, folder / "csv" / f"{sheet.name}.{annotator}.csv")
         for sheet, _ in drawn
         for annotator in sheet.orders
     ]
-
-
-def check_design(design: SheetDesign) -> None:
-    """Refuses a design without people, with a name that cannot be part of a file's name, or with nothing to judge."""
-    if not design.annotators:
-        raise UserError("Nobody is named. Name each person with --annotator, such as --annotator anna.")
-    for annotator in design.annotators:
-        if not annotator.replace("-", "").replace("_", "").isalnum() or len(annotator) > 40:
-            raise UserError(f"The name {annotator!r} has other characters than letters, digits, - and _. Shorten it.")
-    if len({annotator.casefold() for annotator in design.annotators}) < len(design.annotators):
-        raise UserError(
-            "Two people have the same name, so nobody could tell apart what they say. Name them differently."
-        )
-    if design.per_layer <= 0 and design.changes <= 0:
-        raise UserError("There is nothing to judge: give --per-layer, --changes, or both.")
 
 
 def write_person(folder: Path, sheet: Sheet, annotator: str, path: Path) -> Path:
@@ -83,8 +67,25 @@ def write_person(folder: Path, sheet: Sheet, annotator: str, path: Path) -> Path
 
 def latest_of_person(folder: Path, sheet: Sheet, annotator: str) -> dict[str, Record]:
     """The latest record of each item of a sheet that a person said something about."""
-    records = read_records(folder, sheet.identity, f"person:{annotator}").latest
+    return _latest(folder, sheet, f"person:{annotator}")
+
+
+def _latest(folder: Path, sheet: Sheet, annotator: str) -> dict[str, Record]:
+    records = read_records(folder, sheet.identity, annotator).latest
     return {record.item: record for record in records if record.sheet == sheet.name}
+
+
+def append_new(folder: Path, sheet: Sheet, annotator: str, said: Iterable[Record]) -> int:
+    """Appends the records that say something else than the annotator's latest ones. Returns their number.
+
+    Raises:
+        UserError: see `append_record`.
+    """
+    before = _latest(folder, sheet, annotator)
+    new = [record for record in said if not record.repeats(before.get(record.item))]
+    for record in new:
+        append_record(folder, record)
+    return len(new)
 
 
 def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path) -> tuple[int, int, int]:
@@ -102,15 +103,9 @@ def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path)
         UserError: see `read_csv`; nothing is taken over then.
     """
     sheet = read_sheet(folder, name, identity_of(run.files.identity("train")))
-    before, said = latest_of_person(folder, sheet, annotator), read_csv(path, sheet, annotator)
-    new = [record for record in said if not _is_same(record, before.get(record.item))]
-    for record in new:
-        append_record(folder, record)
-    return len(new), sum(record.done for record in said), len(sheet.orders[annotator])
-
-
-def _is_same(record: Record, before: Record | None) -> bool:
-    return before is not None and record == before.model_copy(update={"time": record.time})
+    said = read_csv(path, sheet, annotator)
+    new = append_new(folder, sheet, f"person:{annotator}", said)
+    return new, sum(record.done for record in said), len(sheet.orders[annotator])
 
 
 def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
@@ -122,10 +117,11 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         run: the finished run.
         folder: `annotations/<run>`.
     Returns:
-        The tables by the name of their file, without its ending. `patterns` and `by_prefix` hold what each annotator said, in
-        the form of `keys/patterns` and `keys/by_prefix`. `machine_labels` and `machine_scores` hold how machines explained
-        memories, and how good that is. The `attrs` of these four hold the identities of model, tokenizer and corpus. The
-        others are summaries. The tests are among the annotators of `annotators`, `figure_2_by_annotator` and `agreement`.
+        The tables by the name of their file, without its ending. `patterns` and `by_prefix` hold what each annotator
+        said, in the form of `keys/patterns` and `keys/by_prefix`. `machine_labels` and `machine_scores` hold how
+        machines explained memories, and how good that is. The `attrs` of these four hold the identities of model,
+        tokenizer and corpus. The others are summaries. The tests are among the annotators of `annotators`,
+        `figure_2_by_annotator` and `agreement`.
     Raises:
         UserError: a record or a label belongs to another run, or the secret key of a sheet is missing.
     Examples:
@@ -151,9 +147,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         "figure_2_by_annotator": summaries.count_categories(of_all.by_prefix, len(run.anatomy.layers)),
         "agreement": summaries.measure_agreement(of_all, run.settings.seed),
         "related_changes": summaries.count_related(said.changes),
-        "machine_labels": tables.identify(machines["machine_labels"], identity),
-        "machine_scores": tables.identify(machines["machine_scores"], identity),
-        "machine_scores_by_layer": machines["machine_scores_by_layer"],
+        **{name: tables.identify(table, identity) for name, table in machines.items()},
     }
 
 

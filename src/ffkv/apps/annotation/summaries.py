@@ -17,6 +17,11 @@ OF_CATEGORY = {"none": 0, "shallow": 1, "semantic": 2, "shallow and semantic": 3
 RELATED = {"true": 0, "false": 1, "unsure": 2}
 PEOPLE = "people"  # all people together
 KEY = ["layer", "memory"]
+ANNOTATORS = [
+    "annotator", "keys", "keys_with_pattern", "patterns_per_key", "coverage", "controls", "controls_with_pattern",
+    "false_positive_rate", "low", "high",
+]  # fmt: skip
+RELATED_CHANGES = ["annotator", "sample", "changes", "related_changes", "unsure", "share", "low", "high"]
 AGREEMENT = ["first", "second", "unit", "statistic", "value", "low", "high", "keys", "units"]
 
 
@@ -26,7 +31,7 @@ def first_time(table: pd.DataFrame, sample: str = "trigger") -> pd.DataFrame:
 
 
 def count_categories(by_prefix: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """Number and share of prefixes of each category, per annotator and layer (figure 2). Layers without keys have none."""
+    """Counts the prefixes of each category, per annotator and layer (figure 2). Layers without keys have none."""
     own = first_time(by_prefix)
     counts = own.groupby(["annotator", "layer", "category"]).size()
     index = pd.MultiIndex.from_product(
@@ -47,25 +52,11 @@ def describe_annotators(ratings: Ratings) -> pd.DataFrame:
     rows = []
     for annotator in sorted(set(ratings.by_prefix["annotator"])):
         keys, controls = (_keys_of(ratings, annotator, sample) for sample in ("trigger", "random"))
-        low, high = wilson(controls["patterns"].gt(0).sum(), len(controls))
-        rows.append(
-            {
-                "annotator": annotator,
-                "keys": len(keys),
-                "keys_with_pattern": int(keys["patterns"].gt(0).sum()),
-                "patterns_per_key": keys["patterns"].mean(),
-                "coverage": keys["coverage"].mean(),
-                "controls": len(controls),
-                "controls_with_pattern": int(controls["patterns"].gt(0).sum()),
-                "false_positive_rate": controls["patterns"].gt(0).mean(),
-                "low": float(low) if len(controls) else np.nan,
-                "high": float(high) if len(controls) else np.nan,
-            }
-        )
-    names = ["annotator", "keys", "keys_with_pattern", "patterns_per_key", "coverage"]
-    return pd.DataFrame(
-        rows, columns=[*names, "controls", "controls_with_pattern", "false_positive_rate", "low", "high"]
-    )
+        found, by_chance = keys["patterns"].gt(0), controls["patterns"].gt(0)
+        bounds = map(float, wilson(by_chance.sum(), len(controls))) if len(controls) else (np.nan, np.nan)
+        of_keys = (len(keys), int(found.sum()), keys["patterns"].mean(), keys["coverage"].mean())
+        rows.append((annotator, *of_keys, len(controls), int(by_chance.sum()), by_chance.mean(), *bounds))
+    return pd.DataFrame(rows, columns=ANNOTATORS)
 
 
 def _keys_of(ratings: Ratings, annotator: str, sample: str) -> pd.DataFrame:
@@ -79,17 +70,13 @@ def _keys_of(ratings: Ratings, annotator: str, sample: str) -> pd.DataFrame:
 
 
 def count_related(changes: pd.DataFrame) -> pd.DataFrame:
-    """Number and share of related changes, per annotator and sample (paper section 5.2). Unsure ones count as not related."""
+    """Counts related changes, per annotator and sample (paper section 5.2). Unsure ones count as not related."""
     rows = []
     for (annotator, sample), own in changes[changes["occasion"] == 0].groupby(["annotator", "sample"]):
         related, unsure = ((own["related"] == answer).sum() for answer in ("true", "unsure"))
-        low, high = wilson(related, len(own))
-        rows.append(
-            (annotator, sample, len(own), int(related), int(unsure), related / len(own), float(low), float(high))
-        )
-    return pd.DataFrame(
-        rows, columns=["annotator", "sample", "changes", "related_changes", "unsure", "share", "low", "high"]
-    )
+        counts = (len(own), int(related), int(unsure), related / len(own))
+        rows.append((annotator, sample, *counts, *map(float, wilson(related, len(own)))))
+    return pd.DataFrame(rows, columns=RELATED_CHANGES)
 
 
 def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
@@ -98,9 +85,10 @@ def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
     Only keys and changes of the run count, not the controls. Intervals are of a bootstrap over keys, or over changes.
 
     Returns:
-        Rows of `AGREEMENT`. unit: "prefix" (its category), "key" (whether it has a pattern), "pattern" (which prefixes) or
-        "change" (whether the tokens are related). statistic: "raw", "kappa", "alpha", "alpha_masi" or "jaccard". keys: number
-        of keys or changes that both judged; units: number of prefixes, keys, pairs of patterns' keys, or changes.
+        Rows of `AGREEMENT`. unit: "prefix" (its category), "key" (whether it has a pattern), "pattern" (which prefixes)
+        or "change" (whether the tokens are related). statistic: "raw", "kappa", "alpha", "alpha_masi" or "jaccard".
+        keys: number of keys or changes that both judged; units: number of prefixes, keys, pairs of patterns' keys, or
+        changes.
     """
     rows: list[tuple] = []
     prefixes, changes, patterns = _prefix_codes(ratings), _change_codes(ratings), _pattern_sets(ratings)
@@ -110,7 +98,7 @@ def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
         names = [first[0], second[0]]
         both = _of_both(prefixes, [first, second])
         rows += [(*names, *row) for row in _categories(both, stream)]
-        rows += [(*names, *row) for row in _overlap(both, patterns, first, second, stream)]
+        rows += [(*names, *row) for row in _overlap(both, patterns, stream)]
         rows += [(*names, *row) for row in _answers(_of_both(changes, [first, second]), stream)]
     people = [name for name in prefixes if name[0].startswith("person:") and name[1] == 0]
     if len(people) > 1:
@@ -132,7 +120,7 @@ def _pairs(*tables: pd.DataFrame) -> Iterator[tuple[Annotator, Annotator]]:
 
 
 def _prefix_codes(ratings: Ratings) -> pd.DataFrame:
-    """The category of each prefix of a key [(layer, memory, rank), (annotator, occasion)]; `MISSING` where there is none."""
+    """The category of each prefix [(layer, memory, rank), (annotator, occasion)]; `MISSING` where there is none."""
     own = ratings.by_prefix[ratings.by_prefix["sample"] == "trigger"]
     codes = own.assign(code=own["category"].map(OF_CATEGORY))
     return _wide(codes, [*KEY, "rank"])
@@ -202,24 +190,14 @@ def _pattern_sets(ratings: Ratings) -> dict[tuple, list[frozenset]]:
 
 
 def _overlap(
-    codes: pd.DataFrame,
-    patterns: dict[tuple, list[frozenset]],
-    first: Annotator,
-    second: Annotator,
-    stream: np.random.Generator,
+    codes: pd.DataFrame, patterns: dict[tuple, list[frozenset]], stream: np.random.Generator
 ) -> Iterator[tuple]:
     """The row about which prefixes have patterns, over the keys in which either saw one."""
     if not len(codes):
         return
     keys = sorted({(layer, memory) for layer, memory, _ in codes.index})
-    scores = [agreement.pattern_overlap(*(patterns.get((*name, *key), []) for name in (first, second))) for key in keys]
+    scores = [agreement.pattern_overlap(*(patterns.get((*name, *key), []) for name in codes)) for key in keys]
     scores = [score for score in scores if not np.isnan(score)]
     if scores:
-        yield (
-            "pattern",
-            "jaccard",
-            float(np.mean(scores)),
-            *bootstrap_mean(np.array(scores), stream),
-            len(keys),
-            len(scores),
-        )
+        bounds = bootstrap_mean(np.array(scores), stream)
+        yield "pattern", "jaccard", float(np.mean(scores)), *bounds, len(keys), len(scores)

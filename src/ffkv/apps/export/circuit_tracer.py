@@ -4,16 +4,13 @@ Fields: `circuit_tracer/frontend/feature_models.py`; names of files: `_cantor_pa
 decoderesearch/circuit-tracer.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ffkv.apps.export.job import Format, Job, Unit, write_json
+from ffkv.apps.export.job import Format, Job, Unit, folder_unit
 from ffkv.apps.export.quantiles import by_interval
 from ffkv.apps.export.records import Example, Record, number, numbers
-from ffkv.base.streams import Purpose, random_stream
 
 LOGITS = 10
 PER_INTERVAL = 5
@@ -70,30 +67,28 @@ def file_number(layer: int, memory: int) -> int:
 
 def units(job: Job) -> list[Unit]:
     """One folder with all files: `features/<set>/<number>.json`."""
-    return [Unit(f"features/{job.set_name}", range(len(job.selection)), _writer(job))] if len(job.selection) else []
 
+    def content(record: Record) -> dict[str, Any]:
+        return feature_file(record, job.set_name, job.random(record))
 
-def _writer(job: Job) -> Callable[[Path, Iterable[Record]], None]:
-    def write(folder: Path, records: Iterable[Record]) -> None:
-        folder.mkdir()
-        for record in records:
-            generator = random_stream(job.run.settings.seed, Purpose.EXPORTED_SAMPLE, record.layer, record.memory)
-            path = folder / f"{file_number(record.layer, record.memory)}.json"
-            write_json(path, feature_file(record, job.set_name, generator))
+    def name(record: Record) -> int:
+        return file_number(record.layer, record.memory)
 
-    return write
+    everything = range(len(job.selection))
+    return [folder_unit(f"features/{job.set_name}", everything, content, name)] if everything else []
 
 
 FORMAT = Format(
-    about="feature files of circuit-tracer's attribution graphs",
     examples=20,
     sentences=100,
     units=units,
     definitions={
         "tokens_acts_list": "memory coefficients m_i with their sign",
-        "Top activations, Bottom activations": "the sentences of the trigger examples of positive and of negative coefficients",
-        "Subsample Interval": "random sentences with a coefficient in one of five equal intervals from 0 to the largest coefficient on"
-        " the random sentences, the highest interval first; quantile_values are the upper ends of the intervals",
+        "Top activations, Bottom activations": "the sentences of the trigger examples of positive and of negative"
+        " coefficients",
+        "Subsample Interval": "random sentences with a coefficient in one of five equal intervals from 0 to the"
+        " largest coefficient on the random sentences, the highest interval first; quantile_values are the upper ends"
+        " of the intervals",
         "train_token_ind": "the last token of the trigger prefix, or the strongest token in the interval",
         "act_min, act_max": "lowest and highest coefficient on the prefixes of the train split; 0 if none has the sign",
         "histogram": "prefixes of every eighth sentence with a positive coefficient; bins end at powers of two",

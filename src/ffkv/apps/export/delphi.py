@@ -1,6 +1,7 @@
 """delphi's cache of activations: a folder per layer and sign, which `delphi.latents.LatentDataset` reads.
 
-Layout: `delphi/latents/cache.py` and `loader.py` of EleutherAI/delphi. delphi takes a window without a stored activation for one in
+Layout: `delphi/latents/cache.py` and `loader.py` of EleutherAI/delphi. delphi takes a window without a stored
+    activation for one in
 which the memory does not fire, so every coefficient on every token of the text is here.
 """
 
@@ -36,8 +37,8 @@ def windows(sentences: list[np.ndarray], padding: int) -> tuple[np.ndarray, np.n
         sentences: token ids [sentence][token].
         padding: id of the padding.
     Returns:
-        The tokens, int64 [window, 32]; and window and place in it of each token of the sentences, one sentence behind the other
-        [token, 2].
+        The tokens, int64 [window, 32]; and window and place in it of each token of the sentences, one sentence behind
+        the other [token, 2].
     """
     counts = [-(-len(ids) // WINDOW) for ids in sentences]
     tokens = np.full((sum(counts), WINDOW), padding, np.int64)
@@ -63,8 +64,8 @@ def split(values: np.ndarray, latents: np.ndarray, locations: np.ndarray, tokens
     """
     if values.size and values.max() > LARGEST:
         raise UserError(
-            f"A coefficient is {values.max():.6g}, and delphi keeps activations as float16, which ends at {LARGEST:.0f}."
-            " Leave its memory out with --memories."
+            f"A coefficient is {values.max():.6g}, and delphi keeps activations as float16, which ends at"
+            f" {LARGEST:.0f}. Leave its memory out with --memories."
         )
     row, token = np.nonzero(values > THRESHOLD)
     places = np.column_stack([locations[token], latents[row]])
@@ -160,18 +161,19 @@ def finish(job: Job, folder: Path) -> None:
 
 
 FORMAT = Format(
-    about="delphi's cache, for its explainers and scorers",
     examples=20,
     sentences=2000,
     units=units,
     dense=True,
     finish=finish,
     definitions={
-        "activations": f"memory coefficients m_i above {THRESHOLD:g}, as float16; in the hookpoints that end in `negative`, of -m_i",
-        "tokens": f"windows of {WINDOW} tokens. A sentence begins a window; what follows its end is padding, which has no activation."
-        " Tokens in front of every sentence are not in it. A coefficient is that of its sentence in a context of its own, which may be"
-        " longer than the window",
+        "activations": f"memory coefficients m_i above {THRESHOLD:g}, as float16; in the hookpoints that end in"
+        " `negative`, of -m_i",
+        "tokens": f"windows of {WINDOW} tokens. A sentence begins a window; what follows its end is padding, which has"
+        " no activation. Tokens in front of every sentence are not in it. A coefficient is that of its sentence in a"
+        " context of its own, which may be longer than the window",
         "text": "the random sentences, and the sentences of the trigger examples of all exported memories",
-        "hookpoint_firing_counts": "number of tokens with a positive coefficient, or a negative one; 0 for memories that are not exported",
+        "hookpoint_firing_counts": "number of tokens with a positive coefficient, or a negative one; 0 for memories"
+        " that are not exported",
     },
 )

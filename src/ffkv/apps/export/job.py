@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ffkv.apps.export.records import Record, groups
 from ffkv.apps.export.selection import Selection
 from ffkv.apps.export.store import Store
+from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.results.run import Run
 
 EMPTY = "∅"  # stands for a token without text, where a format refuses one
+BATCH = 128  # memories in a file; Neuronpedia takes no more in a request
 NUL = "\N{SYMBOL FOR NULL}"  # stands for U+0000, where a format cannot hold it
 
 
@@ -36,6 +40,10 @@ class Job:
         """The memories and their sentences."""
         return self.store.selection
 
+    def random(self, record: Record) -> np.random.Generator:
+        """Draws the sentences of a memory."""
+        return random_stream(self.run.settings.seed, Purpose.EXPORTED_SAMPLE, record.layer, record.memory)
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -57,18 +65,17 @@ class Format:
     """A format of another tool.
 
     Attributes:
-        about: what it is, for the list of formats.
-        examples: sentences of trigger examples of each side that are shown of a memory, if nobody asks for another number.
+        examples: sentences of trigger examples of each side that are shown of a memory, if nobody asks for another
+            number.
         sentences: random sentences, likewise.
         units: the files of an export.
         definitions: what the numbers of this format are: the sidecar file says it.
         logits: whether it shows logits of values.
         dense: whether it needs every coefficient on every sentence.
         finish: writes what is about the whole export; None if nothing is.
-        left_out: whether the format cannot hold a memory.
+        left_out: whether the format cannot hold memories without a positive trigger example.
     """
 
-    about: str
     examples: int
     sentences: int
     units: Callable[[Job], list[Unit]]
@@ -76,12 +83,45 @@ class Format:
     logits: bool = False
     dense: bool = False
     finish: Callable[[Job, Path], None] | None = None
-    left_out: Callable[[Record], bool] | None = None
+    left_out: bool = False
 
 
-def layer_units(job: Job, size: int) -> list[range]:
-    """Places of neighbouring memories of one layer, `size` at a time."""
-    return [*groups(job.selection, range(len(job.selection)), size)]
+def folder_unit(
+    path: str,
+    places: range,
+    content: Callable[[Record], Any],
+    name: Callable[[Record], int] = lambda record: record.memory,
+) -> Unit:
+    """A folder with a JSON file per memory, `<name>.json`; `content` is what the file holds."""
+
+    def write(folder: Path, records: Iterable[Record]) -> None:
+        folder.mkdir()
+        for record in records:
+            write_json(folder / f"{name(record)}.json", content(record))
+
+    return Unit(path, places, write)
+
+
+def batch_units(
+    job: Job, content: Callable[[int, Iterable[Record]], Any], folder: Callable[[int], str] = str
+) -> list[Unit]:
+    """A JSON file per `BATCH` memories of a layer: `<folder>/batch-<n>.json`.
+
+    Args:
+        job: the export.
+        content: what a file holds, from the layer and the records of its memories.
+        folder: the folder of a layer.
+    """
+
+    def unit(layer: int, number: int, places: range) -> Unit:
+        path = f"{folder(layer)}/batch-{number}.json"
+        return Unit(path, places, lambda path, records: write_json(path, content(layer, records)))
+
+    return [
+        unit(int(job.selection.layer[places.start]), number, places)
+        for own in job.selection.layers()
+        for number, places in enumerate(groups(job.selection, own, BATCH))
+    ]
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -95,6 +135,6 @@ def visible_tokens(tokens: list[str]) -> list[str]:
 
 
 def public_name(run: Run) -> str:
-    """The checkpoint's name as others may read it: of a folder the last part, so that no path of this machine is published."""
+    """The checkpoint's name; of a folder only the last part, so that no path of this machine is published."""
     checkpoint = run.anatomy.checkpoint
     return Path(checkpoint).name if Path(checkpoint).is_dir() or Path(checkpoint).is_absolute() else checkpoint

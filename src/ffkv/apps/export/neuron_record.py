@@ -4,19 +4,16 @@ Fields: `neuron_explainer/activations/activations.py`; encoding: `neuron_explain
 openai/automated-interpretability.
 """
 
-from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ffkv.apps.export.job import Format, Job, Unit, write_json
+from ffkv.apps.export.job import Format, Job, Unit, folder_unit
 from ffkv.apps.export.quantiles import QUANTILES, by_quantile, draw
 from ffkv.apps.export.records import Example, Record, number, numbers
-from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.results.memory_columns import SIDES
 
-SIDES = ("positive", "negative")
 RANDOM = 20  # random sentences of a memory: a reader wants 15 for splits of 5
 PER_QUANTILE = 5
 
@@ -63,35 +60,26 @@ def _activation_record(example: Example, sign: int) -> dict[str, Any]:
 
 def units(job: Job) -> list[Unit]:
     """A folder per layer and sign: `<sign>/<layer>/<memory>.json`. Negative ones only if the run keeps any."""
+
+    def unit(side: str, places: range) -> Unit:
+        path = f"{side}/{int(job.selection.layer[places.start])}"
+        return folder_unit(path, places, lambda record: neuron_record(record, side, job.random(record)))
+
     sides = [side for side in SIDES if side == "positive" or job.selection.sentence[side].shape[1]]
-    return [
-        Unit(f"{side}/{int(job.selection.layer[places.start])}", places, _writer(job.run.settings.seed, side))
-        for side in sides
-        for places in job.selection.layers()
-    ]
-
-
-def _writer(seed: int, side: str) -> Callable[[Path, Iterable[Record]], None]:
-    def write(folder: Path, records: Iterable[Record]) -> None:
-        folder.mkdir()
-        for record in records:
-            generator = random_stream(seed, Purpose.EXPORTED_SAMPLE, record.layer, record.memory)
-            write_json(folder / f"{record.memory}.json", neuron_record(record, side, generator))
-
-    return write
+    return [unit(side, places) for side in sides for places in job.selection.layers()]
 
 
 FORMAT = Format(
-    about="OpenAI's neuron explainer and transformer debugger",
     examples=20,
     sentences=100,
     units=units,
     definitions={
         "activations": "memory coefficients m_i; in the data set `negative` they are multiplied by -1, mean included",
-        "most_positive_activation_records": "the sentences of the trigger examples, by the highest activation on any token",
+        "most_positive_activation_records": "the sentences of the trigger examples, by the highest activation on any"
+        " token",
         "random_sample": f"{RANDOM} of the random sentences that all memories share, drawn for each memory",
-        "random_sample_by_quantile": f"up to {PER_QUANTILE} of the shared sentences of each quarter by their highest activation,"
-        " the weakest quarter first; quantile_boundaries are the quantiles, from 0 to 1",
+        "random_sample_by_quantile": f"up to {PER_QUANTILE} of the shared sentences of each quarter by their highest"
+        " activation, the weakest quarter first; quantile_boundaries are the quantiles, from 0 to 1",
         "mean": "over all prefixes of the train split that competed; the run keeps no higher moments, so they are null",
     },
 )

@@ -3,21 +3,17 @@
 Fields and limits: `apps/webapp/app/api/feature/upload-batch/route.tsx` of hijohnnylin/neuronpedia.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from ffkv.apps.export.job import EMPTY, NUL, Format, Job, Unit, layer_units, visible_tokens, write_json
+from ffkv.apps.export.job import EMPTY, NUL, Format, Job, Unit, batch_units, visible_tokens
 from ffkv.apps.export.quantiles import by_interval
 from ffkv.apps.export.records import Example, Promoted, Record, number, numbers
-from ffkv.base.streams import Purpose, random_stream
 
-FEATURES = 128  # of a request, at most
 TOKENS = 1024  # of an activation, at most
 LOGITS = 20  # at each end, at most
-LARGEST_INDEX = 10_000_000
 PER_INTERVAL = 5
 
 
@@ -58,47 +54,32 @@ def _logits(promoted: Promoted) -> list[dict[str, Any]]:
 
 def units(job: Job) -> list[Unit]:
     """A file per 128 memories: `<source>/batch-<n>.json`, where a source is a layer of the set, "<layer>-<set>"."""
-    found, numbers_of_batches = [], dict.fromkeys(job.selection.layer.tolist(), 0)
-    for places in layer_units(job, FEATURES):
-        layer = int(job.selection.layer[places.start])
-        source = f"{layer}-{job.set_name}"
-        found.append(Unit(f"{source}/batch-{numbers_of_batches[layer]}.json", places, _writer(job, source)))
-        numbers_of_batches[layer] += 1
-    return found
 
+    def request(layer: int, records: Iterable[Record]) -> dict[str, Any]:
+        features = [feature(record, job.random(record)) for record in records if record.positive]
+        return {"modelId": job.model_id, "source": source(layer), "features": features}
 
-def _writer(job: Job, source: str) -> Callable[[Path, Iterable[Record]], None]:
-    def write(path: Path, records: Iterable[Record]) -> None:
-        features = [
-            feature(record, random_stream(job.run.settings.seed, Purpose.EXPORTED_SAMPLE, record.layer, record.memory))
-            for record in records
-            if not is_dead(record)
-        ]
-        write_json(path, {"modelId": job.model_id, "source": source, "features": features})
+    def source(layer: int) -> str:
+        return f"{layer}-{job.set_name}"
 
-    return write
-
-
-def is_dead(record: Record) -> bool:
-    """Whether the door refuses the memory: it has no activation."""
-    return not record.positive
+    return batch_units(job, request, source)
 
 
 FORMAT = Format(
-    about="Neuronpedia's upload (requests of feature/upload-batch)",
     examples=20,
     sentences=100,
     units=units,
     logits=True,
-    left_out=is_dead,
+    left_out=True,
     definitions={
         "values": "memory coefficients m_i",
         "density": "share of the prefixes of the train split with a positive coefficient",
         "topLogits, bottomLogits": "logits (not log-probabilities) of the value v_i alone, by the head of the model",
-        "activations": "first the sentences of the trigger examples, without quantile fields; then random sentences with a"
-        " coefficient in one of five equal intervals from 0 to the largest coefficient on the random sentences;"
+        "activations": "first the sentences of the trigger examples, without quantile fields; then random sentences"
+        " with a coefficient in one of five equal intervals from 0 to the largest coefficient on the random sentences;"
         " quantileFraction is the share of their tokens that lie in the interval",
-        "tokens": f"a token without text is {EMPTY!r}, and U+0000 is {NUL!r}; of longer sentences the first {TOKENS} tokens",
+        "tokens": f"a token without text is {EMPTY!r}, and U+0000 is {NUL!r}; of longer sentences the first {TOKENS}"
+        " tokens",
         "left out": "memories without a positive trigger example: the door refuses a feature without activations",
     },
 )

@@ -1,4 +1,4 @@
-"""Flat tables in parquet files, one per kind, with the card of a data set: ready for the hub, and for `datasets.load_dataset`."""
+"""Flat tables in parquet files with the card of a data set: ready for the hub, and for `datasets.load_dataset`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from ffkv.apps.export.job import Format, Job, Unit, public_name
-from ffkv.apps.export.records import Example, Record, groups
+from ffkv.apps.export.records import Record, groups
 from ffkv.base.files.atomic import atomic
 from ffkv.run.results import indexes
 from ffkv.run.results.memory_columns import SIDES, Columns, describe_examples, example_names
@@ -86,11 +86,8 @@ def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
             if some_gated and "gate" not in stored:  # tables of one file have the same columns
                 columns |= {name: np.zeros(len(at), np.int8) for name in ("gate", "up")}
             place: Columns = {"layer": np.full(len(at), layer, np.int32), "memory": memories[at].astype(np.int32)}
-            place |= {
-                "name": [memory_name(layer, memory) for memory in memories[at].tolist()],
-                "side": [side] * len(at),
-            }
-            yield pd.DataFrame({**place, "rank": rank, **columns})
+            place["name"] = [memory_name(layer, memory) for memory in memories[at].tolist()]
+            yield pd.DataFrame({**place, "side": [side] * len(at), "rank": rank, **columns})
 
 
 def token_tables(job: Job) -> Iterator[pd.DataFrame]:
@@ -145,23 +142,12 @@ def _write_coefficients(path: Path, records: Iterable[Record]) -> None:
 
 def coefficient_rows(record: Record) -> Iterator[dict[str, Any]]:
     """The rows of a memory in the table of coefficients."""
-    sources: dict[str, list[Example]] = {
-        "positive": record.positive,
-        "negative": record.negative,
-        "random": record.sample,
-    }
+    sources = {"positive": record.positive, "negative": record.negative, "random": record.sample}
     for source, examples in sources.items():
         for example in examples:
-            yield {
-                "layer": record.layer,
-                "memory": record.memory,
-                "name": record.name,
-                "source": source,
-                "sentence": example.text.sentence,
-                "position": example.position,
-                "tokens": example.text.tokens,
-                "coefficients": example.values,
-            }
+            text, place = example.text, (record.layer, record.memory, record.name)
+            values = (*place, source, text.sentence, example.position, text.tokens, example.values)
+            yield dict(zip(COEFFICIENTS.names, values, strict=True))
 
 
 def finish(job: Job, folder: Path) -> None:
@@ -199,10 +185,11 @@ def card(job: Job, rows: dict[str, int]) -> str:
             "",
             f"# Feed-forward memories of {_plain(name)}",
             "",
-            "The feed-forward layers of a causal language model, read as key-value memories (Geva et al., EMNLP 2021) by ffkv.",
+            "The feed-forward layers of a causal language model, read as key-value memories (Geva et al., EMNLP 2021)"
+            " by ffkv.",
             f"Model: `{_plain(name)}`, revision `{_plain(run.anatomy.revision)}`. Corpus:"
-            f" `{_plain(run.settings.corpus.dataset)}`, {corpus['sentences']:,} train sentences, {corpus['tokens']:,} tokens."
-            f" {len(job.selection):,} memories. Layers and memories count from 0.",
+            f" `{_plain(run.settings.corpus.dataset)}`, {corpus['sentences']:,} train sentences, {corpus['tokens']:,}"
+            f" tokens. {len(job.selection):,} memories. Layers and memories count from 0.",
             "",
             "| table | rows | content |",
             "|---|---|---|",
@@ -214,8 +201,8 @@ def card(job: Job, rows: dict[str, int]) -> str:
             *[f'load_dataset("PATH", "{table}", split="train")' for table in rows],
             "```",
             "",
-            "`ffkv-export.json` says how the numbers were made. The licence is that of the model and of the corpus: add it to the head of"
-            " this page before you publish the data set.",
+            "`ffkv-export.json` says how the numbers were made. The licence is that of the model and of the corpus:"
+            " add it to the head of this page before you publish the data set.",
             "",
         ]
     )
@@ -232,7 +219,6 @@ def size_category(rows: int) -> str:
 
 
 FORMAT = Format(
-    about="flat tables with the card of a data set, for the hub",
     examples=20,
     sentences=0,
     units=units,
@@ -241,7 +227,7 @@ FORMAT = Format(
         "memories": "the columns of ffkv's `run.memories()`",
         "triggers": "all trigger examples that the run keeps, with the columns of ffkv's `memory.triggers`",
         "tokens": "log-probabilities of the value v_i alone, in nats",
-        "coefficients": "memory coefficients m_i with their sign, on every token of the sentences of trigger examples (source `positive` or"
-        " `negative`) and of random sentences (`random`)",
+        "coefficients": "memory coefficients m_i with their sign, on every token of the sentences of trigger examples"
+        " (source `positive` or `negative`) and of random sentences (`random`)",
     },
 )

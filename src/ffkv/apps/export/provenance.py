@@ -15,14 +15,15 @@ from ffkv.run.results.run import Run
 FILE = "ffkv-export.json"
 WORK = ".ffkv-export"  # folder of the coefficients, until the export is finished
 COMMON = {
-    "memory coefficient": "m_i, the input of the layer's second matrix: f(x k_i + b_i); gated: act(x g_i) (x u_i); experts: times the"
-    " router's weight. It has no unit",
-    "value of a token": "the coefficient of the prefix that ends at the token: later tokens do not change it. It is computed in float32"
-    " from the model's own numbers, in one pass over the whole sentence",
-    "texts": "sentences of the train split, each in a context of its own. What precedes every sentence is read, and not exported",
-    "trigger examples": "the prefixes with the highest and the lowest coefficients. The last token of a sentence ends no prefix that"
-    " competes, and a prefix that several sentences share competes in one of them: so a sentence can have a larger coefficient than its"
-    " trigger example",
+    "memory coefficient": "m_i, the input of the layer's second matrix: f(x k_i + b_i); gated: act(x g_i) (x u_i);"
+    " experts: times the router's weight. It has no unit",
+    "value of a token": "the coefficient of the prefix that ends at the token: later tokens do not change it. It is"
+    " computed in float32 from the model's own numbers, in one pass over the whole sentence",
+    "texts": "sentences of the train split, each in a context of its own. What precedes every sentence is read, and"
+    " not exported",
+    "trigger examples": "the prefixes with the highest and the lowest coefficients. The last token of a sentence ends"
+    " no prefix that competes, and a prefix that several sentences share competes in one of them: so a sentence can"
+    " have a larger coefficient than its trigger example",
     "random sentences": "drawn once from the train split, the same for all memories",
     "counting": "layers, memories, tokens and sentences count from 0",
 }
@@ -85,12 +86,7 @@ def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
         raise UserError(f"{folder} is a file. Name a folder for the export.")
     path = folder / FILE
     if not path.exists():
-        others = (
-            sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-            if folder.is_dir()
-            else []
-        )
-        if others:
+        if others := sorted(entry.name for entry in folder.glob("[!.]*")):
             raise UserError(f"{folder} holds other files ({', '.join(others[:3])}). Name a new folder for the export.")
         return None
     try:
@@ -104,7 +100,7 @@ def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
     if differing:
         name = differing[0]
         raise UserError(
-            f"{folder} holds another export: its {name.replace('_', ' ')} is {theirs.get(name)}, and that of this one is"
-            f" {own.get(name)}. Name another folder, or delete this one."
+            f"{folder} holds another export: its {name.replace('_', ' ')} is {theirs.get(name)}, and that of this one"
+            f" is {own.get(name)}. Name another folder, or delete this one."
         )
     return found

@@ -13,7 +13,7 @@ INTERVALS = 5
 
 
 def by_quantile(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[list[Example]]:
-    """Up to `count` random examples of each quarter of the examples, by their highest coefficient, the weakest quarter first."""
+    """Up to `count` random examples of each quarter by their highest coefficients, the weakest quarter first."""
     order = np.argsort([example.values.max() for example in examples], kind="stable")
     bounds = [round(quantile * len(order)) for quantile in QUANTILES]
     return [draw([examples[at] for at in order[a:b]], count, generator) for a, b in itertools.pairwise(bounds)]
@@ -43,10 +43,10 @@ class Interval:
 
 
 def by_interval(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[Interval]:
-    """Cuts the positive coefficients of examples into equal intervals, the highest first, with up to `count` random examples each.
+    """Cuts the positive coefficients of examples into equal intervals.
 
     Returns:
-        The intervals that hold a coefficient.
+        The intervals that hold a coefficient, the highest first, with up to `count` random examples each.
     """
     together = np.concatenate([example.values for example in examples]) if examples else np.zeros(0)
     edges = np.linspace(0, max(together.max(initial=0), 0), INTERVALS + 1)

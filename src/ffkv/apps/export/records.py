@@ -30,8 +30,8 @@ class Text:
     Attributes:
         sentence: its number in the train split.
         ids: ids of its tokens, without what precedes every sentence [token].
-        tokens: their texts, which make up the sentence. A token may have none: a character that several tokens write stands at
-            one of them.
+        tokens: their texts, which make up the sentence. A token may have none: a character that several tokens write
+            stands at one of them.
     """
 
     sentence: int

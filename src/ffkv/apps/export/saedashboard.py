@@ -4,19 +4,16 @@ Fields: `sae_dashboard/neuronpedia/neuronpedia_dashboard.py` of jbloomAus/SAEDas
 `neuronpedia_converter.py`. Neuronpedia's own script turns such files into its export folder.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from ffkv.apps.export.job import EMPTY, NUL, Format, Job, Unit, layer_units, visible_tokens, write_json
+from ffkv.apps.export.job import EMPTY, NUL, Format, Job, Unit, batch_units, visible_tokens
 from ffkv.apps.export.quantiles import by_interval
 from ffkv.apps.export.records import Example, Record, number, numbers, shortest
-from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.results.memory import HISTOGRAM_EDGES
 
-FEATURES = 128  # per file
 PER_INTERVAL = 5
 POSITIVE = HISTOGRAM_EDGES[1:-1]  # lower edges of the bins of positive coefficients
 # The last bin has no end; the others double.
@@ -82,15 +79,6 @@ def _trigger_token(example: Example) -> int:
 
 def units(job: Job) -> list[Unit]:
     """`<layer>/batch-<n>.json`."""
-    found, numbers_of_batches = [], dict.fromkeys(job.selection.layer.tolist(), 0)
-    for places in layer_units(job, FEATURES):
-        layer = int(job.selection.layer[places.start])
-        found.append(Unit(f"{layer}/batch-{numbers_of_batches[layer]}.json", places, _writer(job, layer)))
-        numbers_of_batches[layer] += 1
-    return found
-
-
-def _writer(job: Job, layer: int) -> Callable[[Path, Iterable[Record]], None]:
     facts = job.run.files.corpora["train"]
     corpus = {
         "n_prompts_total": int(facts["sentences"]),
@@ -98,23 +86,14 @@ def _writer(job: Job, layer: int) -> Callable[[Path, Iterable[Record]], None]:
         "dataset": job.run.settings.corpus.dataset,
     }
 
-    def write(path: Path, records: Iterable[Record]) -> None:
-        features = [
-            feature(
-                record,
-                corpus,
-                random_stream(job.run.settings.seed, Purpose.EXPORTED_SAMPLE, record.layer, record.memory),
-            )
-            for record in records
-        ]
-        batch = {"model_id": job.model_id, "layer": layer, "sae_set": job.set_name, "sae_id_suffix": None}
-        write_json(path, batch | {"features": features})
+    def batch(layer: int, records: Iterable[Record]) -> dict[str, Any]:
+        about = {"model_id": job.model_id, "layer": layer, "sae_set": job.set_name, "sae_id_suffix": None}
+        return about | {"features": [feature(record, corpus, job.random(record)) for record in records]}
 
-    return write
+    return batch_units(job, batch)
 
 
 FORMAT = Format(
-    about="SAEDashboard's batch files, from which Neuronpedia's export folder is made",
     examples=20,
     sentences=100,
     units=units,
@@ -124,13 +103,14 @@ FORMAT = Format(
         "pos_values, neg_values, logits_hist_data": "logits (not log-probabilities) of the value v_i alone",
         "vector": "the value v_i",
         "frac_nonzero": "share of the prefixes of the train split with a positive coefficient",
-        "freq_hist_data": "prefixes of every eighth sentence with a positive coefficient; bins end at powers of two, a bar's value is"
-        " the middle of its bin; the last bin has no end",
-        "activations": "first the sentences of the trigger examples, with bin_min and bin_contains -1 and the memory's maximum as"
-        " bin_max; then random sentences with a coefficient in one of five equal intervals from 0 to the largest coefficient on"
-        " the random sentences; bin_contains is the share of their tokens that lie in the interval",
-        "qualifying_token_index": "the last token of the trigger prefix, or the strongest token in the interval; tokens in front of"
-        " every sentence are not in `tokens` and not counted",
+        "freq_hist_data": "prefixes of every eighth sentence with a positive coefficient; bins end at powers of two, a"
+        " bar's value is the middle of its bin; the last bin has no end",
+        "activations": "first the sentences of the trigger examples, with bin_min and bin_contains -1 and the memory's"
+        " maximum as bin_max; then random sentences with a coefficient in one of five equal intervals from 0 to the"
+        " largest coefficient on the random sentences; bin_contains is the share of their tokens that lie in the"
+        " interval",
+        "qualifying_token_index": "the last token of the trigger prefix, or the strongest token in the interval;"
+        " tokens in front of every sentence are not in `tokens` and not counted",
         "n_tokens_in_prompt": "mean length of the sentences: they have lengths of their own",
         "empty lists": "neurons and features that are alike, and weights by head, do not exist for memories",
         "tokens": f"a token without text is {EMPTY!r}, and U+0000 is {NUL!r}",

@@ -104,10 +104,8 @@ def _trigger_sentences(
 
 def _strongest_of_each(sentence: np.ndarray, position: np.ndarray, examples: int) -> tuple[np.ndarray, np.ndarray]:
     """Keeps the first trigger example of each sentence."""
-    sentences, positions = (
-        np.full((len(sentence), examples), NONE, np.int32),
-        np.zeros((len(sentence), examples), np.int32),
-    )
+    sentences = np.full((len(sentence), examples), NONE, np.int32)
+    positions = np.zeros_like(sentences)
     for row, own in enumerate(sentence):
         first = np.sort(np.unique(own, return_index=True)[1])
         first = first[own[first] != NONE][:examples]
@@ -120,8 +118,8 @@ def choose_memories(run: Run, names: Sequence[str]) -> tuple[np.ndarray, np.ndar
 
     Args:
         run: a finished run.
-        names: "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, or "L3", all of a layer. A name can hold several,
-            with commas between them.
+        names: "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, or "L3", all of a layer. A name can hold
+            several, with commas between them.
     Raises:
         UserError: a name has another form, or there is no such memory or layer.
     """

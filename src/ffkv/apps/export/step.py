@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from ffkv.apps.export import provenance
+from ffkv.apps.export.formats import find_format
 from ffkv.apps.export.job import Format, Job, Unit, public_name
 from ffkv.apps.export.records import Read, Record, reader
-from ffkv.apps.export.registry import FORMATS
 from ffkv.apps.export.selection import NONE, Selection, choose_memories, select
+from ffkv.apps.export.settings import Export
 from ffkv.apps.export.store import Store, fill
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
@@ -21,62 +22,40 @@ from ffkv.base.process.progress import progress
 from ffkv.run.results.run import Run, open
 
 DENSE_TOKENS = 500_000  # of a text on which every coefficient is kept
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
-def export(
-    run: Run,
-    format_name: str,
-    output: Path,
-    *,
-    memories: Sequence[str] = (),
-    examples: int | None = None,
-    sentences: int | None = None,
-    model_id: str | None = None,
-    set_name: str = "ffkv",
-    device: str = "auto",
-) -> list[str]:
+def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), device: str = "auto") -> list[str]:
     """Writes memories in the format of another tool. The same call after a kill goes on where it was.
 
     Args:
         run: a finished run.
         format_name: one of `FORMATS`.
         output: the folder of the export, new or with the unfinished same export.
-        memories: names such as "L3.17", "L3.17-40" or "L3"; none: all memories.
-        examples: sentences of trigger examples of each sign per memory, at most; None: as many as the format wants.
-        sentences: random sentences that all memories share; None: as many as the format wants.
-        model_id: the model's name in the other tool; None: the last part of the checkpoint's name.
-        set_name: the name of this set of memories in the other tool.
+        wanted: which memories, on how many sentences, under which names.
         device: "auto", "cpu", "cuda" or "cuda:<n>", as the setting `model.device`.
     Returns:
         The names of memories that the format cannot hold.
     Raises:
-        UserError: there is no such format or memory; the folder holds something else; the disk has no room; the model cannot
-            be loaded; a name has characters that a path or an address cannot have.
+        UserError: there is no such format or memory; the folder holds something else; the disk has no room; the model
+            cannot be loaded.
     """
-    if format_name not in FORMATS:
-        raise UserError(f"There is no format {format_name!r}. There are {', '.join(FORMATS)}.")
-    chosen = FORMATS[format_name]
-    examples, sentences = (
-        _count("examples", examples, chosen.examples),
-        _count("sentences", sentences, chosen.sentences),
-    )
-    model_id = _name("model-id", model_id or default_model_id(run))
-    names = {"model_id": model_id, "set": _name("set", set_name)}
-    selection = _select(run, chosen, memories, examples, sentences)
+    chosen = find_format(format_name)
+    examples = chosen.examples if wanted.examples is None else wanted.examples
+    sentences = chosen.sentences if wanted.sentences is None else wanted.sentences
+    names = {"model_id": wanted.model_id or default_model_id(run), "set": wanted.set}
+    selection = _select(run, chosen, wanted.memories, examples, sentences)
     own = provenance.identity(run, format_name, selection, {"examples": examples, **names})
     found = provenance.read(output, own)
     if found and found["finished"]:
         return found["left_out"]
-    corpus = run.corpus("train")
-    store = Store(output / provenance.WORK, selection, corpus.lengths)
-    job = Job(open(run.folder, keep_open=True), store, model_id, set_name)  # for many small readings
+    store = Store(output / provenance.WORK, selection, run.corpus("train").lengths)
+    job = Job(open(run.folder, keep_open=True), store, names["model_id"], names["set"])  # for many small readings
     fill(run, store, json.dumps(own, sort_keys=True), device)
-    provenance.write(output, provenance.content(run, chosen, own, list(memories), None))
+    provenance.write(output, provenance.content(run, chosen, own, wanted.memories, None))
     left_out = _write_units(job, chosen, output, device)
     if chosen.finish:
         chosen.finish(job, output)
-    provenance.write(output, provenance.content(run, chosen, own, list(memories), left_out))
+    provenance.write(output, provenance.content(run, chosen, own, wanted.memories, left_out))
     shutil.rmtree(store.folder, ignore_errors=True)
     return left_out
 
@@ -85,18 +64,6 @@ def default_model_id(run: Run) -> str:
     """The last part of the checkpoint's name, in small letters."""
     last = public_name(run).rpartition("/")[2].lower()
     return re.sub(r"[^a-z0-9._-]+", "-", last).strip("-._") or "model"
-
-
-def _count(option: str, wanted: int | None, usual: int) -> int:
-    if wanted is not None and wanted < 0:
-        raise UserError(f"--{option} is {wanted}. Ask for 0 or more.")
-    return usual if wanted is None else wanted
-
-
-def _name(option: str, name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise UserError(f"--{option} {name!r} is not a name there. Use small letters, digits, '.', '_' and '-'.")
-    return name
 
 
 def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sentences: int) -> Selection:
@@ -109,8 +76,9 @@ def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sente
     tokens = int(run.corpus("train").lengths[shared.sample].sum())
     if tokens > DENSE_TOKENS:
         raise UserError(
-            f"The text has {tokens:,} tokens, and this format takes every coefficient on every token, so at most {DENSE_TOKENS:,}"
-            " are allowed. Name fewer memories with --memories, or ask for fewer --examples or --sentences."
+            f"The text has {tokens:,} tokens, and this format takes every coefficient on every token, so at most"
+            f" {DENSE_TOKENS:,} are allowed. Name fewer memories with --memories, or ask for fewer --examples or"
+            " --sentences."
         )
     return shared
 

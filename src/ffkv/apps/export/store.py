@@ -1,7 +1,7 @@
 """The coefficients of all exported memories on their sentences, computed in one pass and kept in two files.
 
-Each sentence runs once, for all memories that are shown on it. The files are as large as what is exported; the memory of the
-process is not: coefficients are written as they come, and read memory by memory.
+Each sentence runs once, for all memories that are shown on it. The files are as large as what is exported; the memory
+of the process is not: coefficients are written as they come, and read memory by memory.
 """
 
 import json
@@ -35,8 +35,8 @@ PIECE = 2**20  # coefficients that are written at a time
 class Store:
     """Where the coefficients lie.
 
-    `examples.f32` holds those on the sentences of the trigger examples: one memory behind the other, its sides behind each other,
-    the strongest example first. `sample.f32` holds those on the shared sentences [token, memory].
+    `examples.f32` holds those on the sentences of the trigger examples: one memory behind the other, its sides behind
+    each other, the strongest example first. `sample.f32` holds those on the shared sentences [token, memory].
 
     Attributes:
         folder: the folder of the two files.
@@ -143,8 +143,8 @@ def _check_room(store: Store) -> None:
     needed, free = sum(store.sizes.values()), shutil.disk_usage(existing).free
     if needed > free:
         raise UserError(
-            f"The coefficients take {in_bytes(needed)} on the disk of {store.folder.parent}, which has {in_bytes(free)} free."
-            " Name fewer memories with --memories, or ask for fewer --examples or --sentences."
+            f"The coefficients take {in_bytes(needed)} on the disk of {store.folder.parent}, which has {in_bytes(free)}"
+            " free. Name fewer memories with --memories, or ask for fewer --examples or --sentences."
         )
 
 
@@ -213,7 +213,7 @@ class _Pairs:
 def _write_examples(
     store: Store, m: "Tensor", lines: np.ndarray, memory: np.ndarray, first: np.ndarray, lengths: np.ndarray
 ) -> None:
-    """Writes the coefficients of pairs: of memories [pair] on the sentences in some lines of m [pair], from `first` on [pair]."""
+    """Writes the coefficients of pairs: of a memory on the sentence in a line of m, from `first` on, all [pair]."""
     if not len(lines):
         return
     target = np.memmap(store.folder / "examples.f32", np.float32, "r+")

@@ -1,14 +1,14 @@
 """Transluce's exemplars: a JSON file per memory with what its class `NeuronExemplars` is made of.
 
-Fields: `lib/activations/activations/exemplars.py` and `activations.py` of TransluceAI/observatory. It is the one format with
+Fields: `lib/activations/activations/exemplars.py` and `activations.py` of TransluceAI/observatory. It is the one format
+    with
 exemplars of both signs.
 """
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from ffkv.apps.export.job import Format, Job, Unit, write_json
+from ffkv.apps.export.job import Format, Job, Unit, folder_unit
 from ffkv.apps.export.records import Example, Record, numbers
 
 SPLITS = ("train", "valid", "test")
@@ -63,26 +63,22 @@ def _activation_record(example: Example) -> dict[str, Any]:
 def units(job: Job) -> list[Unit]:
     """A folder per layer: `<layer>/<memory>.json`."""
     dataset = job.run.settings.corpus.dataset
-
-    def write(folder: Path, records: Iterable[Record]) -> None:
-        folder.mkdir()
-        for record in records:
-            write_json(folder / f"{record.memory}.json", exemplars(record, dataset))
-
-    return [Unit(str(int(job.selection.layer[places.start])), places, write) for places in job.selection.layers()]
+    return [
+        folder_unit(str(job.selection.layer[places.start]), places, lambda record: exemplars(record, dataset))
+        for places in job.selection.layers()
+    ]
 
 
 FORMAT = Format(
-    about="Transluce's exemplars of both signs",
     examples=30,
     sentences=60,
     units=units,
     definitions={
         "activations": "memory coefficients m_i with their sign",
-        "train, valid, test": "the sentences of the trigger examples, dealt to the splits in turn, the strongest first; `max` has"
-        " those of positive coefficients, `min` those of negative ones",
-        "too few": f"where a side has fewer than {LEAST} sentences, the random sentences with the highest maximum, or the lowest"
-        " minimum, follow: the class cannot be made of an empty list",
+        "train, valid, test": "the sentences of the trigger examples, dealt to the splits in turn, the strongest"
+        " first; `max` has those of positive coefficients, `min` those of negative ones",
+        "too few": f"where a side has fewer than {LEAST} sentences, the random sentences with the highest maximum, or"
+        " the lowest minimum, follow: the class cannot be made of an empty list",
         "random_*": "the random sentences that all memories share; `max` and `min` are the same",
         "activation_percentiles": "the run keeps none",
     },

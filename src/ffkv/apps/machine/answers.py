@@ -4,8 +4,9 @@ import json
 import re
 from typing import Any
 
+from ffkv.apps.annotation.records import MOST_PATTERNS, MarkedPattern, one_line
+
 LONGEST_LABEL = 300  # characters
-MOST_PATTERNS = 50  # of one key
 SCALE = 10  # highest integer of a simulated coefficient
 THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
@@ -18,8 +19,8 @@ class Refused(ValueError):
 def read_object(answer: str, *names: str) -> list[Any]:
     """The values of an answer that is one JSON object with exactly these names.
 
-    A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed. Nothing
-    else may stand beside the object.
+    A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed.
+    Nothing else may stand beside the object.
 
     Returns:
         The values, in the order of `names`.
@@ -62,26 +63,10 @@ def read_label(answer: str) -> str:
 def _line(label: Any) -> str:
     if not isinstance(label, str):
         raise Refused("the label is not a text")
-    line = " ".join("".join(one if one.isprintable() else " " for one in label).split())
+    line = one_line(label)
     if not 0 < len(line) <= LONGEST_LABEL:
         raise Refused(f"the label has {len(line)} characters, not 1 to {LONGEST_LABEL}")
     return line
-
-
-def read_numbers(answer: str, name: str, texts: int) -> list[int]:
-    """Numbers of texts, which count from 1 in a question.
-
-    Args:
-        answer: the answer.
-        name: the name in the object.
-        texts: number of texts in the question.
-    Returns:
-        Different places from 0, ascending.
-    Raises:
-        Refused: see `read_object`; or something is not the number of a text, or is there twice.
-    """
-    (numbers,) = read_object(answer, name)
-    return _places(numbers, texts)
 
 
 def _places(numbers: Any, texts: int) -> list[int]:
@@ -93,20 +78,19 @@ def _places(numbers: Any, texts: int) -> list[int]:
 
 
 def read_marks(answer: str, texts: int) -> list[bool]:
-    """For each text whether the answer names it [text].
+    """Returns a bool per text: whether the answer names it. Texts count from 1 in it.
 
     Raises:
-        Refused: see `read_numbers`.
+        Refused: see `read_object`; or something is not the number of a text, or is there twice.
     """
-    named = read_numbers(answer, "texts", texts)
+    (numbers,) = read_object(answer, "texts")
+    named = _places(numbers, texts)
     return [place in named for place in range(texts)]
 
 
-def read_patterns(answer: str, texts: int) -> list[tuple[str, str, list[int]]]:
+def read_patterns(answer: str, texts: int) -> list[MarkedPattern]:
     """The patterns that an annotator sees in the texts of a key.
 
-    Returns:
-        Label, kind ("shallow" or "semantic") and the places of the texts that have it, from 0 [pattern].
     Raises:
         Refused: see `read_object`; or a pattern has another form.
     """
@@ -119,7 +103,8 @@ def read_patterns(answer: str, texts: int) -> list[tuple[str, str, list[int]]]:
             raise Refused("a pattern has not label, kind and texts")
         if pattern["kind"] not in ("shallow", "semantic"):
             raise Refused("a kind is neither shallow nor semantic")
-        found.append((_line(pattern["label"]), pattern["kind"], _places(pattern["texts"], texts)))
+        places = tuple(_places(pattern["texts"], texts))
+        found.append(MarkedPattern(label=_line(pattern["label"]), kind=pattern["kind"], prefixes=places))
     return found
 
 

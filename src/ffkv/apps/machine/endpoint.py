@@ -49,10 +49,8 @@ class Again(NamedTuple):
 
 
 def read_key(variable: str | None) -> str | None:
-    """The API key in an environment variable.
+    """The API key in an environment variable; None without the name of one.
 
-    Args:
-        variable: name of the variable; None if the endpoint needs no key.
     Raises:
         UserError: the variable is not set, or its text cannot be a key. The text is not shown.
     """
@@ -63,7 +61,8 @@ def read_key(variable: str | None) -> str | None:
         raise UserError(f"The environment variable {variable} is not set. Put the API key into it.")
     if not re.fullmatch(r"[!-~]+", key):
         raise UserError(
-            f"The environment variable {variable} holds characters that no API key has. Put nothing but the key into it."
+            f"The environment variable {variable} holds characters that no API key has. Put nothing but the key into"
+            " it."
         )
     return key
 
@@ -78,16 +77,16 @@ def chat_address(endpoint: str) -> str:
     """
     try:
         parts = urlsplit(endpoint)
-        _ = parts.port
-    except ValueError as error:
-        raise UserError("--endpoint is not an address. Write it as in http://localhost:11434/v1.") from error
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # also of a port that is no number
+        known = False
+    if not known:
+        raise UserError("--endpoint is not an address. Write it as in http://localhost:11434/v1.")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UserError(
-            "--endpoint holds a user, a password or a query. Addresses are kept beside the answers. Put the API key into an"
-            " environment variable, and name it by --key-variable."
+            "--endpoint holds a user, a password or a query. Addresses are kept beside the answers. Put the API key"
+            " into an environment variable, and name it by --key-variable."
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UserError(f"--endpoint is {endpoint!r}. Write the address as in http://localhost:11434/v1.")
     base = endpoint.rstrip("/")
     return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
 
@@ -100,13 +99,7 @@ class Endpoint:
     """
 
     def __init__(self, address: str, key: str | None, timeout: float):
-        """Connects to nothing yet.
-
-        Args:
-            address: see `chat_address`.
-            key: the API key; None: no key is sent.
-            timeout: seconds to wait for a whole answer.
-        """
+        """Connects to nothing yet. `address`: see `chat_address`; `timeout`: seconds for a whole answer."""
         self.address, self._key, self._timeout = chat_address(address), key, timeout
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx2.Client(headers=headers, timeout=timeout, follow_redirects=False)
@@ -121,10 +114,12 @@ class Endpoint:
         Args:
             request: the body: model, messages, parameters.
         Raises:
-            UserError: the endpoint will not answer however often it is asked: a wrong address, key or model, or a redirection.
+            UserError: the endpoint will not answer however often it is asked: a wrong address, key or model, or a
+                redirection.
         """
         try:
-            status, headers, body = self._exchange(request)
+            with self._client.stream("POST", self.address, json=dict(request)) as response:
+                return self._outcome(response.status_code, response.headers, self._body(response))
         except httpx2.ConnectError as error:
             return Again(f"no connection ({self._without_key(error)})", None, spent=False)
         except httpx2.TimeoutException as error:
@@ -134,25 +129,22 @@ class Endpoint:
             return Again(f"the connection broke ({self._without_key(error)})", None, spent=True)
         except httpx2.HTTPError as error:
             raise UserError(f"{self.address} cannot be asked: {self._without_key(error)}") from None
-        return self._outcome(status, headers, body)
 
-    def _exchange(self, request: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body. The client's timeout is per piece, so the whole answer has a limit of its own."""
+    def _body(self, response: httpx2.Response) -> bytes:
+        """The body, up to a size. The client's timeout is per piece, so the whole answer has a limit of its own."""
         end, body = time.monotonic() + self._timeout, b""
-        with self._client.stream("POST", self.address, json=dict(request)) as response:
-            for piece in response.iter_bytes():
-                body += piece
-                if len(body) > LONGEST_BODY:
-                    break
-                if time.monotonic() > end:
-                    raise httpx2.ReadTimeout("")
-        return response.status_code, response.headers, body
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > LONGEST_BODY:
+                break
+            if time.monotonic() > end:
+                raise httpx2.ReadTimeout("")
+        return body
 
     def _outcome(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply | Again:
         said = f"HTTP {status}: {self._without_key(body.decode(errors='replace'))}"
         if status == 200:
-            reply = self._read(body)
-            return reply or Again(f"an answer that is not a chat completion ({said})", None, spent=True)
+            return self._read(body) or Again(f"an answer that is not a chat completion ({said})", None, spent=True)
         if status in AGAIN or status >= 500:
             return Again(said, retry_after(headers.get("retry-after")), spent=status in TIMED_OUT)
         if status in OF_THE_QUESTION:
@@ -164,17 +156,15 @@ class Endpoint:
         try:
             found = json.loads(body)
             choice = found["choices"][0]
-            message = choice["message"]
-            content, refusal = message.get("content"), message.get("refusal")
+            content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             return None
         if not isinstance(content, str | None):
             return None
         usage = _usage(found.get("usage"))
-        problem = f"the model refuses: {refusal}" if refusal and not content else ""
         answer = {
             "content": self._hidden(content or ""),
-            "problem": self._without_key(problem),
+            "problem": self._without_key(f"the model refuses: {refusal}" if refusal and not content else ""),
             "finish": self._without_key(choice.get("finish_reason") or ""),
             "model": self._without_key(found.get("model") or ""),
             "usage": usage,

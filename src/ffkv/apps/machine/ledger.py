@@ -1,4 +1,4 @@
-"""Kept answers: one JSON line per answer, appended and never changed. A question that has a kept answer is not asked again."""
+"""Kept answers, one JSON line each, appended and never changed. A question with a kept answer is not asked again."""
 
 import hashlib
 import json
@@ -67,23 +67,16 @@ class Ledger:
         """Whether the endpoint ever answered a question, rather than refuse it."""
         return any(not answer["problem"] for answer in self._answers.values())
 
-    def find(self, key: str) -> dict[str, Any] | None:
-        """The kept answer to a request, or None: content, problem, finish, model, usage."""
-        return self._answers.get(key)
+    def find(self, request: Mapping[str, Any], attempt: int) -> dict[str, Any] | None:
+        """The kept answer to a request, or None: content, problem, finish, model, usage. See `request_key`."""
+        return self._answers.get(request_key(request, attempt))
 
     def keep(
-        self,
-        key: str,
-        request: Mapping[str, Any],
-        attempt: int,
-        endpoint: str,
-        answer: dict[str, Any] | None,
-        tokens: int,
+        self, request: Mapping[str, Any], attempt: int, endpoint: str, answer: dict[str, Any] | None, tokens: int
     ) -> None:
         """Appends an answer. When this returns, it is on the disk.
 
         Args:
-            key: its `request_key`.
             request: what was sent.
             attempt: see `request_key`.
             endpoint: where it was sent.
@@ -94,8 +87,8 @@ class Ledger:
         """
         time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         entry = {
-            "key": key, "time": time, "endpoint": endpoint, "attempt": attempt, "request": dict(request),
-            "answer": answer, "tokens": tokens,
+            "key": request_key(request, attempt), "time": time, "endpoint": endpoint, "attempt": attempt,
+            "request": dict(request), "answer": answer, "tokens": tokens,
         }  # fmt: skip
         with self._lock:
             append_entry(self.path, entry)

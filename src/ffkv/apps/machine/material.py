@@ -1,14 +1,16 @@
 """Reads the texts about memories from a finished run."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
-from ffkv.apps.machine.texts import SHOWN_CHARACTERS, Example, Texts, distinct, split_examples
+from ffkv.apps.machine.texts import Example, Texts, distinct, end_of, split_examples
 from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.words import words
 from ffkv.run.results.memory_name import check_memory, parse_memory_name
 from ffkv.run.results.run import Run
@@ -24,8 +26,8 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
 
     Args:
         run: a finished run.
-        names: memories such as "L3.17"; none: random ones among the sampled keys of figure 2, so that machines, people and tests speak
-            of the same keys.
+        names: memories such as "L3.17"; none: random ones among the sampled keys of figure 2, so that machines, people
+            and tests speak of the same keys.
         per_layer: number of random memories per layer.
         seed: seed of the random numbers.
     Raises:
@@ -36,7 +38,7 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
         for place in places:
             check_memory(*place, [layer.memories for layer in run.anatomy.layers])
         if len(set(places)) < len(places):
-            raise UserError("--memory names a memory twice.")
+            raise UserError("--memories names a memory twice.")
         return sorted(places)
     sampled = run.files.details("keys/by_prefix").query("sample == 'trigger'")[["layer", "memory"]].drop_duplicates()
     chosen: list[Place] = []
@@ -89,18 +91,10 @@ def _texts(
 
 def _triggers(run: Run, place: Place) -> list[Example]:
     """The trigger examples of a memory, the highest coefficient first."""
-    triggers, corpus = run.memory(*place).triggers, run.corpus("train")
+    corpus = run.corpus("train")
     return [
-        _example(
-            row.text,
-            corpus.texts[int(row.sentence)][len(row.text) :],
-            len(row.last_token),
-            corpus.pretokenized,
-            int(row.position),
-            float(row.coefficient),
-            int(row.sentence),
-        )
-        for row in triggers.itertuples()
+        _example(corpus, row.text, row.last_token, int(row.position), int(row.sentence), float(row.coefficient))
+        for row in run.memory(*place).triggers.itertuples()
     ]
 
 
@@ -109,18 +103,14 @@ def _sampled(run: Run) -> list[Example]:
     corpus = run.corpus("validation")
     with run.files.open_sampled_prefixes() as file:
         sentence, position = file["sentence"][...], file["position"][...]
-    texts, last_tokens = corpus.prefix_texts(sentence, position)
-    return [
-        _example(text, corpus.texts[number][len(text) :], len(last), corpus.pretokenized, tokens, float("nan"), number)
-        for text, last, number, tokens in zip(texts, last_tokens, sentence.tolist(), position.tolist(), strict=True)
-    ]
+    parts = zip(*corpus.prefix_texts(sentence, position), position.tolist(), sentence.tolist(), strict=True)
+    return [_example(corpus, *each, math.nan) for each in parts]
 
 
-def _example(
-    text: str, following: str, last: int, pretokenized: bool, tokens: int, coefficient: float, sentence: int
-) -> Example:
-    found = words(text, pretokenized)
-    end = text if len(text) <= SHOWN_CHARACTERS else f"…{text[-SHOWN_CHARACTERS:]}"
-    rest = following if len(following) <= FOLLOWING_CHARACTERS else f"{following[:FOLLOWING_CHARACTERS]}…"
+def _example(corpus: Corpus, text: str, last: str, tokens: int, sentence: int, coefficient: float) -> Example:
+    """A prefix with `text`, of `tokens` tokens, of which `last` is the last one, in a sentence of the corpus."""
+    end, following, found = end_of(text), corpus.texts[sentence][len(text) :], words(text, corpus.pretokenized)
+    if len(following) > FOLLOWING_CHARACTERS:
+        following = f"{following[:FOLLOWING_CHARACTERS]}…"
     word = found[-1].lower() if found else ""
-    return Example(end, rest, min(last, len(end)), word, tokens, coefficient, sentence)
+    return Example(end, following, min(len(last), len(end)), word, tokens, coefficient, sentence)

@@ -21,7 +21,7 @@ def balanced_accuracy(trigger: Sequence[bool], said: Sequence[bool]) -> float:
 
 
 def rates(trigger: Sequence[bool], said: Sequence[bool]) -> tuple[float, float]:
-    """Computes the sensitivity (share of trigger examples that were named) and the specificity (share of others that were not).
+    """Computes the sensitivity (share of triggers that were named) and the specificity (share of others that were not).
 
     Args:
         trigger: whether each text is a trigger example [text].

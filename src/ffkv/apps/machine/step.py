@@ -1,299 +1,95 @@
-"""Explains memories and scores the explanations, by questions to one language model."""
+"""Asks a machine about a run: to judge sheets as people do, or to explain memories."""
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from contextlib import closing, nullcontext
+from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
-from ffkv.apps.machine.answers import LONGEST_LABEL
-from ffkv.apps.machine.asking import Answered, Asker, Cost
-from ffkv.apps.machine.material import Place, choose_memories, read_texts
-from ffkv.apps.machine.questions import (
-    Question,
-    ask_detection,
-    ask_fuzzing,
-    ask_intruder,
-    ask_label,
-    ask_simulation,
-)
-from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates
-from ffkv.apps.machine.summary import summarize
-from ffkv.apps.machine.texts import (
-    Example,
-    Texts,
-    batches_of,
-    intruder_sets,
-    pair_by_length,
-    pair_by_word,
-)
+from ffkv.apps.annotation.machines import FOLDER, SETTINGS, TABLES
+from ffkv.apps.annotation.sheets import read_sheet
+from ffkv.apps.machine.asking import Asker, Cost
+from ffkv.apps.machine.endpoint import Endpoint, read_key
+from ffkv.apps.machine.explain import PER_SET, SHOWN, estimate, explain
+from ffkv.apps.machine.ledger import Ledger
+from ffkv.apps.machine.settings import Machine, Task
+from ffkv.apps.machine.sheet import judge, questions_of
 from ffkv.base.errors import UserError
-from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.files import tables
+from ffkv.base.files.atomic import atomic
+from ffkv.base.terminal import say
 from ffkv.run.results.run import Run
 
-SAME_WORD = "detection of the same word"
-TYPICAL_LABEL = 60  # characters
-LONG_CHARACTER = "\N{GRINNING FACE}"  # of four bytes
-FEWEST_EXAMPLES = 6  # trigger examples of a memory that can be explained and scored
 
+def machine_folder(folder: Path | str, model: str) -> Path:
+    """The folder of a model: `annotations/<run>/machine/<model>`, the model in letters that every file system takes.
 
-@dataclass(frozen=True)
-class Amounts:
-    """How much is asked about a memory.
-
-    Attributes:
-        shown: trigger examples that are explained.
-        pairs: held-out trigger examples per score, each with a silent prefix.
-        measured: random measured prefixes of the simulation.
-        per_question: texts per question of detection, fuzzing and simulation.
-        per_set: texts per intruder question.
-        baseline: whether the label of another memory is scored, too.
+    A sum keeps similar names apart.
     """
-
-    shown: int = 20
-    pairs: int = 15
-    measured: int = 15
-    per_question: int = 5
-    per_set: int = 5
-    baseline: bool = True
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", model).strip(".")[:60]
+    return Path(folder) / FOLDER / f"{plain}.{hashlib.sha256(model.encode()).hexdigest()[:8]}"
 
 
-class Asked(NamedTuple):
-    """A question about a memory, with the truth that its answer is compared with.
-
-    Attributes:
-        place: layer and memory.
-        label: "own", "other" or "none": whose label the question holds.
-        question: the question.
-        truth: whether each text is a trigger example; or the coefficient of each text; or the place of the intruder.
-    """
-
-    place: Place
-    label: str
-    question: Question
-    truth: Any
-
-
-class Annotation(NamedTuple):
-    """What a machine says about memories, and how good it is.
-
-    Attributes:
-        labels: one row per memory: layer, memory, label (the explanation; "" if refused), refusal, shown and held_out (numbers of
-            trigger examples), silent (number of measured prefixes on which the memory is silent), threshold.
-        by_memory: one row per memory, score and label; see docs/annotation-machine.md.
-        by_layer: one row per layer (-1: all), score and label.
-    """
-
-    labels: pd.DataFrame
-    by_memory: pd.DataFrame
-    by_layer: pd.DataFrame
-
-
-def annotate(
-    run: Run,
-    asker: Asker,
-    memories: Sequence[str] = (),
-    per_layer: int = 10,
-    amounts: Amounts = Amounts(),
-    seed: int = 0,
-    progress: Callable[[str, int], Callable[[], object]] = lambda name, questions: lambda: None,
-) -> Annotation:
-    """Explains memories from some of their trigger examples, and scores the explanations on the others.
+def ask_machine(
+    run: Run, annotations: Path, machine: Machine, task: Task, *, dry_run: bool = False, replay: bool = False
+) -> None:
+    """Asks a machine about a run, keeps each answer, and says what came of it.
 
     Args:
         run: a finished run.
-        asker: asks the questions.
-        memories: names such as "L3.17"; none: random ones among the sampled keys of figure 2.
-        per_layer: number of random memories per layer.
-        amounts: how much is asked.
-        seed: seed of the random numbers.
-        progress: called with a name and a number of questions; what it returns is called after each question.
+        annotations: the folder of its annotations. The machine has a folder of its own in it: `machine_folder`.
+        machine: which model is asked, and how.
+        task: what it is asked.
+        dry_run: say what would be asked and how many tokens it takes. Nothing is asked or written.
+        replay: use kept answers only.
     Raises:
-        UserError: see `Asker.ask`; or no memory has enough trigger examples.
+        UserError: no endpoint is named; see `Asker.ask` and `explain`.
     """
-    texts = _texts(run, memories, per_layer, amounts, seed)
-    questions = [ask_label(each.shown) for each in texts.values()]
-    answers = asker.ask(questions, progress("labels", len(questions)))
-    found = dict(zip(texts, answers, strict=True))
-    labels = {place: answered.value for place, answered in found.items() if answered.value is not None}
-    asked = _scored(texts, labels, amounts, seed)
-    answers = asker.ask([each.question for each in asked], progress("scores", len(asked)))
-    by_memory = _by_memory(asked, answers, amounts)
-    return Annotation(_labels(texts, found), by_memory, summarize(by_memory, seed))
+    silent = dry_run or replay
+    if not (machine.endpoint or silent):
+        raise UserError("Name the --endpoint, or ask nothing with --replay or --dry-run.")
+    ledger = Ledger(machine_folder(annotations, machine.model) / "answers.jsonl")
+    if ledger.torn:
+        say(f"{ledger.path}: {ledger.torn} lines are not whole, because a process was killed. They are left out.")
+    sheets = [read_sheet(annotations, name, run.files.identity("train")) for name in task.sheets]
+    minimum = run.settings.keys.minimum_prefixes
+    key = None if silent else read_key(machine.key_variable)
+    with nullcontext() if silent else closing(Endpoint(str(machine.endpoint), key, machine.timeout)) as endpoint:
+        asker = Asker(ledger, endpoint, machine)
+        if dry_run:
+            of_sheets = {sheet.name: asker.cost(questions_of(sheet, minimum)) for sheet in sheets}
+            _say_costs(of_sheets or estimate(run, asker, task), ledger.spent)
+            return
+        for sheet in sheets:
+            answered, new = judge(sheet, annotations, asker, minimum)
+            say(f"{sheet.name}: {answered} of {len(sheet.items)} items judged, {new} new records.")
+        if not sheets:
+            _explain(run, asker, task)
+    say(f"{asker.asked:,} requests were sent now. All kept answers took {ledger.spent:,} tokens: {ledger.path}")
 
 
-def estimate(
-    run: Run,
-    asker: Asker,
-    memories: Sequence[str] = (),
-    per_layer: int = 10,
-    amounts: Amounts = Amounts(),
-    seed: int = 0,
-) -> dict[str, Cost]:
-    """What `annotate` would ask, per kind of question. Nothing is asked.
-
-    Labels that are not known yet count with `TYPICAL_LABEL` characters in `Cost.about`, and with the most bytes that a label
-    can have in `Cost.most`.
-    """
-    texts = _texts(run, memories, per_layer, amounts, seed)
-    questions = {place: ask_label(each.shown) for place, each in texts.items()}
-    kept = {place: asker.kept(question) for place, question in questions.items()}
-    first = asker.cost([*questions.values()])
-    costs = []
-    for character, length in (("x", TYPICAL_LABEL), (LONG_CHARACTER, LONGEST_LABEL)):
-        labels = {}
-        for number, (place, answered) in enumerate(kept.items()):
-            stand_in = character * (length - len(str(number))) + str(number)  # each its own, as labels mostly are
-            if answered is None or answered.value is not None:
-                labels[place] = stand_in if answered is None else answered.value
-        by_kind: dict[str, list[Question]] = {}
-        for each in _scored(texts, labels, amounts, seed):
-            by_kind.setdefault(each.question.kind, []).append(each.question)
-        costs.append({kind: asker.cost(of_kind) for kind, of_kind in by_kind.items()})
-    typical, longest = costs
-    return {"label": first} | {kind: typical[kind]._replace(most=longest[kind].most) for kind in typical}
+def _explain(run: Run, asker: Asker, task: Task) -> None:
+    """Explains memories, and writes tables beside the answers. `settings.json` says what the numbers depend on."""
+    annotation, folder = explain(run, asker, task), asker.ledger.path.parent
+    for (name, _), table in zip(TABLES.values(), annotation, strict=True):
+        tables.write(table, folder / name)
+    amounts = {"shown": SHOWN, "pairs": task.pairs, "measured": task.pairs, "per_set": PER_SET}
+    amounts |= {"per_question": task.per_question, "baseline": task.baseline}
+    about = {"run": run.name, **run.files.identity("train"), "seed": task.seed, **amounts, **asker.about()}
+    with atomic(folder / SETTINGS) as temporary:
+        temporary.write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
+    of_all = annotation.by_layer.query("layer == -1").drop(columns="layer")
+    say(of_all.to_string(index=False, float_format="%.2f"))
+    refused = int((annotation.labels["refusal"] != "").sum())
+    say(f"{len(annotation.labels)} memories, {refused} labels refused: {folder}")
 
 
-def _texts(run: Run, memories: Sequence[str], per_layer: int, amounts: Amounts, seed: int) -> dict[Place, Texts]:
-    """The texts about the memories that have enough trigger examples."""
-    places = choose_memories(run, memories, per_layer, seed)
-    texts = dict(read_texts(run, places, amounts.shown, seed))
-    enough = {place: each for place, each in texts.items() if len(each.shown) + len(each.held_out) >= FEWEST_EXAMPLES}
-    if not enough:
-        raise UserError(
-            f"None of {len(places)} memories has {FEWEST_EXAMPLES} trigger examples of different sentences and texts. Name"
-            " other memories by --memory."
-        )
-    return enough
-
-
-def other_labels(labels: dict[Place, str]) -> dict[Place, str]:
-    """For each memory the label of the next memory of its layer; of the next one of any layer if it is alone in its own.
-
-    There is none for a memory whose label all others share.
-    """
-    others: dict[Place, str] = {}
-    for place, label in labels.items():
-        ring = sorted(labels)
-        after = ring[ring.index(place) + 1 :] + ring[: ring.index(place)]
-        candidates = [each for each in after if labels[each] != label]
-        candidates.sort(key=lambda each: each[0] != place[0])  # stable: the same layer first
-        if candidates:
-            others[place] = labels[candidates[0]]
-    return others
-
-
-def _scored(texts: dict[Place, Texts], labels: dict[Place, str], amounts: Amounts, seed: int) -> list[Asked]:
-    """All questions but those for labels."""
-    others = other_labels(labels) if amounts.baseline else {}
-    asked: list[Asked] = []
-    for place, each in texts.items():
-        generator = random_stream(seed, Purpose.MACHINE_TEXTS, *place, 2)
-        pairs = pair_by_length(each.held_out, each.silent, generator)
-        sets = intruder_sets(
-            pair_by_length([*each.shown, *each.held_out], each.silent, generator), amounts.per_set, generator
-        )
-        for texts_of_set in sets:
-            examples = [example for example, _ in texts_of_set]
-            truth = [intrudes for _, intrudes in texts_of_set].index(True)
-            asked.append(Asked(place, "none", ask_intruder(examples), truth))
-        items = {
-            "detection": _shuffled(pairs[: amounts.pairs], generator),
-            SAME_WORD: _shuffled(pair_by_word(each.held_out, each.silent, generator)[: amounts.pairs], generator),
-            "fuzzing": _shuffled(pairs[: amounts.pairs], generator),
-        }
-        simulated = [*each.held_out[: amounts.pairs], *each.measured[: amounts.measured]]
-        simulated = [simulated[number] for number in generator.permutation(len(simulated)).tolist()]
-        for whose, of in (("own", labels), ("other", others)):
-            if place in of:
-                asked += _about_label(place, whose, of[place], items, simulated, amounts.per_question)
-    return asked
-
-
-def _shuffled(pairs: Sequence[tuple[Example, Example]], generator: np.random.Generator) -> list[tuple[Example, bool]]:
-    """The texts of pairs in a random order, each with whether it is a trigger example. So questions differ in how many they hold."""
-    items = [item for trigger, silent in pairs for item in ((trigger, True), (silent, False))]
-    return [items[number] for number in generator.permutation(len(items)).tolist()]
-
-
-def _about_label(
-    place: Place,
-    whose: str,
-    label: str,
-    items: dict[str, list[tuple[Example, bool]]],
-    simulated: list[Example],
-    per_question: int,
-) -> list[Asked]:
-    """The questions that hold a label."""
-    asked = []
-    for kind, of_kind in items.items():
-        for batch in batches_of(of_kind, per_question):
-            examples = [example for example, _ in batch]
-            question = ask_fuzzing(label, examples) if kind == "fuzzing" else ask_detection(label, examples, kind)
-            asked.append(Asked(place, whose, question, [trigger for _, trigger in batch]))
-    for batch in batches_of(simulated, per_question):
-        truth = [example.coefficient for example in batch]
-        asked.append(Asked(place, whose, ask_simulation(label, batch), truth))
-    return asked
-
-
-def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered], amounts: Amounts) -> pd.DataFrame:
-    """One row per memory, score and label."""
-    groups: dict[tuple[Place, str, str], list[tuple[Asked, Answered]]] = {}
-    for each, answered in zip(asked, answers, strict=True):
-        groups.setdefault((each.place, each.question.kind, each.label), []).append((each, answered))
-    rows = []
-    for (place, kind, label), of_group in groups.items():
-        known = [(each.truth, answered.value) for each, answered in of_group if answered.value is not None]
-        value, sensitivity, specificity, texts = _score(
-            kind, [truth for truth, _ in known], [said for _, said in known]
-        )
-        rows.append(
-            {
-                "layer": place[0],
-                "memory": place[1],
-                "score": kind,
-                "label": label,
-                "asked": len(of_group),
-                "answered": len(known),
-                "refused": len(of_group) - len(known),
-                "texts": texts,
-                "value": value,
-                "sensitivity": sensitivity,
-                "specificity": specificity,
-                "chance": {"intruder": 1 / amounts.per_set, "simulation": 0.0}.get(kind, 0.5),
-            }
-        )
-    columns = ["layer", "memory", "score", "label", "asked", "answered", "refused", "texts", "value", "sensitivity"]
-    return pd.DataFrame(rows, columns=[*columns, "specificity", "chance"])
-
-
-def _score(kind: str, truth: list[Any], said: list[Any]) -> tuple[float, float, float, int]:
-    """Value, sensitivity, specificity, and number of texts that were judged (sets of the intruder test)."""
-    if kind == "intruder":
-        return intruder_accuracy(truth, said), math.nan, math.nan, len(truth)
-    true = [item for of_question in truth for item in of_question]
-    named = [item for of_question in said for item in of_question]
-    if kind == "simulation":
-        return correlation(true, named), math.nan, math.nan, len(true)
-    return (balanced_accuracy(true, named), *rates(true, named), len(true))
-
-
-def _labels(texts: dict[Place, Texts], found: dict[Place, Answered]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "layer": place[0],
-                "memory": place[1],
-                "label": found[place].value or "",
-                "refusal": found[place].refusal,
-                "shown": len(each.shown),
-                "held_out": len(each.held_out),
-                "silent": len(each.silent),
-                "threshold": each.threshold,
-            }
-            for place, each in texts.items()
-        ]
+def _say_costs(costs: Mapping[str, Cost], spent: int) -> None:
+    for kind, cost in costs.items():
+        say(f"{kind}: {cost.questions:,} questions, {cost.kept:,} of them with a kept answer")
+    questions, kept, about, most = map(sum, zip(*costs.values()))
+    say(
+        f"{questions - kept:,} questions would be asked. That takes about {about:,} tokens, and {most:,} at most if"
+        f" each is answered in the right form at once. {spent:,} tokens are spent."
     )

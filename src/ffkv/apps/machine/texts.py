@@ -1,10 +1,12 @@
-"""Which texts an annotator reads: trigger examples, split before they are explained, beside measured prefixes without them."""
+"""Which texts a machine reads: trigger examples, split before they are explained, beside other measured prefixes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
+Item = TypeVar("Item")
 SHOWN_CHARACTERS = 600  # of a text; of a longer one the end is shown
 
 
@@ -50,6 +52,16 @@ class Texts:
     threshold: float
 
 
+def end_of(text: str) -> str:
+    """The end of a long text; a shorter one as it is."""
+    return text if len(text) <= SHOWN_CHARACTERS else f"…{text[-SHOWN_CHARACTERS:]}"
+
+
+def shuffled(items: Sequence[Item], generator: np.random.Generator) -> list[Item]:
+    """The items in a random order."""
+    return [items[number] for number in generator.permutation(len(items)).tolist()]
+
+
 def split_examples(
     examples: Sequence[Example], shown: int, generator: np.random.Generator
 ) -> tuple[list[Example], list[Example]]:
@@ -64,10 +76,9 @@ def split_examples(
     Returns:
         The examples that are explained, the highest coefficient first; and the others, in a random order.
     """
-    order = generator.permutation(len(examples)).tolist()
-    first = [examples[number] for number in order[: min(shown, len(examples) // 2)]]
+    order, count = shuffled(examples, generator), min(shown, len(examples) // 2)
+    first, rest = order[:count], order[count:]
     sentences, texts = {example.sentence for example in first}, {example.text for example in first}
-    rest = [examples[number] for number in order[len(first) :]]
     held_out = [each for each in rest if each.sentence not in sentences and each.text not in texts]
     return sorted(first, key=lambda example: -example.coefficient), distinct(held_out)
 
@@ -85,18 +96,18 @@ def pair_by_length(
     A trigger example without one is left out with its partner, so that length tells nothing.
     """
     by_length: dict[int, list[Example]] = {}
-    for number in generator.permutation(len(silent)).tolist():
-        by_length.setdefault(silent[number].tokens, []).append(silent[number])
+    for each in shuffled(silent, generator):
+        by_length.setdefault(each.tokens, []).append(each)
     return [(trigger, by_length[trigger.tokens].pop()) for trigger in triggers if by_length.get(trigger.tokens)]
 
 
 def pair_by_word(
     triggers: Sequence[Example], silent: Sequence[Example], generator: np.random.Generator
 ) -> list[tuple[Example, Example]]:
-    """Gives each trigger example a silent prefix with the same last word, each used once: that of the nearest length."""
+    """Gives each trigger example the silent prefix with the same last word and the nearest length, each used once."""
     by_word: dict[str, list[Example]] = {}
-    for number in generator.permutation(len(silent)).tolist():
-        by_word.setdefault(silent[number].word, []).append(silent[number])
+    for each in shuffled(silent, generator):
+        by_word.setdefault(each.word, []).append(each)
     pairs = []
     for trigger in triggers:
         if candidates := by_word.get(trigger.word):
@@ -110,7 +121,8 @@ def intruder_sets(
 ) -> list[list[tuple[Example, bool]]]:
     """Sets of `size` texts, all but one of which are trigger examples.
 
-    A set is made of `size` pairs: the trigger examples of all but the last one, and the silent prefix of the last one. So
+    A set is made of `size` pairs: the trigger examples of all but the last one, and the silent prefix of the last one.
+        So
     the lengths of intruders and of trigger examples have one distribution.
 
     Args:
@@ -118,14 +130,15 @@ def intruder_sets(
         size: texts per set.
         generator: random stream.
     Returns:
-        The texts of each set in a random order, each with whether it is the intruder. No text is used twice [set][text].
+        The texts of each set in a random order, each with whether it is the intruder. No text is used twice
+        [set][text].
     """
-    order = [pairs[number] for number in generator.permutation(len(pairs)).tolist()]
+    order = shuffled(pairs, generator)
     sets = []
     for start in range(0, len(order) - size + 1, size):
         *others, (_, intruder) = order[start : start + size]
         texts = [(trigger, False) for trigger, _ in others] + [(intruder, True)]
-        sets.append([texts[number] for number in generator.permutation(size).tolist()])
+        sets.append(shuffled(texts, generator))
     return sets
 
 

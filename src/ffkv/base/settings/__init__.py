@@ -18,5 +18,8 @@ from ffkv.base.settings.inputs import Model as Model
 from ffkv.base.settings.inputs import corpus_sources as corpus_sources
 from ffkv.base.settings.models import Settings as Settings
 from ffkv.base.settings.section import LARGEST as LARGEST
+from ffkv.base.settings.section import Names as Names
 from ffkv.base.settings.section import Section as Section
+from ffkv.base.settings.section import Seed as Seed
+from ffkv.base.settings.section import Whole as Whole
 from ffkv.base.settings.section import section as section

@@ -20,7 +20,7 @@ from ffkv.base.settings.analyses import (
     Values,
 )
 from ffkv.base.settings.inputs import Corpus, Embedded, Model
-from ffkv.base.settings.section import Section
+from ffkv.base.settings.section import Section, Seed
 
 
 class Settings(Section):
@@ -39,7 +39,7 @@ class Settings(Section):
     intervention: Intervention = Intervention()
     annotation: Annotation = Annotation()
     report: Report = Report()
-    seed: int = Field(0, ge=0, lt=2**32)
+    seed: Seed = 0
     """Seed of all random choices."""
     shards: int = Field(1, ge=1, le=10_000)
     """Number of parts into which the corpus is cut. Each part is a job. This setting changes no number in the

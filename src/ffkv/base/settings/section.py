@@ -25,7 +25,15 @@ Globs = Annotated[
     BeforeValidator(_globs, json_schema_input_type=str | list[str]),
 ]
 Pattern = Annotated[str, AfterValidator(regular_expression)]
+
+
+def _names(given: list[str]) -> list[str]:
+    return [name.strip() for text in given for name in text.split(",")]
+
+
+Names = Annotated[list[str], AfterValidator(_names)]  # of an option that is repeated, or has commas between the names
 Whole = Annotated[int, Field(le=LARGEST)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 UNITS = {"": 1} | {
     f"{prefix}{unit}": base**power
     for unit, base in (("B", 1000), ("iB", 1024))
@@ -140,7 +148,7 @@ class Section(BaseModel):
         return []
 
 
-def section(model: type[SectionType], **values: Any) -> SectionType:
+def section(model: type[SectionType], /, **values: Any) -> SectionType:
     """Makes one section from values, with the checks of a settings file.
 
     Raises:

@@ -3,21 +3,24 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 
 import pytest
-from annotation_machine.conftest import INJECTION
-from annotation_machine.stub import ABOUT_WAR, PRESS, YEAR, Stub, completion, good_answer
+from machine.conftest import INJECTION
+from machine.stub import ABOUT_WAR, PRESS, YEAR, Stub, completion, good_answer
 
 from ffkv.apps.machine.asking import Asker
 from ffkv.apps.machine.endpoint import Endpoint
+from ffkv.apps.machine.explain import estimate, explain, other_labels
 from ffkv.apps.machine.ledger import Ledger
-from ffkv.apps.machine.step import Amounts, annotate, estimate, other_labels
+from ffkv.apps.machine.settings import Machine, Task
 from ffkv.base.errors import UserError
 from ffkv.run.results.run import open
 
-PARAMETERS = {"temperature": 0.0, "max_tokens": 100}
-AMOUNTS = Amounts(shown=10, pairs=6, measured=12, per_question=9, per_set=5)
+TASK = Task(pairs=6, per_question=9, seed=1)  # in its sets, no intruder is one that `good_answer` takes for a trigger
+
+
+def task(**changes) -> Task:
+    return TASK.model_copy(update=changes)
 
 
 @pytest.fixture
@@ -25,24 +28,14 @@ def run(results):
     return open(results)
 
 
-@pytest.fixture
-def asker(tmp_path):
-    def make(stub, **options) -> Asker:
-        endpoint = Endpoint(stub.address, None, options.pop("timeout", 20)) if stub else None
-        return Asker(Ledger(tmp_path / "answers.jsonl"), endpoint, "stub", PARAMETERS, first_wait=0.01, **options)
-
-    return make
-
-
 @pytest.fixture(scope="module")
 def perfect(results, tmp_path_factory):
     """An annotation by who knows the truth, and the questions."""
-    endpoint = Stub()
+    stub, machine = Stub(), Machine(model="stub", answer_tokens=100)
     ledger = Ledger(tmp_path_factory.mktemp("perfect") / "answers.jsonl")
-    asker = Asker(ledger, Endpoint(endpoint.address, None, 20), "stub", PARAMETERS)
-    annotation = annotate(open(results), asker, amounts=AMOUNTS)
-    endpoint.close()
-    return annotation, endpoint.requests, ledger.path
+    annotation = explain(open(results), Asker(ledger, Endpoint(stub.address, None, 20), machine), TASK)
+    stub.close()
+    return annotation, stub.requests, ledger.path
 
 
 def over_all(annotation):
@@ -57,7 +50,7 @@ def test_who_knows_the_truth_scores_full_marks_and_another_label_scores_chance(p
     for score in ("detection", "detection of the same word", "fuzzing"):
         assert means[score, "own"] == 1
         assert means[score, "other"] < 0.75
-    assert means["intruder", "none"] > 0.9  # an intruder may be one that this annotator takes for a trigger
+    assert means["intruder", "none"] == 1
     assert means["simulation", "own"] > 0.8 > means["simulation", "other"]
     assert (annotation.by_memory["refused"] == 0).all()
     assert (annotation.by_memory["asked"] == annotation.by_memory["answered"]).all()
@@ -65,7 +58,7 @@ def test_who_knows_the_truth_scores_full_marks_and_another_label_scores_chance(p
 
 def test_the_last_smaller_question_counts(run, stub, asker):
     """The last question holds fewer texts. delphi lost such questions without a word."""
-    annotation = annotate(run, asker(stub()), ["L0.1"], amounts=replace(AMOUNTS, per_question=5, baseline=False))
+    annotation = explain(run, asker(stub().address), task(memories=["L0.1"], per_question=5, baseline=False))
     row = annotation.by_memory.query("score == 'detection'").iloc[0]
     assert row["texts"] % 5 and row["asked"] == math.ceil(row["texts"] / 5) == row["answered"]
 
@@ -78,7 +71,7 @@ def test_who_guesses_scores_chance(run, stub, asker):
         texts = len(data["texts"])
         return 200, {}, completion(json.dumps({"texts": [*range(1, texts + 1)]}))
 
-    annotation = annotate(run, asker(stub(everything)), amounts=AMOUNTS)
+    annotation = explain(run, asker(stub(everything).address), TASK)
     table = annotation.by_memory.set_index("score")
     assert (table.loc["detection", "value"] == 0.5).all() and (table.loc["detection", "sensitivity"] == 1).all()
     assert (table.loc["simulation", "answered"] == 0).all()  # another form than asked for
@@ -87,7 +80,7 @@ def test_who_guesses_scores_chance(run, stub, asker):
 
 def test_the_label_is_made_from_other_texts_than_it_is_scored_on(run, stub, asker):
     endpoint = stub()
-    annotate(run, asker(endpoint), ["L0.0"], amounts=AMOUNTS)
+    explain(run, asker(endpoint.address), task(memories=["L0.0"]))
     questions = [
         ("activation" in body["messages"][1]["content"], json.loads(body["messages"][1]["content"]))
         for body in endpoint.requests
@@ -96,7 +89,7 @@ def test_the_label_is_made_from_other_texts_than_it_is_scored_on(run, stub, aske
     shown, scored = (
         {row["text"] for first, data in questions if first == which for row in data["texts"]} for which in (True, False)
     )
-    assert len(shown) == 10 and len(scored) > 10
+    assert len(shown) == 12 and len(scored) > 10
     assert not shown & scored
 
 
@@ -136,7 +129,7 @@ def test_who_obeys_the_text_only_answers_wrong(run, stub, asker):
             return 200, {}, completion('{"texts":[1]}')
         return None
 
-    annotation = annotate(run, asker(stub(obedient)), amounts=AMOUNTS)
+    annotation = explain(run, asker(stub(obedient).address), TASK)
     means = over_all(annotation)
     assert 0 <= means["detection", "own"] < 1
     simulated = annotation.by_memory.query("score == 'simulation'")
@@ -147,11 +140,11 @@ def test_who_obeys_the_text_only_answers_wrong(run, stub, asker):
 
 def test_a_refused_label_has_no_scores_but_counts(run, stub, asker):
     def broken_labels(number, body):
-        if '{"label"' in body["messages"][0]["content"] and " year" in body["messages"][1]["content"][:80]:
+        if '{"label"' in body["messages"][0]["content"] and json.loads(good_answer(body))["label"] == YEAR:
             return 200, {}, completion("I think it is about years.")
         return None
 
-    annotation = annotate(run, asker(stub(broken_labels), forms=2), amounts=AMOUNTS)
+    annotation = explain(run, asker(stub(broken_labels).address, forms=2), TASK)
     refused = annotation.labels.query("refusal != ''")
     assert len(refused) >= 1 and (refused["label"] == "").all() and refused["refusal"].str.contains("not JSON").all()
     own = annotation.by_memory.query("label == 'own'")
@@ -163,8 +156,8 @@ def test_a_refused_label_has_no_scores_but_counts(run, stub, asker):
 def test_the_same_questions_are_not_asked_again_and_replay_gives_the_same_tables(run, stub, asker, perfect, tmp_path):
     (first, _, path), endpoint = perfect, stub()
     shutil.copy(path, tmp_path / "answers.jsonl")
-    second = annotate(run, asker(endpoint), amounts=AMOUNTS)
-    third = annotate(run, asker(None), amounts=AMOUNTS)
+    second = explain(run, asker(endpoint.address), TASK)
+    third = explain(run, asker(None), TASK)
     assert endpoint.requests == []
     for other in (second, third):
         for one, two in zip(first, other, strict=True):
@@ -173,11 +166,11 @@ def test_the_same_questions_are_not_asked_again_and_replay_gives_the_same_tables
 
 def test_replay_says_what_was_never_asked(run, asker):
     with pytest.raises(UserError, match="3 of 3 questions have no kept answer"):
-        annotate(run, asker(None), amounts=AMOUNTS)
+        explain(run, asker(None), TASK)
 
 
 def test_several_connections_give_the_same_tables(run, stub, asker, perfect):
-    second = annotate(run, asker(stub(delay=0.002), connections=8), amounts=AMOUNTS)
+    second = explain(run, asker(stub(delay=0.002).address, connections=8), TASK)
     assert perfect[0].by_memory.to_csv() == second.by_memory.to_csv()
 
 
@@ -187,15 +180,15 @@ def test_an_estimate_asks_nothing_and_bounds_what_is_spent(run, stub, asker):
         return 200, {}, completion(good_answer(body), (size + 90, 100))
 
     endpoint = stub(costly)
-    costs = estimate(run, asker(endpoint), amounts=AMOUNTS)
+    costs = estimate(run, asker(endpoint.address), TASK)
     assert endpoint.requests == []
     assert {*costs} == {"label", "intruder", "detection", "detection of the same word", "fuzzing", "simulation"}
-    asking = asker(endpoint)
-    annotate(run, asking, amounts=AMOUNTS)
+    asking = asker(endpoint.address)
+    explain(run, asking, TASK)
     assert len(endpoint.requests) == sum(cost.questions for cost in costs.values())
     most, about = (sum(getattr(cost, name) for cost in costs.values()) for name in ("most", "about"))
     assert about < asking.ledger.spent <= most
-    again = estimate(run, asking, amounts=AMOUNTS)
+    again = estimate(run, asking, TASK)
     assert all(cost.kept == cost.questions and cost.most == cost.about == 0 for cost in again.values())
 
 
@@ -208,8 +201,8 @@ def test_other_labels_are_of_the_same_layer_where_there_is_one():
 
 def test_memories_without_enough_trigger_examples_are_told(run, stub, asker):
     with pytest.raises(UserError, match="None of 1 memories has 6 trigger examples"):
-        annotate(run, asker(stub()), ["L1.0"], amounts=AMOUNTS)
+        explain(run, asker(stub().address), task(memories=["L1.0"]))
     with pytest.raises(UserError, match="There is no memory 7"):
-        annotate(run, asker(stub()), ["L1.7"], amounts=AMOUNTS)
+        explain(run, asker(stub().address), task(memories=["L1.7"]))
     with pytest.raises(UserError, match="twice"):
-        annotate(run, asker(stub()), ["L1.1", "1/1"], amounts=AMOUNTS)
+        explain(run, asker(stub().address), task(memories=["L1.1", "1/1"]))

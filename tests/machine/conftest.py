@@ -6,11 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from annotation_machine.stub import WAR, Stub
+from machine.stub import WAR, Stub
 from results.conftest import IDENTITY, anatomy
 
 from ffkv.activations.prefix_file import SampledPrefixes
 from ffkv.activations.trigger_file import FIXED_POINT, HISTOGRAM_EDGES, Triggers, write_triggers
+from ffkv.apps.machine.asking import Asker
+from ffkv.apps.machine.endpoint import Endpoint
+from ffkv.apps.machine.ledger import Ledger
+from ffkv.apps.machine.settings import Machine
 from ffkv.base.files import datasets, hdf5, tables
 from ffkv.base.settings import Settings
 from ffkv.corpus.corpus_file import write_corpus
@@ -120,6 +124,19 @@ def results(tmp_path_factory) -> Path:
     by_prefix = pd.DataFrame(rows, columns=["sample", "layer", "memory", "rank", "category"])
     tables.write(by_prefix, folder / "keys/by_prefix/0.parquet")
     return folder
+
+
+@pytest.fixture
+def asker(tmp_path, monkeypatch) -> Callable[..., Asker]:
+    """Makes who asks at an address, or who knows kept answers only (None)."""
+    monkeypatch.setattr("ffkv.apps.machine.asking.FIRST_WAIT", 0.01)
+
+    def make(address: str | None, key: str | None = None, **options) -> Asker:
+        machine = Machine(**{"model": "stub", "answer_tokens": 100, "timeout": 20, **options})
+        endpoint = Endpoint(address, key, machine.timeout) if address else None
+        return Asker(Ledger(tmp_path / "answers.jsonl"), endpoint, machine)
+
+    return make
 
 
 @pytest.fixture

@@ -58,8 +58,19 @@ Answer = tuple[int, dict[str, str], bytes]
 class Stub:
     """The endpoint: its address, and the bodies and headers of the requests so far."""
 
-    def __init__(self, behave: Callable[[int, dict[str, Any]], Answer | None] | None = None, delay: float = 0.0):
-        """`behave`: gets the number of the request, from 0, and its body; None: the good answer."""
+    def __init__(
+        self,
+        behave: Callable[[int, dict[str, Any]], Answer | None] | None = None,
+        delay: float = 0.0,
+        pause: float = 0.0,
+    ):
+        """Starts the endpoint.
+
+        Args:
+            behave: gets the number of the request, from 0, and its body; None: the good answer.
+            delay: seconds before an answer.
+            pause: seconds behind each byte of a body.
+        """
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.behave, self.delay = behave or (lambda number, body: None), delay
@@ -83,8 +94,10 @@ class Stub:
                     for name, value in {"Content-Length": str(len(content)), **headers}.items():
                         self.send_header(name, value)
                     self.end_headers()
-                    self.wfile.write(content)
-                    self.wfile.flush()
+                    for piece in [content] if not pause else [content[at : at + 1] for at in range(len(content))]:
+                        self.wfile.write(piece)
+                        self.wfile.flush()
+                        time.sleep(pause)
                 except OSError:
                     self.close_connection = True  # the client has gone
 

@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from annotation_machine.stub import PRESS
 from click.testing import CliRunner
+from machine.stub import PRESS
 
 import ffkv
 from ffkv.apps.annotation.commands import annotate
-from ffkv.apps.machine.tables import COLUMNS, read_machines
+from ffkv.apps.annotation.machines import TABLES, read_machines
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.keys.tables import PATTERNS, make_table
@@ -17,7 +17,7 @@ from ffkv.run.results import indexes
 from ffkv.run.results.search import patterned
 from ffkv.workflow.inputs import annotation_files
 
-FEW = ["--memory", "L0.0", "--memory", "L1.1", "--pairs", "4", "--per-question", "8"]
+FEW = ["--memories", "L0.0,L1.1", "--pairs", "4", "--per-question", "8"]
 
 
 @pytest.fixture
@@ -64,7 +64,8 @@ def test_the_workflow_takes_the_tables_as_its_inputs(own, annotations):
 
 def test_without_machines_there_are_no_rows(tmp_path):
     found = read_machines(tmp_path, {})
-    assert {name: list(table) for name, table in found.items()} == {name: list(own) for name, own in COLUMNS.items()}
+    wanted = {name: ["annotator", *columns] for name, (_, columns) in TABLES.items()}
+    assert {name: list(table) for name, table in found.items()} == wanted
     assert all(len(table) == 0 for table in found.values())
 
 

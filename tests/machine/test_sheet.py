@@ -3,15 +3,12 @@
 import json
 
 import pytest
-from annotation_machine.stub import completion, label_of
+from machine.stub import completion, label_of
 
-from ffkv.apps.annotation.records import read_records
+from ffkv.apps.annotation.records import MarkedPattern, read_records
 from ffkv.apps.annotation.sheets import Item, Sheet
 from ffkv.apps.machine.answers import Refused, read_patterns, read_related
-from ffkv.apps.machine.asking import Asker
-from ffkv.apps.machine.endpoint import Endpoint
-from ffkv.apps.machine.ledger import Ledger
-from ffkv.apps.machine.sheet import Judged, judge
+from ffkv.apps.machine.sheet import judge
 
 IDENTITY = {"model_hash": "a" * 16}
 KEYS = Sheet(
@@ -24,15 +21,6 @@ CHANGES = Sheet(
 )  # fmt: skip
 
 
-@pytest.fixture
-def asker(stub, tmp_path):
-    def make(behave) -> Asker:
-        endpoint = stub(behave)
-        return Asker(Ledger(tmp_path / "answers.jsonl"), Endpoint(endpoint.address, None, 5), "m", {}, first_wait=0.01)
-
-    return make
-
-
 def patterns(number, body):
     texts = [row["text"] for row in json.loads(body["messages"][1]["content"])["texts"]]
     label = label_of(texts[:3])
@@ -40,45 +28,41 @@ def patterns(number, body):
     return 200, {}, completion(json.dumps({"patterns": found}))
 
 
-def test_records_lie_beside_those_of_people(asker, tmp_path):
-    assert judge(KEYS, tmp_path, asker(patterns), "machine:m", 3) == Judged(items=2, answered=2, new=2)
+def test_records_lie_beside_those_of_people(stub, asker, tmp_path):
+    assert judge(KEYS, tmp_path, asker(stub(patterns).address), 3) == (2, 2)
     first, second = read_records(tmp_path, IDENTITY).latest
-    assert (first.annotator, first.sheet, first.item, first.kind, first.done) == (
-        "machine:m",
-        "keys",
-        "bcdfghjk",
-        "key",
-        True,
-    )
-    ((label, kind, prefixes),) = [(each.label, each.kind, each.prefixes) for each in first.patterns]
-    assert (label, kind, prefixes) == ("ends with the word press", "shallow", (0, 1, 2))
+    about = (first.annotator, first.sheet, first.item, first.kind, first.done)
+    assert about == ("machine:stub", "keys", "bcdfghjk", "key", True)
+    assert first.patterns == (MarkedPattern(label="ends with the word press", kind="shallow", prefixes=(0, 1, 2)),)
     assert second.patterns == ()
 
 
-def test_the_same_judgement_is_not_written_twice(asker, tmp_path):
-    judge(KEYS, tmp_path, asker(patterns), "machine:m", 3)
-    assert judge(KEYS, tmp_path, asker(patterns), "machine:m", 3).new == 0
+def test_the_same_judgement_is_not_written_twice(stub, asker, tmp_path):
+    judge(KEYS, tmp_path, asker(stub(patterns).address), 3)
+    assert judge(KEYS, tmp_path, asker(stub(patterns).address), 3) == (2, 0)
     assert len(read_records(tmp_path, IDENTITY).history) == 2
 
 
-def test_a_refused_item_has_no_record(asker, tmp_path):
+def test_a_refused_item_has_no_record(stub, asker, tmp_path):
     def partly(number, body):
         return patterns(number, body) if "press" in body["messages"][1]["content"] else (200, {}, completion("none"))
 
-    assert judge(KEYS, tmp_path, asker(partly), "machine:m", 3) == Judged(items=2, answered=1, new=1)
+    assert judge(KEYS, tmp_path, asker(stub(partly).address), 3) == (1, 1)
     assert [record.item for record in read_records(tmp_path, IDENTITY).latest] == ["bcdfghjk"]
 
 
-def test_changes_are_related_or_not(asker, tmp_path):
+def test_changes_are_related_or_not(stub, asker, tmp_path):
     related = lambda number, body: (200, {}, completion('{"related": "unsure"}'))  # noqa: E731
-    assert judge(CHANGES, tmp_path, asker(related), "machine:m", 3).new == 1
+    assert judge(CHANGES, tmp_path, asker(stub(related).address), 3) == (1, 1)
     (record,) = read_records(tmp_path, IDENTITY).latest
     assert (record.kind, record.related) == ("change", "unsure")
 
 
 def test_patterns_are_read_strictly():
     good = {"label": "x", "kind": "semantic", "texts": [2, 1]}
-    assert read_patterns(json.dumps({"patterns": [good]}), 2) == [("x", "semantic", [0, 1])]
+    assert read_patterns(json.dumps({"patterns": [good]}), 2) == [
+        MarkedPattern(label="x", kind="semantic", prefixes=(0, 1))
+    ]
     assert read_patterns('{"patterns": []}', 2) == []
     for wrong in (
         {**good, "kind": "both"}, {**good, "texts": [3]}, {**good, "label": ""}, {"label": "x"}, {**good, "more": 1}, 5,

@@ -8,14 +8,14 @@ import sys
 import time
 
 import pytest
-from annotation_machine.stub import completion, good_answer
 from click.testing import CliRunner
+from machine.stub import completion, good_answer
 
 from ffkv.apps.annotation.commands import annotate
 from ffkv.base.errors import UserError
 
 KEY = "sk-very-secret-0123456789"
-FEW = ["--memory", "L0.0", "--memory", "L1.1", "--pairs", "4", "--per-question", "8"]
+FEW = ["--memories", "L0.0", "--memories", "L1.1", "--pairs", "4", "--per-question", "8"]
 
 
 @pytest.fixture
@@ -66,19 +66,30 @@ def test_a_dry_run_sends_and_writes_nothing(command, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_asked_is_said(command, stub):
-    assert command(*FEW).exit_code == 2  # no endpoint
+def test_what_cannot_be_asked_is_said(command):
     for options, words in [
-        (["--parameter", "messages=[]"], "write NAME=JSON"), (["--parameter", "top_p"], "write NAME=JSON"),
-        (["--parameter", "top_p=high"], "the value is not JSON"), (["--key-variable", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
+        (["--parameters", "messages=[]"], "written NAME=JSON"), (["--parameters", "top_p"], "written NAME=JSON"),
+        (["--parameters", "top_p=high"], "must be JSON"), (["--pairs", "1"], "at least 2"),
     ]:  # fmt: skip
-        error = command("--endpoint", "http://127.0.0.1:9", *FEW, *options).exception
+        told = command("--endpoint", "http://127.0.0.1:9", *FEW, *options)
+        assert told.exit_code == 2 and words in told.output.replace("\n", " ")
+    for options, words in [
+        ([], "Name the --endpoint"), (["--endpoint", "http://x", "--key-variable", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
+    ]:  # fmt: skip
+        error = command(*FEW, *options).exception
         assert isinstance(error, UserError) and words in str(error)
 
 
 def test_parameters_are_sent_and_null_leaves_one_out(command, stub):
     endpoint = stub()
-    options = ["--parameter", "max_tokens=null", "--parameter", "max_completion_tokens=9", "--parameter", 'x={"y": 1}']
+    options = [
+        "--parameters",
+        "max_tokens=null",
+        "--parameters",
+        "max_completion_tokens=9",
+        "--parameters",
+        'x={"y": 1}',
+    ]
     assert command("--endpoint", endpoint.address, *FEW, *options).exit_code == 0
     assert endpoint.requests[0].keys() == {"model", "messages", "temperature", "max_completion_tokens", "x"}
 
