@@ -165,14 +165,16 @@ def coefficients(loaded: LoadedModel) -> Iterator[Run]:
         with zeroed(tensor, batch.left_out):
             on_coefficients(batch, layer, tensor.float(), layer_gate)
 
-    with tap(loaded.model, loaded.anatomy.layers, "gm", on_tensor) as forward:
+    with tap(loaded.model, loaded.anatomy.layers, "gm") as forward:
 
         def run(next_batch: Batch, receiver: OnCoefficients, cache: DynamicCache | None = None) -> None:
             nonlocal on_coefficients
             on_coefficients = receiver
             batches.clear()
             batches[next_batch.ids.device] = next_batch
-            forward(next_batch.ids, **({} if cache is None else {"past_key_values": cache, "use_cache": True}))
+            forward(
+                next_batch.ids, on_tensor, **({} if cache is None else {"past_key_values": cache, "use_cache": True})
+            )
 
         yield run
 

@@ -82,6 +82,6 @@ def _coefficients(loaded: LoadedModel, ids: Tensor, cache: DynamicCache) -> list
     def keep(_layer: Layer, _quantity: str, m: Tensor) -> None:
         found.append(m.float().clone())
 
-    with tap(loaded.model, loaded.anatomy.layers, "m", keep) as run:
-        run(ids, past_key_values=cache, use_cache=True)
+    with tap(loaded.model, loaded.anatomy.layers, "m") as run:
+        run(ids, keep, past_key_values=cache, use_cache=True)
     return found
