@@ -17,7 +17,6 @@ from transformers import (
     GPTNeoXConfig,
     GptOssConfig,
     LlamaConfig,
-    MistralConfig,
     MixtralConfig,
     OPTConfig,
     Phi3Config,
@@ -59,7 +58,6 @@ CONFIGS = {
     "gpt-neox-sequential": GPTNeoXConfig(**SMALL, intermediate_size=24, use_parallel_residual=False),
     "llama": LlamaConfig(**SMALL, intermediate_size=24),
     "gemma2": Gemma2Config(**SMALL, **GROUPED, intermediate_size=24),
-    "windowed": MistralConfig(**SMALL, **GROUPED, intermediate_size=24, sliding_window=3),
     "phi3": Phi3Config(**SMALL, intermediate_size=24, pad_token_id=0),
     "mixtral": MixtralConfig(**SMALL, **GROUPED, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2),
     "qwen2-moe": Qwen2MoeConfig(

@@ -21,7 +21,7 @@ from transformers import GPT2LMHeadModel
 
 from benchmarks.inputs import GPT2, SMALL, Shape, ids_of, make_corpora, make_model
 from benchmarks.measure import ROOT, Comparison, Contender, Work, cpu_ratio
-from ffkv.activations.stages import stages_of
+from ffkv.activations.batches import batches_of
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.process.runtime import configure, torch_with
 from ffkv.base.settings import Activations, Triggers
@@ -142,8 +142,7 @@ def by_topk(coefficients: Callable[[Tensor], list[Tensor]], memories: int) -> Fi
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
         best, sentence = torch.zeros(memories, TOP), torch.full((memories, TOP), -1)
         competing = CompetingPrefixes(corpus, once=False)
-        for stage in stages_of(competing, Activations(), read_on=False):
-            (rows,) = stage.whole
+        for rows in batches_of(competing, Activations()):
             lengths = corpus.lengths[rows]
             padded = torch.from_numpy(np.flatnonzero(np.arange(lengths.max())[None] >= lengths[:, None]))
             peaks = []

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.inputs import GPT2, SMALL, ids_of, make_corpora, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, digest, same_work
-from ffkv.activations.stages import stages_of
+from ffkv.activations.batches import batches_of
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.settings import Activations, Triggers
 from ffkv.corpus.competing import CompetingPrefixes
@@ -36,8 +36,7 @@ def forward(scratch: Path, shape: list[int], sentences: int) -> Work:
     body, (corpus, warm) = load(folder, "cpu").model.base_model, make_corpora(scratch, folder, sentences)
 
     def work(corpus: Corpus = corpus) -> None:
-        for stage in stages_of(CompetingPrefixes(corpus, once=True), Activations(), read_on=False):
-            (rows,) = stage.whole
+        for rows in batches_of(CompetingPrefixes(corpus, once=True), Activations()):
             with torch.inference_mode():
                 body(input_ids=ids_of(corpus, rows), use_cache=False)
 

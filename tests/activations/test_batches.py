@@ -5,9 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffkv.activations.batches import CACHE, blocks, in_cache
+from ffkv.activations.batches import CACHE, batches_of, blocks, in_cache
 from ffkv.base.batching import batches, pad
 from ffkv.base.parts import Part
+from ffkv.base.settings import Activations
+from ffkv.corpus.competing import CompetingPrefixes
+from ffkv.corpus.shared_prefixes import find_shared_prefixes
 
 
 @given(st.integers(0, 100), st.integers(1, 30), st.integers(1, 12))
@@ -24,6 +27,34 @@ def test_batches_hold_every_row_once_and_no_more_tokens_than_allowed(lengths, li
     assert sorted(np.concatenate(cut).tolist() if cut else []) == list(range(len(lengths)))
     for rows in cut:
         assert len(rows) == 1 or len(rows) * lengths[rows].max() <= limit
+
+
+class Text:
+    """What batches need of a corpus."""
+
+    def __init__(self, sentences: list[list[int]], bos: int):
+        self.bos, self.lengths = [9] * bos, np.array([len(each) for each in sentences])
+        tokens, offsets = np.concatenate([np.array(each, np.int32) for each in sentences]), np.cumsum(self.lengths)
+        self.first_new, self.shared = find_shared_prefixes(tokens, np.concatenate([[0], offsets]))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+rows = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=14), min_size=1, max_size=40)
+
+
+@given(rows, st.integers(0, 2), st.integers(5, 60), st.integers(1, 20), st.booleans())
+def test_each_sentence_with_a_prefix_that_competes_is_in_one_batch(sentences, bos, batch_tokens, block, once):
+    text = Text(sentences, bos)
+    competing, batching = CompetingPrefixes(text, once), Activations(batch_tokens=batch_tokens, block_sentences=block)
+    cut = list(batches_of(competing, batching))
+    assert sorted(np.concatenate(cut).tolist()) == np.flatnonzero(competing.counts).tolist()
+    for batch in cut:
+        assert len(batch) == 1 or len(batch) * (bos + text.lengths[batch].max() - 1) <= batch_tokens
+        assert len({sentence // block for sentence in batch.tolist()}) == 1
+    in_shards = [batch.tolist() for shard in range(3) for batch in batches_of(competing, batching, Part(shard, 3))]
+    assert in_shards == [batch.tolist() for batch in cut]
 
 
 @given(st.integers(0, 40), st.integers(1, 2 * CACHE // 4))

@@ -56,13 +56,8 @@ def states(loaded, hooks):
             loaded.model.get_submodule(layer.second_matrices[0].first_matrices[0]) for layer in loaded.anatomy.layers
         ]
         note = [(module, lambda module, args, kwargs, output, to=seen: to["pre"].append(output[0])) for module in first]
-        with (
-            after(*note),
-            tap(
-                loaded.model, loaded.anatomy.layers, "xmyo", lambda layer, q, z, to=seen: to[q].append(z[0].clone())
-            ) as run,
-        ):
-            run(ids)
+        with after(*note), tap(loaded.model, loaded.anatomy.layers, "xmyo") as run:
+            run(ids, lambda layer, q, z, to=seen: to[q].append(z[0].clone()))
         arrays = {quantity: torch.stack(tensors).numpy() for quantity, tensors in seen.items()}
         with torch.no_grad():
             logits = loaded.model(ids).logits[0].numpy()

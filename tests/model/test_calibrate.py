@@ -103,10 +103,8 @@ def test_blocks_that_run_several_times_are_a_layer_each_time():
     states = observe(model, layers, ids(3), "m")
     assert not torch.allclose(states[0]["m"], states[2]["m"])  # the same block, its first and its second run
     taken = []
-    with tap(
-        model, [layers[0], layers[3]], "m", lambda layer, quantity, m: taken.append((layer.index, m.clone()))
-    ) as run:
-        run(ids(3))
+    with tap(model, [layers[0], layers[3]], "m") as run:
+        run(ids(3), lambda layer, quantity, m: taken.append((layer.index, m.clone())))
     assert [index for index, _ in taken] == [0, 3]  # each in its own run, whatever else is tapped
     assert torch.equal(taken[0][1], states[0]["m"])
 

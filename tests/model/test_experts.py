@@ -24,8 +24,8 @@ def seen(loaded, quantities: str, tokens: torch.Tensor) -> dict:
     def take(layer, quantity, tensor):
         states[layer.index, quantity] = tensor.clone()
 
-    with tap(loaded.model, loaded.anatomy.layers, quantities, take) as run:
-        run(tokens)
+    with tap(loaded.model, loaded.anatomy.layers, quantities) as run:
+        run(tokens, take)
     return states
 
 

@@ -44,8 +44,8 @@ def test_a_tap_goes_on_to_the_end_only_if_it_is_asked_to():
     layers = prove_layers(model, ids(1), ids(2)).head_spec.layers
     seen = []
     for whole in (False, True):
-        with tap(model, layers[:1], "m", lambda *found: seen.append(found[1]), whole) as run:
-            output = run(ids(3))
+        with tap(model, layers[:1], "m", whole) as run:
+            output = run(ids(3), lambda *found: seen.append(found[1]))
         if whole:
             torch.testing.assert_close(output.logits, forward(model, ids(3)).logits, rtol=0, atol=0)
         else:

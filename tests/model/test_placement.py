@@ -175,8 +175,8 @@ def test_a_pass_that_ends_in_the_middle_leaves_nothing_behind(on_disk):
     from ffkv.model.tap.tap import tap
 
     seen = []
-    with tap(on_disk.model, on_disk.anatomy.layers[:2], "m", lambda *found: seen.append(found[1])) as run:
-        run(torch.ones(1, 4, dtype=torch.long))
+    with tap(on_disk.model, on_disk.anatomy.layers[:2], "m") as run:
+        run(torch.ones(1, 4, dtype=torch.long), lambda *found: seen.append(found[1]))
     assert seen == ["m", "m"]
     assert all(tensor.is_meta for block in blocks_of(on_disk) for tensor in block.parameters())
 

@@ -53,10 +53,8 @@ def test_states_are_those_of_a_second_computation(proven, checkpoints, kind):
     seen = {}
     from ffkv.model.tap.tap import tap
 
-    with tap(
-        loaded.model, loaded.anatomy.layers, "xmyo", lambda layer, q, t: seen.__setitem__((layer.index, q), t.clone())
-    ) as run:
-        run(ids)
+    with tap(loaded.model, loaded.anatomy.layers, "xmyo") as run:
+        run(ids, lambda layer, q, t: seen.__setitem__((layer.index, q), t.clone()))
     for layer in loaded.anatomy.layers:
         matrices = [loaded.model.get_submodule(name) for name in layer.second_matrices[0].first_matrices]
         pre = [matrix(seen[layer.index, "x"]) for matrix in matrices]
@@ -115,8 +113,8 @@ def test_the_tap_ends_the_pass_with_the_last_wanted_layer(proven):
         (loaded.model.get_submodule(layer.block), lambda m, a, k, o, i=layer.index: ran.append(i))
         for layer in loaded.anatomy.layers
     ]
-    with after(*blocks), tap(loaded.model, loaded.anatomy.layers[:2], "m", lambda *_: None) as run:
-        run(torch.ones(1, 4, dtype=torch.long))
+    with after(*blocks), tap(loaded.model, loaded.anatomy.layers[:2], "m") as run:
+        run(torch.ones(1, 4, dtype=torch.long), lambda *_: None)
     assert ran == [0]  # layer 1's block was left in the middle, layer 2 never ran
 
 

@@ -4,6 +4,7 @@ A causal model never lets a token see what follows it, so padding on the right n
 the number of shards, because the last digits of a forward pass depend on the shape of its batch.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ffkv.base.batching import pad
+from ffkv.base.batching import batches, pad
 from ffkv.base.parts import WHOLE, Part
+from ffkv.base.settings import Activations
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
 
@@ -30,6 +32,21 @@ def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
     """
     count = -(-total // size)
     return [range(block * size, min((block + 1) * size, total)) for block in shard.of(count)]
+
+
+def batches_of(competing: CompetingPrefixes, batching: Activations, shard: Part = WHOLE) -> Iterator[np.ndarray]:
+    """Yields the sentences of each batch of a shard [sentence]. Sentences of which no prefix competes are left out.
+
+    Args:
+        competing: the prefixes that compete.
+        batching: how sentences are cut into blocks and batches.
+        shard: which part of the corpus.
+    """
+    corpus = competing.corpus
+    for block in blocks(len(corpus), batching.block_sentences, shard):
+        sentences = block.start + np.flatnonzero(competing.counts[block.start : block.stop])
+        read = corpus.lengths[sentences] - 1 + len(corpus.bos)  # tokens of each one: the last one is not read, BOS is
+        yield from (sentences[rows] for rows in batches(read, batching.batch_tokens))
 
 
 def in_cache(m: Tensor) -> list[slice]:
@@ -79,7 +96,7 @@ class Batch:
         return replace(self, **moved)
 
 
-def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str, begin: int = 0) -> Batch:
+def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -> Batch:
     """Returns the batch of some sentences.
 
     The places in the corpus count every sentence's empty prefix, whether it competes or not.
@@ -88,25 +105,23 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str, b
         competing: the prefixes that compete.
         sentences: their numbers [sentence].
         device: device of the tensors.
-        begin: number of tokens of each sentence, BOS among them, that have been read before: no prefix up to there
-            competes.
     """
     corpus = competing.corpus
     bos, empty = len(corpus.bos), int(competing.empty)
     lengths = corpus.lengths[sentences] - 1 + bos
-    position = np.arange(begin, lengths.max())[None] + 1 - bos  # of the prefix that ends at a token
-    first = max(bos - empty - begin, 0)  # token of the batch at which prefixes may compete
+    position = np.arange(lengths.max())[None] + 1 - bos  # of the prefix that ends at a token
+    first = max(bos - empty, 0)  # token of the batch at which prefixes may compete
     competes = (position >= competing.first[sentences][:, None]) & (position < corpus.lengths[sentences][:, None])
     multiplicity = competes.astype(np.float64)
     in_histogram = multiplicity * (sentences % HISTOGRAM_EVERY == 0)[:, None]
     if competing.once:
-        _count_shared(competing, sentences, bos - begin, multiplicity, in_histogram)
+        _count_shared(competing, sentences, multiplicity, in_histogram)
     counted = np.flatnonzero(in_histogram)
     times = in_histogram.flatten()[counted].astype(np.int64)
     dtype = np.float32 if multiplicity.sum() < EXACT else np.float64
     left_out = np.flatnonzero(~competes & (position > -empty))
     return Batch(
-        ids=pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]])[begin:] for s in sentences.tolist()], device),
+        ids=pad([np.concatenate([corpus.bos, corpus.ids(s)[:-1]]) for s in sentences.tolist()], device),
         competing=slice(first, None),
         left_out=torch.from_numpy(left_out).to(device) if len(left_out) else None,
         multiplicity=torch.from_numpy(multiplicity.astype(dtype)).to(device),
@@ -121,15 +136,11 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str, b
 def _count_shared(
     competing: CompetingPrefixes,
     sentences: np.ndarray,
-    before: int,
     multiplicity: np.ndarray,
     in_histogram: np.ndarray,
 ) -> None:
-    """Writes the multiplicities of prefixes that several sentences begin with into [sentence, token], in place.
-
-    `before`: number of tokens in front of the first token of each sentence.
-    """
-    shared = competing.corpus.shared
+    """Writes the multiplicities of prefixes that several sentences begin with into [sentence, token], in place."""
+    shared, before = competing.corpus.shared, len(competing.corpus.bos)
     numbers = shared.of_sentences(sentences)
     position = shared.position[numbers]
     numbers, position = numbers[position >= 1 - competing.empty], position[position >= 1 - competing.empty]

@@ -1,6 +1,7 @@
 """Quantities at the last token of rows of tokens."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,26 +36,22 @@ def for_each_last_token(
         batch_tokens: the most tokens per batch, padding included.
         on_tensor: called with the numbers of some rows [row], the layer, the quantity and its values [row, d or d_m].
     """
-    numbers = lines = ends = np.zeros(
-        0, np.int64
-    )  # of the batch that is being run: rows, their lines in it, last tokens
+    lengths = np.array([len(row) for row in rows], np.int64)
 
-    def at_ends(layer: Layer, quantity: str, tensor: Tensor) -> None:
-        line, end = (torch.from_numpy(index).to(tensor.device) for index in (lines, ends))
+    def at_ends(numbers: np.ndarray, lines: np.ndarray, layer: Layer, quantity: str, tensor: Tensor) -> None:
+        line, end = (torch.from_numpy(index).to(tensor.device) for index in (lines, lengths[numbers] - 1))
         on_tensor(numbers, layer, quantity, tensor[line, end])
 
-    lengths = np.array([len(row) for row in rows], np.int64)
     longest, run_of = rows_to_run(rows)
     readers = np.argsort(run_of, kind="stable")  # rows, those read from one forward pass side by side
     bounds = np.searchsorted(run_of[readers], np.arange(len(longest) + 1))
-    with tap(loaded.model, layers, quantities, at_ends) as run:
+    with tap(loaded.model, layers, quantities) as run:
         for block in blocks(len(longest), ROWS_PER_SORT):
             for batch in batches(lengths[longest[block.start : block.stop]], batch_tokens):
                 runs = batch + block.start
                 numbers = np.concatenate([readers[bounds[number] : bounds[number + 1]] for number in runs])
                 lines = np.repeat(np.arange(len(runs)), bounds[runs + 1] - bounds[runs])
-                ends = lengths[numbers] - 1
-                run(pad([rows[number] for number in longest[runs]], loaded.device))
+                run(pad([rows[number] for number in longest[runs]], loaded.device), partial(at_ends, numbers, lines))
 
 
 def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

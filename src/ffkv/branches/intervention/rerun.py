@@ -60,8 +60,8 @@ def run_unchanged(loaded: LoadedModel, layer: Layer, ids: Tensor) -> Unchanged:
             seen["end"] = tensor[0, -1].float().clone()
 
     read = [layer] if layer is layers[-1] else [layer, layers[-1]]
-    with noting_returns(model, layers[: layer.index + 1]) as returns, tap(model, read, "msoe", on_tensor) as run:
-        run(ids)
+    with noting_returns(model, layers[: layer.index + 1]) as returns, tap(model, read, "msoe") as run:
+        run(ids, on_tensor)
     factor = float(seen["s"]) if "s" in seen else 1.0
     return Unchanged(ids, seen["m"], factor, seen["o"], seen["end"], returns)
 
@@ -169,8 +169,8 @@ def _ends(loaded: LoadedModel, ids: Tensor, **arguments: Any) -> Tensor:
     def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
         found.append(tensor.float().clone())
 
-    with tap(loaded.model, loaded.anatomy.layers[-1:], _end(loaded), on_tensor) as run:
-        run(ids, **arguments)
+    with tap(loaded.model, loaded.anatomy.layers[-1:], _end(loaded)) as run:
+        run(ids, on_tensor, **arguments)
     return found[0]
 
 

@@ -208,8 +208,8 @@ def observe(
     def copy(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
         states[layer.index][quantity] = tensor.float().clone()
 
-    with tap(model, layers, quantities, copy) as run:
-        run(ids)
+    with tap(model, layers, quantities) as run:
+        run(ids, copy)
     return states
 
 

@@ -114,8 +114,7 @@ def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[t
 
 
 def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
-    """Returns one forward pass over `ids` [sentence, token], without gradients, and without a cache unless one is
-    given.
+    """Runs one forward pass over `ids` [sentence, token], without gradients and without a cache.
 
     Args:
         arguments: further arguments of the model, such as `position_ids`.
@@ -123,7 +122,7 @@ def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
         UserError: the memory does not suffice.
     """
     with torch.no_grad(), enough_memory(lambda: weight_bytes(model)):
-        return model(input_ids=ids, **{"use_cache": False, **arguments})
+        return model(input_ids=ids, use_cache=False, **arguments)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from ffkv.model.tap.hooks import (
     BeforeHook,
     after,
     before,
+    counting_repeats,
     forward,
     hidden_input,
     known_state,
@@ -32,75 +33,62 @@ class _AllSeen(Exception):
 
 @dataclass
 class _Pass:
-    """The forward pass that is running.
+    """The forward pass that is running: the shape of its ids (sentences, tokens), and who receives its quantities."""
 
-    Attributes:
-        shape: shape of its ids, (sentences, tokens).
-        repeats: how often each block has begun.
-    """
-
-    shape: tuple[int, ...] = ()
-    repeats: Counter[str] = field(default_factory=Counter)
-
-    def begin(self, ids: Tensor) -> None:
-        self.shape = ids.shape
-        self.repeats.clear()
-
-    def in_repeat_of(self, layer: Layer, hook: Callable[..., None]) -> Callable[..., None]:
-        """Returns the hook, called only in the layer's own repeat of its block."""
-
-        def only(*arguments: Any) -> None:
-            if self.repeats[layer.block] == layer.repeat + 1:
-                hook(*arguments)
-
-        return only
+    shape: tuple[int, ...]
+    on_tensor: OnTensor
 
 
 @contextlib.contextmanager
 def tap(
-    model: nn.Module, layers: Sequence[Layer], quantities: Collection[str], on_tensor: OnTensor, whole: bool = False
+    model: nn.Module, layers: Sequence[Layer], quantities: Collection[str], whole: bool = False
 ) -> Iterator[Callable[..., Any]]:
-    """Inside the `with` statement, passes each wanted quantity of each layer to `on_tensor` as soon as it exists.
+    """Inside the `with` statement, forward passes hand out each wanted quantity of each layer as soon as it exists.
 
     Args:
         model: a proven model whose experts keep records (`record_experts`).
         layers: the layers to read, in order of execution.
         quantities: members of `Quantity`, or their letters in a string, such as "xmyo".
-        on_tensor: called with the layer, the quantity and its tensor [sentence, token, .]. The tensor may be the
-            model's own memory: use or copy it before `on_tensor` returns.
         whole: do not stop after the last wanted quantity.
     Yields:
-        A function run(ids): one forward pass over ids [sentence, token] that stops after the last wanted quantity and
-        returns None; if it is to be `whole`, it returns what the model returns. Named arguments go to the model.
+        A function run(ids, on_tensor): one forward pass over ids [sentence, token] that stops after the last wanted
+        quantity and returns None; if it is to be `whole`, it returns what the model returns. Named arguments go to the
+        model. `on_tensor` is called with the layer, the quantity and its tensor [sentence, token, .]. The tensor may be the
+        model's own memory: use or copy it before `on_tensor` returns.
     """
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
-    current = _Pass()
+    current = _Pass((), lambda *_: None)
 
     def emit(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
         if quantity not in wanted:
             return
-        on_tensor(layer, quantity, tensor.reshape(*current.shape, tensor.shape[-1]))
+        current.on_tensor(layer, quantity, tensor.reshape(*current.shape, tensor.shape[-1]))
         if layer is layers[-1] and quantity == wanted[-1] and not whole:
             raise _AllSeen
 
-    def run(ids: Tensor, **arguments: Any) -> Any:
-        current.begin(ids)
+    def run(ids: Tensor, on_tensor: OnTensor, **arguments: Any) -> Any:
+        current.shape, current.on_tensor = ids.shape, on_tensor
         with contextlib.suppress(_AllSeen):
             return forward(model, ids, **arguments)
 
-    blocks = {layer.block for layer in layers}
-    ahead = [(model.get_submodule(block), _count(block, current)) for block in blocks]
+    repeats, ahead = counting_repeats(model, {layer.block for layer in layers})
     behind = []
     for layer in layers:
         hooks_before, hooks_after = _layer_hooks(model, layer, wanted, emit)
-        ahead += [(module, current.in_repeat_of(layer, hook)) for module, hook in hooks_before]
-        behind += [(module, current.in_repeat_of(layer, hook)) for module, hook in hooks_after]
+        ahead += [(module, _in_own_repeat(layer, repeats, hook)) for module, hook in hooks_before]
+        behind += [(module, _in_own_repeat(layer, repeats, hook)) for module, hook in hooks_after]
     with before(*ahead), after(*behind):
         yield run
 
 
-def _count(block: str, current: _Pass) -> Callable[..., None]:
-    return lambda *_: current.repeats.update([block])
+def _in_own_repeat(layer: Layer, repeats: Counter[str], hook: Callable[..., None]) -> Callable[..., None]:
+    """Returns the hook, called only in the layer's own repeat of its block."""
+
+    def only(*arguments: Any) -> None:
+        if repeats[layer.block] == layer.repeat + 1:
+            hook(*arguments)
+
+    return only
 
 
 def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Hooks:

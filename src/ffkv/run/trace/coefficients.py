@@ -1,6 +1,7 @@
 """Coefficients on every token of sentences of the corpus: of one memory, or of many in one pass."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -37,14 +38,13 @@ def for_each_coefficient(
             use or copy it before the function returns.
     """
     rows = [np.concatenate([np.asarray(beginning, np.int64), ids]) for ids in sentences]
-    numbers = np.zeros(0, np.int64)  # of the sentences in the batch that is being run
 
-    def on_tensor(layer: Layer, quantity: str, m: Tensor) -> None:
+    def on_tensor(numbers: np.ndarray, layer: Layer, quantity: str, m: Tensor) -> None:
         on_coefficients(numbers, layer, m[:, len(beginning) :])
 
-    with tap(loaded.model, layers, "m", on_tensor) as forward:
+    with tap(loaded.model, layers, "m") as run:
         for numbers in batches(np.array([len(row) for row in rows], np.int64), batch_tokens):
-            forward(pad([rows[number] for number in numbers], loaded.device))
+            run(pad([rows[number] for number in numbers], loaded.device), partial(on_tensor, numbers))
 
 
 def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], device: str = "auto") -> list[np.ndarray]:

@@ -73,9 +73,9 @@ def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
     model, layers = loaded.model, loaded.anatomy.layers
     with (
         capturing(model, [layer.block for layer in layers]) as states.arguments,
-        tap(model, layers, "mbsyoe", on_tensor, whole=True) as run,
+        tap(model, layers, "mbsyoe", whole=True) as run,
     ):
-        output = run(ids)
+        output = run(ids, on_tensor)
     states.logits = output.logits[0, position].float().clone()
     if not loaded.anatomy.layers[-1].readout_block:
         states.end = states.o[-1][position]
@@ -107,8 +107,8 @@ def end_with_changes(
         ends.append(tensor[0, position].float().clone())
 
     changed = scaled(loaded.model, layers, factors, None if everywhere else position)
-    with changed, tap(loaded.model, layers[-1:], quantity, on_tensor) as run:
-        run(ids)
+    with changed, tap(loaded.model, layers[-1:], quantity) as run:
+        run(ids, on_tensor)
     return ends[0]
 
 
