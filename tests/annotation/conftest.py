@@ -78,7 +78,7 @@ def pattern_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
                     has = {family for family, ranks in own if rank in ranks}
                     category = " and ".join(sorted(has, reverse=True)) or "none"
                     prefixes.append((sample, layer, memory, rank, category))
-    return pd.DataFrame(patterns, columns=[*PATTERNS]), pd.DataFrame(prefixes, columns=[*BY_PREFIX])
+    return pd.DataFrame(patterns, columns=PATTERNS.names), pd.DataFrame(prefixes, columns=BY_PREFIX.names)
 
 
 def write_run(folder: Path) -> Path:

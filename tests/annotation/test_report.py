@@ -11,11 +11,10 @@ from report.conftest import write_results
 from results.conftest import IDENTITY, write_small_run
 
 import ffkv
-from ffkv.apps.annotation.machines import BY_LAYER, LABELS, SCORES
-from ffkv.apps.annotation.ratings import PATTERNS
 from ffkv.apps.explorer.shelf import open_shelf
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
+from ffkv.run.annotation_tables import BY_LAYER, LABELS, PATTERNS, SCORES
 from ffkv.run.report.figure_2 import CATEGORIES
 from ffkv.run.report.registry import load_figure
 from ffkv.run.report.step import write_report
@@ -117,7 +116,7 @@ def labelled(tmp_path):
         ("person:anna", 1, "trigger", "keys", 1, 1, 0, "shallow", "another day", 2, [0, 1]),
         ("person:anna", 0, "random", "keys", 1, 1, 0, "shallow", "a control", 2, [0, 1]),
     ]
-    table = pd.DataFrame(rows, columns=list(PATTERNS)).astype(PATTERNS)
+    table = PATTERNS.frame(rows)
     tables.write(tables.identify(table, identity), folder / "annotation/patterns.parquet")
     return folder
 
@@ -163,11 +162,6 @@ def test_labels_of_another_run_are_refused(labelled):
 EXPLAINED = "<b>cats</b> of a machine"
 
 
-def table_of(rows, columns) -> pd.DataFrame:
-    columns = {"annotator": "str", **columns}
-    return pd.DataFrame(rows, columns=list(columns)).astype(columns)
-
-
 @pytest.fixture
 def explained(labelled):
     """Two machines explained memories: one L1.1 and L0.1, the other one gave no label for L1.1."""
@@ -187,8 +181,8 @@ def explained(labelled):
     ]
     scores = [(*row[:5], 4, 3, 1, 12, row[5], 0.5, 0.5, 0.5) for row in scores]
     identity = tables.read(labelled / "annotation/patterns.parquet").attrs
-    for name, rows, columns in (("labels", labels, LABELS), ("scores", scores, SCORES)):
-        table = table_of(rows, columns)
+    for name, rows, described in (("labels", labels, LABELS), ("scores", scores, SCORES)):
+        table = described.frame(rows)
         tables.write(tables.identify(table, identity), labelled / f"annotation/machine_{name}.parquet")
     return labelled
 
@@ -244,7 +238,7 @@ def test_the_report_shows_the_scores_of_machines(judged, tmp_path):
         ("machine:a", -1, "intruder", "none", 8, 16, 16, 0, 0.75, np.nan, np.nan, 0.2),
         ("machine:a", 0, "intruder", "none", 4, 8, 8, 0, 0.99, 0.9, 1.0, 0.2),
     ]
-    tables.write(table_of(rows, BY_LAYER), folder / "annotation/machine_scores_by_layer.csv")
+    tables.write(BY_LAYER.frame(rows), folder / "annotation/machine_scores_by_layer.csv")
     write_report(ffkv.open(folder), tmp_path / "index.html")
     text = text_of((tmp_path / "index.html").read_text())
     assert "Labels of machines" in text

@@ -29,7 +29,7 @@ def complete(folder: Path) -> Path:
     projections, _ = ffkv.project_values(*files, Values(top_tokens=TOP), work=Work("cpu"))
     write_projections(folder / "values/projections/0.h5", projections)
     rows = [("trigger", 0, 3, 0, "last word", "shallow", "ends with “w1”", 3, 0.1, 0.01, 0.02, [0, 2, 3])]
-    tables.write(pd.DataFrame(rows, columns=[*PATTERNS]), folder / "keys/patterns/0.parquet")
+    tables.write(pd.DataFrame(rows, columns=PATTERNS.names), folder / "keys/patterns/0.parquet")
     return folder
 
 

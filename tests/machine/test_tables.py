@@ -9,10 +9,10 @@ from machine.stub import PRESS
 
 import ffkv
 from ffkv.apps.annotation.commands import annotate
-from ffkv.apps.annotation.machines import TABLES, read_machines
+from ffkv.apps.annotation.machines import FILES, read_machines
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
-from ffkv.branches.keys.tables import PATTERNS, make_table
+from ffkv.branches.keys.tables import PATTERNS
 from ffkv.run.results import indexes
 from ffkv.run.results.search import patterned
 from ffkv.workflow.inputs import annotation_files
@@ -24,7 +24,7 @@ FEW = ["--memories", "L0.0,L1.1", "--pairs", "4", "--per-question", "8"]
 def own(results, tmp_path) -> Path:
     """A run of one's own, whose keys the tests found no pattern in."""
     folder = shutil.copytree(results, tmp_path / "results" / "words")
-    tables.write(make_table([], PATTERNS), folder / "keys/patterns/0.parquet")
+    tables.write(PATTERNS.frame([]), folder / "keys/patterns/0.parquet")
     return folder
 
 
@@ -64,8 +64,7 @@ def test_the_workflow_takes_the_tables_as_its_inputs(own, annotations):
 
 def test_without_machines_there_are_no_rows(tmp_path):
     found = read_machines(tmp_path, {})
-    wanted = {name: ["annotator", *columns] for name, (_, columns) in TABLES.items()}
-    assert {name: list(table) for name, table in found.items()} == wanted
+    assert {name: list(table) for name, table in found.items()} == {each.name: each.names for each in FILES.values()}
     assert all(len(table) == 0 for table in found.values())
 
 

@@ -110,8 +110,10 @@ def import_csv(run: "Run", annotations: Path, file: Path, sheet: str, annotator:
 def agreement(results: Path, annotations: Path, output: Path) -> None:
     """Turn what people and machines said into tables, and measure how far they and the tests agree."""
     import ffkv
-    from ffkv.apps.annotation.step import DETAILS, compare_annotators
+    from ffkv.apps.annotation.step import compare_annotators
     from ffkv.base.files import tables
+    from ffkv.run.annotation_tables import TABLES
 
-    for name, table in compare_annotators(ffkv.open(results), annotations).items():
-        tables.write(table, output / f"{name}.{'parquet' if name in DETAILS else 'csv'}")
+    found = compare_annotators(ffkv.open(results), annotations)
+    for table in TABLES:
+        tables.write(found[table.name], output / Path(table.path).name)

@@ -8,12 +8,9 @@ import pandas as pd
 from ffkv.apps.annotation.records import Record
 from ffkv.apps.annotation.sheets import Origin, SecretKey
 from ffkv.base.errors import UserError
+from ffkv.run.annotation_tables import BY_PREFIX, PATTERNS
 
 TESTS = "tests"
-# Columns of each table: their types. Those of `ffkv.branches.keys.tables`, with the annotator in front.
-KEY = {"annotator": "str", "occasion": "int64", "sample": "str", "sheet": "str", "layer": "int64", "memory": "int64"}
-PATTERNS = KEY | {"pattern": "int64", "family": "str", "label": "str", "prefixes": "int64", "ranks": "object"}
-BY_PREFIX = KEY | {"rank": "int64", "category": "str"}
 CHANGES = {"annotator": "str", "occasion": "int64", "sample": "str", "row": "int64", "other": "int64", "related": "str"}
 
 
@@ -68,7 +65,8 @@ def tabulate(records: Iterable[Record], secrets: Mapping[str, SecretKey], minimu
         for prefix, rank in sorted(enumerate(origin.ranks), key=lambda each: each[1]):
             families = {pattern.kind for pattern in kept if prefix in pattern.prefixes}
             prefixes.append((*place, rank, category_of(families)))
-    return Ratings(_table(patterns, PATTERNS), _table(prefixes, BY_PREFIX), _table(changes, CHANGES))
+    judged = pd.DataFrame(changes, columns=[*CHANGES]).astype(CHANGES)
+    return Ratings(PATTERNS.frame(patterns), BY_PREFIX.frame(prefixes), judged)
 
 
 def _with_origin(record: Record, secrets: Mapping[str, SecretKey]) -> tuple[Record, Origin]:
@@ -91,10 +89,6 @@ def _order(said: tuple[Record, Origin]) -> tuple:
     return record.annotator, record.sheet, bool(origin.repeats), record.item
 
 
-def _table(rows: list, columns: dict[str, str]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(columns)).astype(columns)
-
-
 def of_tests(patterns: pd.DataFrame, by_prefix: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What the statistical tests said about the run's keys, in the form of `Ratings.patterns` and `Ratings.by_prefix`.
 
@@ -103,5 +97,5 @@ def of_tests(patterns: pd.DataFrame, by_prefix: pd.DataFrame) -> tuple[pd.DataFr
         by_prefix: rows of `keys/by_prefix`.
     """
     own = {"annotator": TESTS, "occasion": 0, "sheet": ""}
-    tested = patterns.assign(**own, ranks=patterns["ranks"].map(list))[list(PATTERNS)].astype(PATTERNS)
-    return tested, by_prefix.assign(**own)[list(BY_PREFIX)].astype(BY_PREFIX)
+    tested = patterns.assign(**own, ranks=patterns["ranks"].map(list))[PATTERNS.names]
+    return tested, by_prefix.assign(**own)[BY_PREFIX.names]

@@ -19,7 +19,6 @@ from ffkv.base.terminal import say
 from ffkv.run.results.run import Run
 
 DRAWN = {"keys": draw_keys, "changes": draw_changes}
-DETAILS = ("patterns", "by_prefix", "machine_labels", "machine_scores")  # tables that are kept as parquet
 
 
 def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
@@ -117,11 +116,9 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         run: the finished run.
         folder: `annotations/<run>`.
     Returns:
-        The tables by the name of their file, without its ending. `patterns` and `by_prefix` hold what each annotator
-        said, in the form of `keys/patterns` and `keys/by_prefix`. `machine_labels` and `machine_scores` hold how
-        machines explained memories, and how good that is. The `attrs` of these four hold the identities of model,
-        tokenizer and corpus. The others are summaries. The tests are among the annotators of `annotators`,
-        `figure_2_by_annotator` and `agreement`.
+        The tables of `ffkv.run.annotation_tables` by their names. Those about single patterns, prefixes, labels and
+        scores hold the identities of model, tokenizer and corpus in their `attrs`. The tests are among the annotators
+        of `annotators`, `figure_2_by_annotator` and `agreement`.
     Raises:
         UserError: a record or a label belongs to another run, or the secret key of a sheet is missing.
     Examples:

@@ -11,18 +11,13 @@ from ffkv.apps.annotation.ratings import Ratings
 from ffkv.base.intervals import bootstrap_mean, wilson
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.keys.tables import CATEGORIES
+from ffkv.run.annotation_tables import AGREEMENT, ANNOTATORS, CHANGES
 
 SETS = [frozenset(), frozenset({"shallow"}), frozenset({"semantic"}), frozenset({"shallow", "semantic"})]
 OF_CATEGORY = {"none": 0, "shallow": 1, "semantic": 2, "shallow and semantic": 3}  # place in SETS
 RELATED = {"true": 0, "false": 1, "unsure": 2}
 PEOPLE = "people"  # all people together
 KEY = ["layer", "memory"]
-ANNOTATORS = [
-    "annotator", "keys", "keys_with_pattern", "patterns_per_key", "coverage", "controls", "controls_with_pattern",
-    "false_positive_rate", "low", "high",
-]  # fmt: skip
-RELATED_CHANGES = ["annotator", "sample", "changes", "related_changes", "unsure", "share", "low", "high"]
-AGREEMENT = ["first", "second", "unit", "statistic", "value", "low", "high", "keys", "units"]
 
 
 def first_time(table: pd.DataFrame, sample: str = "trigger") -> pd.DataFrame:
@@ -56,7 +51,7 @@ def describe_annotators(ratings: Ratings) -> pd.DataFrame:
         bounds = map(float, wilson(by_chance.sum(), len(controls))) if len(controls) else (np.nan, np.nan)
         of_keys = (len(keys), int(found.sum()), keys["patterns"].mean(), keys["coverage"].mean())
         rows.append((annotator, *of_keys, len(controls), int(by_chance.sum()), by_chance.mean(), *bounds))
-    return pd.DataFrame(rows, columns=ANNOTATORS)
+    return ANNOTATORS.frame(rows)
 
 
 def _keys_of(ratings: Ratings, annotator: str, sample: str) -> pd.DataFrame:
@@ -76,7 +71,7 @@ def count_related(changes: pd.DataFrame) -> pd.DataFrame:
         related, unsure = ((own["related"] == answer).sum() for answer in ("true", "unsure"))
         counts = (len(own), int(related), int(unsure), related / len(own))
         rows.append((annotator, sample, *counts, *map(float, wilson(related, len(own)))))
-    return pd.DataFrame(rows, columns=RELATED_CHANGES)
+    return CHANGES.frame(rows)
 
 
 def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
@@ -106,7 +101,7 @@ def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
         together = prefixes[people]
         together = together[(together >= 0).sum(axis=1) > 1]
         rows += [(PEOPLE, PEOPLE, *row) for row in _categories(together, stream) if row[1].startswith("alpha")]
-    return pd.DataFrame(rows, columns=AGREEMENT)
+    return AGREEMENT.frame(rows)
 
 
 Annotator = tuple[str, int]  # a name, and the occasion

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ffkv.apps.annotation.machines import LABELS, SCORES
 from ffkv.apps.machine.answers import LONGEST_LABEL
 from ffkv.apps.machine.asking import Answered, Asker, Cost
 from ffkv.apps.machine.material import Place, choose_memories, read_texts
@@ -30,6 +29,7 @@ from ffkv.apps.machine.texts import (
 )
 from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.annotation_tables import LABELS, SCORES
 from ffkv.run.results.run import Run
 
 SHOWN = 20  # trigger examples that are explained
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """What a machine says about memories, and how good it is. The columns are those of `ffkv.apps.annotation.machines`.
+    """What a machine says about memories, and how good it is. The columns are those of `ffkv.run.annotation_tables`.
 
     Attributes:
         labels: one row per memory: the explanation ("" if refused), the refusal, numbers of trigger examples that were
@@ -183,7 +183,7 @@ def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered]) -> pd.DataFr
         score = _score(kind, [truth for truth, _ in known], [said for _, said in known])
         chance = {"intruder": 1 / PER_SET, "simulation": 0.0}.get(kind, 0.5)
         rows.append((*place, kind, label, len(of_group), len(known), len(of_group) - len(known), *score, chance))
-    return pd.DataFrame(rows, columns=[*SCORES])
+    return pd.DataFrame(rows, columns=SCORES.names[1:])
 
 
 def _score(kind: str, truth: list[Any], said: list[Any]) -> tuple[int, float, float, float]:
@@ -208,4 +208,4 @@ def _labels(texts: dict[Place, Texts], found: dict[Place, Answered]) -> pd.DataF
         )
         for place, each in texts.items()
     ]
-    return pd.DataFrame(rows, columns=[*LABELS])
+    return pd.DataFrame(rows, columns=LABELS.names[1:])

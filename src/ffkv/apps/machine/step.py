@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from ffkv.apps.annotation.machines import FOLDER, SETTINGS, TABLES
+from ffkv.apps.annotation.machines import FILES, FOLDER, SETTINGS
 from ffkv.apps.annotation.sheets import read_sheet
 from ffkv.apps.machine.asking import Asker, Cost
 from ffkv.apps.machine.endpoint import Endpoint, read_key
@@ -72,7 +72,7 @@ def ask_machine(
 def _explain(run: Run, asker: Asker, task: Task) -> None:
     """Explains memories, and writes tables beside the answers. `settings.json` says what the numbers depend on."""
     annotation, folder = explain(run, asker, task), asker.ledger.path.parent
-    for (name, _), table in zip(TABLES.values(), annotation, strict=True):
+    for name, table in zip(FILES, annotation, strict=True):
         tables.write(table, folder / name)
     amounts = {"shown": SHOWN, "pairs": task.pairs, "measured": task.pairs, "per_set": PER_SET}
     amounts |= {"per_question": task.per_question, "baseline": task.baseline}

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ffkv.apps.annotation.machines import BY_LAYER, COUNTS
 from ffkv.base.intervals import bootstrap_mean
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.annotation_tables import BY_LAYER
+
+COUNTS = ("asked", "answered", "refused")
 
 
 def summarize(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -36,7 +38,7 @@ def summarize(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:
             if {"own", "other"} <= set(values):
                 difference = values["own"] - values["other"]
                 rows.append({**_row(layer, score, "own - other", difference, generator), "chance": 0.0})
-    return pd.DataFrame(rows, columns=[*BY_LAYER]).astype(COUNTS)
+    return pd.DataFrame(rows, columns=BY_LAYER.names[1:]).astype(dict.fromkeys(COUNTS, "Int64"))
 
 
 def _row(layer: int, score: str, label: str, values: pd.Series, generator: np.random.Generator) -> dict[str, Any]:
