@@ -168,8 +168,7 @@ def test_the_tables_are_those_of_the_unchanged_model(traced):
         ([], ["L0.1:"], "'L0.1:' is not a memory with a factor"),
         ([], ["L0.1:two"], "'L0.1:two' is not a memory with a factor"),
         ([], ["L0.1:nan"], r"The factor of L0\.1 is nan"),
-        ([], {"L0.1": float("inf")}, r"The factor of L0\.1 is inf"),
-        ("L0.1", [], "off and scale are lists"),
+        ([], ["L0.1:inf"], r"The factor of L0\.1 is inf"),
     ],
 )
 def test_changes_that_cannot_be_made_are_refused(traced, off, scale, message):

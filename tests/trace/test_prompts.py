@@ -1,7 +1,9 @@
 """Prompts, positions and tokens that are asked for, and those that are refused."""
 
 import gc
+import inspect
 import json
+import re
 import shutil
 import weakref
 
@@ -14,6 +16,7 @@ from ffkv.base.errors import UserError
 from ffkv.run.results import run_model
 from ffkv.run.results.run import Run
 from ffkv.run.trace.prompt import read_prompt
+from ffkv.run.trace.settings import TraceOptions
 
 PROMPT = "w5 w6 w7"
 
@@ -78,7 +81,10 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(traced):
 
 def test_a_token_is_chosen_by_its_text_or_its_id(traced):
     run = traced("gpt2")
-    by_text, by_id = ffkv.trace(run, PROMPT, token="w20", device="cpu"), ffkv.trace(run, PROMPT, token=21, device="cpu")
+    by_text, by_id = (
+        ffkv.trace(run, PROMPT, token="w20", device="cpu"),
+        ffkv.trace(run, PROMPT, token_id=21, device="cpu"),
+    )
     assert (by_text.token_id, by_text.token) == (by_id.token_id, by_id.token) == (21, "w20")
     assert by_text.contributions.equals(by_id.contributions)
     assert 21 in by_text.final["token_id"].tolist()
@@ -90,8 +96,6 @@ def test_a_token_is_chosen_by_its_text_or_its_id(traced):
         (" w20", "' w20' is not a token of .*Similar tokens: 'w20'"),
         ("w2000", "longer words are several.*Similar tokens: 'w20', 'w2'"),
         ("", r"'' is not a token of [^ ]+\. Blanks count: .* are several\.$"),
-        (60, "There is no token 60. The model has tokens 0 to 59"),
-        (-1, "There is no token -1"),
     ],
 )
 def test_a_token_that_does_not_exist_is_refused(traced, token, message):
@@ -99,10 +103,53 @@ def test_a_token_that_does_not_exist_is_refused(traced, token, message):
         ffkv.trace(traced("gpt2"), PROMPT, token=token, device="cpu")
 
 
-@pytest.mark.parametrize("counts", [{"top": 0}, {"memories": -1}])
-def test_counts_that_make_no_sense_are_refused(traced, counts):
-    with pytest.raises(UserError, match="Ask for 1 token or more, and for 0 memories or more"):
-        ffkv.trace(traced("gpt2"), PROMPT, device="cpu", **counts)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"token_id": 60}, "There is no token 60. The model has tokens 0 to 59"),
+        ({"token_id": -1}, "There is no token -1"),
+        ({"token": 5}, "^token is 5: must be text$"),
+        ({"token": "w1", "token_id": 5}, "^token and token_id name one token. Give one of them.$"),
+        ({"top": 0}, "^top is 0: must be at least 1$"),
+        ({"memories": -1}, "^memories is -1: must be at least 0$"),
+        ({"position": "last"}, "^position is 'last': must be a whole number$"),
+        ({"everywhere": 1}, "^everywhere is 1: must be true or false$"),
+        ({"of": ["L1.2"]}, "^Unknown setting 'of'. Did you mean 'off'?"),
+        ({"off": [3]}, "^off.0 is 3: must be text$"),
+        ({"scale": {"L1.2": "twice"}}, "'L1.2:twice' is not a memory with a factor"),
+        ({"scale": {"L1.2": float("nan")}}, "The factor of L1.2 is nan. Write a finite number."),
+    ],
+)
+def test_an_impossible_option_is_refused_in_one_sentence(traced, options, message):
+    with pytest.raises(UserError, match=message):
+        ffkv.trace(traced("gpt2"), PROMPT, device="cpu", **options)
+
+
+def test_memories_are_named_in_any_form_that_python_has(traced):
+    run = traced("gpt2")
+    listed = ffkv.trace(run, PROMPT, device="cpu").contributions["name"][:2]  # a column of a table
+    forms = [listed, listed.tolist(), tuple(listed), ", ".join(listed), " ".join(listed)]
+    changes = [ffkv.trace(run, PROMPT, off=form, device="cpu").changes for form in forms]
+    assert all(each == dict.fromkeys(listed, 0.0) for each in changes)
+    factors = dict(zip(listed, [np.float32(0.1), 2]))
+    texts = [f"{name}:{float(factor)}" for name, factor in factors.items()]
+    changes = [ffkv.trace(run, PROMPT, scale=form, device="cpu").changes for form in (factors, texts, ",".join(texts))]
+    assert all(each == {name: float(factor) for name, factor in factors.items()} for each in changes)
+
+
+def test_numbers_of_a_table_are_positions_and_tokens(traced):
+    run = traced("gpt2")
+    row = ffkv.trace(run, PROMPT, device="cpu").tokens.iloc[1]
+    trace = ffkv.trace(run, PROMPT, position=row["position"], token_id=np.int64(21), device="cpu")
+    assert (trace.position, trace.token_id) == (1, 21)
+
+
+def test_the_options_stand_in_the_signature_and_in_the_docstring():
+    parameters = inspect.signature(ffkv.trace).parameters
+    assert [*parameters] == ["run", "text", "device", *TraceOptions.model_fields]
+    assert parameters["memories"].default == TraceOptions().memories
+    for name in TraceOptions.model_fields:
+        assert re.search(rf"^        {name}: [A-Z]", ffkv.trace.__doc__, re.MULTILINE)
 
 
 def test_no_memory_needs_to_be_listed(traced):

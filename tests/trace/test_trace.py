@@ -118,7 +118,7 @@ def test_predictions_are_those_of_the_head_and_the_final_one_is_the_models_own(t
 def test_the_logit_of_a_contribution_is_what_the_head_loses_without_it(traced, loaded, kind):
     run = traced(kind)
     token = 7
-    trace = ffkv.trace(run, PROMPT, token=token, memories=2, device="cpu")
+    trace = ffkv.trace(run, PROMPT, token_id=token, memories=2, device="cpu")
     head, last = load_head(run.folder / "model", "cpu"), run.anatomy.layers[-1]
     end = observe(loaded(run).model, run.anatomy.layers, ids_of(trace))[-1]["o"][0, -1]
     assert not last.readout_block

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
-from ffkv.apps.explorer.pages import LIVE, render, token_of
+from ffkv.apps.explorer.pages import LIVE, render, token_of, whole
 from ffkv.apps.explorer.shelf import Held
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import Damaged
@@ -75,7 +75,7 @@ class Question:
             expression = len(text) > 2 and text.startswith("/") and text.endswith("/")
             self.options |= {"text": text[1:-1] if expression else text, "expression": expression}
         if "layer" in self.asked:
-            self.options["layer"] = _whole("layer", self.asked["layer"])
+            self.options["layer"] = whole(self.asked["layer"], "layer")
         between: dict[str, tuple[float | None, float | None]] = {}
         for name, value in self.asked.items():
             if name in ranges:
@@ -84,13 +84,6 @@ class Question:
                 limit = _decimal(f"The {'lower' if least else 'upper'} end of {name[4:].replace('_', ' ')}", value)
                 between[name[4:]] = (limit, high) if least else (low, limit)
         self.options["between"] = between
-
-
-def _whole(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UserError(f"{name} is {text!r}. Write a whole number, such as 3.") from error
 
 
 def _decimal(name: str, text: str) -> float:
@@ -109,7 +102,7 @@ def memories(held: Held, query: Mapping[str, str]) -> Response:
     held.prepare()
     try:
         question = Question(query)
-        page = _whole("page", query.get("page", "") or "1")
+        page = whole(query.get("page", "") or "1", "page")
         found = find(held.run.files, **question.options)
     except (Damaged, Foreign):
         raise

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from starlette.responses import JSONResponse, Response
 
-from ffkv.apps.explorer.pages import LIVE, render, token_of
+from ffkv.apps.explorer.pages import LIVE, render, token_of, whole
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import Damaged
@@ -64,35 +64,21 @@ def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
         raise UserError(f"The prompt has {len(prompt):,} characters. At most {LONGEST:,} are read: shorten it.")
     if asked.get("point", "output") not in POINTS:
         raise UserError(f"There is no point {asked['point']!r}. Choose one of: {', '.join(POINTS)}.")
-    position, word = _position(asked.get("position", "")), asked.get("word", "").replace("␣", " ")
-    off, scale = (_list(asked.get(name, "")) for name in ("off", "scale"))
+    options: dict[str, Any] = {name: asked[name] for name in ("off", "scale") if name in asked}
+    options["everywhere"] = "everywhere" in asked
+    if asked.get("position", "").strip():
+        options["position"] = whole(asked["position"], "position")
+    if word := asked.get("word", "").replace("␣", " "):
+        token = token_of(word)
+        options["token" if isinstance(token, str) else "token_id"] = token
     if not shelf.model.acquire(blocking=False):
         raise Busy("The explorer is computing another trace, and computes one at a time. Try again in a few seconds.")
     from ffkv.run.trace.step import trace as trace_prompt  # torch
 
     try:
-        return trace_prompt(
-            held.run,
-            prompt,
-            position=position,
-            off=off,
-            scale=scale,
-            everywhere=bool(asked.get("everywhere")),
-            token=token_of(word) if word else None,
-        )
+        return trace_prompt(held.run, prompt, **options)
     finally:
         shelf.model.release()
-
-
-def _position(text: str) -> int | None:
-    try:
-        return int(text) if text.strip() else None
-    except ValueError as error:
-        raise UserError(f"position is {text!r}. Write a whole number, such as 3, or -1 for the last token.") from error
-
-
-def _list(text: str) -> list[str]:
-    return [name for name in text.replace(",", " ").split() if name]
 
 
 def _page(

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse
 
 from ffkv.apps.explorer import drawing
 from ffkv.apps.explorer.shelf import Held
+from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain
 from ffkv.run.report.templates import make_environment
 from ffkv.run.results.memory import Memory
@@ -111,6 +112,18 @@ def error_page(status: int, heading: str, text: str, held: Held | None = None) -
 def python_of(memory: Memory, held: Held) -> str:
     """Returns the code with which a notebook opens a memory."""
     return f"import ffkv\n\nmemory = ffkv.open({str(held.run.folder)!r}).memory({memory.name!r})"
+
+
+def whole(text: str, name: str) -> int:
+    """A whole number that a user wrote. `name`: what it is.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UserError(f"{name} is {text!r}. Write a whole number, such as 3.") from error
 
 
 def token_of(text: str) -> str | int:

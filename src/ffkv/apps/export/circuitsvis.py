@@ -45,6 +45,10 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
         tokens [sentence][token], activations [sentence][token, 1, 1], and names and labels of the two other axes.
     Raises:
         UserError: the memory has no trigger example; or the checkpoint is gone or its weights have changed.
+    Examples:
+        >>> found = ffkv.circuitsvis(ffkv.open("results/tiny").memory("L1.0"), examples=1)
+        >>> len(found["tokens"][0]) == len(found["activations"][0])  # one coefficient per token
+        True
     """
     if whole_number("examples", examples) < 1:
         raise UserError(f"examples is {examples}. Ask for one sentence or more.")

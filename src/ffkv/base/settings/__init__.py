@@ -22,4 +22,5 @@ from ffkv.base.settings.section import Names as Names
 from ffkv.base.settings.section import Section as Section
 from ffkv.base.settings.section import Seed as Seed
 from ffkv.base.settings.section import Whole as Whole
+from ffkv.base.settings.section import documents as documents
 from ffkv.base.settings.section import section as section

@@ -1,6 +1,8 @@
 """What all sections of settings share: types with limits, and the checks of values."""
 
+import inspect
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
@@ -113,6 +115,7 @@ Where = Annotated[
     BeforeValidator(_where, json_schema_input_type=dict[str, Scalar | list[Scalar]]),
 ]
 SectionType = TypeVar("SectionType", bound="Section")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Section(BaseModel):
@@ -159,3 +162,24 @@ def section(model: type[SectionType], /, **values: Any) -> SectionType:
     if problems := made.contradictions():
         raise UserError("\n".join(problems))
     return made
+
+
+def documents(model: type[Section]) -> Callable[[Function], Function]:
+    """Writes the settings of a section into the signature of a function that takes them as `**options`, and into its docstring.
+
+    There they stand in place of `{options}`. So editors and notebooks know them, and nobody writes them twice.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature, fields = inspect.signature(function), model.model_fields.items()
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.annotation)
+            for name, field in fields
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        lines = (f"{name}: {' '.join(str(field.description).split())}" for name, field in fields)
+        function.__doc__ = str(function.__doc__).replace("{options}", "\n        ".join(lines))
+        return function
+
+    return decorate

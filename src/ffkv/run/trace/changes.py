@@ -1,37 +1,32 @@
 """Which memories are switched off or scaled."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Anatomy
 from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory_name
 
 
-def read_changes(
-    off: Sequence[str], scale: Mapping[str, float] | Sequence[str], anatomy: Anatomy
-) -> dict[tuple[int, int], float]:
+def read_changes(off: Sequence[str], scale: Sequence[str], anatomy: Anatomy) -> dict[tuple[int, int], float]:
     """The factor of each memory (its layer and its number) that is changed, in the order in which they are named.
 
     Args:
         off: names of memories whose coefficient becomes 0.
-        scale: names of memories with the factor of their coefficient: {"L3.17": 2}, or ["L3.17:2"].
+        scale: names of memories with the factor of their coefficient, such as "L3.17:2".
         anatomy: of the model.
     Raises:
         UserError: a name or a factor is malformed, there is no such memory, or a memory is changed twice.
     """
-    if isinstance(off, str) or isinstance(scale, str):
-        raise UserError("off and scale are lists: write off=['L3.17'] and scale=['L3.17:2'].")
-    pairs = [*scale.items()] if isinstance(scale, Mapping) else [_pair(text) for text in scale]
     factors: dict[tuple[int, int], float] = {}
-    for name, factor in [*((name, 0.0) for name in off), *pairs]:
+    for name, factor in [*((name, 0.0) for name in off), *map(_pair, scale)]:
         place = parse_memory_name(name)
         check_memory(*place, [layer.memories for layer in anatomy.layers])
         if place in factors:
             raise UserError(f"{memory_name(*place)} is changed twice. Name each memory once.")
         if not math.isfinite(factor):
             raise UserError(f"The factor of {memory_name(*place)} is {factor}. Write a finite number.")
-        factors[place] = float(factor)
+        factors[place] = factor
     return factors
 
 

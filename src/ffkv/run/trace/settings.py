@@ -1,0 +1,60 @@
+"""The options of a trace. `ffkv.trace`, `ffkv trace` and the page of the explorer take them from here."""
+
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator, Field, field_validator
+
+from ffkv.base.settings import LARGEST, Section
+
+
+def _memories(given: Any) -> Any:
+    """The names of memories as a list. A mapping of names to factors becomes names such as "L3.17:2"."""
+    if isinstance(given, Mapping):
+        return [
+            f"{name}:{float(value)!r}" if isinstance(value, Real) else f"{name}:{value}"
+            for name, value in given.items()
+        ]
+    several = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
+    return [name for each in several for name in (each.replace(",", " ").split() if isinstance(each, str) else [each])]
+
+
+Memories = Annotated[list[str], BeforeValidator(_memories)]
+
+
+class TraceOptions(Section):
+    """What a trace shows, and which memories it changes."""
+
+    position: int | None = None
+    """Position of the token to look at, from 0, the tokens in front of the prompt included; negative numbers count from the end.
+    By default the last token."""
+    off: Memories = Field([])
+    """Memories to switch off, such as L3.17: their coefficient becomes 0. Repeat it, or put commas between."""
+    scale: Memories = Field([])
+    """Memories to scale, with the factor of their coefficient, such as L3.17:2. Repeat it, or put commas between. In Python it
+    may be a mapping: {"L3.17": 2}."""
+    everywhere: bool = False
+    """Change these memories at every token, not only at the one looked at."""
+    token: str | None = None
+    """Next token that contributions are measured on: its text to the letter, such as " Paris", blanks included. By default the
+    token that the unchanged model predicts."""
+    token_id: int | None = None
+    """The same token by its id."""
+    top: Annotated[int, Field(ge=1, le=LARGEST)] = 10
+    """Number of tokens per prediction."""
+    memories: Annotated[int, Field(ge=0, le=LARGEST)] = 20
+    """Number of memories per layer with the largest contribution, and of those with the largest effect on the token's logit.
+    Both are listed."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, given: Any) -> Any:
+        """Takes numbers and texts out of a table of numpy's or pandas' as they are."""
+        return given.item() if isinstance(given, np.generic) else given
+
+    def contradictions(self) -> list[str]:
+        """See `Section`."""
+        both = self.token is not None and self.token_id is not None
+        return ["token and token_id name one token. Give one of them."] if both else []
