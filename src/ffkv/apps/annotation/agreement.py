@@ -48,7 +48,7 @@ def coincidences(ratings: np.ndarray, categories: int) -> np.ndarray:
 
 
 def raw_agreement(counts: np.ndarray) -> np.ndarray:
-    """Share of units of which both say the same, from `confusion` [..., a, b]; NaN without a unit."""
+    """Computes the share of units of which both say the same, from `confusion` [..., a, b]; NaN without a unit."""
     return _ratio(np.trace(counts, axis1=-2, axis2=-1), counts.sum((-2, -1)))
 
 
@@ -82,19 +82,19 @@ def alpha(counts: np.ndarray, distance: np.ndarray) -> np.ndarray:
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """The quotient; NaN where it is undefined. Rounding can leave a little of a difference that is 0."""
+    """Divides. It is NaN where the quotient is undefined. Rounding can leave a little of a difference that is 0."""
     above, below = np.asarray(above, float), np.asarray(below, float)
     defined = below > 1e-12
     return np.where(defined, above / np.where(defined, below, 1), np.nan)
 
 
 def nominal(categories: int) -> np.ndarray:
-    """The distance between categories that are only equal or different [a, b]."""
+    """Returns the distance between categories that are only equal or different [a, b]."""
     return 1 - np.eye(categories)
 
 
 def masi(sets: Sequence[frozenset]) -> np.ndarray:
-    """The MASI distance between sets (Passonneau 2006) [a, b].
+    """Returns the MASI distance between sets (Passonneau 2006) [a, b].
 
     It is 1 - J·M. J is the Jaccard index. M is 1 for equal sets, 2/3 if one contains the other, 1/3 if they overlap,
     and 0 if they share nothing. Two empty sets are equal.
@@ -110,12 +110,12 @@ def _masi(a: frozenset, b: frozenset) -> float:
 
 
 def jaccard(a: frozenset, b: frozenset) -> float:
-    """The Jaccard index: what both sets share, of what either has. Two empty sets are equal: 1."""
+    """Returns the Jaccard index: what both sets share, of what either has. Two empty sets are equal: 1."""
     return len(a & b) / len(a | b) if a | b else 1.0
 
 
 def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> float:
-    """How far two annotators saw the same patterns in a key.
+    """Measures how far two annotators saw the same patterns in a key.
 
     Patterns are matched one to one, so that the sum of the Jaccard indices of their prefixes is as high as possible.
     The sum is divided by the larger number of patterns: a pattern that only one of them saw counts as 0.
@@ -139,7 +139,7 @@ def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> 
 def with_interval(
     statistic: Callable[[np.ndarray], np.ndarray], tables: np.ndarray, generator: np.random.Generator
 ) -> tuple[float, float, float]:
-    """A statistic with its 95 % percentile bootstrap interval over keys.
+    """Returns a statistic with its 95 % percentile bootstrap interval over keys.
 
     Args:
         statistic: takes sums of tables [..., a, b], and returns numbers [...].

@@ -43,11 +43,11 @@ class WithMachine(click.Group):
     """Subcommands, with the one of the room above this one: it is imported by its name, and only when it is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """The names of the subcommands."""
+        """Returns the names of the subcommands."""
         return [*super().list_commands(context), "machine"]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """The subcommand of that name; None if there is none."""
+        """Returns the subcommand of that name; None if there is none."""
         if name == "machine":
             return importlib.import_module("ffkv.apps.machine.commands").machine
         return super().get_command(context, name)

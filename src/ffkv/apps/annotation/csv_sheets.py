@@ -53,7 +53,7 @@ def write_csv(path: Path, sheet: Sheet, annotator: str, records: Mapping[str, Re
 
 
 def order_of(sheet: Sheet, annotator: str) -> tuple[str, ...]:
-    """The items that a person judges, in order.
+    """Returns the items that a person judges, in order.
 
     Raises:
         UserError: the sheet is not for this person.
@@ -87,13 +87,13 @@ def _change_row(sheet: Sheet, item: str, record: Record | None) -> Sequence[str]
 
 
 def with_marked_end(text: str) -> str:
-    """A text with a mark for each blank at its end, and for each line end. Nobody would see them."""
+    """Returns a text with a mark for each blank at its end, and for each line end. Nobody would see them."""
     core = text.rstrip(" ")
     return (core + BLANK * (len(text) - len(core))).replace("\n", "↵")
 
 
 def with_marked_ends(token: str) -> str:
-    """A token with marks for the blanks at both ends."""
+    """Returns a token with marks for the blanks at both ends."""
     core = token.lstrip(" ")
     return with_marked_end(BLANK * (len(token) - len(core)) + core)
 
@@ -133,7 +133,7 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
 
 
 def _rows(path: Path, columns: Iterable[str]) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a file with the numbers that a spreadsheet gives them; empty ones are left out."""
+    """Returns the rows of a file with the numbers that a spreadsheet gives them; empty ones are left out."""
     try:
         if path.stat().st_size > LARGEST:
             raise UserError(f"{path} has more than {LARGEST:,} bytes. It is not a sheet.")

@@ -71,7 +71,7 @@ def draw_changes(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]
 
 
 def _at_least(share: float, count: int) -> int:
-    """A share of a count, rounded up."""
+    """Returns a share of a count, rounded up."""
     return math.ceil(round(share * count, 9))
 
 
@@ -98,7 +98,7 @@ def choose_keys(
 
 
 def _origin_of(run: Run, layer: int, memory: int, ranks: list[int]) -> Origin:
-    """A key with the places of its prefixes."""
+    """Returns a key with the places of its prefixes."""
     row = run.anatomy.layer_offset[layer] + memory
     places = stored_examples(run.files, row, "positive", ["sentence", "position"])
     sentence, position = (np.asarray(places[each])[ranks].tolist() for each in ("sentence", "position"))
@@ -130,7 +130,7 @@ def draw_controls(competing: CompetingPrefixes, keys: Sequence[Origin], count: i
 
 
 def _other_change(table: pd.DataFrame, row: int, generator: np.random.Generator) -> int:
-    """A random row whose second token is neither of the tokens of this row; -1 if there is none."""
+    """Returns a random row whose second token is neither of the tokens of this row; -1 if there is none."""
     own = table.iloc[row][["residual_token", "output_token"]].tolist()
     others = np.flatnonzero(~table["output_token"].isin(own).to_numpy())
     return int(generator.choice(others)) if len(others) else -1

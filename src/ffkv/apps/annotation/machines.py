@@ -43,7 +43,7 @@ def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.D
 
 
 def _model_of(path: Path, belongs_to: Mapping[str, Any]) -> str:
-    """The name of the model whose folder has these settings."""
+    """Returns the name of the model whose folder has these settings."""
     try:
         about = json.loads(path.read_bytes())
         model = about["model"]

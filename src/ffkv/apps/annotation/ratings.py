@@ -29,7 +29,7 @@ class Ratings(NamedTuple):
 
 
 def category_of(families: Iterable[str]) -> str:
-    """The category of a prefix that has patterns of these families."""
+    """Returns the category of a prefix that has patterns of these families."""
     return " and ".join(family for family in ("shallow", "semantic") if family in families) or "none"
 
 
@@ -90,7 +90,7 @@ def _order(said: tuple[Record, Origin]) -> tuple:
 
 
 def of_tests(patterns: pd.DataFrame, by_prefix: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What the statistical tests said about the run's keys, in the form of `Ratings.patterns` and `Ratings.by_prefix`.
+    """Puts what the statistical tests said into the form of `Ratings.patterns` and `Ratings.by_prefix`.
 
     Args:
         patterns: rows of `keys/patterns`.

@@ -25,7 +25,7 @@ MOST_PATTERNS = 50  # of one item
 
 
 def now() -> str:
-    """The time in UTC, with microseconds: "2026-05-01T09:30:00.000000Z"."""
+    """Returns the time in UTC, with microseconds: "2026-05-01T09:30:00.000000Z"."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -36,7 +36,7 @@ def _prefixes(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def one_line(text: str) -> str:
-    """One line without characters that are not shown."""
+    """Returns one line without characters that are not shown."""
     return " ".join("".join(one if one.isprintable() else " " for one in text).split())
 
 
@@ -96,7 +96,7 @@ class Record(Stored):
         return self
 
     def repeats(self, before: "Record | None") -> bool:
-        """Whether it says nothing else than an earlier record."""
+        """Tells whether it says nothing else than an earlier record."""
         return before is not None and self == before.model_copy(update={"time": self.time})
 
     @property
@@ -125,7 +125,7 @@ class Records(NamedTuple):
 
 
 def identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """The hashes among the attributes of a run or a file, which records keep."""
+    """Returns the hashes among the attributes of a run or a file, which records keep."""
     return {name: str(attributes[name]) for name in HASHES if name in attributes}
 
 
@@ -146,13 +146,13 @@ def append_record(folder: Path | str, record: Record) -> Path:
 
 
 def _name_in_files(annotator: str) -> str:
-    """The annotator in letters that every file system takes, with a sum that keeps similar names apart."""
+    """Returns the annotator in letters that every file system takes, with a sum that keeps similar names apart."""
     plain = re.sub(r"[^A-Za-z0-9-]+", "_", annotator)[:60]
     return f"{plain}.{hashlib.sha256(annotator.encode()).hexdigest()[:8]}"
 
 
 def record_files(folder: Path | str, annotator: str | None = None) -> list[Path]:
-    """The files of records in `annotations/<run>`, sorted; only those of one annotator if one is named."""
+    """Returns the files of records in `annotations/<run>`, sorted; only those of one annotator if one is named."""
     name = "*" if annotator is None else f"{_name_in_files(annotator)}.*"
     return sorted((Path(folder) / FOLDER).glob(f"{name}.jsonl"))
 
@@ -186,7 +186,7 @@ def read_records(
 
 
 def latest_of(history: Iterable[Record]) -> list[Record]:
-    """The last record of each annotator and item, by sheet, item and annotator. `history` is in order of time."""
+    """Returns the last record of each annotator and item, sorted by sheet and item, from a history in order."""
     latest = {(record.sheet, record.item, record.annotator): record for record in history}
     return [latest[key] for key in sorted(latest)]
 

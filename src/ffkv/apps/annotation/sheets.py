@@ -53,7 +53,7 @@ class Sheet(Stored):
     orders: dict[str, tuple[str, ...]]
 
     def record(self, annotator: str, item: str, **said: Any) -> Record:
-        """What an annotator ("person:anna") says about an item.
+        """Returns what an annotator ("person:anna") says about an item.
 
         Raises:
             ValidationError: it cannot be said.
@@ -103,7 +103,7 @@ class SecretKey(Stored):
 
 
 def annotations_folder(run: Run) -> Path:
-    """Where the annotations of a run lie: by default `annotations/<run>`, beside `results/<run>`."""
+    """Returns where the annotations of a run lie: by default `annotations/<run>`, beside `results/<run>`."""
     results = run.folder.resolve()
     return results.parent.parent / run.settings.annotation.folder / results.name
 
@@ -127,7 +127,7 @@ def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:
 
 
 def refuse_existing(folder: Path, name: str) -> Path:
-    """The file of a sheet that does not exist yet.
+    """Returns the file of a sheet that does not exist yet.
 
     Raises:
         UserError: it exists.
@@ -139,7 +139,7 @@ def refuse_existing(folder: Path, name: str) -> Path:
 
 
 def sheet_names(folder: Path) -> list[str]:
-    """The names of the sheets in `annotations/<run>`, sorted."""
+    """Returns the names of the sheets in `annotations/<run>`, sorted."""
     return sorted(path.stem for path in (folder / SHEETS).glob("*.json") if not path.name.startswith("."))
 
 

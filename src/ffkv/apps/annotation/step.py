@@ -65,7 +65,7 @@ def write_person(folder: Path, sheet: Sheet, annotator: str, path: Path) -> Path
 
 
 def latest_of_person(folder: Path, sheet: Sheet, annotator: str) -> dict[str, Record]:
-    """The latest record of each item of a sheet that a person said something about."""
+    """Returns the latest record of each item of a sheet that a person said something about."""
     return _latest(folder, sheet, f"person:{annotator}")
 
 
@@ -149,7 +149,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
 
 
 def _with_tests(run: Run, said: Ratings) -> Ratings:
-    """What annotators said, and what the statistical tests found in all sampled keys, as one more annotator."""
+    """Returns what annotators said, and what the statistical tests found in all sampled keys, as one more annotator."""
     patterns, by_prefix = of_tests(run.files.details("keys/patterns"), run.files.details("keys/by_prefix"))
     return Ratings(
         pd.concat([said.patterns, patterns], ignore_index=True),

@@ -21,7 +21,7 @@ KEY = ["layer", "memory"]
 
 
 def first_time(table: pd.DataFrame, sample: str = "trigger") -> pd.DataFrame:
-    """The rows of what each annotator said about an item the first time."""
+    """Returns the rows of what each annotator said about an item the first time."""
     return table[(table["occasion"] == 0) & (table["sample"] == sample)]
 
 
@@ -40,7 +40,7 @@ def count_categories(by_prefix: pd.DataFrame, layers: int) -> pd.DataFrame:
 
 
 def describe_annotators(ratings: Ratings) -> pd.DataFrame:
-    """One row per annotator: how many patterns in keys, and how often a control got one.
+    """Describes each annotator: how many patterns in keys, and how often a control got one.
 
     A control has random prefixes. Whoever sees a pattern in it sees what is there by chance: the false-positive rate.
     """
@@ -55,7 +55,7 @@ def describe_annotators(ratings: Ratings) -> pd.DataFrame:
 
 
 def _keys_of(ratings: Ratings, annotator: str, sample: str) -> pd.DataFrame:
-    """One row per key that an annotator judged: number of patterns, and share of prefixes that have one."""
+    """Returns one row per key that an annotator judged: number of patterns, and share of prefixes that have one."""
     key = ["sheet", *KEY]
     prefixes, patterns = (first_time(table, sample) for table in (ratings.by_prefix, ratings.patterns))
     prefixes = prefixes[prefixes["annotator"] == annotator].assign(covered=lambda table: table["category"] != "none")
@@ -75,7 +75,7 @@ def count_related(changes: pd.DataFrame) -> pd.DataFrame:
 
 
 def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
-    """Agreement between any two annotators, of each with himself on repeated items, and of all people together.
+    """Measures how far any two annotators agree, each with himself on repeated items, and all people together.
 
     Only keys and changes of the run count, not the controls. Intervals are of a bootstrap over keys, or over changes.
 
@@ -108,21 +108,21 @@ Annotator = tuple[str, int]  # a name, and the occasion
 
 
 def _pairs(*tables: pd.DataFrame) -> Iterator[tuple[Annotator, Annotator]]:
-    """Any two annotators on their first occasion, and each with himself on the second one."""
+    """Yields any two annotators on their first occasion, and each with himself on the second one."""
     names = sorted({name for table in tables for name in table.columns})
     yield from combinations([name for name in names if name[1] == 0], 2)
     yield from (((name, 0), (name, 1)) for name, occasion in names if occasion == 1)
 
 
 def _prefix_codes(ratings: Ratings) -> pd.DataFrame:
-    """The category of each prefix [(layer, memory, rank), (annotator, occasion)]; `MISSING` where there is none."""
+    """Codes the category of each prefix [(layer, memory, rank), (annotator, occasion)]; `MISSING` where there is none."""
     own = ratings.by_prefix[ratings.by_prefix["sample"] == "trigger"]
     codes = own.assign(code=own["category"].map(OF_CATEGORY))
     return _wide(codes, [*KEY, "rank"])
 
 
 def _change_codes(ratings: Ratings) -> pd.DataFrame:
-    """The answer about each change [row, (annotator, occasion)]."""
+    """Codes the answer about each change [row, (annotator, occasion)]."""
     own = ratings.changes[ratings.changes["sample"] == "trigger"]
     return _wide(own.assign(code=own["related"].map(RELATED)), ["row"])
 
@@ -135,7 +135,7 @@ def _wide(codes: pd.DataFrame, index: list[str]) -> pd.DataFrame:
 
 
 def _of_both(codes: pd.DataFrame, names: list[Annotator]) -> pd.DataFrame:
-    """The rows that both annotators judged."""
+    """Returns the rows that both annotators judged."""
     if any(name not in codes for name in names):
         return pd.DataFrame(columns=names)
     both = codes[names]
@@ -176,7 +176,7 @@ def _statistics(
 
 
 def _pattern_sets(ratings: Ratings) -> dict[tuple, list[frozenset]]:
-    """The prefixes of each pattern, by annotator, occasion, layer and memory."""
+    """Returns the prefixes of each pattern, by annotator, occasion, layer and memory."""
     own = ratings.patterns[ratings.patterns["sample"] == "trigger"]
     found: dict[tuple, list[frozenset]] = {}
     for row in own.itertuples():
@@ -187,7 +187,7 @@ def _pattern_sets(ratings: Ratings) -> dict[tuple, list[frozenset]]:
 def _overlap(
     codes: pd.DataFrame, patterns: dict[tuple, list[frozenset]], stream: np.random.Generator
 ) -> Iterator[tuple]:
-    """The row about which prefixes have patterns, over the keys in which either saw one."""
+    """Yields the row about which prefixes have patterns, over the keys in which either saw one."""
     if not len(codes):
         return
     keys = sorted({(layer, memory) for layer, memory, _ in codes.index})

@@ -17,7 +17,7 @@ PER_INTERVAL = 5
 
 
 def feature_file(record: Record, transcoder_id: str, generator: np.random.Generator) -> dict[str, Any]:
-    """A feature file.
+    """Makes a feature file.
 
     Args:
         record: the memory.
@@ -56,17 +56,17 @@ def _example(example: Example, token: int) -> dict[str, Any]:
 
 
 def _trigger_token(example: Example) -> int:
-    """The last token of the trigger prefix; of the empty prefix, the token furthest from 0."""
+    """Returns the last token of the trigger prefix; of the empty prefix, the token furthest from 0."""
     return example.position - 1 if example.position else int(np.abs(example.values).argmax())
 
 
 def file_number(layer: int, memory: int) -> int:
-    """The number that stands for a layer and a memory: Cantor's pairing function."""
+    """Returns the number that stands for a layer and a memory: Cantor's pairing function."""
     return (layer + memory) * (layer + memory + 1) // 2 + memory
 
 
 def units(job: Job) -> list[Unit]:
-    """One folder with all files: `features/<set>/<number>.json`."""
+    """Makes one folder with all files: `features/<set>/<number>.json`."""
 
     def content(record: Record) -> dict[str, Any]:
         return feature_file(record, job.set_name, job.random(record))

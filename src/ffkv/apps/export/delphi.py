@@ -26,7 +26,7 @@ SIDES = ("positive", "negative")
 
 
 def hookpoint(layer: int, side: str) -> str:
-    """The folder of a layer: "layers.3.mlp"; of its negative coefficients "layers.3.mlp.negative"."""
+    """Returns the folder of a layer: "layers.3.mlp"; of its negative coefficients "layers.3.mlp.negative"."""
     return f"layers.{layer}.mlp" if side == "positive" else f"layers.{layer}.mlp.negative"
 
 
@@ -52,7 +52,7 @@ def windows(sentences: list[np.ndarray], padding: int) -> tuple[np.ndarray, np.n
 
 
 def split(values: np.ndarray, latents: np.ndarray, locations: np.ndarray, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """The tensors of one file.
+    """Returns the tensors of one file.
 
     Args:
         values: coefficients, times -1 for the negative side [latent, token].
@@ -78,7 +78,7 @@ def split(values: np.ndarray, latents: np.ndarray, locations: np.ndarray, tokens
 
 
 def units(job: Job) -> list[Unit]:
-    """A folder per layer and sign: `latents/<hookpoint>/`."""
+    """Makes a folder per layer and sign: `latents/<hookpoint>/`."""
     return [
         Unit(f"latents/{hookpoint(int(job.selection.layer[places.start]), side)}", places, _writer(job, places, side))
         for side in _sides(job)
@@ -87,7 +87,7 @@ def units(job: Job) -> list[Unit]:
 
 
 def _sides(job: Job) -> tuple[str, ...]:
-    """Both signs if any coefficient of the model can be negative."""
+    """Returns both signs if any coefficient of the model can be negative."""
     return SIDES if any(layer.signed for layer in job.run.anatomy.layers) else SIDES[:1]
 
 
@@ -108,7 +108,7 @@ def _writer(job: Job, places: range, side: str) -> Callable[[Path, Iterable[Reco
 
 
 def _files(job: Job, places: range) -> list[tuple[range, tuple[int, int]]]:
-    """The memories of each file, and the first and last latent of its name: together they leave no gap."""
+    """Returns the memories of each file, and the first and last latent of its name: together they leave no gap."""
     size = max(1, COEFFICIENTS // max(1, int(job.store.sample_start[-1])))
     own = [*groups(job.selection, places, size)]
     first = [int(job.selection.memory[group.start]) for group in own]

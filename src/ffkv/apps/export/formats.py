@@ -18,7 +18,7 @@ FORMATS = {
 
 
 def find_format(name: str) -> Format:
-    """The format of that name.
+    """Returns the format of that name.
 
     Raises:
         UserError: there is none.

@@ -92,7 +92,7 @@ def folder_unit(
     content: Callable[[Record], Any],
     name: Callable[[Record], int] = lambda record: record.memory,
 ) -> Unit:
-    """A folder with a JSON file per memory, `<name>.json`; `content` is what the file holds."""
+    """Makes a folder with a JSON file per memory, `<name>.json`; `content` is what the file holds."""
 
     def write(folder: Path, records: Iterable[Record]) -> None:
         folder.mkdir()
@@ -105,7 +105,7 @@ def folder_unit(
 def batch_units(
     job: Job, content: Callable[[int, Iterable[Record]], Any], folder: Callable[[int], str] = str
 ) -> list[Unit]:
-    """A JSON file per `BATCH` memories of a layer: `<folder>/batch-<n>.json`.
+    """Makes a JSON file per `BATCH` memories of a layer: `<folder>/batch-<n>.json`.
 
     Args:
         job: the export.
@@ -135,6 +135,6 @@ def visible_tokens(tokens: list[str]) -> list[str]:
 
 
 def public_name(run: Run) -> str:
-    """The checkpoint's name; of a folder only the last part, so that no path of this machine is published."""
+    """Returns the checkpoint's name; of a folder only the last part, so that no path of this machine is published."""
     checkpoint = run.anatomy.checkpoint
     return Path(checkpoint).name if Path(checkpoint).is_dir() or Path(checkpoint).is_absolute() else checkpoint

@@ -19,7 +19,7 @@ PER_QUANTILE = 5
 
 
 def neuron_record(record: Record, side: str, generator: np.random.Generator) -> dict[str, Any]:
-    """A NeuronRecord.
+    """Makes a NeuronRecord.
 
     Args:
         record: the memory.
@@ -59,7 +59,7 @@ def _activation_record(example: Example, sign: int) -> dict[str, Any]:
 
 
 def units(job: Job) -> list[Unit]:
-    """A folder per layer and sign: `<sign>/<layer>/<memory>.json`. Negative ones only if the run keeps any."""
+    """Makes a folder per layer and sign: `<sign>/<layer>/<memory>.json`. Negative ones only if the run keeps any."""
 
     def unit(side: str, places: range) -> Unit:
         path = f"{side}/{int(job.selection.layer[places.start])}"

@@ -18,7 +18,7 @@ PER_INTERVAL = 5
 
 
 def feature(record: Record, generator: np.random.Generator) -> dict[str, Any]:
-    """A feature of a request: the memory's index, density, logits at both ends, and activations.
+    """Makes a feature of a request: the memory's index, density, logits at both ends, and activations.
 
     Args:
         record: the memory. It must have a sentence.
@@ -53,7 +53,7 @@ def _logits(promoted: Promoted) -> list[dict[str, Any]]:
 
 
 def units(job: Job) -> list[Unit]:
-    """A file per 128 memories: `<source>/batch-<n>.json`, where a source is a layer of the set, "<layer>-<set>"."""
+    """Makes `<source>/batch-<n>.json`, where a source is a layer of the set, "<layer>-<set>"."""
 
     def request(layer: int, records: Iterable[Record]) -> dict[str, Any]:
         features = [feature(record, job.random(record)) for record in records if record.positive]

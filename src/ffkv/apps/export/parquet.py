@@ -42,7 +42,7 @@ ABOUT = {
 
 
 def units(job: Job) -> list[Unit]:
-    """`<table>.parquet`; only tables that have rows."""
+    """Makes `<table>.parquet`; only tables that have rows."""
     run, everything = job.run, range(len(job.selection))
     tables: dict[str, Callable[[Path, Iterable[Record]], None]] = {
         "memories": lambda path, records: _write(path, [_chosen(job, run.memories())]),
@@ -63,14 +63,14 @@ def units(job: Job) -> list[Unit]:
 
 
 def _chosen(job: Job, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the exported memories, in the order of the table."""
+    """Returns the rows of the exported memories, in the order of the table."""
     offset = np.asarray(job.run.anatomy.layer_offset)
     wanted = offset[job.selection.layer] + job.selection.memory
     return table[np.isin(offset[table["layer"].to_numpy(int)] + table["memory"].to_numpy(int), wanted)]
 
 
 def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
-    """The trigger examples of some memories after another, with the columns of `Memory.triggers`."""
+    """Yields the trigger examples of some memories after another, with the columns of `Memory.triggers`."""
     run, selection = job.run, job.selection
     some_gated = any(layer.gated for layer in run.anatomy.layers)
     for group in groups(selection, range(len(selection)), GROUP):
@@ -91,7 +91,7 @@ def trigger_tables(job: Job) -> Iterator[pd.DataFrame]:
 
 
 def token_tables(job: Job) -> Iterator[pd.DataFrame]:
-    """The top and bottom tokens of the values of some memories after another."""
+    """Yields the top and bottom tokens of the values of some memories after another."""
     vocabulary, offset = job.run.vocabulary, job.run.anatomy.layer_offset
     for group in groups(job.selection, range(len(job.selection)), GROUP):
         layer, memories = int(job.selection.layer[group.start]), job.selection.memory[group.start : group.stop]
@@ -141,7 +141,7 @@ def _write_coefficients(path: Path, records: Iterable[Record]) -> None:
 
 
 def coefficient_rows(record: Record) -> Iterator[dict[str, Any]]:
-    """The rows of a memory in the table of coefficients."""
+    """Yields the rows of a memory in the table of coefficients."""
     sources = {"positive": record.positive, "negative": record.negative, "random": record.sample}
     for source, examples in sources.items():
         for example in examples:
@@ -161,7 +161,7 @@ def finish(job: Job, folder: Path) -> None:
 
 
 def card(job: Job, rows: dict[str, int]) -> str:
-    """The card of the data set. It names no licence: that depends on the model and on the corpus.
+    """Returns the card of the data set. It names no licence: that depends on the model and on the corpus.
 
     Args:
         job: the export.
@@ -213,7 +213,7 @@ def _plain(text: str) -> str:
 
 
 def size_category(rows: int) -> str:
-    """The hub's name for a number of rows."""
+    """Returns the hub's name for a number of rows."""
     names = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B"]
     return names[int(np.searchsorted(10 ** np.arange(3, 10), rows, side="right"))]
 

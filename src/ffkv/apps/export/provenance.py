@@ -30,7 +30,7 @@ COMMON = {
 
 
 def identity(run: Run, format_name: str, selection: Selection, options: dict[str, Any]) -> dict[str, Any]:
-    """What an export is made of. Files of another identity are not mixed with it."""
+    """Returns what an export is made of. Files of another identity are not mixed with it."""
     digest = hashlib.sha256()
     for array in (selection.layer, selection.memory, selection.sample, *selection.sentence.values()):
         digest.update(str(array.shape).encode() + array.astype("<i8").tobytes())
@@ -48,7 +48,7 @@ def identity(run: Run, format_name: str, selection: Selection, options: dict[str
 def content(
     run: Run, chosen: Format, own: dict[str, Any], names: list[str], left_out: list[str] | None
 ) -> dict[str, Any]:
-    """The content of the file.
+    """Returns the content of the file.
 
     Args:
         run: the run.
@@ -77,7 +77,7 @@ def write(folder: Path, text: dict[str, Any]) -> None:
 
 
 def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
-    """The content of the file; None if the folder is new or empty.
+    """Returns the content of the file; None if the folder is new or empty.
 
     Raises:
         UserError: the folder holds another export, or other files.

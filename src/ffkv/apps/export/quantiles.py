@@ -13,14 +13,14 @@ INTERVALS = 5
 
 
 def by_quantile(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[list[Example]]:
-    """Up to `count` random examples of each quarter by their highest coefficients, the weakest quarter first."""
+    """Draws up to `count` examples of each quarter by their highest coefficients, the weakest quarter first."""
     order = np.argsort([example.values.max() for example in examples], kind="stable")
     bounds = [round(quantile * len(order)) for quantile in QUANTILES]
     return [draw([examples[at] for at in order[a:b]], count, generator) for a, b in itertools.pairwise(bounds)]
 
 
 def draw(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[Example]:
-    """Up to `count` different examples, in random order."""
+    """Draws up to `count` different examples."""
     chosen = generator.choice(len(examples), min(count, len(examples)), replace=False) if examples else ()
     return [examples[at] for at in chosen]
 

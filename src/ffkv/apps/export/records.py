@@ -114,7 +114,7 @@ Read = Callable[[range], Iterator[Record]]
 
 
 def shortest(values: np.ndarray) -> np.ndarray:
-    """The float64 numbers that are written with the fewest digits and give float32 numbers back exactly."""
+    """Returns the float64 numbers that are written with the fewest digits and give float32 numbers back exactly."""
     written = pa.array(np.ascontiguousarray(values, np.float32).ravel()).cast(pa.string())
     return written.cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(values.shape)
 
@@ -129,12 +129,12 @@ def numbers(values: np.ndarray | Sequence[float]) -> list[float | None]:
 
 
 def number(value: float) -> float | None:
-    """A number as JSON can hold it, with the fewest digits that give its float32 back."""
+    """Returns a number as JSON can hold it, with the fewest digits that give its float32 back."""
     return float(str(np.float32(value))) if np.isfinite(value) else None
 
 
 def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[ValueLogits]] | None") -> Read:
-    """What reads the records of neighbouring memories, one after another.
+    """Makes what reads the records of neighbouring memories, one after another.
 
     Args:
         run: the run.
@@ -190,7 +190,7 @@ def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[Val
 
 
 def _columns(selection: Selection) -> dict[str, slice]:
-    """The columns of `Store.start` that hold the sentences of each side."""
+    """Returns the columns of `Store.start` that hold the sentences of each side."""
     ends = list(accumulate(sentences.shape[1] for sentences in selection.sentence.values()))
     return {side: slice(start, end) for side, start, end in zip(selection.sentence, [0, *ends], ends)}
 
@@ -203,7 +203,7 @@ def _examples(
     coefficients: np.ndarray,
     text: Callable[[int], Text],
 ) -> Iterator[Example]:
-    """The examples of one side of a memory.
+    """Yields the examples of one side of a memory.
 
     Args:
         side: "positive" or "negative".

@@ -26,7 +26,7 @@ ABSENT = (
 
 
 def feature(record: Record, corpus: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
-    """A feature of a batch.
+    """Makes a feature of a batch.
 
     Args:
         record: the memory.
@@ -73,12 +73,12 @@ def _activation(example: Example, token: int, group: dict[str, Any]) -> dict[str
 
 
 def _trigger_token(example: Example) -> int:
-    """The last token of the trigger prefix; of the empty prefix, the strongest token."""
+    """Returns the last token of the trigger prefix; of the empty prefix, the strongest token."""
     return example.position - 1 if example.position else int(example.values.argmax())
 
 
 def units(job: Job) -> list[Unit]:
-    """`<layer>/batch-<n>.json`."""
+    """Makes `<layer>/batch-<n>.json`."""
     facts = job.run.files.corpora["train"]
     corpus = {
         "n_prompts_total": int(facts["sentences"]),

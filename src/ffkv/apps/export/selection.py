@@ -34,7 +34,7 @@ class Selection:
     sample: np.ndarray
 
     def __len__(self) -> int:
-        """Number of memories."""
+        """Returns the number of memories."""
         return len(self.layer)
 
     @property
@@ -44,13 +44,13 @@ class Selection:
         return np.unique(shown[shown != NONE])
 
     def layers(self) -> list[range]:
-        """The places of the memories of each layer that has any."""
+        """Returns the places of the memories of each layer that has any."""
         _, starts = np.unique(self.layer, return_index=True)
         bounds = [*starts.tolist(), len(self)]
         return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
 
     def name(self, place: int) -> str:
-        """The name of a memory: "L3.17"."""
+        """Returns the name of a memory: "L3.17"."""
         return memory_name(int(self.layer[place]), int(self.memory[place]))
 
 
@@ -71,7 +71,7 @@ def select(run: Run, layer: np.ndarray, memory: np.ndarray, examples: int, sente
 
 
 def random_sentences(run: Run, count: int) -> np.ndarray:
-    """Random sentences of the train split, ascending. They depend on the setting `seed` and on the corpus only."""
+    """Draws sentences of the train split, ascending. They depend on the setting `seed` and on the corpus only."""
     total = len(run.corpus("train"))
     generator = random_stream(run.settings.seed, Purpose.EXPORTED_SENTENCES)
     return np.sort(generator.choice(total, min(count, total), replace=False)).astype(np.int64)

@@ -61,13 +61,13 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
 
 
 def default_model_id(run: Run) -> str:
-    """The last part of the checkpoint's name, in small letters."""
+    """Returns the last part of the checkpoint's name, in small letters."""
     last = public_name(run).rpartition("/")[2].lower()
     return re.sub(r"[^a-z0-9._-]+", "-", last).strip("-._") or "model"
 
 
 def _select(run: Run, chosen: Format, names: Sequence[str], examples: int, sentences: int) -> Selection:
-    """The selection. Where a format needs every coefficient on every sentence, all sentences are shared."""
+    """Returns the selection. Where a format needs every coefficient on every sentence, all sentences are shared."""
     selection = select(run, *choose_memories(run, names), examples, sentences)
     if not chosen.dense:
         return selection

@@ -76,7 +76,7 @@ class Store:
         return {"examples.f32": 4 * self.size, "sample.f32": 4 * int(self.sample_start[-1]) * len(self.selection)}
 
     def examples(self, places: range) -> np.ndarray:
-        """The coefficients of some neighbouring memories in `examples.f32`, one behind the other."""
+        """Returns the coefficients of some neighbouring memories in `examples.f32`, one behind the other."""
         if not self.size:
             return np.zeros(0, np.float32)
         first, last = (self._begin(place) for place in (places.start, places.stop))
@@ -86,7 +86,7 @@ class Store:
         return int(self.start[place, 0]) if place < len(self.selection) else self.size
 
     def sample(self, places: range) -> np.ndarray:
-        """The coefficients of some neighbouring memories on the shared sentences [memory, token]."""
+        """Returns the coefficients of some neighbouring memories on the shared sentences [memory, token]."""
         shape = int(self.sample_start[-1]), len(self.selection)
         if not all(shape):
             return np.zeros((len(places), 0), np.float32)
@@ -128,7 +128,7 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
 
 
 def _blocks_done(store: Store, key: str) -> int:
-    """The number of blocks whose coefficients are in the files."""
+    """Returns the number of blocks whose coefficients are in the files."""
     try:
         state = json.loads((store.folder / "blocks.json").read_text())
         whole = all((store.folder / name).stat().st_size == size for name, size in store.sizes.items())
@@ -180,7 +180,7 @@ class _Pairs:
         self.places = {int(store.selection.layer[own.start]): own for own in store.selection.layers()}
 
     def writer(self, block: np.ndarray) -> "Callable[[np.ndarray, Layer, Tensor], None]":
-        """What writes the coefficients of a block of sentences, see `for_each_coefficient`."""
+        """Makes what writes the coefficients of a block of sentences, see `for_each_coefficient`."""
         store, selection = self.store, self.store.selection
         low, high = np.searchsorted(self.sentence, [block[0], block[-1] + 1])
         own = self.order[low:high]

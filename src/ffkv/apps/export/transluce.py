@@ -16,7 +16,7 @@ LEAST = len(SPLITS)  # exemplars of each type: the class takes the maximum of ea
 
 
 def exemplars(record: Record, dataset: str) -> dict[str, Any]:
-    """The arguments of `NeuronExemplars`: exemplars by split and by type ("max" or "min"), and the data set of each.
+    """Makes the arguments of `NeuronExemplars`: exemplars by split and type ("max" or "min"), with their data sets.
 
     The strongest exemplars of each type are dealt to the splits in turn.
 
@@ -46,7 +46,7 @@ def exemplars(record: Record, dataset: str) -> dict[str, Any]:
 
 
 def _enough(examples: Sequence[Example], others: Sequence[Example]) -> list[Example]:
-    """The examples, and the strongest random ones if they are too few for the splits."""
+    """Returns the examples, and the strongest random ones if they are too few for the splits."""
     shown = {example.text.sentence for example in examples}
     new = [example for example in others if example.text.sentence not in shown]
     return [*examples, *new[: max(0, LEAST - len(examples))]]
@@ -61,7 +61,7 @@ def _activation_record(example: Example) -> dict[str, Any]:
 
 
 def units(job: Job) -> list[Unit]:
-    """A folder per layer: `<layer>/<memory>.json`."""
+    """Makes a folder per layer: `<layer>/<memory>.json`."""
     dataset = job.run.settings.corpus.dataset
     return [
         folder_unit(str(job.selection.layer[places.start]), places, lambda record: exemplars(record, dataset))

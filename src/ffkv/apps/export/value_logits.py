@@ -33,7 +33,7 @@ class ValueLogits:
 
 
 def logit_reader(run: Run, device: str) -> Callable[[int, np.ndarray], list[ValueLogits]]:
-    """What reads the logits of the values of some memories of a layer, in order."""
+    """Makes what reads the logits of the values of some memories of a layer, in order."""
     head, offsets = head_of(run, device), run.anatomy.layer_offset
     kept = {end: indexes.kept_tokens(run.files, end)[0] for end in ("top", "bottom")}
 

@@ -17,7 +17,7 @@ class Refused(ValueError):
 
 
 def read_object(answer: str, *names: str) -> list[Any]:
-    """The values of an answer that is one JSON object with exactly these names.
+    """Reads the values of an answer that is one JSON object with exactly these names.
 
     A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed.
     Nothing else may stand beside the object.
@@ -52,7 +52,7 @@ def _no_constant(name: str) -> Any:
 
 
 def read_label(answer: str) -> str:
-    """The explanation: one line of at most `LONGEST_LABEL` characters.
+    """Reads the explanation: one line of at most `LONGEST_LABEL` characters.
 
     Raises:
         Refused: see `read_object`; or the label is empty or too long.
@@ -78,7 +78,7 @@ def _places(numbers: Any, texts: int) -> list[int]:
 
 
 def read_marks(answer: str, texts: int) -> list[bool]:
-    """Returns a bool per text: whether the answer names it. Texts count from 1 in it.
+    """Reads a bool per text: whether the answer names it. Texts count from 1 in it.
 
     Raises:
         Refused: see `read_object`; or something is not the number of a text, or is there twice.
@@ -89,7 +89,7 @@ def read_marks(answer: str, texts: int) -> list[bool]:
 
 
 def read_patterns(answer: str, texts: int) -> list[MarkedPattern]:
-    """The patterns that an annotator sees in the texts of a key.
+    """Reads the patterns that an annotator sees in the texts of a key.
 
     Raises:
         Refused: see `read_object`; or a pattern has another form.
@@ -109,7 +109,7 @@ def read_patterns(answer: str, texts: int) -> list[MarkedPattern]:
 
 
 def read_related(answer: str) -> str:
-    """Whether two tokens are related: "true", "false" or "unsure".
+    """Reads whether two tokens are related: "true", "false" or "unsure".
 
     Raises:
         Refused: see `read_object`; or it is another word.
@@ -121,7 +121,7 @@ def read_related(answer: str) -> str:
 
 
 def read_intruder(answer: str, texts: int) -> int:
-    """The place of the one text that does not belong, from 0.
+    """Reads the place of the one text that does not belong, from 0.
 
     Raises:
         Refused: see `read_object`; or the intruder is not the number of a text.
@@ -131,7 +131,7 @@ def read_intruder(answer: str, texts: int) -> int:
 
 
 def read_values(answer: str, texts: int) -> list[int]:
-    """One integer from 0 to `SCALE` per text, in their order [text].
+    """Reads one integer from 0 to `SCALE` per text, in their order [text].
 
     Raises:
         Refused: see `read_object`; or there are more or fewer values, or other ones.

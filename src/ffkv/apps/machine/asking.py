@@ -79,26 +79,26 @@ class Asker:
         self._longest_answer = max(limits, default=0)
 
     def about(self) -> dict[str, Any]:
-        """What the answers depend on: model, parameters, forms."""
+        """Returns what the answers depend on: model, parameters, forms."""
         return {"model": self.machine.model, "parameters": self._parameters, "forms": self.machine.forms}
 
     def request(self, question: Question) -> dict[str, Any]:
-        """What is sent for a question."""
+        """Returns what is sent for a question."""
         return {"model": self.machine.model, "messages": question.messages, **self._parameters}
 
     def most_tokens(self, request: Mapping[str, Any]) -> int:
-        """An upper bound of the tokens of a request and its answer: a token is at least one byte of text."""
+        """Returns an upper bound of the tokens of a request and its answer: a token is at least one byte of text."""
         size = sum(len(message["content"].encode()) for message in request["messages"])
         return size + FRAME + self._longest_answer
 
     def cost(self, questions: Sequence[Question]) -> Cost:
-        """What questions would take."""
+        """Returns what questions would take."""
         most = [self.most_tokens(self.request(each)) for each in questions if self.kept(each) is None]
         about = sum((tokens - self._longest_answer) // 4 + 40 for tokens in most)
         return Cost(len(questions), len(questions) - len(most), about, sum(most))
 
     def kept(self, question: Question) -> Answered | None:
-        """What became of a question, by the kept answers alone; None if they do not say."""
+        """Returns what became of a question, by the kept answers alone; None if they do not say."""
         return self._settle(question, None)
 
     def _settle(self, question: Question, endpoint: Endpoint | None) -> Answered | None:

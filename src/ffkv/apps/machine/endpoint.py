@@ -49,7 +49,7 @@ class Again(NamedTuple):
 
 
 def read_key(variable: str | None) -> str | None:
-    """The API key in an environment variable; None without the name of one.
+    """Reads the API key in an environment variable; None without the name of one.
 
     Raises:
         UserError: the variable is not set, or its text cannot be a key. The text is not shown.
@@ -68,7 +68,7 @@ def read_key(variable: str | None) -> str | None:
 
 
 def chat_address(endpoint: str) -> str:
-    """The address of chat completions.
+    """Returns the address of chat completions.
 
     Args:
         endpoint: base address, such as http://localhost:11434/v1, or already that of chat completions.
@@ -131,7 +131,7 @@ class Endpoint:
             raise UserError(f"{self.address} cannot be asked: {self._without_key(error)}") from None
 
     def _body(self, response: httpx2.Response) -> bytes:
-        """The body, up to a size. The client's timeout is per piece, so the whole answer has a limit of its own."""
+        """Reads the body, up to a size. The client's timeout is per piece, so the whole has a limit of its own."""
         end, body = time.monotonic() + self._timeout, b""
         for piece in response.iter_bytes():
             body += piece
@@ -152,7 +152,7 @@ class Endpoint:
         raise UserError(f"{self.address} refuses to answer. {said}")
 
     def _read(self, body: bytes) -> Reply | None:
-        """A chat completion; None if the body is none."""
+        """Reads a chat completion; None if the body is none."""
         try:
             found = json.loads(body)
             choice = found["choices"][0]
@@ -172,11 +172,11 @@ class Endpoint:
         return Reply(answer, sum(usage.values()) if usage else None)
 
     def _hidden(self, text: str) -> str:
-        """The text without the key, which an endpoint may repeat."""
+        """Returns the text without the key, which an endpoint may repeat."""
         return text.replace(self._key, "[key]") if self._key and len(self._key) >= SECRET else text
 
     def _without_key(self, text: object) -> str:
-        """One short line for a message, without the key."""
+        """Returns one short line for a message, without the key."""
         return " ".join(self._hidden(str(text)).split())[:SHOWN_BODY]
 
 
@@ -190,7 +190,7 @@ def _usage(found: object) -> dict[str, int]:
 
 
 def retry_after(text: str | None) -> float | None:
-    """The seconds that a header Retry-After asks for: a number or a date; None if there is none or it is neither."""
+    """Reads the seconds of a header Retry-After: a number or a date; None if there is none or it is neither."""
     if not text:
         return None
     try:

@@ -85,7 +85,7 @@ def explain(run: Run, asker: Asker, task: Task) -> Annotation:
 
 
 def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
-    """What `explain` would ask, per kind of question. Nothing is asked.
+    """Returns what `explain` would ask, per kind of question. Nothing is asked.
 
     Labels that are not known yet count with `TYPICAL_LABEL` characters in `Cost.about`, and with the most bytes that a
     label can have in `Cost.most`.
@@ -109,7 +109,7 @@ def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
 
 
 def _texts(run: Run, task: Task) -> dict[Place, Texts]:
-    """The texts about the memories that have enough trigger examples."""
+    """Returns the texts about the memories that have enough trigger examples."""
     places = choose_memories(run, task.memories, task.per_layer, task.seed)
     texts = dict(read_texts(run, places, SHOWN, task.seed))
     enough = {place: each for place, each in texts.items() if len(each.shown) + len(each.held_out) >= FEWEST_EXAMPLES}
@@ -138,7 +138,7 @@ def other_labels(labels: dict[Place, str]) -> dict[Place, str]:
 
 
 def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> list[Asked]:
-    """All questions but those for labels."""
+    """Returns all questions but those for labels."""
     others = other_labels(labels) if task.baseline else {}
     asked: list[Asked] = []
     for place, each in texts.items():
@@ -168,12 +168,12 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> 
 
 
 def _with_truth(pairs: Sequence[tuple[Example, Example]]) -> list[tuple[Example, Any]]:
-    """The texts of pairs, each with whether it is a trigger example."""
+    """Returns the texts of pairs, each with whether it is a trigger example."""
     return [item for trigger, silent in pairs for item in ((trigger, True), (silent, False))]
 
 
 def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered]) -> pd.DataFrame:
-    """One row per memory, score and label."""
+    """Returns one row per memory, score and label."""
     groups: dict[tuple[Place, str, str], list[tuple[Asked, Answered]]] = {}
     for each, answered in zip(asked, answers, strict=True):
         groups.setdefault((each.place, each.question.kind, each.label), []).append((each, answered))
@@ -187,7 +187,7 @@ def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered]) -> pd.DataFr
 
 
 def _score(kind: str, truth: list[Any], said: list[Any]) -> tuple[int, float, float, float]:
-    """Number of texts that were judged (sets of the intruder test), value, sensitivity and specificity."""
+    """Returns the number of texts that were judged (sets of the intruder test), value, sensitivity and specificity."""
     if kind == "intruder":
         return len(truth), intruder_accuracy(truth, said), math.nan, math.nan
     true = [item for of_question in truth for item in of_question]

@@ -13,7 +13,7 @@ from ffkv.base.files.journal import append_entry, read_journal
 
 
 def request_key(request: Mapping[str, Any], attempt: int) -> str:
-    """The hash by which an answer is found again.
+    """Returns the hash by which an answer is found again.
 
     Args:
         request: what is sent: model, messages, parameters. The address of the endpoint is not part of it.
@@ -68,7 +68,7 @@ class Ledger:
         return any(not answer["problem"] for answer in self._answers.values())
 
     def find(self, request: Mapping[str, Any], attempt: int) -> dict[str, Any] | None:
-        """The kept answer to a request, or None: content, problem, finish, model, usage. See `request_key`."""
+        """Returns the kept answer to a request, or None: content, problem, finish, model, usage. See `request_key`."""
         return self._answers.get(request_key(request, attempt))
 
     def keep(

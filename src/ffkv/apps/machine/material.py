@@ -22,7 +22,7 @@ Place = tuple[int, int]  # layer and memory
 
 
 def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -> list[Place]:
-    """The memories to annotate, in their order.
+    """Chooses the memories to annotate, in their order.
 
     Args:
         run: a finished run.
@@ -50,7 +50,7 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
 
 
 def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iterator[tuple[Place, Texts]]:
-    """The texts about memories. The coefficients of a layer are read once.
+    """Reads the texts about memories. The coefficients of a layer are read once.
 
     Args:
         run: a finished run.
@@ -90,7 +90,7 @@ def _texts(
 
 
 def _triggers(run: Run, place: Place) -> list[Example]:
-    """The trigger examples of a memory, the highest coefficient first."""
+    """Returns the trigger examples of a memory, the highest coefficient first."""
     corpus = run.corpus("train")
     return [
         _example(corpus, row.text, row.last_token, int(row.position), int(row.sentence), float(row.coefficient))
@@ -99,7 +99,7 @@ def _triggers(run: Run, place: Place) -> list[Example]:
 
 
 def _sampled(run: Run) -> list[Example]:
-    """The sampled validation prefixes, in the order of `m`, with a coefficient of NaN."""
+    """Returns the sampled validation prefixes, in the order of `m`, with a coefficient of NaN."""
     corpus = run.corpus("validation")
     with run.files.open_sampled_prefixes() as file:
         sentence, position = file["sentence"][...], file["position"][...]
@@ -108,7 +108,7 @@ def _sampled(run: Run) -> list[Example]:
 
 
 def _example(corpus: Corpus, text: str, last: str, tokens: int, sentence: int, coefficient: float) -> Example:
-    """A prefix with `text`, of `tokens` tokens, of which `last` is the last one, in a sentence of the corpus."""
+    """Makes a prefix with `text`, of `tokens` tokens, of which `last` is the last one, in a sentence of the corpus."""
     end, following, found = end_of(text), corpus.texts[sentence][len(text) :], words(text, corpus.pretokenized)
     if len(following) > FOLLOWING_CHARACTERS:
         following = f"{following[:FOLLOWING_CHARACTERS]}…"

@@ -53,7 +53,7 @@ def _numbered(texts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def strength(coefficient: float, highest: float) -> int:
-    """A coefficient as an integer: floor(10 max(m, 0) / highest), 10 at most (as OpenAI's explainer has it)."""
+    """Rounds a coefficient to an integer: floor(10 max(m, 0) / highest), 10 at most (as OpenAI's explainer has it)."""
     return min(SCALE, int(SCALE * max(coefficient, 0.0) / highest)) if highest > 0 else 0
 
 
@@ -77,7 +77,7 @@ def ask_label(shown: Sequence[Example]) -> Question:
 
 
 def marked(example: Example) -> str:
-    """The whole sentence with the last token of the prefix in marks. Marks in the text itself become plain ones."""
+    """Marks the last token of the prefix in the whole sentence. Marks in the text itself become plain ones."""
     start = len(example.text) - example.last
     parts = (example.text[:start], example.text[start:], example.following)
     before, token, after = (part.replace(OPENED, "<").replace(CLOSED, ">") for part in parts)

@@ -10,7 +10,7 @@ from ffkv.apps.machine.texts import end_of
 
 
 def questions_of(sheet: Sheet, minimum: int) -> list[Question]:
-    """One question per item, in the order of their ids.
+    """Returns one question per item, in the order of their ids.
 
     Args:
         sheet: the sheet. Nothing else is read, so the machine is as blind as people.

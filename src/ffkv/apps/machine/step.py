@@ -23,7 +23,7 @@ from ffkv.run.results.run import Run
 
 
 def machine_folder(folder: Path | str, model: str) -> Path:
-    """The folder of a model: `annotations/<run>/machine/<model>`, the model in letters that every file system takes.
+    """Returns the folder of a model, `annotations/<run>/machine/<model>`, in letters that every file system takes.
 
     A sum keeps similar names apart.
     """

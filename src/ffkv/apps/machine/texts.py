@@ -53,12 +53,12 @@ class Texts:
 
 
 def end_of(text: str) -> str:
-    """The end of a long text; a shorter one as it is."""
+    """Returns the end of a long text; a shorter one as it is."""
     return text if len(text) <= SHOWN_CHARACTERS else f"…{text[-SHOWN_CHARACTERS:]}"
 
 
 def shuffled(items: Sequence[Item], generator: np.random.Generator) -> list[Item]:
-    """The items in a random order."""
+    """Returns the items in a random order."""
     return [items[number] for number in generator.permutation(len(items)).tolist()]
 
 
@@ -84,7 +84,7 @@ def split_examples(
 
 
 def distinct(examples: Sequence[Example]) -> list[Example]:
-    """The examples without those whose text occurred before."""
+    """Returns the examples without those whose text occurred before."""
     return list({example.text: example for example in reversed(examples)}.values())[::-1]
 
 
