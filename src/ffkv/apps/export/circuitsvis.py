@@ -45,6 +45,12 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
         tokens [sentence][token], activations [sentence][token, 1, 1], and names and labels of the two other axes.
     Raises:
         UserError: the memory has no trigger example; or the checkpoint is gone or its weights have changed.
+    Examples:
+        >>> run = ffkv.open("results/tiny")
+        >>> strongest = run.memories(sort="contribution").iloc[0]["name"]
+        >>> shown = ffkv.circuitsvis(run.memory(strongest), examples=1)
+        >>> [len(tokens) == len(m) for tokens, m in zip(shown["tokens"], shown["activations"])]
+        [True]
     """
     if whole_number("examples", examples) < 1:
         raise UserError(f"examples is {examples}. Ask for one sentence or more.")

@@ -62,7 +62,7 @@ class Trace:
             token, before, after (probabilities), change (of the log-probability, nats).
         divergence: KL(p‖p_c) of these two predictions, nats: p before, p_c after. None without changes.
     Examples:
-        >>> trace = ffkv.open("results/tiny").trace("The function returns", off=["L1.17"])
+        >>> trace = ffkv.trace(ffkv.open("results/tiny"), "The function returns", off=["L1.17"])
         >>> trace.changes
         {'L1.17': 0.0}
         >>> trace.deviation < 1e-4  # how far the parts are from adding up

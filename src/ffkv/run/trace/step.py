@@ -65,6 +65,11 @@ def trace(
         UserError: the prompt is empty, and the model reads nothing in front of a text; it is longer than the context; a
             position, a memory, a token or a factor does not exist or is malformed; a memory is changed twice; the
             checkpoint is gone or its weights have changed.
+    Examples:
+        >>> run = ffkv.open("results/tiny")
+        >>> trace = ffkv.trace(run, "The function returns")
+        >>> trace.contributions.columns.tolist()[:5]  # the memories that make the prediction
+        ['layer', 'memory', 'name', 'coefficient', 'size']
     """
     if top < 1 or memories < 0:
         raise UserError(
