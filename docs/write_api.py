@@ -16,6 +16,8 @@ HEAD = """# The Python API
 
 `python docs/write_api.py` writes this page from the docstrings. [python.md](python.md) is a tutorial. `ffkv.settings` holds the sections of the
 settings, such as `ffkv.settings.Corpus`; [settings.md](settings.md) describes them. Every error that a user can cause is a `UserError`.
+
+The examples need `import ffkv, torch` and the run of `snakemake --configfile configs/tiny.yaml`, which takes two minutes. The tests run them.
 """
 SECTIONS = ("Args", "Attributes", "Columns", "Raises", "Returns", "Yields")
 

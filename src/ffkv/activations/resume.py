@@ -72,7 +72,7 @@ def discard_progress(output: Path) -> None:
 
 
 def identity(code: str, attributes: dict[str, Any], device: str) -> dict[str, Any]:
-    """All that the numbers of a pass follow from.
+    """Returns all that the numbers of a pass follow from.
 
     Args:
         code: a hash over the code that the numbers depend on (`ffkv.base.dependencies`).

@@ -1,7 +1,7 @@
-"""Which code the numbers of a step depend on: its function, and every module that the function imports, itself or through others.
+"""Finds the code that the numbers of a step depend on: its function, and every module that this imports in turn.
 
-A change of one of these modules repeats the step's rule, and a saved shard from before the change is not continued. A change
-of any other module does neither. The imports are read from the source, so that no list has to be kept.
+A change of one of these modules repeats the step's rule, and a saved shard from before the change is not continued. A
+change of any other module does neither. The imports are read from the source, so that no list has to be kept.
 """
 
 import ast

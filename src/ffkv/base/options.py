@@ -52,7 +52,8 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
 
     Args:
         settings: all settings of a run, as nested dictionaries.
-        names: sections such as `triggers`, settings such as `model/device`, or settings of the top level such as `seed`.
+        names: sections such as `triggers`, settings such as `model/device`, or settings of the top level such as
+            `seed`.
     Raises:
         KeyError: there is no such setting.
     """
@@ -91,7 +92,8 @@ def setting(model: type[Section], *names: str) -> Callable:
 
 
 def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
-    """Adds an option for each named setting of a section, and hands the command one object of the section with their values.
+    """Adds an option for each named setting of a section, and hands the command one object of the section with their
+    values.
 
     Args:
         model: the section.
@@ -217,7 +219,8 @@ PARTS = {"layer_groups": "layer_group", "shards": "shard"}
 def step_options(step: Step) -> Callable:
     """Adds an option for each setting of a step, and `--threads` if its jobs may have several.
 
-    The command gets an object of each section, with the settings that were given, by the section's name; `seed`; and `work`.
+    The command gets an object of each section, with the settings that were given, by the section's name; `seed`; and
+    `work`.
     """
     of_work = {name: attribute for name, attribute in WORK.items() if name in step.settings}
     parts = {name: part for name, part in PARTS.items() if name in step.settings}

@@ -29,7 +29,7 @@ class File:
 
     @property
     def name(self) -> str:
-        """Its name: of a file by group, that of the folder."""
+        """The name of the file: of a file by group, the name of its folder."""
         return self.path.split("/")[-2] if GROUP in self.path else self.path.split("/")[-1].partition(".")[0]
 
 
@@ -40,10 +40,10 @@ class Step:
     Attributes:
         function: "module:function" of the function that a notebook can call, too.
         about: what the command does, for its help.
-        reads: the files that it reads, by name, see `ffkv.branches.commands.INPUTS`. A name with `*` stands for the files of
-            all groups of layers.
-        settings: the settings that it takes: sections such as "triggers", settings such as "model/device", or settings of
-            the top level such as "seed".
+        reads: the files that it reads, by name, see `ffkv.branches.commands.INPUTS`. A name with `*` stands for the
+            files of all groups of layers.
+        settings: the settings that it takes: sections such as "triggers", settings such as "model/device", or settings
+            of the top level such as "seed".
         writes: what it returns, in this order.
         imports: what its jobs import, see `ffkv.workflow.jobs.LIBRARIES`.
         also: folders of modules that it imports by name while it runs.
@@ -59,7 +59,7 @@ class Step:
 
     @property
     def has_threads(self) -> bool:
-        """Whether its jobs may have several threads."""
+        """Whether jobs of the step may have several threads."""
         return self.imports == "model" or "layer_groups" in self.settings
 
     @property
@@ -69,7 +69,7 @@ class Step:
 
     @property
     def code(self) -> str:
-        """A hash over the code that its numbers depend on."""
+        """A hash over the code that the step's numbers depend on."""
         return code_hash(self.function, self.also)
 
 

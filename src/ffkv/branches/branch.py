@@ -40,20 +40,20 @@ class Branch:
 
     @property
     def rules(self) -> dict[str, Step]:
-        """Its steps by the names of their rules."""
+        """The steps of the branch by the names of their rules."""
         return {f"{self.name}_{name}": step for name, step in self.steps.items()}
 
     @property
     def tables(self) -> list[Table]:
-        """All tables that its steps write."""
+        """All tables that the steps of the branch write."""
         return [each for step in self.steps.values() for each in step.writes if isinstance(each, Table)]
 
     def is_in(self, settings: "Settings") -> bool:
-        """Whether a run with such settings has the branch."""
+        """Tells whether a run with such settings has the branch."""
         return self.applies is None or self.applies(settings)
 
     def files(self, settings: "Settings") -> Iterator[str]:
-        """The files of a run with such settings, below its folder."""
+        """Yields the files of a run with such settings, below its folder."""
         for each in (each for step in self.steps.values() for each in step.writes):
             if self.is_in(settings) and (not isinstance(each, Table) or each.applies(settings)):
                 groups = range(settings.layer_groups) if GROUP in each.path else range(1)

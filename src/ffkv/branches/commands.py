@@ -25,7 +25,7 @@ INPUTS = {
 
 
 def command_group(branch: Branch) -> click.Group:
-    """The commands of a branch, as `ffkv <branch>`."""
+    """Returns the commands of a branch, as `ffkv <branch>`."""
     commands = {name: _command(name, step, branch) for name, step in branch.steps.items()}
     return click.Group(branch.name, commands, help=branch.about)
 
@@ -48,7 +48,7 @@ def _command(name: str, step: Step, branch: Branch) -> click.Command:
 
 
 def _input(name: str, branch: Branch) -> Callable:
-    """The option of a file that a step reads."""
+    """Returns the option of a file that a step reads."""
     plain = name.rstrip(EVERY_GROUP)
     flag, many = "--" + plain.replace("_", "-"), name.endswith(EVERY_GROUP)
     about = INPUTS.get(plain, f"The table {branch.name}/{plain}/<group>.parquet")
@@ -58,7 +58,7 @@ def _input(name: str, branch: Branch) -> Callable:
 
 
 def _outputs(step: Step) -> dict[str, str]:
-    """The options that write, and their help. Tables that are not by group go into one folder."""
+    """Returns the options that write, and their help. Tables that are not by group go into one folder."""
     if len(step.writes) > 1 and not any(GROUP in each.path for each in step.writes):
         return {"output": f"Folder to write into, {step.writes[0].path.split('/')[0]}/."}
     names = [f"output_{each.name}" for each in step.writes] if len(step.writes) > 1 else ["output"]

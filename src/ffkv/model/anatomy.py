@@ -223,7 +223,7 @@ class Anatomy:
 
     @property
     def head_spec(self) -> HeadSpec:
-        """What the head needs."""
+        """The facts that the head needs to be built."""
         return HeadSpec(self.architecture, self.layers, self.last_block, self.returns)
 
     @property

@@ -1,4 +1,9 @@
-"""The Snakemake workflow: its rules, and what a Snakefile needs to use them as a module."""
+"""What the Snakemake workflow and `ffkv init` need of Python. The rules themselves are in `workflow/` of the clone.
+
+`rules` has what the rules take from the settings, `steps` the step of each rule, `inputs` the local files whose
+content counts, `jobs` the list of jobs for `ffkv plan`. `start` and `commands` are `ffkv init`, `formats` writes
+docs/formats.md.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

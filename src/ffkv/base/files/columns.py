@@ -1,5 +1,5 @@
-"""One description per table: its columns, and what follows from them: outputs of rules, files of a finished run, empty tables,
-types of what is read, docs/formats.md, and the made-up tables of tests.
+"""One description per table: its columns, and what follows from them: outputs of rules, files of a finished run, empty
+tables, types of what is read, docs/formats.md, and the made-up tables of tests.
 
     FIGURE_9 = Table(
         "refinement/figure_9_residual_agreement.csv",
@@ -32,7 +32,8 @@ class Column:
         unit: "1" for a plain number; "" for words.
         lowest, highest: limits of the values; None where there is none.
         choices: the words that it may hold; none if it may hold any.
-        foreign: whether it holds text that strangers wrote, such as a token. It stays text also where it reads "nan" or "1".
+        foreign: whether it holds text that strangers wrote, such as a token. It stays text also where it reads "nan" or
+            "1".
         optional: when it is there; "" if always.
     """
 
@@ -51,42 +52,42 @@ NEGATIVE = "with negative coefficients"  # when columns about them are there
 
 
 def count(name: str, about: str, dtype: str = "int64", optional: str = "") -> Column:
-    """A column of counts, from 0."""
+    """Returns a column of counts, from 0."""
     return Column(name, dtype, about, "1", 0, optional=optional)
 
 
 def share(name: str, about: str, dtype: str = "float64", optional: str = "") -> Column:
-    """A column of shares or probabilities, 0 to 1; NaN if there is nothing to take a share of."""
+    """Returns a column of shares or probabilities, 0 to 1; NaN if there is nothing to take a share of."""
     return Column(name, dtype, about, "1", 0, 1, optional=optional)
 
 
 def number(name: str, about: str, unit: str = "1", dtype: str = "float64", **limits: Any) -> Column:
-    """A column of numbers."""
+    """Returns a column of numbers."""
     return Column(name, dtype, about, unit, **limits)
 
 
 def token_id(name: str, about: str, optional: str = "") -> Column:
-    """A column of token ids; -1 if there is no token."""
+    """Returns a column of token ids; -1 if there is no token."""
     return Column(name, "int32", about, "token", -1, optional=optional)
 
 
 def flag(name: str, about: str, optional: str = "") -> Column:
-    """A column of truth values."""
+    """Returns a column of truth values."""
     return Column(name, "bool", about, optional=optional)
 
 
 def word(name: str, about: str, *choices: str) -> Column:
-    """A column of words of ffkv."""
+    """Returns a column of words of ffkv."""
     return Column(name, "str", about, choices=choices)
 
 
 def text(name: str, about: str) -> Column:
-    """A column of text that strangers wrote."""
+    """Returns a column of text that strangers wrote."""
     return Column(name, "str", about, foreign=True)
 
 
 def layer(about: str = "the layer, from 0", dtype: str = "int64") -> Column:
-    """The column `layer`."""
+    """Returns the column `layer`."""
     return Column("layer", dtype, about, "1", -1 if "-1" in about else 0)
 
 
@@ -95,7 +96,7 @@ MEMORY = count("memory", "the memory in its layer, from 0")
 
 
 def interval(about: str) -> tuple[Column, Column]:
-    """The columns `low` and `high` of an interval of a share."""
+    """Returns the columns `low` and `high` of an interval of a share."""
     return share("low", f"lower end of the {about}"), share("high", f"upper end of the {about}")
 
 
@@ -132,7 +133,7 @@ class Table:
 
     @property
     def name(self) -> str:
-        """Its name: of a table by group, that of the folder."""
+        """The name of the table: of a table by group, the name of its folder."""
         path = PurePath(self.path)
         return path.parent.name if path.stem == GROUP else path.stem
 
@@ -147,7 +148,7 @@ class Table:
         return [column.name for column in self.columns if column.foreign]
 
     def frame(self, rows: Sequence[Any]) -> "pd.DataFrame":
-        """A table of rows, whose columns have their types also if there is no row.
+        """Returns a table of rows, whose columns have their types also if there is no row.
 
         Columns that are there only sometimes are left out unless the rows, as dictionaries, have them.
         """

@@ -40,7 +40,10 @@ class Effects(NamedTuple):
 
 
 def predict(head: Head, end: Tensor, read_as: int | None) -> Prediction:
-    """The prediction from what the head reads [d]. `read_as`: see `ffkv.run.results.run_model.RunModel.read_as`."""
+    """Returns the prediction from what the head reads [d].
+
+    `read_as`: see `ffkv.run.results.run_model.RunModel.read_as`.
+    """
     logits = head.logits(end[None], read_as)
     log_total = _log_total(logits)
     p = (logits.double() - log_total[:, None]).exp().float()

@@ -52,7 +52,8 @@ def measure_interventions(
 ) -> Measured:
     """Changes the coefficients of random memories of a group of layers, with controls (docs/interventions.md).
 
-    The model computes in float32, whatever the type of its weights, because a contribution is small beside the residual.
+    The model computes in float32, whatever the type of its weights, because a contribution is small beside the
+    residual.
 
     Args:
         model: folder of the model step.
@@ -68,7 +69,9 @@ def measure_interventions(
         UserError: a file is missing or damaged, or the files belong to different models or corpora; the checkpoint has
             changed; there is no such layer group or device; the model cannot be changed while it runs.
     Examples:
-        >>> few = ffkv.settings.Intervention(memories=1, examples=1, controls=3, directions=0, similar=0, kept_prefixes=1)
+        >>> few = ffkv.settings.Intervention(
+        ...     memories=1, examples=1, controls=3, directions=0, similar=0, kept_prefixes=1
+        ... )
         >>> run = "results/tiny"
         >>> measured = ffkv.measure_interventions(
         ...     f"{run}/model",

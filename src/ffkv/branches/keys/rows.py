@@ -12,7 +12,7 @@ from ffkv.branches.keys.tables import REMOVED
 
 
 def pattern_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequence[Pattern]]) -> list[dict[str, Any]]:
-    """A row of `PATTERNS` per pattern of a layer. Patterns are numbered from 0 within their key.
+    """Returns a row of `PATTERNS` per pattern of a layer. Patterns are numbered from 0 within their key.
 
     Args:
         keys: the prefixes of each key [key].
@@ -39,13 +39,16 @@ def pattern_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequen
 
 
 def describe_pattern(pattern: Pattern) -> str:
-    """A pattern in words, for example: ends with “of”."""
+    """Returns a pattern in words, for example: ends with “of”."""
     kind, text = pattern.feature
     return KINDS[kind].phrase.format(text)
 
 
 def prefix_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequence[Pattern]]) -> list[dict[str, Any]]:
-    """A row of `BY_PREFIX` per prefix of a layer's keys, with the prefix's category. Arguments: see `pattern_rows`."""
+    """Returns a row of `BY_PREFIX` per prefix of a layer's keys, with the prefix's category.
+
+    Arguments: see `pattern_rows`.
+    """
     return [
         {"sample": key.sample, "layer": layer, "memory": key.memory, "rank": rank, "category": category}
         for key, patterns_of_key in zip(keys, patterns, strict=True)
@@ -54,7 +57,7 @@ def prefix_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequenc
 
 
 def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np.ndarray) -> list[tuple[Any, ...]]:
-    """A row of `REMOVAL` per key of a layer and removal: the mean change over the key's triggers.
+    """Returns a row of `REMOVAL` per key of a layer and removal: the mean change over the key's triggers.
 
     Args:
         keys: memories that were sampled [key].

@@ -46,7 +46,8 @@ def find_patterns(
         seed: the run's seed.
         work: the layers to read.
     Returns:
-        The tables `PATTERNS` and `BY_PREFIX` of `ffkv.branches.keys.tables`. Their `attrs` hold the identities of model, tokenizer and corpus.
+        The tables `PATTERNS` and `BY_PREFIX` of `ffkv.branches.keys.tables`. Their `attrs` hold the identities of
+        model, tokenizer and corpus.
     Raises:
         UserError: a file is missing or damaged, or the files belong to different corpora; there is no such layer group.
     Examples:
@@ -180,7 +181,8 @@ def summarize_keys(
             layer is missing or repeated.
     Examples:
         >>> of_groups = [
-        ...     [f"results/tiny/keys/{name}/{group}.parquet" for group in (0, 1)] for name in ("patterns", "by_prefix", "removal")
+        ...     [f"results/tiny/keys/{name}/{group}.parquet" for group in (0, 1)]
+        ...     for name in ("patterns", "by_prefix", "removal")
         ... ]
         >>> sorted(ffkv.summarize_keys("results/tiny/triggers.h5", *of_groups))
         ['activity', 'figure_2_categories', 'figure_2_pattern_counts', 'figure_3_removal']

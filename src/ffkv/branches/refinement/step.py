@@ -62,7 +62,7 @@ def measure_refinement(model: Path | str, prefixes: Path | str, work: Work = Wor
 
 
 def predict_final(head: Head, file: h5py.File, last: int) -> np.ndarray:
-    """The model's final predictions, token ids [prefix], from `end`, or from o of the `last` layer if there is no `end`."""
+    """Returns the model's final predictions, token ids [prefix], from `end`, or else from o of the `last` layer."""
     if "end" in file:
         return predictions(head, file["end"][...], None).ids
     return predictions(head, read_layer(file, last, "o").o, last).ids
@@ -75,8 +75,8 @@ def measure_layer(head: Head, states: PrefixLayer, final: np.ndarray, layer: int
         states: r, y and o of the sampled prefixes.
         final: the model's final prediction [prefix].
     Returns:
-        One row per prefix: top_residual, top_ffn, top_output (predictions of r, y and o); final; probability (that r gives
-        to `final`); case (see `classify`); tied (how many of the three predictions share their highest logit).
+        One row per prefix: top_residual, top_ffn, top_output (predictions of r, y and o); final; probability (that r
+        gives to `final`); case (see `classify`); tied (how many of the three predictions share their highest logit).
     """
     r = predictions(head, states.r, layer, final)
     y = predictions(head, states.y, layer)

@@ -1,1 +1,5 @@
-"""The embedded model: a small GPT-2 that the workflow trains for the default run."""
+"""The embedded model: a small GPT-2 with ReLU that the workflow trains for the default run, without a download.
+
+`tokenizer` learns byte-level byte-pair encoding from the embedded corpus, `training` trains the model on isolated
+sentences, `tables` describes `training.csv`. `step` and `commands` are `ffkv train`.
+"""

@@ -53,7 +53,7 @@ def read_memories(run: Run) -> Memories:
 
 
 def read_keys(run: Run) -> np.ndarray | None:
-    """The keys of all layers, of length 1 [memory, d]; None if a layer has other first matrices than plain ones."""
+    """Returns the keys of all layers, of length 1 [memory, d]; None if a layer has no plain first matrices."""
     from ffkv.model.checkpoint.load import load  # needs torch, which readers of a comparison do not
     from ffkv.model.key_vectors import keys
 

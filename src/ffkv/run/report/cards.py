@@ -60,7 +60,7 @@ class Card:
 
     @functools.cached_property
     def negative(self) -> list[Any]:
-        """Those with the most negative coefficients: rows of `Memory.negative_triggers`."""
+        """The prefixes with the most negative coefficients: rows of `Memory.negative_triggers`."""
         return rows_of(self._examples("negative"))
 
     def _examples(self, side: str) -> Columns:

@@ -60,7 +60,7 @@ def data_table(run: Run, name: str) -> PageTable:
 
 
 def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
-    """A table with all its columns and its file, if it has one, whose content the page offers if it is small."""
+    """Returns a table with all its columns, and its file, if it has one. The page offers the content of a small file."""
     return PageTable(
         name=name,
         headers=[column.replace("_", " ") for column in frame],

@@ -46,19 +46,22 @@ def load_figure(name: str) -> "Figure":
 
 
 def branches_of(run: "Run") -> list[Branch]:
-    """The branches that a run has, in the order of the report."""
+    """Returns the branches that a run has, in the order of the report."""
     return [branch for branch in BRANCHES.values() if branch.is_in(run.settings)]
 
 
 def has_figure(run: "Run", name: str) -> bool:
-    """Whether a run has a figure: it has its branch, and the figure applies to it."""
+    """Tells whether a run has a figure: it has its branch, and the figure applies to it."""
     section = FIGURES[name].section
     in_branch = section not in BRANCHES or BRANCHES[section].is_in(run.settings)
     return in_branch and load_figure(name).applies(run)
 
 
 def load_words(branch: str) -> "Words":
-    """What a branch says on the page: `ffkv.run.report.section_<branch>`. A branch without this module says nothing."""
+    """Loads what a branch says on the page: `ffkv.run.report.section_<branch>`.
+
+    A branch without this module says nothing.
+    """
     from ffkv.run.report.section import Words
 
     module = f"ffkv.run.report.section_{branch}"

@@ -71,7 +71,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Words:
-    """What a branch says on the page beside its figures. The module `ffkv.run.report.section_<branch>` has it as `WORDS`.
+    """What a branch says on the page beside its figures. The module `ffkv.run.report.section_<branch>` has it as
+    `WORDS`.
 
     Attributes:
         summary: the main numbers in plain sentences, one paragraph per question.

@@ -95,7 +95,7 @@ def describe_first_tokens(run: Run) -> Markup:
 
 
 def _agreement(run: Run) -> list[TableBlock]:
-    """How far annotators agree, and how good the labels of machines are, if there are any."""
+    """Returns how far annotators agree, and how good the labels of machines are, if there are any."""
     found = []
     if "agreement" in run.tables and len(run.table("agreement")):
         folded = [("All columns", data_table(run, "agreement"))]

@@ -14,7 +14,10 @@ from ffkv.run.results.run import Run
 
 
 def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
-    """Draws the figures that the run has, in the order of the registry: name to figure. A control run is drawn in grey."""
+    """Draws the figures that the run has, in the order of the registry: name to figure.
+
+    A control run is drawn in grey.
+    """
     paper = paper_numbers() if run.settings.report.paper_curves else {}
     exhibits = {}
     with drawing.look():

@@ -7,7 +7,7 @@ from ffkv.run.results.text import percent
 
 
 def summary(run: Run, control: Run | None = None) -> list[str]:
-    """One paragraph per question, in the order of the branches, and one about the control run."""
+    """Returns one paragraph per question, in the order of the branches, and one about the control run."""
     paragraphs = [said for branch in branches_of(run) for said in load_words(branch.name).summary(run)]
     return paragraphs + ([_control(run, control)] if control is not None else [])
 
