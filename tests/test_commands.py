@@ -74,7 +74,7 @@ def test_options_take_lists_flags_choices_and_numbers():
 def test_settings_become_the_options_of_a_command():
     settings = Settings(triggers=Triggers(per_key=7, negative=False), model=Model(device="cuda:1"), seed=3).model_dump()
     assert command_line(settings, "triggers", "model/device", "seed") == (
-        "--per-key 7 --one-prefix-per-sentence --identical-prefixes once --no-include-empty-prefix --no-negative --device cuda:1 --seed 3"
+        "--per-key 7 --one-prefix-per-sentence --shared-prefixes-compete once --no-include-empty-prefix --no-negative --device cuda:1 --seed 3"
     )
     assert command_line(settings) == ""
 

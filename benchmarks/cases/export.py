@@ -19,7 +19,7 @@ from ffkv.apps.export.selection import select
 from ffkv.apps.export.settings import Export
 from ffkv.apps.export.step import export
 from ffkv.base.batching import batches, pad
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.model.checkpoint.load import load
 from ffkv.run.results.run import Run, open
 
@@ -49,7 +49,7 @@ def forward(scratch: Path, shape: list[int], sentences: int) -> Work:
     numbers = select(run, layer, memory, EXAMPLES, RANDOM).sentences
     corpus, body = run.corpus("train"), load(run.folder / "model", "cpu").model.base_model
     ids = [np.concatenate([corpus.bos, corpus.ids(int(number))]) for number in numbers]
-    groups = batches(np.array([len(row) for row in ids]), Activations().batch_tokens)
+    groups = batches(np.array([len(row) for row in ids]), Batches().tokens)
 
     def work() -> dict[str, Any]:
         for rows in groups:

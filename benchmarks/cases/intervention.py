@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.inputs import GPT2, Shape, prepare_model
 from benchmarks.measure import Comparison, Measurement, Work, same_work
-from ffkv.base.settings import Activations, Intervention
+from ffkv.base.settings import Batches, Intervention
 from ffkv.branches.intervention.changes import choose_kept, keep_few
 from ffkv.branches.intervention.effects import measure_effects, predict
 from ffkv.branches.intervention.rerun import rerunning, run_unchanged
@@ -16,7 +16,7 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.head.head_file import load_head
 
 TOKENS, CHANGES = 20, 125  # of a prefix; on a prefix by the default settings
-KEPT = 2 * len(Intervention().kept) + 1  # choices of kept memories on a prefix: the largest, random ones, all
+KEPT = 2 * len(Intervention().top_k) + 1  # choices of kept memories on a prefix: the largest, random ones, all
 LAYER = GPT2.layers // 2 - 1  # in the middle
 FOLLOWING = (GPT2.layers - LAYER - 1) / GPT2.layers  # share of the blocks that come after the layer
 
@@ -53,7 +53,7 @@ def total(scratch: Path, shape: list[int], prefixes: int) -> Work:
     layer = loaded.anatomy.layers[min(LAYER, len(loaded.anatomy.layers) - 1)]
     ids = np.random.default_rng(0).integers(0, Shape(*shape).vocabulary, (prefixes, 1, TOKENS))
     bases = [run_unchanged(loaded, layer, torch.from_numpy(row)) for row in ids]
-    rerun = rerunning(loaded, layer, Activations().batch_tokens)
+    rerun = rerunning(loaded, layer, Batches().tokens)
 
     def work(count: int = prefixes) -> None:
         for base, vectors in zip(bases[:count], changes, strict=False):
@@ -72,11 +72,11 @@ def keep(scratch: Path, shape: list[int], prefixes: int, changes: int = KEPT) ->
     values = torch.from_numpy(generator.standard_normal((sizes.memories, sizes.width), np.float32))
     norms, mean = values.norm(dim=1).numpy(), torch.zeros(sizes.memories)
     bases = [run_unchanged(loaded, layer, torch.from_numpy(row)) for row in ids]
-    rerun = rerunning(loaded, layer, Activations().batch_tokens)
+    rerun = rerunning(loaded, layer, Batches().tokens)
 
     def work(count: int = prefixes) -> None:
         for base in bases[:count]:
-            sets = choose_kept(base.m.numpy(), norms, Intervention().kept, generator)[:changes]
+            sets = choose_kept(base.m.numpy(), norms, Intervention().top_k, generator)[:changes]
             rerun(base, keep_few(base.m, mean, values, base.factor, [torch.from_numpy(few.copy()) for *_, few in sets]))
 
     work(1)

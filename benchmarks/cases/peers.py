@@ -24,7 +24,7 @@ from benchmarks.measure import ROOT, Comparison, Contender, Work, cpu_ratio
 from ffkv.activations.batches import batches_of
 from ffkv.activations.triggers import find_triggers
 from ffkv.base.process.runtime import configure, torch_with
-from ffkv.base.settings import Activations, Triggers
+from ffkv.base.settings import Batches, Triggers
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.checkpoint.load import load
@@ -54,7 +54,9 @@ def with_ffkv(folder: Path) -> Find:
     loaded = load(folder, "cpu")
 
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-        triggers = find_triggers(loaded, corpus, Triggers(negative=False, identical_prefixes="each"), Activations())
+        triggers = find_triggers(
+            loaded, corpus, Triggers(negative=False, shared_prefixes_compete="per_sentence"), Batches()
+        )
         return triggers.coefficient, triggers.sentence
 
     return find
@@ -142,7 +144,7 @@ def by_topk(coefficients: Callable[[Tensor], list[Tensor]], memories: int) -> Fi
     def find(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
         best, sentence = torch.zeros(memories, TOP), torch.full((memories, TOP), -1)
         competing = CompetingPrefixes(corpus, once=False)
-        for rows in batches_of(competing, Activations()):
+        for rows in batches_of(competing, Batches()):
             lengths = corpus.lengths[rows]
             padded = torch.from_numpy(np.flatnonzero(np.arange(lengths.max())[None] >= lengths[:, None]))
             peaks = []

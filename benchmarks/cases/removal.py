@@ -9,12 +9,12 @@ from benchmarks.inputs import GPT2, Shape, draw_sentences, prepare_model
 from benchmarks.measure import Comparison, Work, cpu_ratio, same_work
 from ffkv.activations.last_token import last_coefficients
 from ffkv.base.batching import batches, pad
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.branches.keys.removal import relative_changes
 from ffkv.model.checkpoint.load import load
 
 BOS = [0]
-BATCH_TOKENS = Activations().batch_tokens
+BATCH_TOKENS = Batches().tokens
 WARM = 10  # prefixes, or rows, that a contender warms up with
 
 

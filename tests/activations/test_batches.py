@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ffkv.activations.batches import CACHE, batches_of, blocks, in_cache
 from ffkv.base.batching import batches, pad
 from ffkv.base.parts import Part
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.shared_prefixes import find_shared_prefixes
 
@@ -47,7 +47,7 @@ rows = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=14), min_size=1
 @given(rows, st.integers(0, 2), st.integers(5, 60), st.integers(1, 20), st.booleans())
 def test_each_sentence_with_a_prefix_that_competes_is_in_one_batch(sentences, bos, batch_tokens, block, once):
     text = Text(sentences, bos)
-    competing, batching = CompetingPrefixes(text, once), Activations(batch_tokens=batch_tokens, block_sentences=block)
+    competing, batching = CompetingPrefixes(text, once), Batches(tokens=batch_tokens, block_sentences=block)
     cut = list(batches_of(competing, batching))
     assert sorted(np.concatenate(cut).tolist()) == np.flatnonzero(competing.counts).tolist()
     for batch in cut:

@@ -10,7 +10,7 @@ from support import random_sentences
 
 from ffkv.activations.trigger_file import HISTOGRAM_EDGES
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.base.settings import Triggers as Settings
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
@@ -53,7 +53,7 @@ def reader(corpus, identical):
     ]
 
     def competes(sentence, position):
-        if identical == "each":
+        if identical == "per_sentence":
             return True
         same = [at for at, row in enumerate(rows) if read[at] and row[:position] == rows[sentence][:position]]
         return same[0] == sentence
@@ -104,17 +104,17 @@ KINDS = ["gpt2", "gpt2-relu", "opt", "gpt-neox", "opt-post-norm", "llama"]
 
 @pytest.mark.parametrize(
     ("kind", "one_prefix", "identical"),
-    [*product(KINDS, (True, False), ("each", "once")), ("mixtral", True, "once")],
+    [*product(KINDS, (True, False), ("per_sentence", "once")), ("mixtral", True, "once")],
 )
 def test_equal_to_brute_force(proven, write_corpus, kind, one_prefix, identical):
     loaded = load(proven(kind), "cpu")
-    texts = random_sentences(1, 24, longest=8) if identical == "each" else alike_sentences(1, 30)
+    texts = random_sentences(1, 24, longest=8) if identical == "per_sentence" else alike_sentences(1, 30)
     corpus = read_corpus(write_corpus(texts, load_tokenizer(proven(kind))))
     found = find_triggers(
         loaded,
         corpus,
-        Settings(per_key=6, one_prefix_per_sentence=one_prefix, identical_prefixes=identical),
-        Activations(batch_tokens=40, block_sentences=7),
+        Settings(per_key=6, one_prefix_per_sentence=one_prefix, shared_prefixes_compete=identical),
+        Batches(tokens=40, block_sentences=7),
     )
     assert found.prefixes == corpus.lengths.sum() - len(corpus)
     assert (found.negative is None) == (kind in ("gpt2-relu", "opt", "opt-post-norm"))

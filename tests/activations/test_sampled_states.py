@@ -34,7 +34,7 @@ def test_states_of_prefixes_are_those_of_the_prefix_run_alone(proven, write_corp
     tokenizer = load_tokenizer(proven(kind))
     loaded = load(proven(kind), "cpu")
     path = write_corpus(random_sentences(4, 20), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
-    common = f"--model {proven(kind)} --corpus {path} --count 30 --block-sentences 4 --batch-tokens 50 --keep x"
+    common = f"--model {proven(kind)} --corpus {path} --count 30 --block-sentences 4 --batch-tokens 50 --extra-states x"
     for shard in range(3):
         run(sampled_prefixes, f"{common} --shard {shard} --shards 3 --output {tmp_path}/{shard}.h5")
     shards = " ".join(str(tmp_path / f"{shard}.h5") for shard in range(3))
@@ -120,7 +120,10 @@ def test_the_factor_of_a_norm_after_the_layer_is_kept(proven, write_corpus, tmp_
         tokenizer = load_tokenizer(proven(kind))
         path = write_corpus(random_sentences(4, 12), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
         output = tmp_path / f"{kind}.h5"
-        run(sampled_prefixes, f"--model {proven(kind)} --corpus {path} --count 9 --keep factor --output {output}")
+        run(
+            sampled_prefixes,
+            f"--model {proven(kind)} --corpus {path} --count 9 --extra-states factor --output {output}",
+        )
         with hdf5.open(output, "sampled prefixes") as file:
             factor = file["factor"][...]
             for layer in loaded.anatomy.layers:
@@ -241,7 +244,7 @@ def test_a_block_that_is_written_while_the_model_runs_has_the_same_numbers(
     """Whatever fits in memory: every dataset, and every byte of the file that links to the blocks."""
     loaded, tokenizer = load(proven(kind), "cpu"), load_tokenizer(proven(kind))
     path = write_corpus(random_sentences(4, 12), tokenizer, tokenizer_hash=loaded.anatomy.tokenizer_hash)
-    more = "".join(f" --keep {name}" for name in keep.split())
+    more = "".join(f" --extra-states {name}" for name in keep.split())
     common = f"--model {proven(kind)} --corpus {path} --count 23 --block-sentences 7 --batch-tokens 50{more}"
     for folder, limit in (("large", 2**30), ("small", 0)):
         monkeypatch.setattr("ffkv.activations.prefix_file.IN_MEMORY", limit)

@@ -21,7 +21,7 @@ from ffkv.activations.triggers import find_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.files.datasets import datasets_of
 from ffkv.base.parts import Part
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.base.settings import Triggers as Settings
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.checkpoint.load import load
@@ -33,7 +33,7 @@ LN = 4.0  # LayerNorm of a unit vector in 17 dimensions; its epsilon of 1e-5 tak
 def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_detector, detector, write_corpus):
     """Layer 0 detects a, b, c and nothing; layer 1 d, d, e and nothing. A last word has no next token: no trigger."""
     corpus = read_corpus(write_corpus(["a b a", "c a", "b d d e", "p p a"], load_tokenizer(detector)))
-    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
+    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Batches())
     triggers = {
         (row, rank): (found.sentence[row, rank], found.position[row, rank], WORDS[found.next_token[row, rank]])
         for row in range(8)
@@ -57,8 +57,8 @@ def test_the_detectors_triggers_are_exactly_the_words_that_it_detects(loaded_det
 
 def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
     corpus = read_corpus(write_corpus(["a a b", "a c"], load_tokenizer(detector)))
-    settings = Settings(per_key=5, one_prefix_per_sentence=False, identical_prefixes="each")
-    found = find_triggers(loaded_detector, corpus, settings, Activations())
+    settings = Settings(per_key=5, one_prefix_per_sentence=False, shared_prefixes_compete="per_sentence")
+    found = find_triggers(loaded_detector, corpus, settings, Batches())
     assert [(found.sentence[0, rank], found.position[0, rank]) for rank in range(found.count[0])] == [
         (0, 1),
         (0, 2),
@@ -69,11 +69,9 @@ def test_every_prefix_competes_when_asked_for(loaded_detector, detector, write_c
 def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, write_corpus):
     """Its prefix is BOS alone: position 0, and the first word follows. No memory detects BOS, so b is looked at as one."""
     corpus = read_corpus(write_corpus(["c p", "e p"], load_tokenizer(detector), bos=[WORDS.index("b")]))
-    each = Settings(per_key=2, identical_prefixes="each")
-    without = find_triggers(loaded_detector, corpus, each, Activations())
-    within = find_triggers(
-        loaded_detector, corpus, each.model_copy(update={"include_empty_prefix": True}), Activations()
-    )
+    each = Settings(per_key=2, shared_prefixes_compete="per_sentence")
+    without = find_triggers(loaded_detector, corpus, each, Batches())
+    within = find_triggers(loaded_detector, corpus, each.model_copy(update={"include_empty_prefix": True}), Batches())
     assert without.count[1] == 0
     assert within.position[1].tolist() == [0, 0]
     assert [WORDS[token] for token in within.next_token[1]] == ["c", "e"]
@@ -83,7 +81,7 @@ def test_the_empty_prefix_competes_when_asked_for(loaded_detector, detector, wri
 def test_the_empty_prefix_needs_a_bos(loaded_detector, detector, write_corpus):
     corpus = replace(read_corpus(write_corpus(["a b", "b a"], load_tokenizer(detector))), bos=[])
     with pytest.raises(UserError, match=r"corpus\.bos"):
-        find_triggers(loaded_detector, corpus, Settings(include_empty_prefix=True), Activations())
+        find_triggers(loaded_detector, corpus, Settings(include_empty_prefix=True), Batches())
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -91,7 +89,7 @@ def test_the_empty_prefix_needs_a_bos(loaded_detector, detector, write_corpus):
 def test_any_number_of_shards_gives_the_same_bytes(proven, write_corpus, tmp_path, kind, shards):
     loaded = load(proven(kind), "cpu")
     corpus = read_corpus(write_corpus(random_sentences(2, 60), load_tokenizer(proven(kind))))
-    settings, activations = Settings(per_key=7), Activations(batch_tokens=64, block_sentences=9)
+    settings, activations = Settings(per_key=7), Batches(tokens=64, block_sentences=9)
     whole = find_triggers(loaded, corpus, settings, activations)
     parts = [find_triggers(loaded, corpus, settings, activations, Part(shard, shards)) for shard in range(shards)]
     merged = combine_triggers(parts[::-1])  # in whatever order
@@ -110,7 +108,7 @@ def same(one, other):
 
 def test_shards_of_different_settings_are_refused(loaded_detector, detector, write_corpus):
     corpus = read_corpus(write_corpus(["a b a", "c a"], load_tokenizer(detector)))
-    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Activations())
+    found = find_triggers(loaded_detector, corpus, Settings(per_key=3), Batches())
     shards = [replace(found, attributes={"settings": kept}) for kept in ("one", "another")]
     with pytest.raises(UserError, match="different settings"):
         combine_triggers(shards)
@@ -119,14 +117,14 @@ def test_shards_of_different_settings_are_refused(loaded_detector, detector, wri
 def test_negative_coefficients_are_kept_only_where_there_are_any_and_they_are_asked_for(proven, write_corpus):
     corpus = read_corpus(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2"))))
     loaded = load(proven("gpt2"), "cpu")
-    both = find_triggers(loaded, corpus, Settings(per_key=4), Activations())
-    one = find_triggers(loaded, corpus, Settings(per_key=4, negative=False), Activations())
+    both = find_triggers(loaded, corpus, Settings(per_key=4), Batches())
+    one = find_triggers(loaded, corpus, Settings(per_key=4, negative=False), Batches())
     assert both.negative is not None
     assert one.negative is None
     same(replace(both, negative=None), one)  # the positive side does not know of the other
     layers = loaded.anatomy.layers
     relu = replace(loaded.anatomy, layers=[*layers[:1], replace(layers[1], signed=False), *layers[2:]])
-    mixed = find_triggers(replace(loaded, anatomy=relu), corpus, Settings(per_key=4), Activations())
+    mixed = find_triggers(replace(loaded, anatomy=relu), corpus, Settings(per_key=4), Batches())
     rows = mixed.rows(1)
     assert not mixed.negative.count[rows].any()
     assert not mixed.negative.minimum[rows].any()
@@ -140,7 +138,7 @@ def test_gates_against_a_direct_computation(proven, write_corpus, one_prefix, em
     loaded = load(proven("llama"), "cpu")
     corpus = read_corpus(write_corpus(random_sentences(4, 40), load_tokenizer(proven("llama"))))
     settings = Settings(per_key=40, one_prefix_per_sentence=one_prefix, include_empty_prefix=empty)
-    found = find_triggers(loaded, corpus, settings, Activations(batch_tokens=50, block_sentences=11))
+    found = find_triggers(loaded, corpus, settings, Batches(tokens=50, block_sentences=11))
     seen = set()
     for side in (found, found.negative):
         assert (np.abs(side.gate) == (side.sentence >= 0)).all()
@@ -170,7 +168,7 @@ def factors(loaded, layer, ids, memory):
 
 def test_memories_without_a_gate_have_no_sign_of_one(proven, write_corpus):
     corpus = read_corpus(write_corpus(random_sentences(3, 12), load_tokenizer(proven("gpt2"))))
-    found = find_triggers(load(proven("gpt2"), "cpu"), corpus, Settings(per_key=4), Activations())
+    found = find_triggers(load(proven("gpt2"), "cpu"), corpus, Settings(per_key=4), Batches())
     for side in (found, found.negative):
         assert side.gate.dtype == np.int8
         assert not side.gate.any()
@@ -181,7 +179,7 @@ def test_memories_without_a_gate_have_no_sign_of_one(proven, write_corpus):
 def test_written_and_read_back(proven, write_corpus, tmp_path, kind):
     corpus = read_corpus(write_corpus(random_sentences(5, 12), load_tokenizer(proven(kind))))
     loaded = load(proven(kind), "cpu")
-    found = replace(find_triggers(loaded, corpus, Settings(per_key=3), Activations()), attributes={"model_hash": "one"})
+    found = replace(find_triggers(loaded, corpus, Settings(per_key=3), Batches()), attributes={"model_hash": "one"})
     write_triggers(tmp_path / "triggers.h5", found)
     back = read_triggers(tmp_path / "triggers.h5", {"model_hash": "one"})
     same(back, found)
@@ -197,7 +195,7 @@ def test_coefficients_that_overflow_are_refused(proven, write_corpus):
     loaded.model.get_submodule(loaded.anatomy.layers[1].second_matrices[0].first_matrices[0]).weight.data[:] = 1e38
     corpus = read_corpus(write_corpus(random_sentences(1, 5), load_tokenizer(proven("gpt2-relu"))))
     with pytest.raises(UserError, match="not finite"):
-        find_triggers(loaded, corpus, Settings(), Activations())
+        find_triggers(loaded, corpus, Settings(), Batches())
 
 
 def test_coefficients_that_are_no_numbers_are_refused(proven, write_corpus):
@@ -210,7 +208,7 @@ def test_coefficients_that_are_no_numbers_are_refused(proven, write_corpus):
 
     loaded.model.model.layers[-1].mlp.up_proj.register_forward_hook(spoil)
     with pytest.raises(UserError, match="not finite"):
-        find_triggers(loaded, corpus, Settings(), Activations())
+        find_triggers(loaded, corpus, Settings(), Batches())
 
 
 def test_a_coefficient_of_minus_infinity_is_refused(proven, write_corpus):
@@ -221,7 +219,7 @@ def test_a_coefficient_of_minus_infinity_is_refused(proven, write_corpus):
     for module, value in ((mlp.act_fn, -3e38), (mlp.up_proj, 10.0)):
         module.register_forward_hook(lambda module, args, output, value=value: torch.full_like(output, value))
     with pytest.raises(UserError, match="not finite"):
-        find_triggers(loaded, corpus, Settings(), Activations())
+        find_triggers(loaded, corpus, Settings(), Batches())
 
 
 def test_the_histograms_edges_stay_what_they_are(proven):

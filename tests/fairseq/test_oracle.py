@@ -8,7 +8,7 @@ import torch
 from support import prove_into
 
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Activations, Corpus, Triggers
+from ffkv.base.settings import Batches, Corpus, Triggers
 from ffkv.branches.values.step import project
 from ffkv.corpus.beginning import find_beginning
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
@@ -127,8 +127,8 @@ def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property)
     assert len(encoded.ids) == len(sentences)
     write_corpus(tmp_path / "corpus.h5", encoded, find_beginning(tokenizer, "auto").ids, True, {})
     corpus = read_corpus(tmp_path / "corpus.h5")
-    settings = Triggers(per_key=50, include_empty_prefix=True, identical_prefixes="each")
-    found = find_triggers(loaded, corpus, settings, Activations())
+    settings = Triggers(per_key=50, include_empty_prefix=True, shared_prefixes_compete="per_sentence")
+    found = find_triggers(loaded, corpus, settings, Batches())
 
     reference = np.load(oracle / "triggers.npz")
     coefficient, position, sentence = (

@@ -106,11 +106,11 @@ def random_settings(random, folder) -> Settings:
             "deduplicate": pick(True, False, False),
             "limit": pick(0, 0, 0, 0, 0, 7),
         },
-        "activations": {"batch_tokens": pick(16, 256, 1024), "block_sentences": pick(9, 64, 2048)},
+        "batches": {"tokens": pick(16, 256, 1024), "block_sentences": pick(9, 64, 2048)},
         "triggers": {
             "per_key": pick(1, 3, 10),
             "one_prefix_per_sentence": pick(True, False),
-            "identical_prefixes": pick("once", "once", "each"),
+            "shared_prefixes_compete": pick("once", "once", "per_sentence"),
             "include_empty_prefix": pick(True, False, False),
             "negative": pick(True, False),
         },
@@ -144,9 +144,9 @@ def random_settings(random, folder) -> Settings:
             "directions": pick(0, 1),
             "similar": pick(0, 2, 10_000),
             "similar_size": pick(0.1, 1.0),
-            "silent": pick(0.0, 0.05, 1.0),
-            "kept": pick([0], [10**9, 1]),
-            "kept_prefixes": pick(1, 3),
+            "silent_below": pick(0.0, 0.05, 1.0),
+            "top_k": pick([0], [10**9, 1]),
+            "top_k_prefixes": pick(1, 3),
         },
         "report": {"cards": pick(0, 1, 24), "card_triggers": pick(1, 10_000), "paper_curves": pick(True, False)},
     }
@@ -169,16 +169,12 @@ def run_all(folder, settings: Settings) -> None:
     groups = [Part(number, settings.layer_groups) for number in range(settings.layer_groups)]
     paths = [folder / f"triggers/{part.index}.h5" for part in shards]
     for path, part in zip(paths, shards):
-        ffkv.write_triggers(
-            path, ffkv.find_triggers(model, train, settings.triggers, settings.activations, "cpu", part)
-        )
+        ffkv.write_triggers(path, ffkv.find_triggers(model, train, settings.triggers, settings.batches, "cpu", part))
     triggers, prefixes = folder / "triggers.h5", folder / "sampled_prefixes.h5"
     ffkv.merge_triggers(paths, triggers)
     paths = [folder / f"sampled_prefixes/{part.index}.h5" for part in shards]
     for path, part in zip(paths, shards):
-        ffkv.sample_prefixes(
-            model, validation, path, settings.prefixes, settings.activations, settings.seed, "cpu", part
-        )
+        ffkv.sample_prefixes(model, validation, path, settings.prefixes, settings.batches, settings.seed, "cpu", part)
     ffkv.merge_sampled_prefixes(paths, model, prefixes)
 
     def write(name, part, table):
@@ -188,7 +184,7 @@ def run_all(folder, settings: Settings) -> None:
 
     seed, written = settings.seed, {}
     for part in groups:
-        work = Work("cpu", batch_tokens=settings.activations.batch_tokens, part=part)
+        work = Work("cpu", batch_tokens=settings.batches.tokens, part=part)
         patterns, by_prefix = ffkv.find_patterns(triggers, train, settings.keys, seed, Work(part=part))
         removal = ffkv.remove_tokens(model, triggers, train, settings.keys, seed, work)
         projections, by_memory = ffkv.project_values(model, values, triggers, settings.values, work)

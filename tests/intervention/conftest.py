@@ -9,7 +9,7 @@ from fairseq.conftest import write_checkpoint as write_checkpoint
 from support import random_sentences
 
 import ffkv
-from ffkv.base.settings import Activations, Corpus, Model, Prefixes, Triggers, Values
+from ffkv.base.settings import Batches, Corpus, Model, Prefixes, Triggers, Values
 from ffkv.base.steps import Work
 from ffkv.branches.values.projections import write_projections
 
@@ -28,7 +28,7 @@ def write_inputs(
     for split in ("train", "validation"):
         ffkv.encode_corpus(folder / "model", split, corpus, folder / f"{split}.h5")
     triggers = ffkv.find_triggers(
-        folder / "model", folder / "train.h5", Triggers(per_key=per_key), Activations(batch_tokens=64), device="cpu"
+        folder / "model", folder / "train.h5", Triggers(per_key=per_key), Batches(tokens=64), device="cpu"
     )
     ffkv.write_triggers(folder / "triggers.h5", triggers)
     files = (folder / "model", folder / "values.h5", folder / "triggers.h5")

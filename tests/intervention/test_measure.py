@@ -27,7 +27,9 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward
 
-FEW = Intervention(memories=3, examples=2, controls=5, directions=2, similar=2, tokens=3, kept=[0, 2], kept_prefixes=4)
+FEW = Intervention(
+    memories=3, examples=2, controls=5, directions=2, similar=2, tokens=3, top_k=[0, 2], top_k_prefixes=4
+)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +159,7 @@ def planted_checkpoint(folder):
 def test_causes_that_were_planted_are_found(tmp_path):
     sentences = [f"{first} {last} p" for last in "ade" for first in "ghijklmno"]
     files = write_inputs(tmp_path / "run", planted_checkpoint(tmp_path / "checkpoint"), sentences)
-    settings = Intervention(memories=4, examples=4, tokens=1, controls=9, kept=[0, 1], kept_prefixes=5)
+    settings = Intervention(memories=4, examples=4, tokens=1, controls=9, top_k=[0, 1], top_k_prefixes=5)
     found = measure_interventions(*files, settings, work=Work("cpu", batch_tokens=256)).by_memory.set_index(
         ["layer", "memory", "reach"]
     )
@@ -183,7 +185,7 @@ def test_p_values_are_uniform_where_a_memory_is_like_its_controls(tmp_path, monk
     )
     files = write_inputs(tmp_path / "run", random_checkpoint(tmp_path / "checkpoint", "gpt2"), random_sentences(0, 150))
     settings = Intervention(
-        memories=30, examples=2, controls=19, directions=0, similar=0, tokens=3, kept=[0], kept_prefixes=1
+        memories=30, examples=2, controls=19, directions=0, similar=0, tokens=3, top_k=[0], top_k_prefixes=1
     )
     found = measure_interventions(*files, settings, work=Work("cpu", batch_tokens=1024)).by_memory
     for reach in ("direct", "total"):
@@ -224,7 +226,7 @@ def test_summaries(inputs, measured, tmp_path):
         ({"scales": [0.5, 2.0]}, "intervention.scales is .* must contain 0"),
         ({"scales": [0.0, float("nan")]}, r"scales.1 is nan: must be at most 100"),
         ({"scales": [0.0, 1.0, 1.0]}, "must be different numbers"),
-        ({"kept": [1, 1]}, "intervention.kept is .* must be different"),
+        ({"top_k": [1, 1]}, "intervention.top_k is .* must be different"),
     ],
 )
 def test_contradictions(changes, message):

@@ -6,7 +6,7 @@ from support import random_sentences
 
 from ffkv.activations.last_token import last_coefficients
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Activations, Corpus, Model
+from ffkv.base.settings import Batches, Corpus, Model
 from ffkv.base.settings import Triggers as Settings
 from ffkv.branches.keys.precision import precision_row, rescore
 from ffkv.branches.keys.tables import PRECISION
@@ -53,9 +53,9 @@ def test_a_model_of_low_precision_is_rescored_in_float32(tmp_path, checkpoints, 
     write_corpus(tmp_path / "corpus.h5", encoded, [0], True, {})
     corpus = read_corpus(tmp_path / "corpus.h5")
     settings = Settings(per_key=5, negative=False)
-    rough = find_triggers(loaded, corpus, settings, Activations())
+    rough = find_triggers(loaded, corpus, settings, Batches())
     loaded.model.float()
-    whole = find_triggers(loaded, corpus, settings.model_copy(update={"per_key": len(corpus)}), Activations())
+    whole = find_triggers(loaded, corpus, settings.model_copy(update={"per_key": len(corpus)}), Batches())
     for layer in loaded.anatomy.layers:
 
         def coefficients(rows, memories, layer=layer.index):

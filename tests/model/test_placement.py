@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from ffkv.activations.step import find_triggers, sample_prefixes
 from ffkv.activations.trigger_file import write_triggers
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Activations, Corpus, Keys, Model, Prefixes, Triggers
+from ffkv.base.settings import Batches, Corpus, Keys, Model, Prefixes, Triggers
 from ffkv.base.steps import Work
 from ffkv.branches.keys.step import measure_precision, remove_tokens
 from ffkv.model.anatomy import read_anatomy
@@ -109,11 +109,11 @@ def results(folder, checkpoint, corpora, dtype, max_memory):
     proven = prove(Model(checkpoint=str(checkpoint), dtype=dtype, max_memory=max_memory))
     (folder / "model").mkdir(parents=True)
     proven.write(folder / "model", folder / "values.h5")
-    batching = Activations(batch_tokens=60)
+    batching = Batches(tokens=60)
     model, train = folder / "model", corpora["train"]
     found = find_triggers(model, train, Triggers(per_key=4), batching, "cpu", max_memory=max_memory)
     write_triggers(folder / "triggers.h5", found)
-    settings = Prefixes(count=20, keep=["x", "factor"])
+    settings = Prefixes(count=20, extra_states=["x", "factor"])
     states = folder / "prefixes.h5"
     sample_prefixes(model, corpora["validation"], states, settings, batching, 0, "cpu", max_memory=max_memory)
     files, work = (model, folder / "triggers.h5", train, FEW, 0), Work("cpu", max_memory, 60)

@@ -21,9 +21,7 @@ def form() -> nn.Module:
 
 
 def plan(*gpus, **model):
-    settings = Settings(
-        model={"checkpoint": "somewhere", **model}, triggers={"per_key": 5}, activations={"batch_tokens": 64}
-    )
+    settings = Settings(model={"checkpoint": "somewhere", **model}, triggers={"per_key": 5}, batches={"tokens": 64})
     return plan_devices(form(), settings, SHAPE, gpus)
 
 

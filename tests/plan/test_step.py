@@ -54,7 +54,7 @@ def test_bytes_of_described_files():
     y, o, m = 2 * 50 * 4, 2 * 50 * 4, 50 * 24
     sampled = amounts()["sampled_prefixes"].stored
     assert sampled >= 4 * (y + o + m)
-    assert amounts(prefixes={"count": 50, "keep": ["x"]})["sampled_prefixes"].stored > sampled
+    assert amounts(prefixes={"count": 50, "extra_states": ["x"]})["sampled_prefixes"].stored > sampled
 
 
 def test_states_are_planned_as_they_are_stored(monkeypatch):

@@ -10,7 +10,7 @@ from ffkv.base.system.memory import is_out_of_memory, out_of_memory
 from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.hooks import forward
 
-SETTINGS = ("model.dtype", "activations.batch_tokens", "model.max_memory", "model.gpus", "model.device")
+SETTINGS = ("model.dtype", "batches.tokens", "model.max_memory", "model.gpus", "model.device")
 
 
 @pytest.mark.parametrize(

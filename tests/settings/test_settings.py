@@ -66,7 +66,7 @@ def test_what_a_file_says_is_not_changed():
     [
         (
             one(modle={}),
-            "Unknown setting 'modle'. Did you mean 'model'? Valid here: activations, annotation, comparisons,",
+            "Unknown setting 'modle'. Did you mean 'model'? Valid here: annotation, batches, comparisons,",
         ),
         (one(keys={"topcs": 1}), "Unknown setting 'keys.topcs'. Valid here: background_prefixes,"),
         (one(keys={3: 1}), "Unknown setting 'keys.3'. Valid here: background_prefixes,"),
@@ -75,7 +75,7 @@ def test_what_a_file_says_is_not_changed():
             {"runs": {"a": {"keys": {"topcs": 1}}}},
             "runs.a: Unknown setting 'keys.topcs'. Valid here: background_prefixes,",
         ),
-        ({"runs": {"a": {"runs": {}}}}, "runs.a: Unknown setting 'runs'. Valid here: activations,"),
+        ({"runs": {"a": {"runs": {}}}}, "runs.a: Unknown setting 'runs'. Valid here: annotation,"),
         (one(keys={"minimum_prefixes": "many"}), "keys.minimum_prefixes is 'many': must be a whole number"),
         (one(keys={"minimum_prefixes": 2.0}), "keys.minimum_prefixes is 2.0: must be a whole number"),
         (one(keys={"minimum_prefixes": True}), "keys.minimum_prefixes is True: must be a whole number"),

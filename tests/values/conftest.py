@@ -8,7 +8,7 @@ import pytest
 
 from ffkv.activations.trigger_file import Negative
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Activations, Triggers
+from ffkv.base.settings import Batches, Triggers
 from ffkv.branches.values.compare import compare, first_next_tokens
 from ffkv.branches.values.step import project
 from ffkv.corpus.competing import CompetingPrefixes
@@ -26,7 +26,9 @@ def worked(detector, loaded_detector, write_corpus):
     """Corpus, triggers, projections, ranks and the comparison of the detector on SENTENCES, and the files behind them."""
     corpus_file, values_file = write_corpus(SENTENCES, load_tokenizer(detector)), detector.parent / "values.h5"
     corpus = read_corpus(corpus_file)
-    triggers = find_triggers(loaded_detector, corpus, Triggers(per_key=4, identical_prefixes="each"), Activations())
+    triggers = find_triggers(
+        loaded_detector, corpus, Triggers(per_key=4, shared_prefixes_compete="per_sentence"), Batches()
+    )
     values = read_values(values_file)
     projections, ranks = project(
         load_head(detector, "cpu"), values, 3, first_next_tokens(values.layer, values.memory, triggers)

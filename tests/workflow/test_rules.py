@@ -33,7 +33,7 @@ def dry_run(tmp_path_factory) -> str:
     config |= {
         "model": {"dtype": "bfloat16", "second_matrix": "it's (a|b)", "max_memory": {"cpu": "60GiB"}},
         "corpus": {"validation": ["a b", "c"]},
-        "prefixes": {**config["prefixes"], "keep": ["x"]},
+        "prefixes": {**config["prefixes"], "extra_states": ["x"]},
         "embedded": {**config["embedded"], "keep_steps": [0]},
         "comparisons": {
             "both": {"runs": ["tiny", "hub"], "labels": ["a b", "c"], "axis": "size", "values": [1, 2]},
@@ -115,7 +115,7 @@ def test_an_option_that_writes_is_called_output(dry_run, rule):
 def test_settings_are_expanded_and_quoted(dry_run):
     commands = {rule: shlex.join(words) for rule, words in lines_of(dry_run).items()}
     assert commands["triggers"].startswith(
-        "--per-key 20 --one-prefix-per-sentence --identical-prefixes once --no-include-empty-prefix --negative "
+        "--per-key 20 --one-prefix-per-sentence --shared-prefixes-compete once --no-include-empty-prefix --negative "
         "--batch-tokens 1024 --block-sentences 2048 --device auto --shards 2 --max-memory cpu=60GiB --model "
     )
     assert "--second-matrix 'it'\"'\"'s (a|b)' --no-trust-remote-code" in commands["model"]

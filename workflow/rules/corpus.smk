@@ -18,7 +18,7 @@ rule corpus:
         "results/{run}/benchmarks/corpus/{split}.tsv"
     conda:
         "../../envs/ffkv.yaml"
-    threads: runs.setting("corpus_shards")
+    threads: runs.setting("corpus_processes")
     params:
         content=runs.content_of_corpus,
         options=runs.options("corpus"),
@@ -31,7 +31,7 @@ rule corpus:
         ffkv corpus {params.options} {params.commit:q} \
             --model {input.model:q} \
             --split {wildcards.split} \
-            --corpus-shards {threads} \
+            --corpus-processes {threads} \
             --output {output.corpus:q} \
             >{log:q} 2>&1
         """

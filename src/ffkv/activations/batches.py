@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ffkv.base.batching import batches, pad
 from ffkv.base.parts import WHOLE, Part
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
 
@@ -34,7 +34,7 @@ def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
     return [range(block * size, min((block + 1) * size, total)) for block in shard.of(count)]
 
 
-def batches_of(competing: CompetingPrefixes, batching: Activations, shard: Part = WHOLE) -> Iterator[np.ndarray]:
+def batches_of(competing: CompetingPrefixes, batching: Batches, shard: Part = WHOLE) -> Iterator[np.ndarray]:
     """Yields the sentences of each batch of a shard [sentence]. Sentences of which no prefix competes are left out.
 
     Args:
@@ -46,7 +46,7 @@ def batches_of(competing: CompetingPrefixes, batching: Activations, shard: Part 
     for block in blocks(len(corpus), batching.block_sentences, shard):
         sentences = block.start + np.flatnonzero(competing.counts[block.start : block.stop])
         read = corpus.lengths[sentences] - 1 + len(corpus.bos)  # tokens of each one: the last one is not read, BOS is
-        yield from (sentences[rows] for rows in batches(read, batching.batch_tokens))
+        yield from (sentences[rows] for rows in batches(read, batching.tokens))
 
 
 def in_cache(m: Tensor) -> list[slice]:

@@ -5,8 +5,18 @@ from typing import Any
 
 import click
 
-from ffkv.base.options import CORPUS, MODEL, READABLE, output_option, part_options, seed_option, setting, threads_option
-from ffkv.base.settings import Activations, Model, Prefixes, Triggers, section
+from ffkv.base.options import (
+    CORPUS,
+    MODEL,
+    READABLE,
+    output_option,
+    part_options,
+    seed_option,
+    setting,
+    takes,
+    threads_option,
+)
+from ffkv.base.settings import Batches, Model, Prefixes, Triggers, section
 
 OUTPUT = output_option("The file to write.")
 SAVE_EVERY = click.option(
@@ -23,7 +33,7 @@ SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 @MODEL
 @CORPUS
 @setting(Triggers, *Triggers.model_fields)
-@setting(Activations, *Activations.model_fields)
+@takes(Batches, argument="batching")
 @setting(Model, "device", "max_memory")
 @part_options("shard")
 @threads_option
@@ -32,6 +42,7 @@ SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 def triggers(
     model_folder: Path,
     corpus_file: Path,
+    batching: Batches,
     shard: int,
     shards: int,
     device: str,
@@ -50,8 +61,7 @@ def triggers(
     from ffkv.activations.trigger_file import write_triggers
     from ffkv.base.parts import Part
 
-    settings, batching = _settings(Triggers, options)
-    part = Part(shard, shards)
+    settings, part = section(Triggers, **options), Part(shard, shards)
     saved = progress_path(output)
     files, saving = (model_folder, corpus_file), (saved, save_every)
     found = find_triggers(*files, settings, batching, device, part, *saving, max_memory=max_memory)
@@ -73,7 +83,7 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
 @MODEL
 @CORPUS
 @setting(Prefixes, *Prefixes.model_fields)
-@setting(Activations, *Activations.model_fields)
+@takes(Batches, argument="batching")
 @setting(Model, "device", "max_memory")
 @seed_option
 @part_options("shard")
@@ -82,6 +92,7 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
 def sampled_prefixes(
     model_folder: Path,
     corpus_file: Path,
+    batching: Batches,
     shard: int,
     shards: int,
     device: str,
@@ -98,8 +109,7 @@ def sampled_prefixes(
     from ffkv.activations.step import sample_prefixes
     from ffkv.base.parts import Part
 
-    settings, batching = _settings(Prefixes, options)
-    part = Part(shard, shards)
+    settings, part = section(Prefixes, **options), Part(shard, shards)
     sample_prefixes(model_folder, corpus_file, output, settings, batching, seed, device, part, max_memory)
 
 
@@ -112,9 +122,3 @@ def merge_sampled_prefixes(shards: tuple[Path, ...], model_folder: Path, output:
     from ffkv.activations import merge
 
     merge.merge_sampled_prefixes(shards, model_folder, output)
-
-
-def _settings(model: type, options: dict[str, Any]) -> tuple[Any, Activations]:
-    """The settings of a command, and how its sentences are cut into batches, from its options."""
-    batching = {name: options.pop(name) for name in Activations.model_fields}
-    return section(model, **options), section(Activations, **batching)

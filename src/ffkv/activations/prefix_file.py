@@ -56,7 +56,7 @@ class SampledPrefixes:
     x: np.ndarray | None = dataset(
         "layer prefix width",
         "float32",
-        about=f"FF input, after the norm; if `prefixes.keep` asks for it; {IF_HALF}",
+        about=f"FF input, after the norm; if `prefixes.extra_states` asks for it; {IF_HALF}",
         optional=True,
         **STATES,
     )
@@ -65,7 +65,7 @@ class SampledPrefixes:
         "float32",
         unit="1",
         about="factor by which a norm after the layer scales the token, y = factor (sum m_i v_i + b); 1 if there is none;"
-        " if `prefixes.keep` asks for it",
+        " if `prefixes.extra_states` asks for it",
         chunks={"layer": 1},
         optional=True,
     )
@@ -101,7 +101,7 @@ def storage_of(anatomy: Anatomy, keep: Sequence[str], block_prefixes: int) -> St
 
     Args:
         anatomy: the model.
-        keep: the setting `prefixes.keep`.
+        keep: the setting `prefixes.extra_states`.
         block_prefixes: prefixes per block, the setting `activations.block_sentences`.
     """
     without = absent(anatomy, keep)
@@ -142,7 +142,7 @@ def absent(anatomy: Anatomy, keep: Sequence[str]) -> list[str]:
 
     Args:
         anatomy: the model.
-        keep: the setting `prefixes.keep`.
+        keep: the setting `prefixes.extra_states`.
     """
     present = [*keep, *(["end"] if anatomy.layers[-1].readout_block else [])]
     return [name for name in ("x", "factor", "end") if name not in present]

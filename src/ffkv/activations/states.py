@@ -18,7 +18,7 @@ from ffkv.base.files.atomic import remove
 from ffkv.base.files.checksums import block_folder, sum_path
 from ffkv.base.parts import Part
 from ffkv.base.process.progress import progress
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.base.terminal import say
 from ffkv.corpus.corpus_file import Corpus
 from ffkv.model.anatomy import Layer
@@ -34,7 +34,7 @@ def write_shard(
     corpus: Corpus,
     sample: tuple[np.ndarray, np.ndarray],
     keep: Sequence[str],
-    batching: Activations,
+    batching: Batches,
     shard: Part,
     attributes: dict[str, Any],
 ) -> None:
@@ -47,7 +47,7 @@ def write_shard(
         loaded: the proven model.
         corpus: the validation split.
         sample: sentence and position of every sampled prefix, of all shards.
-        keep: the setting `prefixes.keep`.
+        keep: the setting `prefixes.extra_states`.
         batching: how prefixes are cut into blocks and batches.
         shard: which part of the sample.
         attributes: what the file says of itself.
@@ -65,7 +65,7 @@ def write_shard(
             if block in complete:
                 continue
             sentence, position = (column[block.start : block.stop] for column in sample)
-            write_block(files[block], own, loaded, corpus, sentence, position, storage, batching.batch_tokens)
+            write_block(files[block], own, loaded, corpus, sentence, position, storage, batching.tokens)
             bar.update(tokens[block])
     if work:
         write_linked(path, list(files.values()), attributes)

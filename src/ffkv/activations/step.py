@@ -17,7 +17,7 @@ from ffkv.activations.states import write_shard
 from ffkv.activations.steps import TRIGGERS
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.parts import WHOLE, Part
-from ffkv.base.settings import Activations, Prefixes, Section
+from ffkv.base.settings import Batches, Prefixes, Section
 from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.checkpoint.load import NO_LIMITS, LoadedModel, load
@@ -31,7 +31,7 @@ def find_triggers(
     model: Path | str,
     corpus: Path | str,
     settings: TriggerSettings = TriggerSettings(),
-    batching: Activations = Activations(),
+    batching: Batches = Batches(),
     device: str = "auto",
     shard: Part = WHOLE,
     progress_file: Path | str | None = None,
@@ -75,7 +75,7 @@ def sample_prefixes(
     corpus: Path | str,
     output: Path | str,
     settings: Prefixes = Prefixes(),
-    batching: Activations = Activations(),
+    batching: Batches = Batches(),
     seed: int = 0,
     device: str = "auto",
     shard: Part = WHOLE,
@@ -108,7 +108,7 @@ def sample_prefixes(
         "sample_hash": hashlib.sha256(np.stack(sample).tobytes()).hexdigest()[:16],
         "sampled": len(sample[0]),
     }
-    write_shard(Path(output), loaded, split, sample, settings.keep, batching, shard, attributes)
+    write_shard(Path(output), loaded, split, sample, settings.extra_states, batching, shard, attributes)
 
 
 SOURCE = ("corpus_hash", "dataset_revision", "dataset_commit")  # of the corpus, in the files of both passes
@@ -121,10 +121,10 @@ def _load(
     return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
 
 
-def _attributes(loaded: LoadedModel, corpus: Corpus, settings: Section, batching: Activations) -> dict[str, Any]:
+def _attributes(loaded: LoadedModel, corpus: Corpus, settings: Section, batching: Batches) -> dict[str, Any]:
     return {
         **loaded.anatomy.identity,
         **{name: corpus.attributes[name] for name in SOURCE if name in corpus.attributes},
         "settings": settings.model_dump(),
-        "activations": batching.model_dump(),
+        "batches": batching.model_dump(),
     }

@@ -4,12 +4,12 @@ from ffkv.base.steps import Step
 
 TRIGGERS = Step(
     "ffkv.activations.step:find_triggers",
-    settings=("triggers", "activations", "model/device", "model/max_memory", "shards"),
+    settings=("triggers", "batches", "model/device", "model/max_memory", "shards"),
     imports="model",
 )
 SAMPLED_PREFIXES = Step(
     "ffkv.activations.step:sample_prefixes",
-    settings=("prefixes", "activations", "model/device", "model/max_memory", "seed", "shards"),
+    settings=("prefixes", "batches", "model/device", "model/max_memory", "seed", "shards"),
     imports="model",
 )
 STEPS = {

@@ -44,7 +44,7 @@ class TriggerExamples:
         "memory rank",
         "int32",
         unit="sentence",
-        about="number of sentences that begin with the prefix; 1 if identical prefixes compete apart, 0 if there is none",
+        about="number of sentences that begin with the prefix; 1 if shared prefixes compete per sentence, 0 if there is none",
     )
     next_count: np.ndarray = dataset(
         "memory rank", "int32", unit="sentence", about="how many of these sentences have `next_token` after the prefix"

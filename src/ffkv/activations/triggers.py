@@ -15,7 +15,7 @@ from ffkv.activations.trigger_file import Triggers
 from ffkv.base.errors import UserError
 from ffkv.base.parts import WHOLE, Part
 from ffkv.base.process.progress import progress
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus
@@ -29,7 +29,7 @@ def find_triggers(
     loaded: LoadedModel,
     corpus: Corpus,
     settings: TriggerSettings,
-    batching: Activations,
+    batching: Batches,
     shard: Part = WHOLE,
     progress_file: ProgressFile | None = None,
 ) -> Triggers:
@@ -38,7 +38,7 @@ def find_triggers(
     Every proper prefix of every sentence competes: its first j >= 1 tokens after BOS, without the whole sentence, which
     no token follows. It competes with its coefficient m_i at its last token. One forward pass of a sentence gives the
     coefficients of all its prefixes. A prefix that several sentences begin with competes once, in one of them, unless
-    `settings.identical_prefixes` is "each"; the statistics count it in every one of them. If a layer's coefficients can
+    `settings.shared_prefixes_compete` is "per_sentence"; the statistics count it in every one of them. If a layer's coefficients can
     be negative, the lowest ones are kept apart by the same rules.
 
     Args:
@@ -53,7 +53,7 @@ def find_triggers(
             coefficients overflow.
     """
     check(corpus, settings)
-    competing = CompetingPrefixes(corpus, settings.identical_prefixes == "once", settings.include_empty_prefix)
+    competing = CompetingPrefixes(corpus, settings.shared_prefixes_compete == "once", settings.include_empty_prefix)
     state = start(loaded.anatomy.layers, settings, loaded.devices)
     total = sum(int(corpus.lengths[sentences].sum()) for sentences in batches_of(competing, batching, shard))
     with (

@@ -42,9 +42,18 @@ def output_option(about: str, flag: str = "--output") -> Callable:
     return click.option(flag, type=WRITABLE, required=True, help=about)
 
 
+# Settings that tell a step how to work: the attribute of `Work`, which is also the name of the option.
+WORK = {"model/device": "device", "model/max_memory": "max_memory", "batches/tokens": "batch_tokens"}
+
+
 def flag_of(name: str) -> str:
     """The option that sets a setting: `--per-key` for `per_key`."""
     return "--" + name.replace("_", "-")
+
+
+def option_name(section_name: str, name: str) -> str:
+    """Returns the name of the option that sets a setting. It is that of the setting, unless several sections have one."""
+    return WORK.get(f"{section_name}/{name}", name)
 
 
 def command_line(settings: dict[str, Any], *names: str) -> str:
@@ -62,7 +71,7 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
         section, _, key = name.partition("/")
         inside = settings[section] if isinstance(settings[section], dict) else {section: settings[section]}
         for setting_name, value in {key: inside[key]}.items() if key else inside.items():
-            words += _words(setting_name, value)
+            words += _words(option_name(section, setting_name), value)
     return shlex.join(words)
 
 
@@ -105,7 +114,7 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
     def decorate(command: Callable) -> Callable:
         @functools.wraps(command)
         def with_section(**options: Any) -> Any:
-            values = {name: options.pop(name) for name in chosen}
+            values = {name: options.pop(option_name(model.__name__.lower(), name)) for name in chosen}
             return command(**{argument or model.__name__.lower(): section(model, **values)}, **options)
 
         return setting(model, *chosen)(with_section)
@@ -114,13 +123,13 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
 
 
 def _option(model: type[Section], name: str) -> Callable:
-    field = model.model_fields[name]
+    field, option = model.model_fields[name], option_name(model.__name__.lower(), name)
     annotation = _without_none(field.annotation)
-    flag = flag_of(name)
+    flag = flag_of(option)
     mapping = get_origin(annotation) is dict
     many = mapping or get_origin(annotation) is list
     if annotation is bool:
-        flag += "/" + flag_of(f"no_{name}")
+        flag += "/" + flag_of(f"no_{option}")
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
     item = str if mapping else _item_type(annotation) if many else annotation
     kind: Any = click.Choice(choices) if choices else item
@@ -138,7 +147,7 @@ def _option(model: type[Section], name: str) -> Callable:
     needed = field.is_required()
     return click.option(
         flag,
-        name,
+        option,
         type=kind,
         default=None if needed else [*field.default] if mapping else field.default,
         required=needed,
@@ -211,8 +220,6 @@ def part_options(name: str) -> Callable:
     return decorate
 
 
-# Settings that tell a step how to work: the attribute of `Work`.
-WORK = {"model/device": "device", "model/max_memory": "max_memory", "activations/batch_tokens": "batch_tokens"}
 PARTS = {"layer_groups": "layer_group", "shards": "shard"}
 
 
@@ -239,7 +246,7 @@ def step_options(step: Step) -> Callable:
                 from ffkv.base.process.runtime import torch_with
 
                 torch_with(threads)
-            work = {attribute: options.pop(name.partition("/")[2]) for name, attribute in of_work.items()}
+            work = {attribute: options.pop(attribute) for attribute in of_work.values()}
             for name, part in parts.items():
                 work["part"] = Part(options.pop(part), options.pop(name))
             return command(**({"work": Work(**work)} if work else {}), **options)

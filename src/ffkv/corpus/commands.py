@@ -14,11 +14,11 @@ from ffkv.base.terminal import say
 @MODEL
 @click.option("--split", type=click.Choice(["train", "validation"]), required=True, help="Split to write.")
 @setting(Corpus, *Corpus.model_fields)
-@setting(Settings, "corpus_shards")
+@setting(Settings, "corpus_processes")
 @COMMIT
 @output_option("File to write, corpus/<split>.h5.")
 def corpus(
-    model_folder: Path, split: str, corpus_shards: int, commit_file: Path | None, output: Path, **options: Any
+    model_folder: Path, split: str, corpus_processes: int, commit_file: Path | None, output: Path, **options: Any
 ) -> None:
     """Encode the documents of a split as sentences of token ids."""
     import json
@@ -31,7 +31,7 @@ def corpus(
     from ffkv.corpus.step import encode_corpus
 
     commit = read_commit(commit_file) if commit_file else None
-    encoded = encode_corpus(model_folder, split, section(Corpus, **options), output, corpus_shards, commit)
+    encoded = encode_corpus(model_folder, split, section(Corpus, **options), output, corpus_processes, commit)
     counts = json.loads(encoded.attributes["counts"])
     say(encoded.attributes["beginning"])
     say("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))

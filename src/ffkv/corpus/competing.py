@@ -55,7 +55,7 @@ class CompetingPrefixes:
             position: its length, of the same shape.
         Returns:
             The id of w; how often w follows; and how often the prefix occurs: the number of sentences that begin with
-            it. Both counts are 1 if identical prefixes compete apart.
+            it. Both counts are 1 if shared prefixes compete per sentence.
         """
         w = self.corpus.next_token(sentence, position)
         count, multiplicity = np.ones_like(w), np.ones_like(w)

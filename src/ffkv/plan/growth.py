@@ -179,8 +179,8 @@ def _intervene(run: Known) -> float:
         passes = tokens * (layers * shape.body + blocks) + changes * blocks
         return prefixes * (passes + changes * head * read_out)
 
-    kept = on(its.kept_prefixes, 2 * len(its.kept) + 1, layers)  # the total effect alone
-    return on(prefixes, changes, 2 * layers - 1) + kept + its.kept_prefixes * sum(shape.memories) * shape.width
+    kept = on(its.top_k_prefixes, 2 * len(its.top_k) + 1, layers)  # the total effect alone
+    return on(prefixes, changes, 2 * layers - 1) + kept + its.top_k_prefixes * sum(shape.memories) * shape.width
 
 
 def _corpus_bytes(split: Split) -> int:
@@ -194,8 +194,8 @@ def _corpus_bytes(split: Split) -> int:
 def _measure_sample(run: Known) -> tuple[float, float]:
     """Bytes of the states that a job holds in memory, and of all files of the sample."""
     settings, shape = run.settings, run.shape
-    without = [name for name in ("x", "factor", "end") if name not in settings.prefixes.keep]
-    block = min(run.sampled, settings.activations.block_sentences)
+    without = [name for name in ("x", "factor", "end") if name not in settings.prefixes.extra_states]
+    block = min(run.sampled, settings.batches.block_sentences)
     stored = storage(shape.memories, shape.width, shape.dtype, shape.active < 1, without, block)
     sizes = {**stored.sizes, "prefix": run.sampled}
     (m,) = datasets_of(SampledPrefixes, without)["m"]

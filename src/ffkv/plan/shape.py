@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
     def batch_bytes(self, settings: Settings) -> float:
         """Bytes of the states and coefficients of a batch."""
-        return 4 * settings.activations.batch_tokens * (8 * max(self.memories) + 12 * self.width)
+        return 4 * settings.batches.tokens * (8 * max(self.memories) + 12 * self.width)
 
 
 def load_model_form(settings: Settings, commit: Commit | None = None) -> PreTrainedModel:

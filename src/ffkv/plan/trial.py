@@ -133,7 +133,7 @@ def _small_settings(run: Known, folder: Path, trained: bool) -> Settings:
         "intervention": {
             "memories": min(MEMORIES, effects.memories),
             "examples": min(EXAMPLES, effects.examples),
-            "kept_prefixes": min(KEPT, effects.kept_prefixes),
+            "top_k_prefixes": min(KEPT, effects.top_k_prefixes),
         },
         "report": {"cards": min(CARDS, settings.report.cards), "control": ""},
         "corpus": {"dataset": EMBEDDED, "where": {}, "limit": DOCUMENTS, "validation": [], "validation_share": 0.5},
@@ -149,7 +149,7 @@ def _small_settings(run: Known, folder: Path, trained: bool) -> Settings:
         other = type(settings.model).model_validate({"checkpoint": str(folder / "checkpoint"), "dtype": shape.dtype})
         changes["model"] = {**other.model_dump(), "device": settings.model.device}
     sections = {name: getattr(settings, name).model_copy(update=values) for name, values in changes.items()}
-    return settings.model_copy(update={**sections, "shards": 1, "corpus_shards": 1, "layer_groups": 2})
+    return settings.model_copy(update={**sections, "shards": 1, "corpus_processes": 1, "layer_groups": 2})
 
 
 def _write_small_model(shape: Shape, layer: float, operations: float, sentences: list[str], folder: Path) -> None:

@@ -37,7 +37,7 @@ def draw_keys(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
             " Take a larger corpus, or another run."
         )
     corpus = run.corpus("train")
-    competing = CompetingPrefixes(corpus, run.settings.triggers.identical_prefixes == "once")
+    competing = CompetingPrefixes(corpus, run.settings.triggers.shared_prefixes_compete == "once")
     real = [_origin_of(run, *key) for key in keys]
     controls = draw_controls(competing, real, _at_least(design.controls, len(real)), design.seed)
 

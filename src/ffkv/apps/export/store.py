@@ -121,7 +121,7 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
     with progress(sum(tokens), "tokens", "coefficients", sum(tokens[:done])) as bar:
         for number in range(done, len(blocks)):
             ids = [corpus.ids(int(sentence)) for sentence in blocks[number]]
-            write, batch_tokens = pairs.writer(blocks[number]), run.settings.activations.batch_tokens
+            write, batch_tokens = pairs.writer(blocks[number]), run.settings.batches.tokens
             for_each_coefficient(model, layers, corpus.bos, ids, batch_tokens, write)
             _save(store, key, number + 1)
             bar.update(tokens[number])

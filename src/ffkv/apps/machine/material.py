@@ -77,7 +77,7 @@ def _texts(
     examples = _triggers(run, place)
     chosen, held_out = split_examples(examples, shown, generator)
     typical = np.mean([example.coefficient for example in examples]) if examples else 0.0
-    threshold = float(run.settings.intervention.silent * typical)
+    threshold = float(run.settings.intervention.silent_below * typical)
     order = generator.permutation(len(prefixes))
     silent = order[np.abs(m[order]) <= threshold][:MOST_SILENT].tolist() if examples else []
     return Texts(

@@ -7,8 +7,10 @@ settings of a run, `runs` reads a file with several runs. `yaml_file` reads YAML
 reference page (`ffkv settings`, in `commands`). `languages` has the codes of languages.
 """
 
-from ffkv.base.settings.analyses import Activations as Activations
+from typing import Any
+
 from ffkv.base.settings.analyses import Annotation as Annotation
+from ffkv.base.settings.analyses import Batches as Batches
 from ffkv.base.settings.analyses import Composition as Composition
 from ffkv.base.settings.analyses import Intervention as Intervention
 from ffkv.base.settings.analyses import Keys as Keys
@@ -31,3 +33,10 @@ from ffkv.base.settings.section import Seed as Seed
 from ffkv.base.settings.section import Whole as Whole
 from ffkv.base.settings.section import documents as documents
 from ffkv.base.settings.section import section as section
+
+
+def __getattr__(name: str) -> Any:
+    """Says what a class of settings is called now, if its old name is used."""
+    if name == "Activations":
+        raise AttributeError("ffkv.settings.Activations is called ffkv.settings.Batches now.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,13 +8,14 @@ from ffkv.base.settings.messages import shown
 from ffkv.base.settings.section import Section, Whole
 
 
-class Activations(Section):
-    """How sentences become batches. Blocks have a fixed size, so the number of shards changes no number."""
+class Batches(Section):
+    """How sentences become the batches that the model reads. The number of shards does not change them."""
 
-    batch_tokens: Whole = Field(1024, ge=1)
+    tokens: Whole = Field(1024, ge=1)
     """Maximum number of tokens per batch, padding included. It limits the memory that a job needs."""
     block_sentences: Whole = Field(2048, ge=1)
-    """Number of sentences per block. The sentences of a block are sorted by length before they are put into batches."""
+    """Number of sentences per block. The sentences of a block are sorted by length, so that those of a batch are about
+    equally long. All blocks of a corpus but the last have this size."""
 
 
 class Triggers(Section):
@@ -25,10 +26,10 @@ class Triggers(Section):
     one_prefix_per_sentence: bool = True
     """Store only the best prefix of each sentence, as the authors' code does. If this is false, all prefixes of a
     sentence compete, as in the text of the paper."""
-    identical_prefixes: Literal["once", "each"] = "once"
-    """How often a prefix competes if several sentences begin with it. `once`: once, and its next token is the one that
-    follows it in most of them. `each`: once per sentence, as in the authors' code. Rounding then decides which sentence
-    comes first."""
+    shared_prefixes_compete: Literal["once", "per_sentence"] = "once"
+    """How often a prefix competes that several sentences begin with. `once`: once, and its next token is the one that
+    follows it in most of them. `per_sentence`: once in each of these sentences, as in the authors' code. Rounding then
+    decides which sentence comes first."""
     include_empty_prefix: bool = False
     """Let the empty prefix compete too, which is the beginning-of-sequence token alone. The authors' code does this."""
     negative: bool = True
@@ -43,7 +44,7 @@ class Prefixes(Section):
     sample: Literal["sentence", "prefix"] = "sentence"
     """How to draw the sample. `sentence`: draw a sentence, then a position in it, as the authors' code does. `prefix`:
     draw from all prefixes with equal probability."""
-    keep: list[Literal["x", "factor"]] = Field([])
+    extra_states: list[Literal["x", "factor"]] = Field([])
     """Further states to store, for analyses of your own: `x`, the input of the feed-forward layer; `factor`, the factor of a
     norm after the layer. The workflow does not read them."""
 
@@ -135,13 +136,13 @@ class Intervention(Section):
     similar_size: float = Field(0.1, gt=0, le=1)
     """Maximum difference between the length of the contribution of such another memory and that of the memory, as a share of
     the latter."""
-    silent: float = Field(0.05, ge=0, le=1)
-    """Limit below which a memory counts as silent on a prefix: the size of its coefficient, as a share of the mean size on
-    its own trigger examples. The placebo is the removal of a memory from prefixes on which it is silent."""
-    kept: list[Annotated[Whole, Field(ge=0)]] = Field([0, 1, 3, 10, 30, 100], min_length=1, max_length=100)
-    """How many memories of a layer keep their coefficients, one measurement per number. The coefficients of all others
-    become their means over the corpus (mean ablation)."""
-    kept_prefixes: Whole = Field(200, ge=1)
+    silent_below: float = Field(0.05, ge=0, le=1)
+    """Size of its coefficient up to which a memory counts as silent on a prefix, as a share of the mean size on its own
+    trigger examples. The placebo is the removal of a memory from prefixes on which it is silent."""
+    top_k: list[Annotated[Whole, Field(ge=0)]] = Field([0, 1, 3, 10, 30, 100], min_length=1, max_length=100)
+    """Numbers k, one measurement each: the k memories with the largest contributions keep their coefficients, or k random
+    memories of the layer. The coefficients of all others become their means over the corpus (mean ablation)."""
+    top_k_prefixes: Whole = Field(200, ge=1)
     """Number of sampled validation prefixes on which this is measured."""
 
     def contradictions(self) -> list[str]:
@@ -153,8 +154,8 @@ class Intervention(Section):
             )
         if len({*self.scales}) < len(self.scales):
             problems.append(f"intervention.scales is {shown(self.scales)}: must be different numbers")
-        if len({*self.kept}) < len(self.kept):
-            problems.append(f"intervention.kept is {shown(self.kept)}: must be different numbers")
+        if len({*self.top_k}) < len(self.top_k):
+            problems.append(f"intervention.top_k is {shown(self.top_k)}: must be different numbers")
         return problems
 
 

@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from ffkv.base.settings.renamed import new_names
+
 
 def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
     """Checks values against a model.
@@ -24,7 +26,7 @@ def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
 
 def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
     """Words what pydantic refused in a model, as `problems_of`: one sentence per problem."""
-    return [_sentence(model, dict(detail)) for detail in error.errors()]
+    return [sentence for detail in error.errors() for sentence in _sentences(model, dict(detail))]
 
 
 def regular_expression(value: str) -> str:
@@ -69,6 +71,13 @@ def refusal(detail: Mapping[str, Any]) -> str:
         limits = {key: _without_fraction(limit) for key, limit in detail.get("ctx", {}).items()}
         return f"{value}: must be {ALLOWED[detail['type']].format(**limits)}"
     return f"{value}: {detail['msg'].removeprefix('Value error, ')}"
+
+
+def _sentences(model: type[BaseModel], detail: dict[str, Any]) -> list[str]:
+    """Words one error: one sentence, or one for each setting of a section that has another name now."""
+    key, value = ".".join(map(str, detail["loc"])), detail["input"]
+    of_section = f"{model.__name__.lower()}.{key}"  # if the section is made in Python
+    return new_names(key, value) or new_names(of_section, value) or [_sentence(model, detail)]
 
 
 def _sentence(model: type[BaseModel], detail: dict[str, Any]) -> str:

@@ -8,8 +8,8 @@ The command line takes its options from them.
 from pydantic import Field
 
 from ffkv.base.settings.analyses import (
-    Activations,
     Annotation,
+    Batches,
     Composition,
     Intervention,
     Keys,
@@ -29,7 +29,7 @@ class Settings(Section):
     model: Model = Model()
     embedded: Embedded = Embedded()
     corpus: Corpus = Corpus()
-    activations: Activations = Activations()
+    batches: Batches = Batches()
     triggers: Triggers = Triggers()
     prefixes: Prefixes = Prefixes()
     keys: Keys = Keys()
@@ -44,7 +44,7 @@ class Settings(Section):
     shards: int = Field(1, ge=1, le=10_000)
     """Number of parts into which the corpus is cut. Each part is a job. This setting changes no number in the
     results."""
-    corpus_shards: int = Field(1, ge=1, le=256)
+    corpus_processes: int = Field(1, ge=1, le=256)
     """Number of processes that split and encode the documents of a split, all of them in one job. This setting changes no
     number in the results."""
     layer_groups: int = Field(1, ge=1, le=1000)

@@ -3,12 +3,13 @@
 import inspect
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings.messages import regular_expression, sentences
+from ffkv.base.settings.renamed import new_names
 
 # The limit of whole numbers that have no smaller one. With it, nothing that ffkv counts or allocates can overflow.
 LARGEST = 10**9
@@ -137,6 +138,14 @@ class Section(BaseModel):
 
     # Pydantic calls an __init__ without this mark for nested sections too, and could not tell where the error is.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    if not TYPE_CHECKING:  # a type checker would then allow every name
+
+        def __getattr__(self, name: str) -> Any:
+            """Says what a setting is called now, if its old name is read."""
+            if found := new_names(name) or new_names(f"{type(self).__name__.lower()}.{name}"):
+                raise AttributeError(found[0])
+            return super().__getattr__(name)
 
     @field_validator("*")
     @classmethod

@@ -43,7 +43,7 @@ def out_of_memory(error: BaseException, weights: float = 0.0) -> UserError:
         there = f"{_gib(free_memory())} of the machine's memory is free"
     return UserError(
         f"The memory does not suffice ({reason}).{needed} Now {there}. What helps: model.dtype bfloat16 (half the weights);"
-        " fewer activations.batch_tokens; model.max_memory (keeps weights on other GPUs, in the CPU's memory and on the"
+        " fewer batches.tokens; model.max_memory (keeps weights on other GPUs, in the CPU's memory and on the"
         " disk); model.gpus (more GPUs for a job); model.device cpu; fewer jobs at the same time; more shards or layer_groups."
     )
 

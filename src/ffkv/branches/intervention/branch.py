@@ -17,7 +17,7 @@ BRANCH = Branch(
             reads=("model", "triggers", "projections", "prefixes", "train", "validation"),
             settings=(
                 "intervention",
-                "activations/batch_tokens",
+                "batches/tokens",
                 "model/device",
                 "model/max_memory",
                 "seed",

@@ -110,6 +110,6 @@ def _silent_places(
     for unit, m_of_unit in zip(units, m, strict=True):
         own = np.array([place in unit.places for place in places])
         others = np.flatnonzero(~own)
-        chosen = choose_silent(m_of_unit[own], m_of_unit[others], model.settings.silent, model.settings.examples)
+        chosen = choose_silent(m_of_unit[own], m_of_unit[others], model.settings.silent_below, model.settings.examples)
         silent.append([places[number] for number in others[chosen]])
     return silent

@@ -228,7 +228,7 @@ def measure_kept(model: LayerModel, prefixes: Sequence[tuple[int, np.ndarray]]) 
     for number, ids in prefixes:
         base = run_unchanged(model.loaded, model.layer, torch.from_numpy(ids)[None].to(model.loaded.device))
         generator = random_stream(model.seed, Purpose.KEPT_MEMORIES, model.layer.index, number)
-        sets = choose_kept(base.m.cpu().numpy(), model.norms, model.settings.kept, generator)
+        sets = choose_kept(base.m.cpu().numpy(), model.norms, model.settings.top_k, generator)
         kept = [torch.from_numpy(memories.copy()).to(mean.device) for _, _, memories in sets]
         changes = keep_few(base.m.to(mean.device), mean, model.values, base.factor, kept)
         no_token = torch.zeros(0, dtype=torch.long, device=base.end.device)

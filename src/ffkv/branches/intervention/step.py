@@ -70,7 +70,7 @@ def measure_interventions(
             changed; there is no such layer group or device; the model cannot be changed while it runs.
     Examples:
         >>> few = ffkv.settings.Intervention(
-        ...     memories=1, examples=1, controls=3, directions=0, similar=0, kept_prefixes=1
+        ...     memories=1, examples=1, controls=3, directions=0, similar=0, top_k_prefixes=1
         ... )
         >>> run = "results/tiny"
         >>> measured = ffkv.measure_interventions(
@@ -98,7 +98,7 @@ def measure_interventions(
     sentences = read_corpus(Path(train), examples.attributes)
     with hdf5.open(prefixes, "sampled prefixes", anatomy.identity) as file:
         sampled, of_sample = (file["sentence"][...], file["position"][...]), dict(file.attrs)
-    kept = _drawn_prefixes(read_corpus(Path(validation), of_sample), *sampled, settings.kept_prefixes, seed)
+    kept = _drawn_prefixes(read_corpus(Path(validation), of_sample), *sampled, settings.top_k_prefixes, seed)
     loaded = load(model, work.device, work.max_memory)
     inputs = Inputs(
         loaded, load_head(Path(model), work.device), examples, top, sentences, kept, settings, work.batch_tokens, seed

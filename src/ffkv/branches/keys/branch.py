@@ -26,7 +26,7 @@ BRANCH = Branch(
             settings=(
                 "keys/per_layer",
                 "keys/removal_triggers",
-                "activations/batch_tokens",
+                "batches/tokens",
                 "model/device",
                 "model/max_memory",
                 "seed",
@@ -39,7 +39,7 @@ BRANCH = Branch(
             f"{STEP}:measure_precision",
             "Measure how low precision changes trigger examples. Their coefficients are computed again in float32.",
             reads=("model", "triggers", "train"),
-            settings=("keys/per_layer", "activations/batch_tokens", "model/device", "model/max_memory", "seed"),
+            settings=("keys/per_layer", "batches/tokens", "model/device", "model/max_memory", "seed"),
             writes=(tables.PRECISION,),
             imports="model",
         ),

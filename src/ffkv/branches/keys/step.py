@@ -60,7 +60,7 @@ def find_patterns(
     examples = read_triggers(Path(triggers), sentences.attributes)
     layers = work.part.of(examples.layers)
     patterns, prefixes = [], []
-    competing = CompetingPrefixes(sentences, examples.settings.identical_prefixes == "once")
+    competing = CompetingPrefixes(sentences, examples.settings.shared_prefixes_compete == "once")
     with progress(1, "corpora", "what is frequent by chance") as bar:
         detector = prepare_detector(competing, settings, seed)
         bar.update()

@@ -156,7 +156,7 @@ def summarize_values(
     tables.check_layers(table, ["layer", "memory"], set(range(len(anatomy.layers))), "--by-memory")
     predictive = summaries.select_predictive(table, settings.predictive)
     tokens = read_vocabulary(Path(model))
-    once, empty = examples.settings.identical_prefixes == "once", examples.settings.include_empty_prefix
+    once, empty = examples.settings.shared_prefixes_compete == "once", examples.settings.include_empty_prefix
     competing = CompetingPrefixes(sentences, once, empty)
     return {
         "figure_4_agreement": summaries.summarize_agreement(table, competing.count_next_tokens(len(tokens)), seed),

@@ -81,7 +81,7 @@ class Memory:
             last_token: the last token of the text.
             next_token: the token that follows the prefix in the corpus, most often if several do.
             next_count: how many sentences have this token after the prefix.
-            multiplicity: how many sentences begin with the prefix; 1 if identical prefixes compete apart.
+            multiplicity: how many sentences begin with the prefix; 1 if shared prefixes compete per sentence.
             position: length of the prefix in tokens, without BOS.
             sentence: number of the sentence in the train split, from 0.
             document: name of the sentence's document.

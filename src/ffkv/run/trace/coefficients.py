@@ -88,6 +88,6 @@ def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], de
         for line, number in zip(column, numbers.tolist()):
             found[number] = line[: len(ids[number])].copy()
 
-    tokens = run.settings.activations.batch_tokens
+    tokens = run.settings.batches.tokens
     for_each_coefficient(model, [run.anatomy.layers[layer]], corpus.bos, ids, tokens, on_coefficients)
     return found

@@ -9,7 +9,7 @@ from support import ROOT
 
 from ffkv.activations import batches
 from ffkv.activations.triggers import find_triggers
-from ffkv.base.settings import Activations
+from ffkv.base.settings import Batches
 from ffkv.base.settings import Triggers as Settings
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.model.checkpoint.load import load
@@ -33,7 +33,7 @@ def runs(loaded, corpus, **settings):
     try:
         for batch_tokens, count in product((200, 1024, 5000), (1, 2)):
             torch.set_num_threads(count)
-            yield find_triggers(loaded, corpus, Settings(per_key=5, **settings), Activations(batch_tokens=batch_tokens))
+            yield find_triggers(loaded, corpus, Settings(per_key=5, **settings), Batches(tokens=batch_tokens))
     finally:
         torch.set_num_threads(threads)
 
@@ -68,11 +68,11 @@ def test_w_of_a_trained_model_depends_on_neither_batches_nor_threads(tmp_path, w
 
 
 def test_statistics_count_every_occurrence(alike):
-    """As if identical prefixes competed apart; but for coefficients near 0, whose sign rounding decides."""
+    """As if shared prefixes competed per sentence; but for coefficients near 0, whose sign rounding decides."""
     loaded, corpus = alike
     once, each = (
-        find_triggers(loaded, corpus, Settings(identical_prefixes=identical), Activations())
-        for identical in ("once", "each")
+        find_triggers(loaded, corpus, Settings(shared_prefixes_compete=identical), Batches())
+        for identical in ("once", "per_sentence")
     )
     assert once.prefixes == each.prefixes
     assert np.abs(once.fires - each.fires).max() <= 0.01 * each.prefixes
@@ -84,9 +84,9 @@ def test_statistics_count_every_occurrence(alike):
 
 def test_counts_that_float32_cannot_hold_are_counted_in_float64(alike, monkeypatch):
     """Here the limit is lowered: a prefix of 2^24 sentences would take too long. Sums are rounded elsewhere."""
-    usual = find_triggers(*alike, Settings(), Activations())
+    usual = find_triggers(*alike, Settings(), Batches())
     monkeypatch.setattr(batches, "EXACT", 0)
-    exact = find_triggers(*alike, Settings(), Activations())
+    exact = find_triggers(*alike, Settings(), Batches())
     np.testing.assert_array_equal(exact.fires, usual.fires)
     np.testing.assert_array_equal(exact.histogram, usual.histogram)
     np.testing.assert_allclose(exact.total, usual.total, rtol=1e-5, atol=10)
@@ -94,7 +94,7 @@ def test_counts_that_float32_cannot_hold_are_counted_in_float64(alike, monkeypat
 
 def test_no_prefix_is_among_the_triggers_twice(alike):
     loaded, corpus = alike
-    found = find_triggers(loaded, corpus, Settings(per_key=50, one_prefix_per_sentence=False), Activations())
+    found = find_triggers(loaded, corpus, Settings(per_key=50, one_prefix_per_sentence=False), Batches())
     for side in (found, found.negative):
         for row in range(0, len(side.count), 5):
             places = zip(side.sentence[row, : side.count[row]], side.position[row, : side.count[row]])
