@@ -11,6 +11,7 @@ from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
 from ffkv.run.report.cards import choose
+from ffkv.run.results import indexes
 from ffkv.run.results.memory_name import memory_name
 
 PAGES = 24  # memories whose pages are written if none is named, as many as a report has cards
@@ -59,8 +60,7 @@ def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours
     memories = [run.memory(name) for name in names]
     places = list(dict.fromkeys((memory.layer, memory.memory) for memory in memories))
     if not places:
-        patterns = run.files.details("keys/patterns")
-        places = choose(patterns[patterns["sample"] == "trigger"], run.memories(), PAGES)
+        places = choose(indexes.trigger_patterns(run.files), run.memories(), PAGES)
     links = Exported(places)
     pages = {"index.html": write_run(held, links)}
     for layer, index in places:

@@ -131,12 +131,12 @@ class Held:
     def prepare(self) -> None:
         """Reads what searches need, once. Whoever asks meanwhile waits."""
         files = self.run.files
-        for index in (indexes.labels, indexes.explanations, indexes.statistics):
-            index(files)
         for end in ("top", "bottom"):
             indexes.kept_tokens(files, end)
-        indexes.trigger_places(files)
-        indexes.trigger_patterns(files)
+        for index in (indexes.statistics, indexes.trigger_places, indexes.trigger_patterns):
+            index(files)
+        for index in (indexes.labels, indexes.explanations, indexes.effects_by_memory):
+            index(files)
 
 
 @dataclass

@@ -32,10 +32,10 @@ class CircuitsVis(dict[str, Any]):
 
 
 def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> CircuitsVis:
-    """The arguments of `circuitsvis.activations.text_neuron_activations` for the strongest trigger examples of both signs.
+    """Returns the arguments of CircuitsVis' `text_neuron_activations` for the strongest trigger examples of both signs.
 
-    CircuitsVis need not be installed. If it is, `ffkv.circuitsvis(memory).show()` calls it. A text that would end the script
-    into which CircuitsVis writes tokens, such as `</script>`, has another slash.
+    CircuitsVis need not be installed. If it is, `ffkv.circuitsvis(memory).show()` calls it. A text that would end the
+    script into which CircuitsVis writes tokens, such as `</script>`, has another slash.
 
     Args:
         memory: a memory of a finished run.
@@ -78,5 +78,5 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
 
 
 def harmless(token: str) -> str:
-    """A token that cannot end the script into which CircuitsVis writes it: its `</` and `<!` get another second character."""
+    """Gives `</` and `<!` another second character, so that no token ends the script that CircuitsVis writes."""
     return token.replace("</", f"<{SLASH}").replace("<!", "<\N{LATIN LETTER RETROFLEX CLICK}")

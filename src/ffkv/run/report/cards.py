@@ -10,6 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ffkv.run.report.text import signed
+from ffkv.run.results import indexes
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of, stored_examples
 from ffkv.run.results.run import Run
@@ -157,8 +158,7 @@ def make_cards(run: Run) -> list[Card]:
     """Makes the cards of the memories that `choose` chooses, in the order of the layers."""
     if not run.settings.report.cards:
         return []
-    patterns = run.files.details("keys/patterns")
-    chosen = choose(patterns[patterns["sample"] == "trigger"], run.memories(), run.settings.report.cards)
+    chosen = choose(indexes.trigger_patterns(run.files), run.memories(), run.settings.report.cards)
     return [Card(run, run.memory(layer, memory)) for layer, memory in chosen]
 
 

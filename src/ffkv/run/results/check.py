@@ -25,9 +25,9 @@ class Problem(NamedTuple):
 
     Attributes:
         path: the file or the folder.
-        kind: "damaged": it differs from its checksum; "foreign": it is of another run or version; "unfinished": a killed
-            step left it behind; "missing": no step has made it yet, or somebody deleted it; "doubtful": it cannot be
-            read, or has no checksum, so nobody can tell whether it is whole.
+        kind: "damaged": it differs from its checksum; "foreign": it is of another run or version; "unfinished": a
+            killed step left it behind; "missing": no step has made it yet, or somebody deleted it; "doubtful": it
+            cannot be read, or has no checksum, so nobody can tell whether it is whole.
         reason: a sentence about it.
     """
 
@@ -40,8 +40,8 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     """Reads every file of a run.
 
     The function compares checksums, reads tables and datasets, and compares the model, tokenizer and corpus that a file
-    belongs to with the run's own. It names every file that a finished run has and this one lacks. The state that a shard
-    saves to continue from is not a problem.
+    belongs to with the run's own. It names every file that a finished run has and this one lacks. The state that a
+    shard saves to continue from is not a problem.
 
     Returns:
         The number of files that were read, and the problems, sorted by path.
@@ -113,7 +113,7 @@ def _look_at(path: Path, folder: Path) -> Problem | None:
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         return Problem(output, "doubtful", _without(str(unreadable(path, error)), output))
     if not sum_path(output_of(path)).exists():
-        reason = "has no checksum beside it, so nobody can tell whether it is whole. If you changed it on purpose, ignore this."
+        reason = "has no checksum beside it, so nobody can tell whether it is whole. Ignore this if you changed it."
         return Problem(output, "doubtful", reason)
     return None
 

@@ -1,4 +1,4 @@
-"""What searches and comparisons ask of all memories of a run again and again: indexes, which are read once and then kept in memory."""
+"""Indexes: what searches and comparisons ask of all memories of a run, read once and then kept in memory."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 
 
 class Index(Generic[Answer]):
-    """A function of the files of a run. Its answer is about all memories, and is kept in memory as long as `RunFiles` lives.
+    """A function of the files of a run, about all memories. Its answer is kept in memory as long as the files are.
 
     Several threads may call it: one of them reads, the others wait.
     """
@@ -142,7 +142,7 @@ def labels(files: RunFiles) -> pd.DataFrame:
 
 @Index
 def explanations(files: RunFiles) -> pd.DataFrame:
-    """How machines explain memories, and how good that is, one row per machine and memory, with the memory's row in flat arrays.
+    """How machines explain memories, and how good that is, one row per machine and memory.
 
     They are in the order of the memories, then of the machines. There are none if no machine explained any.
 
@@ -151,7 +151,8 @@ def explanations(files: RunFiles) -> pd.DataFrame:
         layer, memory: the memory.
         label: the explanation; "" if the machine gave none.
         refusal: why there is none.
-        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation-machine.md); NaN where there is none.
+        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation-machine.md); NaN where there is
+            none.
         detection_of_other, ...: the same scores of the label of another memory: the baseline.
         intruder: score of the memory itself, without a label.
         row: the memory's row.
@@ -166,7 +167,7 @@ def explanations(files: RunFiles) -> pd.DataFrame:
 
 @Index
 def values_by_memory(files: RunFiles) -> pd.DataFrame:
-    """The table `values/by_memory` of all layers, in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i)."""
+    """The table `values/by_memory`, in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i)."""
     counts = [layer.memories for layer in files.anatomy.layers]
     layer, memory = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(n) for n in counts])
     by_memory = files.details("values/by_memory")
@@ -177,7 +178,7 @@ def values_by_memory(files: RunFiles) -> pd.DataFrame:
 
 @Index
 def effects_by_memory(files: RunFiles) -> pd.DataFrame:
-    """The table `intervention/by_memory` of all layers. It is empty if the run changes no memories, or has not done so yet."""
+    """The table `intervention/by_memory`. It is empty if the run changes no memories, or has not done so yet."""
     paths = [files.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(files.layer_groups))]
     if INTERVENTION.is_in(files.settings) and all(path.exists() for path in paths):
         return files.details("intervention/by_memory")

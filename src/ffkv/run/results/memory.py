@@ -12,7 +12,7 @@ from ffkv.base.errors import UserError
 from ffkv.run.results import indexes
 from ffkv.run.results.html import examples_table, summary, table, tokens_table
 from ffkv.run.results.memory_columns import example_columns, prediction_columns
-from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_name import memory_name, whole_number
 from ffkv.run.results.memory_statistics import key_statistics, value_statistics
 from ffkv.run.results.similar import by_coefficients, by_triggers, by_value
 from ffkv.run.results.text import number, percent, visible
@@ -27,7 +27,8 @@ class Memory:
     """A memory: a key with its trigger examples, and a value with the tokens that it promotes.
 
     Only the rows of this memory are read, when they are asked for. Tables that are attributes are kept as long as this
-    object lives. Every reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or corpus.
+    object lives. Every reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or
+    corpus.
 
     Attributes:
         layer: the layer, from 0.
@@ -128,12 +129,12 @@ class Memory:
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
         """The memories of the run that are most similar to this one, the most similar first, one row per memory.
 
-        Keys are compared by what they detect, not by their vectors: a gated layer has two vectors per key, and the norm in
-        front of the layer stretches them. Keys that detect the same have coefficients that rise and fall together.
+        Keys are compared by what they detect, not by their vectors: a gated layer has two vectors per key, and the norm
+        in front of the layer stretches them. Keys that detect the same have coefficients that rise and fall together.
 
         Args:
-            by: "value": by the cosine of the values; "coefficients": by the correlation of the coefficients over the sampled
-                validation prefixes; "triggers": by trigger examples that both have.
+            by: "value": by the cosine of the values; "coefficients": by the correlation of the coefficients over the
+                sampled validation prefixes; "triggers": by trigger examples that both have.
             count: the most rows.
         Columns:
             layer: the layer, from 0.
@@ -141,14 +142,16 @@ class Memory:
             name: both in one word: "L3.17".
             cosine: by value: the cosine of both values.
             correlation: by coefficients: their correlation. Memories whose coefficient never changes are left out.
-            shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left out.
+            shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left
+                out.
         Raises:
             UserError: `by` is something else, or `count` is not positive.
         """
         ways = {"value": by_value, "coefficients": by_coefficients, "triggers": by_triggers}
-        if by not in ways or count < 1:
+        if by not in ways or whole_number("count", count) < 1:
             raise UserError(
-                f"similar(by={by!r}, count={count}): by is 'value', 'coefficients' or 'triggers', and count is 1 or more."
+                f"similar(by={by!r}, count={count}): by is 'value', 'coefficients' or 'triggers', and count is 1 or"
+                " more."
             )
         return ways[by](self.run.files, self._row, count)
 
@@ -201,11 +204,13 @@ class Memory:
             annotator: "machine:<name>".
             label: the explanation; "" if the machine gave none.
             refusal: why there is none.
-            detection, same_word, fuzzing: balanced accuracy of the label on held-out trigger examples and silent prefixes;
-                0.5 by chance. In `same_word` both end with the same word. NaN where a score is undefined.
+            detection, same_word, fuzzing: balanced accuracy of the label on held-out trigger examples and silent
+                prefixes; 0.5 by chance. In `same_word` both end with the same word. NaN where a score is undefined.
             simulation: correlation of the coefficients that the label lets the machine expect with the true ones.
-            detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's label.
-            intruder: share of sets in which the machine found the silent prefix among trigger examples, without a label.
+            detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's
+                label.
+            intruder: share of sets in which the machine found the silent prefix among trigger examples, without a
+                label.
         """
         return self._own(indexes.explanations(self.run.files))
 

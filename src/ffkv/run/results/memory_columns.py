@@ -13,7 +13,7 @@ import numpy as np
 
 from ffkv.base.errors import UserError
 from ffkv.run.results.indexes import TriggerPlaces, kept_tokens, trigger_places
-from ffkv.run.results.memory_name import memory_name
+from ffkv.run.results.memory_name import memory_name, whole_number
 from ffkv.run.results.memory_statistics import token_texts
 from ffkv.run.results.run_files import RunFiles
 
@@ -115,7 +115,7 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
         with files.open_projections(files.layer_group(layer)) as file:
             place = _projection_row(files, layer, memory, file["layer"], file["memory"])
             stored = file[f"{end}_token"][place], file[f"{end}_log_probability"][place]
-    if not 0 < count <= len(stored[0]):
+    if not 0 < whole_number("count", count) <= len(stored[0]):
         raise UserError(
             f"The run stores {len(stored[0])} tokens at each end of a value, so {count} cannot be shown. Ask for 1 to"
             f" {len(stored[0])}, or set values.top_tokens and run the workflow again."

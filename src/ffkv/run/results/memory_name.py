@@ -57,7 +57,7 @@ def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:
 
 
 def parse_memory_range(text: str, memories: Sequence[int]) -> tuple[int, int, int]:
-    """Reads one memory ("L3.17", and the other forms of `parse_memory_name`), some ("L3.17-40") or all of a layer ("L3").
+    """Reads the name of one memory, as `parse_memory_name`, of some ("L3.17-40") or of all of a layer ("L3").
 
     Args:
         text: what a person wrote.
@@ -70,7 +70,8 @@ def parse_memory_range(text: str, memories: Sequence[int]) -> tuple[int, int, in
     match = RANGE.fullmatch(text.strip())
     if not match:
         raise UserError(
-            f"{text!r} names no memories. Write L3.17 for one memory, L3.17-40 for memories 17 to 40, or L3 for a layer."
+            f"{text!r} names no memories. Write L3.17 for one memory, L3.17-40 for memories 17 to 40, or L3 for a"
+            " layer."
         )
     layer, first, last = match["layer"], match["first"] or "0", match["last"] or match["first"]
     check_memory(int(layer), int(first), memories)

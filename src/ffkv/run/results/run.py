@@ -25,12 +25,14 @@ if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
 
 
 def open(path: Path | str, keep_open: bool = False) -> "Run":
-    """Opens a finished run. Only `settings.json` and `model/anatomy.json` are read; all else is read when it is asked for.
+    """Opens a finished run.
+
+    Only `settings.json` and `model/anatomy.json` are read. All else is read when it is asked for.
 
     Args:
         path: the run's folder, `results/<run>`.
-        keep_open: whether HDF5 files stay open, for programs that read many memories. A file is then checked once, when it is
-            opened; else at each reading.
+        keep_open: whether HDF5 files stay open, for programs that read many memories. A file is then checked once, when
+            it is opened; else at each reading.
     Raises:
         UserError: the folder is missing, holds no run or the run of another ffkv, or one of the two files is damaged.
     Examples:
@@ -47,8 +49,8 @@ def open(path: Path | str, keep_open: bool = False) -> "Run":
 class Run:
     """A finished run: its settings, model, corpora, tables and memories.
 
-    Every file is checked when it is read. A `UserError` says which file is missing, damaged, or of another model, tokenizer
-    or corpus. Files are read when they are asked for, and what was read is kept as long as this object lives.
+    Every file is checked when it is read. A `UserError` says which file is missing, damaged, or of another model,
+    tokenizer or corpus. Files are read when they are asked for, and what was read is kept as long as this object lives.
 
     Attributes:
         files: the run's files, for programs that read all memories.
@@ -170,8 +172,8 @@ class Run:
                 `text`, else "examples_with_pattern" for a search by `pattern`, else the order of the memories.
             minimum: only memories whose value in the sorted column is at least this.
             demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
-            pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns that
-                people and machines saw count, too, and so do the labels by which machines explain memories.
+            pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns
+                that people and machines saw count, too, and so do the labels by which machines explain memories.
             layer: only memories of this layer, from 0.
             between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
                 stands for no limit, as in {"firing_rate": (0.1, None)}.
@@ -215,11 +217,12 @@ class Run:
             demoted_token, demoted_rank, demoted_probability: for a search by `demotes`, among the bottom tokens.
             pattern_found: for a search by `pattern`: the label of the pattern in the most trigger examples.
             examples_with_pattern: number of trigger examples that have it; 0 if it is the explanation of a machine.
-            explanation_detection: the highest detection score of an explanation with the text; only if a machine explained
-                memories.
+            explanation_detection: the highest detection score of an explanation with the text; only if a machine
+                explained memories.
         Raises:
-            UserError: the model has no such token; there is no such column or layer; a range is none, or its lowest value is
-                above its highest; `minimum` without a sorted column; or the regular expression is none or takes too long.
+            UserError: the model has no such token; there is no such column or layer; a range is none, or its lowest
+                value is above its highest; `minimum` without a sorted column; or the regular expression is none or
+                takes too long.
         """
         search = {key: value for key, value in locals().items() if key != "self"}
         return find(self.files, **search).table()

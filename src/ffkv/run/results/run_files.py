@@ -39,7 +39,7 @@ SPLIT_OF = {
 
 
 def split_of(name: Path | str) -> str | None:
-    """The split that the numbers of a file are about, by its path below the run's folder; None of one without a split."""
+    """The split that the numbers of a file are about, by its path below the run's folder; None if about none."""
     first, *more = Path(name).parts
     known = SPLIT_OF.get(f"{first}/{more[0]}") if more else None
     return known or SPLIT_OF.get(first.removesuffix(".h5"))
@@ -71,8 +71,8 @@ def read_settings(folder: Path) -> Settings:
     except (OSError, ValueError, AttributeError) as error:
         raise unreadable(path, error) from error
     raise Foreign(
-        f"{path} holds the settings of another version of ffkv: {problem}. Run `snakemake` again with the same settings file,"
-        " which repeats what has changed, or read the run with the ffkv that wrote it."
+        f"{path} holds the settings of another version of ffkv: {problem}. Run `snakemake` again with the same settings"
+        " file, which repeats what has changed, or read the run with the ffkv that wrote it."
     )
 
 
@@ -83,7 +83,7 @@ def _names(settings: dict[str, Any]) -> set[str]:
 
 
 class RunFiles:
-    """The stored files of a run. Each one is checked for the model, tokenizer and corpus that it belongs to when it is read.
+    """The files of a run. Each one is checked for the model, tokenizer and corpus that it belongs to when it is read.
 
     Attributes:
         folder, settings, anatomy: those of the run.
@@ -110,9 +110,9 @@ class RunFiles:
         """Facts about the corpus of each split ("train", "validation").
 
         A dictionary per split: `counts` (of the documents and sentences that were read or left out), `settings` (the
-        section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`, `beginning` (what the
-        model reads in front of every sentence, and why), `source` (the data set of the hub, its revision and commit, else
-        "").
+        section `corpus` of the settings), `tokens` and `sentences` (their numbers), `corpus_hash`, `beginning` (what
+        the model reads in front of every sentence, and why), `source` (the data set of the hub, its revision and
+        commit, else "").
 
         Raises:
             UserError: see `hdf5.open`; or the splits are of two commits of a data set, so that texts may be in both.

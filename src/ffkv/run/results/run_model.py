@@ -15,7 +15,7 @@ from ffkv.model.head.head_file import load_head
 
 @dataclass(frozen=True)
 class RunModel(LoadedModel):
-    """The proven model of a run, with the head and the tokenizer that the run keeps. Both are read when they are asked for.
+    """The proven model of a run, with its head and its tokenizer, which are read when they are asked for.
 
     Attributes:
         folder: the run's folder `model`.

@@ -1,4 +1,4 @@
-"""Search over all memories of a run: by tokens that they promote or demote, by trigger texts, by patterns, by numbers."""
+"""Search over all memories of a run: by tokens that they promote or demote, by trigger texts, patterns and numbers."""
 
 import math
 from collections.abc import Mapping
@@ -69,6 +69,9 @@ def find(
     ascending: bool = False,
 ) -> Found:
     """Searches as `Run.memories` describes, and makes no table yet."""
+    for name, given in (("text", text), ("pattern", pattern), ("sort", sort)):
+        if not isinstance(given, str | None):
+            raise UserError(f"{name} is {given!r}. Write it as text.")
     of_all = statistics(files)
     kept = _within(of_all, layer, between or {})
     found: list[pd.DataFrame] = []
@@ -139,13 +142,14 @@ def _range(column: str, limits: Any) -> tuple[float | None, float | None]:
     pair = tuple(limits) if isinstance(limits, tuple | list | np.ndarray) else ()
     if len(pair) != 2 or not all(limit is None or _is_number(limit) for limit in pair):
         raise UserError(
-            f"The range of {column} is {limits!r}. Write its lowest and its highest value, as in (0.1, 5); None stands for no"
-            " limit, as in (0.1, None)."
+            f"The range of {column} is {limits!r}. Write its lowest and its highest value, as in (0.1, 5); None stands"
+            " for no limit, as in (0.1, None)."
         )
     low, high = pair
     if low is not None and high is not None and low > high:
         raise UserError(
-            f"The range of {column} begins at {low:g} and ends at {high:g}, so no memory is in it. Write the lower number first."
+            f"The range of {column} begins at {low:g} and ends at {high:g}, so no memory is in it. Write the lower"
+            " number first."
         )
     return low, high
 
@@ -211,10 +215,10 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
     Patterns that people and machines saw count, too, and so do the labels by which machines explain memories.
 
     Returns:
-        One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most trigger
-        examples, or else the explanation), examples_with_pattern (their number; 0 of an explanation). If a machine explained any
-        memory of the run, also explanation_detection (the highest detection score of an explanation with the text; NaN if
-        there is none).
+        One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most
+        trigger examples, or else the explanation), examples_with_pattern (their number; 0 of an explanation). If a
+        machine explained any memory of the run, also explanation_detection (the highest detection score of an
+        explanation with the text; NaN if there is none).
     """
     columns = ["row", "pattern", "label", "prefixes", "detection"]
     explained = explanations(files).assign(pattern=0, prefixes=0)

@@ -1,4 +1,4 @@
-"""Memories that are like another one: by their values, by their coefficients, and by trigger examples that they share."""
+"""Memories that are like another one: by their values, their coefficients, and trigger examples that they share."""
 
 import itertools
 
@@ -37,10 +37,10 @@ def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
 
 
 def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
-    """The memories whose coefficients have the highest correlation with those of memory `row`: their keys detect the same.
+    """The memories whose coefficients have the highest correlation with those of memory `row`.
 
-    The coefficients are those of the sampled validation prefixes. All are read once, layer by layer as they are stored, a
-    block of prefixes at a time.
+    Their keys detect the same. The coefficients are those of the sampled validation prefixes. All are read once, layer
+    by layer as they are stored, a block of prefixes at a time.
 
     Returns:
         One row per memory, the most similar first: layer, memory, name, correlation. Memories whose coefficient never

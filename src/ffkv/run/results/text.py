@@ -23,7 +23,7 @@ def visible(text: str) -> Markup:
 
 
 def token(text: str) -> Markup:
-    """Writes a token as HTML: as `visible`, its blanks show, and of a longer one only the first `LONGEST_TOKEN` characters."""
+    """Writes a token as HTML: as `visible`, with its blanks, and at most its first `LONGEST_TOKEN` characters."""
     return visible(shortened(text, LONGEST_TOKEN).replace(" ", BLANK))
 
 

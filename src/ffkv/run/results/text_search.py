@@ -18,7 +18,7 @@ SECONDS = 2.0  # that a regular expression may take; some take for ever
 
 
 def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
-    """Length in tokens of the shortest prefix that contains a text, of each train sentence [sentence]; else `NOWHERE`."""
+    """Length in tokens of the shortest prefix with a text, per train sentence [sentence]; `NOWHERE` without one."""
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)
     needle = re.compile(re.escape(text.encode()))
@@ -32,7 +32,7 @@ def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
             if not len(matches):
                 continue
             number, end = matches.T
-            # Before byte b of the block so many characters start as bytes that do not go on with one, which UTF-8 marks.
+            # The characters before a byte are the bytes before it but for those that go on with one, which UTF-8 marks.
             going_on = np.flatnonzero((data & 0xC0) == 0x80)
             first_character = starts[:-1] - np.searchsorted(going_on, starts[:-1])
             token_end = file["token_end"][token_start[0] : token_start[-1]]
@@ -61,7 +61,7 @@ def first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) -> 
 
 
 def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
-    """Length in tokens of the prefix that ends with the first match, of each train sentence [sentence]; else `NOWHERE`."""
+    """Length in tokens of the prefix that ends with the first match, per train sentence [sentence]; else `NOWHERE`."""
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)
     with hdf5.open(files.folder / "corpus" / "train.h5", "corpus") as file:
@@ -74,7 +74,7 @@ def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
 
 
 def first_ends(texts: Iterator[str], expression: str) -> Iterator[tuple[int, int]]:
-    """Where the first match of a regular expression ends, in characters, in each text that has one: its number, the end.
+    """Where the first match of a regular expression ends, in characters: number and end, of each text that has one.
 
     Raises:
         UserError: the expression is none, is too long, or takes longer than `SECONDS` for all texts.
@@ -96,6 +96,6 @@ def first_ends(texts: Iterator[str], expression: str) -> Iterator[tuple[int, int
                 raise TimeoutError
     except TimeoutError as error:
         raise UserError(
-            f"The regular expression {expression!r} takes longer than {SECONDS:g} s. Write a simpler one: repeats inside"
-            " repeats, such as (a+)+, take for ever."
+            f"The regular expression {expression!r} takes longer than {SECONDS:g} s. Write a simpler one: repeats"
+            " inside repeats, such as (a+)+, take for ever."
         ) from error

@@ -2,6 +2,7 @@
 
 from ffkv.base.errors import UserError
 from ffkv.run.results.indexes import Index
+from ffkv.run.results.memory_name import whole_number
 from ffkv.run.results.run_files import RunFiles
 
 SUGGESTED = 10  # tokens that a message suggests
@@ -66,7 +67,7 @@ def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) ->
 
 
 def _checked(files: RunFiles, number: int) -> int:
-    if not 0 <= number < len(files.vocabulary):
+    if not 0 <= whole_number("A token's id", number) < len(files.vocabulary):
         raise UserError(f"There is no token {number}. The model has tokens 0 to {len(files.vocabulary) - 1}.")
     return int(number)
 

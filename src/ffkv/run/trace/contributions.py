@@ -59,7 +59,8 @@ def split_layers(
         states: of the prompt.
         position: the chosen token.
         token: the chosen next token.
-        memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first order.
+        memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first
+            order.
         changed: memories to list in any case.
     """
     gradient = model.head.token_gradient(states.end, token, model.read_as)

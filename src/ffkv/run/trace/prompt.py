@@ -35,9 +35,11 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
     """Encodes a prompt as the corpus encodes a sentence, to the letter: no white space is collapsed, nothing is split.
 
     Raises:
-        UserError: the prompt is empty, and nothing precedes it; it does not fit the model's context; or the tokenizer knows
-            a token that the model does not know.
+        UserError: the prompt is empty, and nothing precedes it; it does not fit the model's context; or the tokenizer
+            knows a token that the model does not know.
     """
+    if not isinstance(text, str):
+        raise UserError(f"The prompt is {text!r}. Write it as text.")
     beginning, context = run.corpus("train").bos, run.anatomy.context
     whole_text = replace_surrogates(text)
     ids, ends, text = next(tokenize([whole_text], tokenizer, list(beginning)))
@@ -54,8 +56,8 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
         )
     if whole.max() >= len(run.vocabulary):
         raise UserError(
-            f"The prompt has a token with the id {whole.max()}, and {run.anatomy.checkpoint} knows {len(run.vocabulary)}"
-            " tokens only. Write the prompt without it."
+            f"The prompt has a token with the id {whole.max()}, and {run.anatomy.checkpoint} knows"
+            f" {len(run.vocabulary)} tokens only. Write the prompt without it."
         )
     starts = [0, *ends[:-1].tolist()] if len(ids) else []
     tokens = pd.DataFrame(
@@ -83,7 +85,7 @@ def place(position: int | None, count: int) -> int:
     wanted = -1 if position is None else position
     if not -count <= wanted < count:
         raise UserError(
-            f"There is no position {wanted}. The model reads {count} tokens: positions 0 to {count - 1}, or -1 to -{count}"
-            " from the end."
+            f"There is no position {wanted}. The model reads {count} tokens: positions 0 to {count - 1}, or -1 to"
+            f" -{count} from the end."
         )
     return wanted % count

@@ -28,25 +28,25 @@ class TraceOptions(Section):
     """What a trace shows, and which memories it changes."""
 
     position: int | None = None
-    """Position of the token to look at, from 0, the tokens in front of the prompt included; negative numbers count from the end.
-    By default the last token."""
+    """Position of the token to look at, from 0, the tokens in front of the prompt included; negative numbers count from
+    the end. By default the last token."""
     off: Memories = Field([])
     """Memories to switch off, such as L3.17: their coefficient becomes 0. Repeat it, or put commas between."""
     scale: Memories = Field([])
-    """Memories to scale, with the factor of their coefficient, such as L3.17:2. Repeat it, or put commas between. In Python it
-    may be a mapping: {"L3.17": 2}."""
+    """Memories to scale, with the factor of their coefficient, such as L3.17:2. Repeat it, or put commas between. In
+    Python it may be a mapping: {"L3.17": 2}."""
     everywhere: bool = False
     """Change these memories at every token, not only at the one looked at."""
     token: str | None = None
-    """Next token that contributions are measured on: its text to the letter, such as " Paris", blanks included. By default the
-    token that the unchanged model predicts."""
+    """Next token that contributions are measured on: its text to the letter, such as " Paris", blanks included. By
+    default the token that the unchanged model predicts."""
     token_id: int | None = None
     """The same token by its id."""
     top: Annotated[int, Field(ge=1, le=LARGEST)] = 10
     """Number of tokens per prediction."""
     memories: Annotated[int, Field(ge=0, le=LARGEST)] = 20
-    """Number of memories per layer with the largest contribution, and of those with the largest effect on the token's logit.
-    Both are listed."""
+    """Number of memories per layer with the largest contribution, and of those with the largest effect on the token's
+    logit. Both are listed."""
 
     @field_validator("*", mode="before")
     @classmethod
