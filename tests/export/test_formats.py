@@ -149,14 +149,14 @@ def test_quarters_and_intervals():
     tops = [[own.values.max() for own in group] for group in groups]
     assert [len(group) for group in groups] == [2] * 4
     assert all(max(a) < min(b) for a, b in itertools.pairwise(tops))
-    intervals = by_interval(SAMPLE, 3, random())
+    intervals = by_interval(SAMPLE, random(), 3)
     assert next((each.low, each.high) for each in intervals) == (pytest.approx(2.2), 2.75)
     together = np.concatenate([own.values for own in SAMPLE])
     assert sum(each.share for each in intervals) == pytest.approx(np.mean(together > 0))
     for each in intervals:
         assert 1 <= len(each.examples) <= 3
         assert all(each.low < own.values[token] <= each.high for own, token in each.examples)
-    assert by_interval(DEAD.sample, 3, random()) == []
+    assert by_interval(DEAD.sample, random(), 3) == []
     assert by_quantile([], 3, random()) == [[], [], [], []]
 
 

@@ -262,6 +262,17 @@ def test_every_format_is_found_by_its_name_and_described():
         assert f"**{name}.**" in page
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_an_export_in_any_format_is_whole(exported, format_name):
+    folder = exported(format_name)
+    about = json.loads((folder / "ffkv-export.json").read_text())
+    assert about["finished"] and about["identity"]["format"] == format_name
+    assert find_format(format_name).definitions.items() <= about["definitions"].items()
+    assert len([path for path in folder.rglob("*") if path.is_file()]) > 1
+    for path in folder.rglob("*.json"):
+        json.loads(path.read_text(), parse_constant=pytest.fail)  # NaN is no JSON
+
+
 def test_the_arguments_of_circuitsvis(run):
     memory = run.memory(1, 5)
     found = ffkv.circuitsvis(memory, examples=2, device="cpu")

@@ -1,76 +1,77 @@
 """Answers are read strictly."""
 
+import json
+from functools import partial
+
 import pytest
 
-from ffkv.apps.machine.answers import Refused, read_intruder, read_label, read_marks, read_values
+from ffkv.apps.annotation.records import MarkedPattern
+from ffkv.apps.machine.answers import (
+    Refused,
+    read_intruder,
+    read_label,
+    read_marks,
+    read_patterns,
+    read_related,
+    read_values,
+)
+
+PATTERN = {"label": "x", "kind": "semantic", "texts": [2, 1]}
+
+
+def patterns(*found) -> str:
+    return json.dumps({"patterns": found})
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("read", "answer", "said"),
     [
-        '{"texts": [1, 3]}',
-        '{"texts":[3,1]}\n',
-        '```json\n{"texts": [1, 3]}\n```',
-        '<think>1? [2]</think>\n{"texts": [1, 3]}',
+        (partial(read_marks, texts=3), '{"texts": [1, 3]}', [True, False, True]),
+        (partial(read_marks, texts=3), '{"texts":[3,1]}\n', [True, False, True]),
+        (partial(read_marks, texts=3), '```json\n{"texts": [1, 3]}\n```', [True, False, True]),
+        (partial(read_marks, texts=3), '<think>1? [2]</think>\n{"texts": [1, 3]}', [True, False, True]),
+        (partial(read_marks, texts=2), '{"texts": []}', [False, False]),
+        (partial(read_intruder, texts=5), '{"intruder": 5}', 4),
+        (partial(read_values, texts=3), '{"values": [0, 10, 3]}', [0, 10, 3]),
+        # one line without commands to a terminal
+        (read_label, '{"label": " ends\\nwith\\u001b[2J\\u202e a  year "}', "ends with [2J a year"),
+        (read_related, '{"related": "false"}', "false"),
+        (partial(read_patterns, texts=2), patterns(), []),
+        (
+            partial(read_patterns, texts=2),
+            patterns(PATTERN),
+            [MarkedPattern(label="x", kind="semantic", prefixes=(0, 1))],
+        ),
     ],
 )
-def test_the_form_that_was_asked_for_is_read(answer):
-    assert read_marks(answer, 3) == [True, False, True]
+def test_the_form_that_was_asked_for_is_read(read, answer, said):
+    assert read(answer) == said
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("read", "answers"),
     [
-        "", "1, 3", "[1, 3]", "null", '{"texts": [1, 3]} I am sure.', 'Sure: {"texts": [1, 3]}', '{"texts": [1, 3]',
-        '{"texts": "1, 3"}', '{"texts": [1.0]}', '{"texts": [true]}', '{"texts": ["1"]}', '{"texts": [0]}', '{"texts": [4]}',
-        '{"texts": [-1]}', '{"texts": [1, 1]}', '{"texts": [1], "texts": [2]}', '{"texts": [1], "label": "x"}',
-        '{"text": [1]}', '{"texts": {"1": true}}', '{"texts": [NaN]}', '{"texts": [[1]]}', "[" * 100_000,
-        '```json\n{"texts": [1]}\n``` and {"texts": [2]}', '__import__("os").system("echo")', '{"texts": [1' + "0" * 5000 + "]}",
+        (partial(read_marks, texts=3), [
+            "", "1, 3", "[1, 3]", "null", '{"texts": [1, 3]} I am sure.', 'Sure: {"texts": [1, 3]}', '{"texts": [1, 3]',
+            '{"texts": "1, 3"}', '{"texts": [1.0]}', '{"texts": [true]}', '{"texts": ["1"]}', '{"texts": [0]}',
+            '{"texts": [4]}', '{"texts": [-1]}', '{"texts": [1, 1]}', '{"texts": [1], "texts": [2]}',
+            '{"texts": [1], "label": "x"}', '{"text": [1]}', '{"texts": {"1": true}}', '{"texts": [NaN]}',
+            '{"texts": [[1]]}', "[" * 100_000, '```json\n{"texts": [1]}\n``` and {"texts": [2]}',
+            '__import__("os").system("echo")', '{"texts": [1' + "0" * 5000 + "]}",
+        ]),
+        (partial(read_intruder, texts=5), [f'{{"intruder": {wrong}}}' for wrong in ("0", "6", "[1]", "true", "null")]),
+        (partial(read_values, texts=3), [
+            f'{{"values": {wrong}}}' for wrong in ("[0, 10]", "[0, 10, 3, 3]", "[0, 11, 3]", "[0, 1.5, 3]")
+        ]),
+        (read_label, [f'{{"label": {wrong}}}' for wrong in ('""', '"\\n"', "5", "null", f'"{"x" * 301}"')]),
+        (read_related, ['{"related": true}', '{"related": "yes"}', "true", '{"related": ["true"]}']),
+        (partial(read_patterns, texts=2), [
+            *(patterns({**PATTERN, **wrong}) for wrong in ({"kind": "both"}, {"texts": [3]}, {"label": ""}, {"more": 1})),
+            patterns({"label": "x"}), patterns(5), patterns(*[PATTERN] * 51),
+        ]),
     ],
 )  # fmt: skip
-def test_anything_else_is_refused(answer):
-    with pytest.raises(Refused):
-        read_marks(answer, 3)
-
-
-def test_no_text_and_all_texts_can_be_named():
-    assert read_marks('{"texts": []}', 2) == [False, False]
-    assert read_marks('{"texts": [2, 1]}', 2) == [True, True]
-
-
-def test_intruders_count_from_one():
-    assert read_intruder('{"intruder": 5}', 5) == 4
-    for answer in (
-        '{"intruder": 0}',
-        '{"intruder": 6}',
-        '{"intruder": [1]}',
-        '{"intruder": true}',
-        '{"intruder": null}',
-    ):
+def test_anything_else_is_refused(read, answers):
+    for answer in answers:
         with pytest.raises(Refused):
-            read_intruder(answer, 5)
-
-
-def test_there_is_one_value_per_text():
-    assert read_values('{"values": [0, 10, 3]}', 3) == [0, 10, 3]
-    for answer in (
-        '{"values": [0, 10]}',
-        '{"values": [0, 10, 3, 3]}',
-        '{"values": [0, 11, 3]}',
-        '{"values": [0, 1.5, 3]}',
-    ):
-        with pytest.raises(Refused):
-            read_values(answer, 3)
-
-
-def test_a_label_is_one_line_without_commands_to_a_terminal():
-    assert read_label('{"label": " ends\\nwith\\u001b[2J\\u202e a  year "}') == "ends with [2J a year"
-    for answer in (
-        '{"label": ""}',
-        '{"label": "\\n"}',
-        '{"label": 5}',
-        '{"label": null}',
-        '{"label": "%s"}' % ("x" * 301),
-    ):
-        with pytest.raises(Refused):
-            read_label(answer)
+            read(answer)

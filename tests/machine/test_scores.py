@@ -43,39 +43,26 @@ def test_intruders_by_hand():
     assert math.isnan(intruder_accuracy([], []))
 
 
-def row(layer, memory, label, value, asked=4, refused=0):
-    counts = {"asked": asked, "answered": asked - refused, "refused": refused}
-    return {
-        "layer": layer,
-        "memory": memory,
-        "score": "detection",
-        "label": label,
-        "value": value,
-        "chance": 0.5,
-        **counts,
-    }
+def row(layer, memory, label, value, refused=0):
+    counts = {"asked": 4, "answered": 4 - refused, "refused": refused}
+    place = {"layer": layer, "memory": memory, "score": "detection", "label": label}
+    return {**place, "value": value, "chance": 0.5, **counts}
 
 
 def test_memories_are_averaged_and_what_was_refused_is_told():
-    by_memory = pd.DataFrame(
-        [
-            row(0, 0, "own", 1.0),
-            row(0, 1, "own", 0.5, refused=1),
-            row(1, 0, "own", np.nan, refused=4),
-            row(0, 0, "other", 0.4),
-        ]
-    )
+    rows = [row(0, 0, "own", 1.0), row(0, 1, "own", 0.5, refused=1), row(1, 0, "own", np.nan, refused=4)]
+    by_memory = pd.DataFrame([*rows, row(0, 0, "other", 0.4)])
     table = summarize(by_memory, seed=0).set_index(["layer", "label"])
     own = table.loc[(-1, "own")]
     assert (own["memories"], own["mean"], own["asked"], own["answered"], own["refused"]) == (2, 0.75, 12, 7, 5)
-    assert (
-        own["low"] == 0.5 and own["high"] == 1.0
-    )  # two memories: drawn with replacement, one of them twice at the ends
+    assert (own["low"], own["high"]) == (0.5, 1.0)  # of two memories, at the ends one is drawn twice
     assert table.loc[(-1, "own - other"), "mean"] == pytest.approx(0.6, rel=1e-12)
     assert table.loc[(1, "own"), "memories"] == 0 and math.isnan(table.loc[(1, "own"), "mean"])
     assert table.loc[(0, "own"), "chance"] == 0.5
 
 
-def test_the_order_of_memories_does_not_change_the_interval_of_another_score():
-    rows = [row(0, memory, "own", memory / 10) for memory in range(8)]
-    pd.testing.assert_frame_equal(summarize(pd.DataFrame(rows), 3), summarize(pd.DataFrame(rows), 3))
+def test_the_seed_decides_the_intervals():
+    by_memory = pd.DataFrame([row(0, memory, "own", memory**2 / 50) for memory in range(8)])
+    first, again, other = (summarize(by_memory, seed) for seed in (3, 3, 4))
+    pd.testing.assert_frame_equal(first, again)
+    assert (first["mean"] == other["mean"]).all() and (first["low"] != other["low"]).any()

@@ -2,12 +2,10 @@
 
 import json
 
-import pytest
 from machine.stub import completion, label_of
 
 from ffkv.apps.annotation.records import MarkedPattern, read_records
 from ffkv.apps.annotation.sheets import Item, Sheet
-from ffkv.apps.machine.answers import Refused, read_patterns, read_related
 from ffkv.apps.machine.sheet import judge
 
 IDENTITY = {"model_hash": "a" * 16}
@@ -56,25 +54,3 @@ def test_changes_are_related_or_not(stub, asker, tmp_path):
     assert judge(CHANGES, tmp_path, asker(stub(related).address), 3) == (1, 1)
     (record,) = read_records(tmp_path, IDENTITY).latest
     assert (record.kind, record.related) == ("change", "unsure")
-
-
-def test_patterns_are_read_strictly():
-    good = {"label": "x", "kind": "semantic", "texts": [2, 1]}
-    assert read_patterns(json.dumps({"patterns": [good]}), 2) == [
-        MarkedPattern(label="x", kind="semantic", prefixes=(0, 1))
-    ]
-    assert read_patterns('{"patterns": []}', 2) == []
-    for wrong in (
-        {**good, "kind": "both"}, {**good, "texts": [3]}, {**good, "label": ""}, {"label": "x"}, {**good, "more": 1}, 5,
-    ):  # fmt: skip
-        with pytest.raises(Refused):
-            read_patterns(json.dumps({"patterns": [wrong]}), 2)
-    with pytest.raises(Refused):
-        read_patterns(json.dumps({"patterns": [good] * 51}), 2)
-
-
-def test_related_is_one_of_three_words():
-    assert read_related('{"related": "false"}') == "false"
-    for answer in ('{"related": true}', '{"related": "yes"}', "true", '{"related": ["true"]}'):
-        with pytest.raises(Refused):
-            read_related(answer)

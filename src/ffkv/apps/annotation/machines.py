@@ -27,7 +27,7 @@ def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.D
         folder: `annotations/<run>`.
         belongs_to: the identity of the run, as `Run.identity("train")`.
     Returns:
-        The tables by their names, in the order of the machines' names. They have no rows if no machine explained memories.
+        The tables by their names, sorted by machine. They have no rows if no machine explained memories.
     Raises:
         UserError: a file is damaged or missing, or belongs to another model, tokenizer or corpus.
     """

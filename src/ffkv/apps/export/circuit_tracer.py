@@ -13,7 +13,6 @@ from ffkv.apps.export.quantiles import by_interval
 from ffkv.apps.export.records import Example, Record, number, numbers
 
 LOGITS = 10
-PER_INTERVAL = 5
 
 
 def feature_file(record: Record, transcoder_id: str, generator: np.random.Generator) -> dict[str, Any]:
@@ -24,7 +23,7 @@ def feature_file(record: Record, transcoder_id: str, generator: np.random.Genera
         transcoder_id: name of the set of memories.
         generator: draws the sentences of the intervals.
     """
-    intervals = by_interval(record.sample, PER_INTERVAL, generator)
+    intervals = by_interval(record.sample, generator)
     groups = [("Top activations", [_example(example, _trigger_token(example)) for example in record.positive])]
     groups += [
         (f"Subsample Interval {at}", [_example(*example) for example in interval.examples])

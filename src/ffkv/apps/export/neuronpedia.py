@@ -14,7 +14,6 @@ from ffkv.apps.export.records import Example, Promoted, Record, number, numbers
 
 TOKENS = 1024  # of an activation, at most
 LOGITS = 20  # at each end, at most
-PER_INTERVAL = 5
 
 
 def feature(record: Record, generator: np.random.Generator) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def feature(record: Record, generator: np.random.Generator) -> dict[str, Any]:
         generator: draws the sentences of the intervals.
     """
     activations = [_activation(example) for example in record.positive]
-    for interval in by_interval(record.sample, PER_INTERVAL, generator):
+    for interval in by_interval(record.sample, generator):
         bounds = {
             "quantileMin": number(interval.low),
             "quantileMax": number(interval.high),

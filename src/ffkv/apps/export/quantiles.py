@@ -42,7 +42,7 @@ class Interval:
     examples: list[tuple[Example, int]]
 
 
-def by_interval(examples: Sequence[Example], count: int, generator: np.random.Generator) -> list[Interval]:
+def by_interval(examples: Sequence[Example], generator: np.random.Generator, count: int = 5) -> list[Interval]:
     """Cuts the positive coefficients of examples into equal intervals.
 
     Returns:
@@ -58,9 +58,6 @@ def by_interval(examples: Sequence[Example], count: int, generator: np.random.Ge
             chosen = generator.choice(having, min(count, len(having)), replace=False).tolist()
             strongest = [int(np.where(inside[at], examples[at].values, -np.inf).argmax()) for at in chosen]
             share = sum(int(tokens.sum()) for tokens in inside) / len(together)
-            found.append(
-                Interval(
-                    float(low), float(high), share, [(examples[at], token) for at, token in zip(chosen, strongest)]
-                )
-            )
+            shown = [(examples[at], token) for at, token in zip(chosen, strongest)]
+            found.append(Interval(float(low), float(high), share, shown))
     return found

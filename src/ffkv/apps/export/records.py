@@ -110,9 +110,6 @@ class Record:
         return memory_name(self.layer, self.memory)
 
 
-Read = Callable[[range], Iterator[Record]]
-
-
 def shortest(values: np.ndarray) -> np.ndarray:
     """Returns the float64 numbers that are written with the fewest digits and give float32 numbers back exactly."""
     written = pa.array(np.ascontiguousarray(values, np.float32).ravel()).cast(pa.string())
@@ -133,14 +130,19 @@ def number(value: float) -> float | None:
     return float(str(np.float32(value))) if np.isfinite(value) else None
 
 
-def reader(run: Run, store: Store, logits: "Callable[[int, np.ndarray], list[ValueLogits]] | None") -> Read:
+def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iterator[Record]]:
     """Makes what reads the records of neighbouring memories, one after another.
 
     Args:
         run: the run.
         store: the coefficients.
-        logits: gives the logits of the values of some memories of a layer, if a format shows them.
+        device: where the logits of values are computed; None: the format shows none.
     """
+    logits = None
+    if device:
+        from ffkv.apps.export.value_logits import logit_reader
+
+        logits = logit_reader(run, device)
     selection, corpus = store.selection, run.corpus("train")
     rows = np.asarray(run.anatomy.layer_offset)[selection.layer] + selection.memory
     with run.files.open_triggers() as file:

@@ -14,7 +14,6 @@ from ffkv.apps.export.quantiles import by_interval
 from ffkv.apps.export.records import Example, Record, number, numbers, shortest
 from ffkv.run.results.memory import HISTOGRAM_EDGES
 
-PER_INTERVAL = 5
 POSITIVE = HISTOGRAM_EDGES[1:-1]  # lower edges of the bins of positive coefficients
 # The last bin has no end; the others double.
 BIN_POSITIONS = [*((POSITIVE[:-1] + POSITIVE[1:]) / 2).tolist(), 1.5 * float(POSITIVE[-1])]
@@ -57,7 +56,7 @@ def feature(record: Record, corpus: dict[str, Any], generator: np.random.Generat
 def _activations(record: Record, generator: np.random.Generator) -> list[dict[str, Any]]:
     top = {"bin_min": -1, "bin_max": number(record.statistics["maximum_coefficient"]), "bin_contains": -1}
     found = [_activation(example, _trigger_token(example), top) for example in record.positive]
-    for interval in by_interval(record.sample, PER_INTERVAL, generator):
+    for interval in by_interval(record.sample, generator):
         interval_bin = {"bin_min": interval.low, "bin_max": interval.high, "bin_contains": interval.share}
         found += [_activation(example, token, interval_bin) for example, token in interval.examples]
     return found

@@ -11,8 +11,8 @@ import numpy as np
 
 from ffkv.apps.export import provenance
 from ffkv.apps.export.formats import find_format
-from ffkv.apps.export.job import Format, Job, Unit, public_name
-from ffkv.apps.export.records import Read, Record, reader
+from ffkv.apps.export.job import Format, Job, public_name
+from ffkv.apps.export.records import Record, reader
 from ffkv.apps.export.selection import NONE, Selection, choose_memories, select
 from ffkv.apps.export.settings import Export
 from ffkv.apps.export.store import Store, fill
@@ -87,15 +87,14 @@ def _write_units(job: Job, chosen: Format, output: Path, device: str) -> list[st
     """Writes the files that are not there yet. Returns the memories that the format cannot hold."""
     units = chosen.units(job)
     missing = [unit for unit in units if not (output / unit.path).exists()]
-    read = _reader(job, chosen, device) if missing else None
+    read = reader(job.run, job.store, device if chosen.logits else None)
     total, left = (sum(len(unit.places) for unit in some) for some in (units, missing))
     done = total - left
     counted = "memories" if total == len(job.selection) else "memories x files"  # each memory may be in several files
     with progress(total, counted, "export", done) as bar:
         for unit in missing:
-            assert read is not None
             with atomic(output / unit.path, summed=False) as temporary:
-                unit.write(temporary, _counted(read, unit, bar.update))
+                unit.write(temporary, _counted(read(unit.places), bar.update))
             done += len(unit.places)
             bar.update(done - bar.n)  # a format that reads coefficients alone has counted no memory
     if not chosen.left_out:
@@ -104,16 +103,7 @@ def _write_units(job: Job, chosen: Format, output: Path, device: str) -> list[st
     return [job.selection.name(place) for place in np.flatnonzero(without).tolist()]
 
 
-def _reader(job: Job, chosen: Format, device: str) -> Read:
-    logits = None
-    if chosen.logits:
-        from ffkv.apps.export.value_logits import logit_reader
-
-        logits = logit_reader(job.run, device)
-    return reader(job.run, job.store, logits)
-
-
-def _counted(read: Read, unit: Unit, update: Callable[[int], object]) -> Iterator[Record]:
-    for record in read(unit.places):
+def _counted(records: Iterator[Record], update: Callable[[int], object]) -> Iterator[Record]:
+    for record in records:
         yield record
         update(1)

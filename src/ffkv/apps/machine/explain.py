@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from ffkv.apps.machine.answers import LONGEST_LABEL
@@ -151,11 +152,11 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> 
             asked.append(Asked(place, "none", ask_intruder(examples), truth))
         simulated = [*each.held_out[: task.pairs], *each.measured[: task.pairs]]
         items = {  # in a random order: so questions differ in how many trigger examples they hold
-            "detection": shuffled(_with_truth(pairs[: task.pairs]), generator),
-            "detection of the same word": shuffled(
-                _with_truth(pair_by_word(each.held_out, each.silent, generator)[: task.pairs]), generator
+            "detection": _shuffled(pairs, task.pairs, generator),
+            "detection of the same word": _shuffled(
+                pair_by_word(each.held_out, each.silent, generator), task.pairs, generator
             ),
-            "fuzzing": shuffled(_with_truth(pairs[: task.pairs]), generator),
+            "fuzzing": _shuffled(pairs, task.pairs, generator),
             "simulation": shuffled([(example, example.coefficient) for example in simulated], generator),
         }
         for whose, of in (("own", labels), ("other", others)):
@@ -167,9 +168,12 @@ def _scored(texts: dict[Place, Texts], labels: dict[Place, str], task: Task) -> 
     return asked
 
 
-def _with_truth(pairs: Sequence[tuple[Example, Example]]) -> list[tuple[Example, Any]]:
-    """Returns the texts of pairs, each with whether it is a trigger example."""
-    return [item for trigger, silent in pairs for item in ((trigger, True), (silent, False))]
+def _shuffled(
+    pairs: Sequence[tuple[Example, Example]], count: int, generator: np.random.Generator
+) -> list[tuple[Example, Any]]:
+    """Returns the texts of the first pairs, each with whether it is a trigger example."""
+    items = [item for trigger, silent in pairs[:count] for item in ((trigger, True), (silent, False))]
+    return shuffled(items, generator)
 
 
 def _by_memory(asked: Sequence[Asked], answers: Sequence[Answered]) -> pd.DataFrame:
@@ -198,14 +202,8 @@ def _score(kind: str, truth: list[Any], said: list[Any]) -> tuple[int, float, fl
 
 
 def _labels(texts: dict[Place, Texts], found: dict[Place, Answered]) -> pd.DataFrame:
-    rows = [
-        (
-            *place,
-            found[place].value or "",
-            found[place].refusal,
-            *map(len, (each.shown, each.held_out, each.silent)),
-            each.threshold,
-        )
-        for place, each in texts.items()
-    ]
+    rows = []
+    for place, each in texts.items():
+        counts = map(len, (each.shown, each.held_out, each.silent))
+        rows.append((*place, found[place].value or "", found[place].refusal, *counts, each.threshold))
     return pd.DataFrame(rows, columns=LABELS.names[1:])
