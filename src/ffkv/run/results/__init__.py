@@ -1,7 +1,7 @@
 """A finished run, read and checked. Everything that is asked of a run is asked here, and nothing is written.
 
 `run` is the run, `memory` one of its memories. They stand on `run_files` (each file, checked for what it belongs to),
-`run_tables` (the tables of figures), `run_indexes` (what searches read once and keep) and `run_model` (model, head,
+`run_tables` (the tables of figures), `indexes` (what searches read once and keep) and `run_model` (model, head,
 tokenizer).
 
 About memories: `memory_name`, `memory_columns`, `memory_statistics`, `explanations`. Questions: `search` (with

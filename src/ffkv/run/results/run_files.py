@@ -89,11 +89,8 @@ class RunFiles:
         folder, settings, anatomy: those of the run.
     Examples:
         >>> files = ffkv.open("results/tiny").files
-        >>> files.details("values/by_memory").columns.tolist()[:2]
-        ['layer', 'memory']
-        >>> with files.open_triggers() as file:
-        ...     file["coefficient"].shape == (256, files.settings.triggers.per_key)
-        True
+        >>> sorted(files.corpora)
+        ['train', 'validation']
     """
 
     def __init__(self, folder: Path, settings: Settings, anatomy: Anatomy, keep_open: bool = False):
