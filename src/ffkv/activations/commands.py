@@ -115,6 +115,6 @@ def merge_sampled_prefixes(shards: tuple[Path, ...], model_folder: Path, output:
 
 
 def _settings(model: type, options: dict[str, Any]) -> tuple[Any, Activations]:
-    """The settings of a command, and how its sentences are cut into batches, from its options."""
+    """Returns the settings of a command, and how its sentences are cut into batches, from its options."""
     batching = {name: options.pop(name) for name in Activations.model_fields}
     return section(model, **options), section(Activations, **batching)

@@ -115,7 +115,7 @@ def _pairs(*tables: pd.DataFrame) -> Iterator[tuple[Annotator, Annotator]]:
 
 
 def _prefix_codes(ratings: Ratings) -> pd.DataFrame:
-    """Codes the category of each prefix [(layer, memory, rank), (annotator, occasion)]; `MISSING` where there is none."""
+    """Codes the category of each prefix [(layer, memory, rank), (annotator, occasion)]; `MISSING` if it has none."""
     own = ratings.by_prefix[ratings.by_prefix["sample"] == "trigger"]
     codes = own.assign(code=own["category"].map(OF_CATEGORY))
     return _wide(codes, [*KEY, "rank"])

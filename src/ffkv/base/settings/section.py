@@ -165,7 +165,8 @@ def section(model: type[SectionType], /, **values: Any) -> SectionType:
 
 
 def documents(model: type[Section]) -> Callable[[Function], Function]:
-    """Writes the settings of a section into the signature of a function that takes them as `**options`, and into its docstring.
+    """Writes the settings of a section into the signature of a function that takes them as `**options`, and into its
+    docstring.
 
     There they stand in place of `{options}`. So editors and notebooks know them, and nobody writes them twice.
     """

@@ -47,9 +47,10 @@ def check(folder: Path) -> None:
 
 
 def _where_to_make(folder: Path) -> tuple[str, Path]:
-    """Where the files of a run are made again, in words, and the run's folder as it is called there.
+    """Says in words where the files of a run are made again, and the run's folder as it is called there.
 
-    Snakemake's targets are relative to the folder that holds `results`. The words are empty if it is the working directory.
+    Snakemake's targets are relative to the folder that holds `results`. The words are empty if it is the working
+    directory.
     """
     run = Path(os.path.abspath(folder))  # noqa: PTH100 - it removes "..", and keeps links: results may be one
     if run.parent.name != "results":

@@ -2,15 +2,15 @@
 
 
 def relative_depth(layer: int, layers: int) -> float:
-    """The relative depth of a layer, (l + 1/2) / L: the middle of the share of the depth that it takes."""
+    """Returns the relative depth of a layer, (l + 1/2) / L: the middle of the share of the depth that it takes."""
     return (2 * layer + 1) / (2 * layers)
 
 
 def pair_layers(first: int, second: int) -> list[tuple[float, int, int]]:
     """Pairs the layers of two models by relative depth.
 
-    Layer l of L layers takes the share l/L to (l + 1)/L of the depth. Its relative depth is the middle of it. Each layer of the
-    deeper model is paired with the layer of the other one whose share holds this depth.
+    Layer l of L layers takes the share l/L to (l + 1)/L of the depth. Its relative depth is the middle of it. Each
+    layer of the deeper model is paired with the layer of the other one whose share holds this depth.
 
     Args:
         first, second: the numbers of layers.

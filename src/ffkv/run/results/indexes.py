@@ -1,4 +1,6 @@
-"""What searches and comparisons ask of all memories of a run again and again: indexes, which are read once and then kept in memory."""
+"""What searches and comparisons ask of all memories of a run again and again: indexes, which are read once and then
+kept in memory.
+"""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +24,8 @@ Answer = TypeVar("Answer")
 
 
 class Index(Generic[Answer]):
-    """A function of the files of a run. Its answer is about all memories, and is kept in memory as long as `RunFiles` lives.
+    """A function of the files of a run. Its answer is about all memories, and is kept in memory as long as `RunFiles`
+    lives.
 
     Several threads may call it: one of them reads, the others wait.
     """
@@ -33,7 +36,7 @@ class Index(Generic[Answer]):
         functools.update_wrapper(self, read)
 
     def __call__(self, files: RunFiles, *arguments: Any) -> Answer:
-        """The answer that is kept, else a new one."""
+        """Returns the answer that is kept, else a new one."""
         key = (self._read, *arguments)
         if key not in files.kept:
             with files.lock:
@@ -43,7 +46,7 @@ class Index(Generic[Answer]):
         return answer
 
     def in_memory(self, files: RunFiles, *arguments: Any) -> Answer | None:
-        """The answer if it is in memory; else None, and whoever asks about one memory reads its own rows only."""
+        """Returns the answer if it is in memory; else None, and whoever asks reads the rows of one memory only."""
         return files.kept.get((self._read, *arguments))
 
 
@@ -68,7 +71,8 @@ class TriggerPlaces(NamedTuple):
 
 @Index
 def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory, rank].
+    """Returns the tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory,
+    rank].
 
     Args:
         files: of the run.
@@ -97,7 +101,8 @@ def trigger_places(files: RunFiles) -> TriggerPlaces:
 
 @Index
 def trigger_patterns(files: RunFiles) -> pd.DataFrame:
-    """The patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat arrays.
+    """Returns the patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat
+    arrays.
 
     They are in the order of the memories; of one memory, those in the most trigger examples come first.
     """
@@ -105,7 +110,7 @@ def trigger_patterns(files: RunFiles) -> pd.DataFrame:
 
 
 def sort_patterns(files: RunFiles, patterns: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `keys/patterns` that are of trigger examples, as `trigger_patterns` has them."""
+    """Returns rows of `keys/patterns` that are of trigger examples, as `trigger_patterns` has them."""
     patterns = patterns[patterns["sample"] == "trigger"].drop(columns="sample")
     first = np.asarray(files.anatomy.layer_offset)[patterns["layer"].to_numpy()]
     patterns = patterns.assign(row=first + patterns["memory"].to_numpy())
@@ -115,7 +120,7 @@ def sort_patterns(files: RunFiles, patterns: pd.DataFrame) -> pd.DataFrame:
 
 @Index
 def labels(files: RunFiles) -> pd.DataFrame:
-    """The patterns that people and machines saw in trigger examples, with the memory's row in flat arrays.
+    """Returns the patterns that people and machines saw in trigger examples, with the memory's row in flat arrays.
 
     They are in the order of the memories, then of the annotators. There are none if nobody judged keys of the run.
 
@@ -142,7 +147,8 @@ def labels(files: RunFiles) -> pd.DataFrame:
 
 @Index
 def explanations(files: RunFiles) -> pd.DataFrame:
-    """How machines explain memories, and how good that is, one row per machine and memory, with the memory's row in flat arrays.
+    """How machines explain memories, and how good that is, one row per machine and memory, with the memory's row in
+    flat arrays.
 
     They are in the order of the memories, then of the machines. There are none if no machine explained any.
 
@@ -151,7 +157,8 @@ def explanations(files: RunFiles) -> pd.DataFrame:
         layer, memory: the memory.
         label: the explanation; "" if the machine gave none.
         refusal: why there is none.
-        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation-machine.md); NaN where there is none.
+        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation-machine.md); NaN where there is
+            none.
         detection_of_other, ...: the same scores of the label of another memory: the baseline.
         intruder: score of the memory itself, without a label.
         row: the memory's row.
@@ -166,7 +173,7 @@ def explanations(files: RunFiles) -> pd.DataFrame:
 
 @Index
 def values_by_memory(files: RunFiles) -> pd.DataFrame:
-    """The table `values/by_memory` of all layers, in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i)."""
+    """Returns the table `values/by_memory` in the order of flat arrays: row `layer_offset[l] + i` is memory (l, i)."""
     counts = [layer.memories for layer in files.anatomy.layers]
     layer, memory = np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(n) for n in counts])
     by_memory = files.details("values/by_memory")
@@ -177,7 +184,10 @@ def values_by_memory(files: RunFiles) -> pd.DataFrame:
 
 @Index
 def effects_by_memory(files: RunFiles) -> pd.DataFrame:
-    """The table `intervention/by_memory` of all layers. It is empty if the run changes no memories, or has not done so yet."""
+    """Returns the table `intervention/by_memory` of all layers.
+
+    It is empty if the run changes no memories, or has not done so yet.
+    """
     paths = [files.folder / f"intervention/by_memory/{group}.parquet" for group in range(len(files.layer_groups))]
     if INTERVENTION.is_in(files.settings) and all(path.exists() for path in paths):
         return files.details("intervention/by_memory")
@@ -186,7 +196,7 @@ def effects_by_memory(files: RunFiles) -> pd.DataFrame:
 
 @Index
 def statistics(files: RunFiles) -> pd.DataFrame:
-    """The statistics of all memories, in the order of flat arrays, with the columns of `Run.memories`."""
+    """Returns the statistics of all memories, in the order of flat arrays, with the columns of `Run.memories`."""
     by_memory = values_by_memory(files)
     place = by_memory[["layer", "memory"]].astype(np.int64)
     place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]

@@ -27,7 +27,8 @@ class Memory:
     """A memory: a key with its trigger examples, and a value with the tokens that it promotes.
 
     Only the rows of this memory are read, when they are asked for. Tables that are attributes are kept as long as this
-    object lives. Every reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or corpus.
+    object lives. Every reading raises a `UserError` if a file is missing, damaged, or of another model, tokenizer or
+    corpus.
 
     Attributes:
         layer: the layer, from 0.
@@ -51,11 +52,11 @@ class Memory:
         self._row = run.anatomy.layer_offset[layer] + memory
 
     def __repr__(self) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         return f"<Memory {self.name} of {self.run.name}>"
 
     def _repr_html_(self) -> Markup:
-        """A summary for a notebook."""
+        """Returns a summary for a notebook."""
         numbers, unit = self.statistics, [self.unit] if self.unit else []
         fires = f"fires on {percent(numbers['firing_rate'])} of prefixes"
         facts = [*unit, fires, f"maximum coefficient {number(numbers['maximum_coefficient'])}"]
@@ -101,7 +102,7 @@ class Memory:
         return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, side))
 
     def promotes(self, count: int = 10) -> pd.DataFrame:
-        """The tokens with the highest logits of the value alone. A positive coefficient promotes them.
+        """Returns the tokens with the highest logits of the value alone. A positive coefficient promotes them.
 
         Returns:
             One row per token, the highest logit first.
@@ -116,7 +117,8 @@ class Memory:
         return self._predictions("top", count)
 
     def demotes(self, count: int = 10) -> pd.DataFrame:
-        """The tokens with the lowest logits of the value alone, the lowest first. A negative coefficient promotes them.
+        """Returns the tokens with the lowest logits of the value alone, the lowest first. A negative coefficient
+        promotes them.
 
         Columns and errors are those of `promotes`.
         """
@@ -126,14 +128,15 @@ class Memory:
         return pd.DataFrame(prediction_columns(self.run.files, self.layer, self.memory, end, count))
 
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
-        """The memories of the run that are most similar to this one, the most similar first, one row per memory.
+        """Returns the memories of the run that are most similar to this one, the most similar first, one row per
+        memory.
 
-        Keys are compared by what they detect, not by their vectors: a gated layer has two vectors per key, and the norm in
-        front of the layer stretches them. Keys that detect the same have coefficients that rise and fall together.
+        Keys are compared by what they detect, not by their vectors: a gated layer has two vectors per key, and the norm
+        in front of the layer stretches them. Keys that detect the same have coefficients that rise and fall together.
 
         Args:
-            by: "value": by the cosine of the values; "coefficients": by the correlation of the coefficients over the sampled
-                validation prefixes; "triggers": by trigger examples that both have.
+            by: "value": by the cosine of the values; "coefficients": by the correlation of the coefficients over the
+                sampled validation prefixes; "triggers": by trigger examples that both have.
             count: the most rows.
         Columns:
             layer: the layer, from 0.
@@ -141,7 +144,8 @@ class Memory:
             name: both in one word: "L3.17".
             cosine: by value: the cosine of both values.
             correlation: by coefficients: their correlation. Memories whose coefficient never changes are left out.
-            shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left out.
+            shared: by triggers: number of prefixes that are trigger examples of both. Memories without any are left
+                out.
         Raises:
             UserError: `by` is something else, or `count` is not positive.
         """
@@ -201,16 +205,18 @@ class Memory:
             annotator: "machine:<name>".
             label: the explanation; "" if the machine gave none.
             refusal: why there is none.
-            detection, same_word, fuzzing: balanced accuracy of the label on held-out trigger examples and silent prefixes;
-                0.5 by chance. In `same_word` both end with the same word. NaN where a score is undefined.
+            detection, same_word, fuzzing: balanced accuracy of the label on held-out trigger examples and silent
+                prefixes; 0.5 by chance. In `same_word` both end with the same word. NaN where a score is undefined.
             simulation: correlation of the coefficients that the label lets the machine expect with the true ones.
-            detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's label.
-            intruder: share of sets in which the machine found the silent prefix among trigger examples, without a label.
+            detection_of_other, same_word_of_other, fuzzing_of_other, simulation_of_other: the same of another memory's
+                label.
+            intruder: share of sets in which the machine found the silent prefix among trigger examples, without a
+                label.
         """
         return self._own(indexes.explanations(self.run.files))
 
     def _own(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The memory's rows of a table in the order of the memories, which has the column `row`."""
+        """Returns the memory's rows of a table in the order of the memories, which has the column `row`."""
         own = slice(*np.searchsorted(table["row"].to_numpy(), [self._row, self._row + 1]).tolist())
         return table.iloc[own].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 

@@ -31,7 +31,7 @@ def parse_memory_name(name: str) -> tuple[int, int]:
 
 
 def whole_number(name: str, given: Any) -> int:
-    """The whole number that an argument is. `name`: how the caller names it.
+    """Returns the whole number that an argument is. `name`: how the caller names it.
 
     Raises:
         UserError: it is none.
@@ -57,7 +57,8 @@ def check_memory(layer: int, memory: int, memories: Sequence[int]) -> None:
 
 
 def parse_memory_range(text: str, memories: Sequence[int]) -> tuple[int, int, int]:
-    """Reads one memory ("L3.17", and the other forms of `parse_memory_name`), some ("L3.17-40") or all of a layer ("L3").
+    """Reads one memory ("L3.17", and the other forms of `parse_memory_name`), some ("L3.17-40") or all of a layer
+    ("L3").
 
     Args:
         text: what a person wrote.

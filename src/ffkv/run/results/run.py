@@ -25,12 +25,13 @@ if TYPE_CHECKING:  # the model needs torch, which takes seconds to import
 
 
 def open(path: Path | str, keep_open: bool = False) -> "Run":
-    """Opens a finished run. Only `settings.json` and `model/anatomy.json` are read; all else is read when it is asked for.
+    """Opens a finished run. Only `settings.json` and `model/anatomy.json` are read; all else is read when it is asked
+    for.
 
     Args:
         path: the run's folder, `results/<run>`.
-        keep_open: whether HDF5 files stay open, for programs that read many memories. A file is then checked once, when it is
-            opened; else at each reading.
+        keep_open: whether HDF5 files stay open, for programs that read many memories. A file is then checked once, when
+            it is opened; else at each reading.
     Raises:
         UserError: the folder is missing, holds no run or the run of another ffkv, or one of the two files is damaged.
     Examples:
@@ -47,8 +48,8 @@ def open(path: Path | str, keep_open: bool = False) -> "Run":
 class Run:
     """A finished run: its settings, model, corpora, tables and memories.
 
-    Every file is checked when it is read. A `UserError` says which file is missing, damaged, or of another model, tokenizer
-    or corpus. Files are read when they are asked for, and what was read is kept as long as this object lives.
+    Every file is checked when it is read. A `UserError` says which file is missing, damaged, or of another model,
+    tokenizer or corpus. Files are read when they are asked for, and what was read is kept as long as this object lives.
 
     Attributes:
         files: the run's files, for programs that read all memories.
@@ -73,7 +74,7 @@ class Run:
         self._models: dict[str, RunModel] = {}
 
     def __repr__(self) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         layers, memories = len(self.anatomy.layers), self.anatomy.layer_offset[-1]
         return f"<Run {self.name}: {self.anatomy.checkpoint}, {layers} layers, {memories:,} memories>"
 
@@ -106,7 +107,8 @@ class Run:
         return sorted(self.files.table_files, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(2), name))
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table that a figure or a section of the report shows. You may change it: each call reads the file again.
+        """Returns a table that a figure or a section of the report shows. You may change it: each call reads the file
+        again.
 
         Texts from the corpus stay texts, also where a text reads "nan" or "1".
 
@@ -122,7 +124,7 @@ class Run:
     # Memories
 
     def memory(self, layer: SupportsIndex | str, memory: SupportsIndex | None = None) -> Memory:
-        """One memory. Nothing is read yet.
+        """Returns one memory. Nothing is read yet.
 
         Args:
             layer: the layer, from 0; or, without `memory`, the name of a memory: "L3.17", "3.17", "3/17", or "L3D17" as
@@ -159,7 +161,7 @@ class Run:
         expression: bool = False,
         ascending: bool = False,
     ) -> pd.DataFrame:
-        """The memories with their statistics; all of them, or those that a search finds.
+        """Returns the memories with their statistics; all of them, or those that a search finds.
 
         Args:
             promotes: only memories that keep this token among the top tokens of their value: its text or its id. Blanks
@@ -170,8 +172,8 @@ class Run:
                 `text`, else "examples_with_pattern" for a search by `pattern`, else the order of the memories.
             minimum: only memories whose value in the sorted column is at least this.
             demotes: only memories that keep this token among the bottom tokens of their value, as `promotes`.
-            pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns that
-                people and machines saw count, too, and so do the labels by which machines explain memories.
+            pattern: only memories that have a pattern whose label contains this, in capital or small letters. Patterns
+                that people and machines saw count, too, and so do the labels by which machines explain memories.
             layer: only memories of this layer, from 0.
             between: only memories whose numbers are in these ranges: a column, and its lowest and highest value. None
                 stands for no limit, as in {"firing_rate": (0.1, None)}.
@@ -215,17 +217,18 @@ class Run:
             demoted_token, demoted_rank, demoted_probability: for a search by `demotes`, among the bottom tokens.
             pattern_found: for a search by `pattern`: the label of the pattern in the most trigger examples.
             examples_with_pattern: number of trigger examples that have it; 0 if it is the explanation of a machine.
-            explanation_detection: the highest detection score of an explanation with the text; only if a machine explained
-                memories.
+            explanation_detection: the highest detection score of an explanation with the text; only if a machine
+                explained memories.
         Raises:
-            UserError: the model has no such token; there is no such column or layer; a range is none, or its lowest value is
-                above its highest; `minimum` without a sorted column; or the regular expression is none or takes too long.
+            UserError: the model has no such token; there is no such column or layer; a range is none, or its lowest
+                value is above its highest; `minimum` without a sorted column; or the regular expression is none or
+                takes too long.
         """
         search = {key: value for key, value in locals().items() if key != "self"}
         return find(self.files, **search).table()
 
     def _repr_html_(self) -> Markup:
-        """A summary for a notebook."""
+        """Returns a summary for a notebook."""
         anatomy, layers = self.anatomy, self.layers
         facts = [
             visible(anatomy.checkpoint),
@@ -248,7 +251,7 @@ class Run:
     # The corpus and the model
 
     def corpus(self, split: str = "train") -> Corpus:
-        """The sentences of a split: "train", which trigger examples are from, or "validation".
+        """Returns the sentences of a split: "train", which trigger examples are from, or "validation".
 
         Raises:
             UserError: there is no such split.
@@ -261,7 +264,7 @@ class Run:
         return self.files.vocabulary
 
     def model(self, device: str = "auto") -> "RunModel":
-        """The model that was proven, in evaluation mode, with its anatomy, head and tokenizer.
+        """Returns the model that was proven, in evaluation mode, with its anatomy, head and tokenizer.
 
         It is loaded from its checkpoint when it is first asked for, and kept as long as this object lives.
 

@@ -15,7 +15,8 @@ from ffkv.model.head.head_file import load_head
 
 @dataclass(frozen=True)
 class RunModel(LoadedModel):
-    """The proven model of a run, with the head and the tokenizer that the run keeps. Both are read when they are asked for.
+    """The proven model of a run, with the head and the tokenizer that the run keeps. Both are read when they are asked
+    for.
 
     Attributes:
         folder: the run's folder `model`.
@@ -42,7 +43,7 @@ class RunModel(LoadedModel):
         return None if last.readout_block else last.index
 
     def final_logits(self, end: Tensor) -> Tensor:
-        """Logits [vocabulary] in float32 of the vector [d] that the model's own head reads."""
+        """Returns logits [vocabulary] in float32 of the vector [d] that the model's own head reads."""
         return self.head.logits(end[None], self.read_as)[0]
 
 

@@ -1,4 +1,4 @@
-"""Search over all memories of a run: by tokens that they promote or demote, by trigger texts, by patterns, by numbers."""
+"""Search over all memories of a run: by promoted or demoted tokens, by trigger texts, by patterns, by numbers."""
 
 import math
 from collections.abc import Mapping
@@ -43,11 +43,11 @@ class Found:
     added: pd.DataFrame
 
     def __len__(self) -> int:
-        """Number of memories."""
+        """Returns the number of memories."""
         return len(self.row)
 
     def table(self, start: int = 0, stop: int | None = None) -> pd.DataFrame:
-        """Some of the memories with the columns of `Run.memories`, from number `start` to before number `stop`."""
+        """Returns the memories `start` to `stop` (exclusive) of the search, with the columns of `Run.memories`."""
         chosen = slice(start, stop)
         statistics = self.statistics.iloc[self.row[chosen]].reset_index(drop=True)
         return pd.concat([statistics, self.added.iloc[chosen].reset_index(drop=True)], axis=1)
@@ -109,7 +109,7 @@ def find(
 def _within(
     statistics: pd.DataFrame, layer: int | None, between: Mapping[str, tuple[float | None, float | None]]
 ) -> np.ndarray:
-    """Whether each memory is in the layer, and in each range of numbers [memory]."""
+    """Tells whether each memory is in the layer, and in each range of numbers [memory]."""
     kept = np.ones(len(statistics), bool)
     if layer is not None:
         layers = int(statistics["layer"].iloc[-1]) + 1
@@ -131,7 +131,7 @@ def _within(
 
 
 def _range(column: str, limits: Any) -> tuple[float | None, float | None]:
-    """The lowest and the highest value that a column may have. None: no limit.
+    """Returns the lowest and the highest value that a column may have. None: no limit.
 
     Raises:
         UserError: these are no two numbers, or the lowest is above the highest, so that no memory could be found.
@@ -211,10 +211,10 @@ def patterned(files: RunFiles, label: str) -> pd.DataFrame:
     Patterns that people and machines saw count, too, and so do the labels by which machines explain memories.
 
     Returns:
-        One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most trigger
-        examples, or else the explanation), examples_with_pattern (their number; 0 of an explanation). If a machine explained any
-        memory of the run, also explanation_detection (the highest detection score of an explanation with the text; NaN if
-        there is none).
+        One row per memory: row (of the memory in flat arrays), pattern_found (the label of the pattern in the most
+        trigger examples, or else the explanation), examples_with_pattern (their number; 0 of an explanation). If a
+        machine explained any memory of the run, also explanation_detection (the highest detection score of an
+        explanation with the text; NaN if there is none).
     """
     columns = ["row", "pattern", "label", "prefixes", "detection"]
     explained = explanations(files).assign(pattern=0, prefixes=0)

@@ -18,7 +18,7 @@ SECONDS = 2.0  # that a regular expression may take; some take for ever
 
 
 def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
-    """Length in tokens of the shortest prefix that contains a text, of each train sentence [sentence]; else `NOWHERE`."""
+    """Finds the length in tokens of the shortest prefix with a text [sentence]; `NOWHERE` without any."""
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)
     needle = re.compile(re.escape(text.encode()))
@@ -61,7 +61,7 @@ def first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) -> 
 
 
 def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
-    """Length in tokens of the prefix that ends with the first match, of each train sentence [sentence]; else `NOWHERE`."""
+    """Finds the length in tokens of the prefix that ends with the first match [sentence]; `NOWHERE` without any."""
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)
     with hdf5.open(files.folder / "corpus" / "train.h5", "corpus") as file:
@@ -74,7 +74,7 @@ def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
 
 
 def first_ends(texts: Iterator[str], expression: str) -> Iterator[tuple[int, int]]:
-    """Where the first match of a regular expression ends, in characters, in each text that has one: its number, the end.
+    """Finds where the first match of a regular expression ends, in characters: (number of the text, end) of each match.
 
     Raises:
         UserError: the expression is none, is too long, or takes longer than `SECONDS` for all texts.

@@ -1,7 +1,9 @@
-"""One prompt through the model of a finished run: predictions by layer, contributions of memories, memories switched off.
+"""One prompt through the model of a finished run: predictions by layer, contributions of memories, memories switched
+off.
 
-`prompt` says what the model reads, `changes` which memories are off or scaled. `states` runs it, `predictions` reads
-r, y and o out, `contributions` splits each layer's output into memories, with `value_logits` of some of them. `step`
-puts it together as a `result`, `text` prints it, `commands` is `ffkv trace`. `coefficients` computes memories on
-every token of sentences of the corpus. docs/trace.md defines every number.
+`settings` has the options. `prompt` says what the model reads, `changes` which memories are off or scaled. `states`
+runs it. Of each of the `layers`, `predictions` reads r, y and o out, and `contributions` splits the output into
+memories, with `value_logits` of some of them. `step` puts it together as a `result`, `text` prints it, `commands` is
+`ffkv trace`. `coefficients` computes memories on every token of sentences of the corpus. docs/trace.md defines every
+number.
 """

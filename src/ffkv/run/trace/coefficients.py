@@ -23,7 +23,8 @@ def for_each_coefficient(
     batch_tokens: int,
     on_coefficients: Callable[[np.ndarray, Layer, Tensor], None],
 ) -> None:
-    """Runs sentences through the model, each once, and passes the coefficients on all their tokens to `on_coefficients`.
+    """Runs sentences through the model, each once, and passes the coefficients on all their tokens to
+    `on_coefficients`.
 
     The coefficient on a token is that of the prefix that ends there: later tokens do not change it.
 
@@ -34,8 +35,8 @@ def for_each_coefficient(
         sentences: token ids [sentence][token].
         batch_tokens: the most tokens per batch, padding included.
         on_coefficients: called with the numbers of some sentences [sentence], the layer, and m without the beginning
-            [sentence, token, memory]. Behind the end of a sentence m is of padding. The tensor is the model's own memory:
-            use or copy it before the function returns.
+            [sentence, token, memory]. Behind the end of a sentence m is of padding. The tensor is the model's own
+            memory: use or copy it before the function returns.
     """
     rows = [np.concatenate([np.asarray(beginning, np.int64), ids]) for ids in sentences]
 
@@ -48,10 +49,10 @@ def for_each_coefficient(
 
 
 def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], device: str = "auto") -> list[np.ndarray]:
-    """The coefficient of one memory on every token of some train sentences.
+    """Returns the coefficient of one memory on every token of some train sentences.
 
-    It is the coefficient of the prefix that ends at the token: later tokens do not change it. Each forward pass ends after
-    the layer. The model is kept, see `Run.model`.
+    It is the coefficient of the prefix that ends at the token: later tokens do not change it. Each forward pass ends
+    after the layer. The model is kept, see `Run.model`.
 
     Args:
         run: a finished run.
@@ -64,8 +65,8 @@ def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], de
         trigger example of (sentence, position) has the coefficient at token `position` - 1, up to rounding: a batch of
         another shape adds in another order.
     Raises:
-        UserError: there is no such memory or sentence; `sentences` is no list of whole numbers; or the checkpoint is gone or its
-            weights have changed.
+        UserError: there is no such memory or sentence; `sentences` is no list of whole numbers; or the checkpoint is
+            gone or its weights have changed.
     Examples:
         >>> run = ffkv.open("results/tiny")
         >>> m = ffkv.coefficients(run, layer=1, memory=17, sentences=[0, 1])

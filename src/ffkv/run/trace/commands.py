@@ -20,7 +20,8 @@ from ffkv.run.trace.settings import TraceOptions
 def trace(results: Path, text: str, options: TraceOptions, as_json: bool, device: str, threads: int) -> None:
     """Run one prompt through the model of a finished run, and show which memories make its prediction.
 
-    RESULTS is the folder of the run, such as results/demo. TEXT is the prompt. docs/trace.md says what each number means.
+    RESULTS is the folder of the run, such as results/demo. TEXT is the prompt. docs/trace.md says what each number
+    means.
     """
     from ffkv.base.process.runtime import torch_with
 

@@ -59,7 +59,8 @@ def split_layers(
         states: of the prompt.
         position: the chosen token.
         token: the chosen next token.
-        memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first order.
+        memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first
+            order.
         changed: memories to list in any case.
     """
     gradient = model.head.token_gradient(states.end, token, model.read_as)
@@ -118,7 +119,7 @@ def split_layer(
 
 
 def logit_changes(model: RunModel, end: Tensor, parts: list[LayerParts], token: int) -> list[Tensor]:
-    """How much lower the token's logit is without each part: logit(h) - logit(h - part) [layer][part].
+    """Computes how much lower the token's logit is without each part: logit(h) - logit(h - part) [layer][part].
 
     Args:
         model: the model.

@@ -35,8 +35,8 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
     """Encodes a prompt as the corpus encodes a sentence, to the letter: no white space is collapsed, nothing is split.
 
     Raises:
-        UserError: the prompt is empty, and nothing precedes it; it does not fit the model's context; or the tokenizer knows
-            a token that the model does not know.
+        UserError: the prompt is empty, and nothing precedes it; it does not fit the model's context; or the tokenizer
+            knows a token that the model does not know.
     """
     beginning, context = run.corpus("train").bos, run.anatomy.context
     whole_text = replace_surrogates(text)
@@ -75,7 +75,7 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
 
 
 def place(position: int | None, count: int) -> int:
-    """The position of the chosen token among `count` tokens. None: the last one; negative: from the end.
+    """Returns the position of the chosen token among `count` tokens. None: the last one; negative: from the end.
 
     Raises:
         UserError: there is no such token.

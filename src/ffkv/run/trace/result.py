@@ -30,32 +30,34 @@ class Trace:
         token: its text.
         changes: the memories that were changed, by name, with the factor of their coefficient: {"L3.17": 0.0}.
         everywhere: whether they were changed at every token; else at the chosen token only.
-        tokens: what the model read, one row per token. Columns: position, token_id, token (its text in the vocabulary), text
-            (what it covers of the prompt), beginning (whether it stands in front of every text, and is not a token of the
-            prompt).
-        predictions: the top tokens of head(r), head(y) and head(o), for every position and layer, the highest logit first.
+        tokens: what the model read, one row per token. Columns: position, token_id, token (its text in the vocabulary),
+            text (what it covers of the prompt), beginning (whether it stands in front of every text, and is not a token
+            of the prompt).
+        predictions: the top tokens of head(r), head(y) and head(o), for every position and layer, the highest logit
+            first.
             Columns: position, layer, point ("residual", "ffn", "output"), rank, token_id, token, probability.
-        final: the model's prediction at the chosen position: its top tokens, and the chosen token. Columns: rank (number
-            of tokens with a higher logit), token_id, token, probability.
+        final: the model's prediction at the chosen position: its top tokens, and the chosen token. Columns: rank
+            (number of tokens with a higher logit), token_id, token, probability.
         layers: the chosen position, one row per layer. Columns: layer, case (of figure 11), top_residual, top_ffn,
-            top_output (texts of the tokens with the highest logit), norm_residual, norm_ffn, norm_output (lengths of r, y
-            and o), factor (of a norm after the layer; else 1), logit (of the whole FF output, see `contributions`),
+            top_output (texts of the tokens with the highest logit), norm_residual, norm_ffn, norm_output (lengths of r,
+            y and o), factor (of a norm after the layer; else 1), logit (of the whole FF output, see `contributions`),
             active (number of memories with a positive coefficient), nonzero (number with a coefficient that is not 0),
             listed (number of memories in `contributions`), listed_share (their sizes, as a share of the sizes of all
             memories of the layer).
-        contributions: the chosen position, the memories that contribute most to each layer: those with the largest size,
-            those that change the chosen token's logit most, and those in `changes`. The largest size comes first. Columns: layer, memory,
-            name ("L3.17"), coefficient, size (|m_i| ‖v_i‖ times the factor), share (of the FF output, along its own
-            direction: contributions, remainders and bias of a layer add up to 1), logit (how much lower the chosen
-            token's logit is if the contribution is taken out of the vector that the head reads), top_token,
-            top_probability (of the value alone).
-        remainders: the chosen position, what else the FF output of each layer is the sum of. Columns: layer, part ("other
-            memories": all that are not listed, together; "bias": b), memories (how many), norm (length of their sum),
-            share, logit (both as in `contributions`).
-        sums: the largest relative deviations of the sums, one row per layer. Columns: layer, memories (of Σ m_i v_i + b,
-            times the factor, from y, at the chosen position), residual (of r + y from o, at all positions; r is the block
-            output of a second run of the block without the FF layer).
-        logits_deviation: the largest relative deviation of head(last vector) from the model's own logits on this prompt.
+        contributions: the chosen position, the memories that contribute most to each layer: those with the largest
+            size, those that change the chosen token's logit most, and those in `changes`. The largest size comes first.
+            Columns: layer, memory, name ("L3.17"), coefficient, size (|m_i| ‖v_i‖ times the factor), share (of the FF
+            output, along its own direction: contributions, remainders and bias of a layer add up to 1), logit (how much
+            lower the chosen token's logit is if the contribution is taken out of the vector that the head reads),
+            top_token, top_probability (of the value alone).
+        remainders: the chosen position, what else the FF output of each layer is the sum of. Columns: layer, part
+            ("other memories": all that are not listed, together; "bias": b), memories (how many), norm (length of their
+            sum), share, logit (both as in `contributions`).
+        sums: the largest relative deviations of the sums, one row per layer. Columns: layer, memories (of Σ m_i v_i +
+            b, times the factor, from y, at the chosen position), residual (of r + y from o, at all positions; r is the
+            block output of a second run of the block without the FF layer).
+        logits_deviation: the largest relative deviation of head(last vector) from the model's own logits on this
+            prompt.
         deviation: the largest of all these deviations.
         effect: the model's prediction at the chosen position before and after the changes: the top tokens of both, and
             the chosen token, the most probable one before the changes first. None without changes. Columns: token_id,
@@ -90,12 +92,12 @@ class Trace:
     divergence: float | None = None
 
     def __repr__(self) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         return f"<Trace of {self.text!r} in {self.run}: position {self.position}, deviation {self.deviation:.0e}>"
 
     @property
     def without_effect(self) -> str:
-        """Says which of the changed memories have the coefficient 0 at the chosen position: a factor changes nothing there."""
+        """Says which of the changed memories have the coefficient 0 at the chosen position, so that no factor acts."""
         silent = self.contributions["name"].isin(self.changes) & (self.contributions["coefficient"] == 0)
         names = ", ".join(self.contributions.loc[silent, "name"])
         return (
@@ -116,7 +118,7 @@ class Trace:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def _repr_html_(self) -> Markup:
-        """A summary for a notebook."""
+        """Returns a summary for a notebook."""
         read = Markup(" ").join(
             Markup("<b>{}</b>" if row.position == self.position else "{}").format(token(row.token))
             for row in self.tokens.itertuples()

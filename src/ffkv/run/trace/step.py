@@ -31,9 +31,9 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
         device: as in `Run.model`.
         {options}
     Raises:
-        UserError: an option is unknown or impossible; the prompt is empty, and the model reads nothing in front of a text;
-            it is longer than the context; there is no such position, memory or token; a memory is changed twice; the
-            checkpoint is gone or its weights have changed.
+        UserError: an option is unknown or impossible; the prompt is empty, and the model reads nothing in front of a
+            text; it is longer than the context; there is no such position, memory or token; a memory is changed twice;
+            the checkpoint is gone or its weights have changed.
     Examples:
         >>> trace = ffkv.trace(ffkv.open("results/tiny"), "The function returns", off="L1.17")
         >>> trace.changes
