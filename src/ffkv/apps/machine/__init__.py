@@ -1,4 +1,4 @@
-"""A language model behind a chat endpoint explains keys, and its explanations are scored (docs/annotation-machine.md).
+"""A language model behind a chat endpoint explains keys, and its explanations are scored (docs/annotation.md).
 
 `explain` goes through the memories: `material` reads what a run knows of one, `texts` chooses the texts: some to
 explain, others to score. `questions` writes the questions, `asking` asks them: kept answers first (`ledger`), then

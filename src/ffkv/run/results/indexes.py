@@ -157,7 +157,7 @@ def explanations(files: RunFiles) -> pd.DataFrame:
         layer, memory: the memory.
         label: the explanation; "" if the machine gave none.
         refusal: why there is none.
-        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation-machine.md); NaN where there is
+        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation.md); NaN where there is
             none.
         detection_of_other, ...: the same scores of the label of another memory: the baseline.
         intruder: score of the memory itself, without a label.

@@ -197,7 +197,7 @@ class Memory:
 
     @functools.cached_property
     def explanations(self) -> pd.DataFrame:
-        """How machines explain the memory, and how good that is, one row per machine (docs/annotation-machine.md).
+        """How machines explain the memory, and how good that is, one row per machine (docs/annotation.md).
 
         There are no rows if no machine explained it.
 
