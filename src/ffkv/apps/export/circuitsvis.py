@@ -34,8 +34,9 @@ class CircuitsVis(dict[str, Any]):
 def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> CircuitsVis:
     """Returns the arguments of `circuitsvis.activations.text_neuron_activations` for the strongest trigger examples.
 
-    The examples are of both signs. CircuitsVis need not be installed. If it is, `ffkv.circuitsvis(memory).show()` calls it. A text that would end the
-    script into which CircuitsVis writes tokens, such as `</script>`, has another slash.
+    The examples are of both signs. CircuitsVis need not be installed. If it is, `ffkv.circuitsvis(memory).show()`
+    calls it. A text that would end the script into which CircuitsVis writes tokens, such as `</script>`, has another
+    slash.
 
     Args:
         memory: a memory of a finished run.
