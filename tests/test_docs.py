@@ -42,17 +42,19 @@ def test_every_page_can_be_reached_from_the_first_one():
     assert {page for page in PAGES if page.parent == index.parent} <= reached
 
 
-def docstring(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text())) or ""
+def modules_below(folder: Path, pattern: str) -> set[str]:
+    """The names of the modules and of the rooms that a pattern finds, such as "*" or "**/*"."""
+    return {path.stem for path in folder.glob(f"{pattern}.py")} | {
+        path.parent.name for path in folder.glob(f"{pattern}/__init__.py")
+    }
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.relative_to(ROOT / "src/ffkv").as_posix())
 def test_a_room_says_which_modules_and_rooms_it_has(path):
-    said = re.sub(r"`(\w+?)(\d+)` to `\1(\d+)`", _spelled, docstring(path))
-    modules = {module.stem for module in path.parent.glob("*.py")} | {
-        room.parent.name for room in path.parent.glob("*/__init__.py")
-    }
-    assert modules - EVERY_ROOM <= {*re.findall(r"`(\w+)`", said)}
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    said = {*re.findall(r"`(\w+)`", re.sub(r"`(\w+?)(\d+)` to `\1(\d+)`", _spelled, text))}
+    assert modules_below(path.parent, "*") - EVERY_ROOM <= said
+    assert said <= modules_below(ROOT / "src/ffkv", "**/*") | {"huggingface_hub"}, "it names modules that do not exist"
 
 
 def _spelled(match: re.Match) -> str:

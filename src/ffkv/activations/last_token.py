@@ -80,7 +80,7 @@ def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 def last_coefficients(
     model: LoadedModel, layer: int, rows: Sequence[np.ndarray], memories: np.ndarray, batch_tokens: int
 ) -> np.ndarray:
-    """The coefficient of one memory at the last token of each row. Each forward pass ends after that layer.
+    """Returns the coefficient of one memory at the last token of each row. Each forward pass ends after that layer.
 
     Args:
         model: the proven model.

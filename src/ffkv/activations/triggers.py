@@ -33,7 +33,7 @@ def find_triggers(
     shard: Part = WHOLE,
     progress_file: ProgressFile | None = None,
 ) -> Triggers:
-    """The top t prefixes of every key, and its statistics, over one shard of a corpus.
+    """Finds the top t prefixes of every key, and its statistics, over one shard of a corpus.
 
     Every proper prefix of every sentence competes: its first j >= 1 tokens after BOS, without the whole sentence, which
     no token follows. It competes with its coefficient m_i at its last token. One forward pass of a sentence gives the
@@ -104,7 +104,8 @@ def adding(state: PassState, batch: Batch) -> OnTensor:
 
 @contextlib.contextmanager
 def zeroed(m: Tensor, left_out: Tensor | None) -> Iterator[None]:
-    """Inside the `with` statement, coefficients [sentence, token, key] are 0 at some flat positions; None for no position.
+    """Inside the `with` statement, coefficients [sentence, token, key] are 0 at some flat positions; None for no
+    position.
 
     Afterwards they are what they were: the model goes on with them, and later tokens depend on them.
     """

@@ -37,7 +37,7 @@ IMPORT = re.compile(r"^[ \t]*from (ffkv[\w.]*) import (\([^)]*\)|[^\n]*)|^[ \t]*
 
 
 def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
-    """The source files that the numbers of a step depend on, sorted.
+    """Returns the source files that the numbers of a step depend on, sorted.
 
     Args:
         function: the step's function, such as "ffkv.branches.keys.step:find_patterns".
@@ -57,7 +57,7 @@ def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
 
 @cache
 def code_hash(function: str, also: tuple[str, ...] = ()) -> str:
-    """The first 16 hexadecimal digits of a SHA-256 hash over the bytes of the files of `code_files`."""
+    """Returns the first 16 hexadecimal digits of a SHA-256 hash over the bytes of the files of `code_files`."""
     digest = hashlib.sha256()
     for path in code_files(function, also):
         digest.update(path.read_bytes())
@@ -72,13 +72,13 @@ def _counts(path: Path) -> bool:
 
 
 def _source(module: str) -> Path:
-    """The file of a module: "ffkv.base" is base/__init__.py."""
+    """Returns the file of a module: "ffkv.base" is base/__init__.py."""
     path = PACKAGE.joinpath(*module.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def _sources(module: str, names: Iterable[str]) -> Iterator[Path]:
-    """The files that `from module import names` reads."""
+    """Yields the files that `from module import names` reads."""
     for name in names:
         path = _source(f"{module}.{name}")
         yield path if path.is_file() else _source(module)
@@ -86,7 +86,7 @@ def _sources(module: str, names: Iterable[str]) -> Iterator[Path]:
 
 @cache
 def _imports(path: Path) -> tuple[Path, ...]:
-    """The files of ffkv that a file imports, anywhere in it, but not for types alone."""
+    """Returns the files of ffkv that a file imports, anywhere in it, but not for types alone."""
     if path.suffix != ".py":
         return ()
     found: list[Path] = []
@@ -97,7 +97,7 @@ def _imports(path: Path) -> tuple[Path, ...]:
 
 
 def _used_by(module: str, function: str) -> set[Path]:
-    """The files of ffkv that a function uses, by itself and by what it calls in its own module."""
+    """Returns the files of ffkv that a function uses, by itself and by what it calls in its own module."""
     imported: dict[str, Path] = {}
     defined: dict[str, ast.stmt] = {}
     for statement in ast.parse(_source(module).read_text("utf-8")).body:
@@ -121,7 +121,7 @@ def _used_by(module: str, function: str) -> set[Path]:
 
 
 def _imported_by(node: ast.AST) -> dict[str, Path]:
-    """The names that a statement imports from ffkv, and the files that they come from."""
+    """Returns the names that a statement imports from ffkv, and the files that they come from."""
     if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("ffkv"):
         return {}
     sources = _sources(str(node.module), [alias.name for alias in node.names])

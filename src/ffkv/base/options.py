@@ -47,7 +47,7 @@ WORK = {"model/device": "device", "model/max_memory": "max_memory", "batches/tok
 
 
 def flag_of(name: str) -> str:
-    """The option that sets a setting: `--per-key` for `per_key`."""
+    """Returns the option that sets a setting: `--per-key` for `per_key`."""
     return "--" + name.replace("_", "-")
 
 
@@ -57,7 +57,7 @@ def option_name(section_name: str, name: str) -> str:
 
 
 def command_line(settings: dict[str, Any], *names: str) -> str:
-    """Settings as options of a command, quoted for the shell, such as `--per-key 50 --device auto`.
+    """Returns settings as options of a command, quoted for the shell, such as `--per-key 50 --device auto`.
 
     Args:
         settings: all settings of a run, as nested dictionaries.
@@ -76,7 +76,7 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
 
 
 def _words(name: str, value: Any) -> Iterator[str]:
-    """One setting as words of a command line. A list or a mapping repeats its option for each of its items."""
+    """Yields one setting as words of a command line. A list or a mapping repeats its option for each of its items."""
     if isinstance(value, dict):
         pairs = (
             (key, item) for key, items in value.items() for item in (items if isinstance(items, list) else [items])
@@ -159,13 +159,13 @@ def _option(model: type[Section], name: str) -> Callable:
 
 
 def _without_none(annotation: Any) -> Any:
-    """The type of a setting that may be missing: `int` for `int | None`."""
+    """Returns the type of a setting that may be missing: `int` for `int | None`."""
     types = [one for one in get_args(annotation) if one is not type(None)]
     return types[0] if get_origin(annotation) is UnionType and len(types) == 1 else annotation
 
 
 def _item_type(annotation: Any) -> Any:
-    """The type of the items of a list: numbers are read as numbers, everything else as text."""
+    """Returns the type of the items of a list: numbers are read as numbers, everything else as text."""
     item = get_args(annotation)[0]
     while get_origin(item) is Annotated:
         item = get_args(item)[0]
@@ -173,7 +173,7 @@ def _item_type(annotation: Any) -> Any:
 
 
 def _mapping(items: list[str], lists: bool) -> dict[str, Any]:
-    """The mapping that items `key=value` give. With lists, a key may have several values."""
+    """Returns the mapping that items `key=value` give. With lists, a key may have several values."""
     pairs = [(key, value) for key, _, value in (item.partition("=") for item in items)]
     return {key: [value for other, value in pairs if other == key] for key, _ in pairs} if lists else dict(pairs)
 

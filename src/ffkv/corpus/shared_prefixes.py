@@ -1,7 +1,7 @@
 """Prefixes that several sentences begin with.
 
-Only proper prefixes count: a token of the sentence follows them. In sorted order, sentences that begin alike are neighbours.
-So the lengths of the common beginnings of neighbours tell every shared prefix.
+Only proper prefixes count: a token of the sentence follows them. In sorted order, sentences that begin alike are
+neighbours. So the lengths of the common beginnings of neighbours tell every shared prefix.
 """
 
 import functools
@@ -55,7 +55,7 @@ class SharedPrefixes:
     )
 
     def __len__(self) -> int:
-        """Number of shared prefixes."""
+        """Returns the number of shared prefixes."""
         return len(self.sentence)
 
     def find(self, sentence: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -105,8 +105,8 @@ class _Sorted(NamedTuple):
 def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, SharedPrefixes]:
     """Finds the prefixes that several sentences begin with.
 
-    Each distinct prefix is read in one sentence. A sentence whose prefixes are all prefixes of another one is not read. Of
-    the sentences that are read, the first one in the corpus counts.
+    Each distinct prefix is read in one sentence. A sentence whose prefixes are all prefixes of another one is not read.
+    Of the sentences that are read, the first one in the corpus counts.
 
     Args:
         tokens: ids of all sentences, one behind the other [token].
@@ -131,7 +131,7 @@ def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.nd
 
 
 def _sort(tokens: np.ndarray, offsets: np.ndarray) -> _Sorted:
-    """Sorts token by token, and only the sentences that are alike up to there: so that no copy of their ids is needed."""
+    """Sorts token by token, and only sentences that are alike up to there, so that no copy of their ids is needed."""
     start, length = offsets[:-1], np.diff(offsets) - 1
     # Of identical rows the first in the corpus is the last here: it is the one that is read.
     order = np.arange(len(start))[::-1].copy()
@@ -176,7 +176,7 @@ class _OneLength(NamedTuple):
 def _of_length(
     tokens: np.ndarray, ordered: _Sorted, read: np.ndarray, pairs: np.ndarray, position: int, first_new: np.ndarray
 ) -> _OneLength:
-    """The shared prefixes of the length `position`. Notes in `first_new` which sentences do not read theirs."""
+    """Returns the shared prefixes of the length `position`. Notes in `first_new` which sentences do not read theirs."""
     begins = np.diff(pairs, prepend=-1) != 1  # the place before such a pair belongs to the group, too
     places = np.concatenate([pairs[begins] - 1, pairs])
     prefix = np.concatenate([np.arange(begins.sum()), np.cumsum(begins) - 1])  # which one each place begins with
@@ -199,7 +199,8 @@ def _of_length(
 def _count_tokens(
     prefix: np.ndarray, following: np.ndarray, sentences: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts the tokens that follow each prefix: the most frequent first, equally frequent ones by their first sentence.
+    """Counts the tokens that follow each prefix: the most frequent first, equally frequent ones by their first
+    sentence.
 
     Args:
         prefix: number of the prefix [place].

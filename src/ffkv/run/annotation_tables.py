@@ -1,4 +1,4 @@
-"""The tables of what people and machines said about a run. `ffkv annotate agreement` writes them into `results/<run>/annotation/`."""
+"""The tables of what people and machines said about a run, which `ffkv annotate agreement` writes."""
 
 from dataclasses import replace
 

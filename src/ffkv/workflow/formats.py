@@ -1,4 +1,6 @@
-"""`ffkv formats`: the lists of datasets and columns in `docs/formats.md`, from the descriptions that files are written from."""
+"""`ffkv formats`: the lists of datasets and columns in `docs/formats.md`, from the descriptions that files are written
+from.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,7 @@ TABLES = "<!-- columns: written by `ffkv formats` -->", "<!-- end of columns -->
 
 
 def described_files() -> dict[str, type]:
-    """The dataclass that describes each HDF5 file of a run, by the file's name."""
+    """Returns the dataclass that describes each HDF5 file of a run, by the file's name."""
     from ffkv.activations.prefix_file import SampledPrefixes
     from ffkv.activations.resume import SavedState
     from ffkv.activations.trigger_file import Triggers
@@ -35,7 +37,7 @@ def described_files() -> dict[str, type]:
 
 
 def dataset_tables() -> str:
-    """A table per file: name, dimensions, type, unit and meaning of each dataset, as Markdown."""
+    """Returns a table per file: name, dimensions, type, unit and meaning of each dataset, as Markdown."""
     lines = []
     for name, record in described_files().items():
         lines += [f"### {name}", "", "| dataset | dimensions | type | unit | meaning |", "|---|---|---|---|---|"]
@@ -51,7 +53,7 @@ def _row(part: Dataset) -> str:
 
 
 def column_tables() -> str:
-    """A list per table of a run: name, type, unit and meaning of each column, as Markdown."""
+    """Returns a list per table of a run: name, type, unit and meaning of each column, as Markdown."""
     from ffkv.run.results.expected import TABLES as described
 
     return "\n".join(line for table in described.values() for line in _lines(table))
@@ -74,7 +76,7 @@ def _about(column: Column) -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page with its lists of datasets and columns replaced by the current ones."""
+    """Returns the page with its lists of datasets and columns replaced by the current ones."""
     for (begin, end), text in ((DATASETS, dataset_tables()), (TABLES, column_tables())):
         before, _, rest = page.partition(begin)
         _, _, after = rest.partition(end)

@@ -25,7 +25,7 @@ NOTES = Path(".snakemake/ffkv_contents.json")  # path: size, time and inode of a
 
 
 def checkpoint_files(settings: dict[str, Any]) -> list[str]:
-    """The files of a local checkpoint, sorted.
+    """Returns the files of a local checkpoint, sorted.
 
     Args:
         settings: the settings of one run.
@@ -42,7 +42,7 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
 
 
 def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:
-    """The files behind a split of a local corpus; none if the corpus is embedded or comes from the hub.
+    """Finds the files behind a split of a local corpus; none if the corpus is embedded or comes from the hub.
 
     Args:
         settings: the settings of one run.
@@ -56,7 +56,7 @@ def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:
 
 
 def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
-    """As `find_corpus_files`; no files if one is missing: then `check_corpora` of the rules, or `ffkv corpus`, says which."""
+    """Finds the files, see `find_corpus_files`; none if one is missing, which `ffkv corpus` tells."""
     try:
         return find_corpus_files(settings, split)
     except UserError:
@@ -64,7 +64,8 @@ def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
 
 
 def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
-    """The files with what people and machines said about a run, and the secret keys of its sheets; none if nobody did.
+    """Returns the files with what people and machines said about a run, and the secret keys of its sheets; none if
+    nobody did.
 
     Of a machine that explained memories these are its tables; its answers, which the tables come from, are not read.
 
@@ -83,7 +84,8 @@ def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
 
 
 def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
-    """The repositories on the hub that a run reads, as options of `ffkv resolve-commit`, by kind: "model", "dataset".
+    """Returns the repositories on the hub that a run reads, as options of `ffkv resolve-commit`, by kind: "model",
+    "dataset".
 
     Args:
         settings: the settings of one run.
@@ -116,17 +118,19 @@ def moves(results: Path) -> list[str]:
 
 
 def tracked(paths: Iterable[str]) -> list[str]:
-    """The paths that can be inputs of a rule. Paths with braces or unprintable characters cannot: Snakemake reads braces as
+    """Returns the paths that can be inputs of a rule. Paths with braces or unprintable characters cannot: Snakemake
+    reads braces as
     wildcards, and it stores only names that are UTF-8 text."""
     return [path for path in paths if not contains_wildcard(path) and path.isprintable()]
 
 
 def contents(paths: Iterable[str]) -> str:
-    """A hash over the names and the contents of files. As a parameter of the rule, a change of them repeats the rule.
+    """Returns a hash over the names and the contents of files. As a parameter of the rule, a change of them repeats the
+    rule.
 
     Times alone do not tell: a file that `cp -p`, `tar` or `rsync -t` brings is older than what was made from its
-    predecessor, and one that was only touched is the same. A file is read again only if its size, time or inode changed;
-    for `ffkv plan`, which has to answer soon, it is then taken for changed.
+    predecessor, and one that was only touched is the same. A file is read again only if its size, time or inode
+    changed; for `ffkv plan`, which has to answer soon, it is then taken for changed.
     """
     notes = _read_notes()
     known = dict(notes)
@@ -162,7 +166,7 @@ def _write_notes(notes: dict[str, list]) -> None:
 
 
 def training_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run as the training of its own model sees them.
+    """Returns the settings of a run as the training of its own model sees them.
 
     The model is always trained on the embedded corpus. If the run reads another corpus, the corpus settings of the
     training are the defaults.

@@ -1,4 +1,7 @@
-"""The jobs of a settings file, as Snakemake lists them, and what they import. Run as a program, it prints the jobs as JSON."""
+"""The jobs of a settings file, as Snakemake lists them, and what they import.
+
+Run as a program, it prints the jobs as JSON.
+"""
 
 import importlib
 import json
@@ -28,7 +31,7 @@ LIBRARIES = {  # what jobs import, each with what is before it: tables only, the
 
 
 def libraries_of(rule: str) -> str:
-    """What the jobs of a rule import: a name in `LIBRARIES`."""
+    """Returns what the jobs of a rule import: a name in `LIBRARIES`."""
     return STEPS[rule].imports if rule in STEPS else "tables"
 
 
@@ -84,7 +87,7 @@ def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
 
 
 def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[Job]:
-    """The jobs of a settings file, done or not, from a dry run."""
+    """Returns the jobs of a settings file, done or not, from a dry run."""
     from snakemake.api import SnakemakeApi
     from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
 
@@ -104,7 +107,9 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
 
 
 def run_command(command: str) -> None:
-    """Runs the command of a job in this process, without its redirections: a fork of a process with its libraries starts sooner."""
+    """Runs the command of a job in this process, without its redirections: a fork of a process with its libraries
+    starts sooner.
+    """
     from ffkv.cli import ffkv
 
     name, *words = shlex.split(command)

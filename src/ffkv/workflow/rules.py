@@ -61,23 +61,24 @@ class Runs:
     # Parameters
 
     def setting(self, name: str) -> InputFunction:
-        """One setting of the job's run, such as "model/device"."""
+        """Returns one setting of the job's run, such as "model/device"."""
         return lookup(dpath=f"{{run}}/{name}", within=self.settings)
 
     def options(self, rule: str) -> InputFunction:
-        """The settings of a rule's step as options of its command. A change of one of them repeats the rule."""
+        """Returns the settings of a rule's step as options of its command. A change of one of them repeats the rule."""
         settings = self.settings
         if rule == "train":
             settings = ByRun({run: training_settings(own) for run, own in settings.items()})
         return lambda wildcards: command_line(settings[wildcards.run], *STEPS[rule].tracked)
 
     def memory_limits(self) -> InputFunction:
-        """The option `--max-memory`. A change of it changes no number and repeats no rule: Snakemake does not track a
+        """Returns the option `--max-memory`. A change of it changes no number and repeats no rule: Snakemake does not
+        track a
         parameter that is made from an input."""
         return lambda wildcards, input: command_line(self.settings[wildcards.run], "model/max_memory")
 
     def comparison_options(self, wildcards: Wildcards) -> str:
-        """The settings of a comparison, without its runs, and the seed of its first run, as options."""
+        """Returns the settings of a comparison, without its runs, and the seed of its first run, as options."""
         comparison = {**self.comparisons[wildcards.comparison]}
         first = self.settings[comparison.pop("runs")[0]]
         return command_line({"comparison": comparison, "seed": first["seed"]}, "comparison", "seed")
@@ -85,40 +86,40 @@ class Runs:
     # Files of other rules
 
     def every_shard(self, path: str) -> InputFunction:
-        """The files of all shards of the job's run."""
+        """Returns the files of all shards of the job's run."""
         return lambda wildcards: self._every(path, wildcards, "shard", "shards")
 
     def every_layer_group(self, path: str) -> InputFunction:
-        """The files of all layer groups of the job's run."""
+        """Returns the files of all layer groups of the job's run."""
         return lambda wildcards: self._every(path, wildcards, "group", "layer_groups")
 
     def _every(self, path: str, wildcards: Wildcards, part: str, parts: str) -> list[str]:
         return expand(path, run=wildcards.run, **{part: range(self.settings[wildcards.run][parts])})
 
     def commit(self, *kinds: str) -> InputFunction:
-        """The files with the commits of the model or the data set of the job's run, if they come from the hub."""
+        """Returns the files with the commits of what the job's run reads of the hub: the model, the data set."""
         return lambda wildcards: [
             f"results/{wildcards.run}/commits/{kind}.json" for kind in kinds if kind in self.hub[wildcards.run]
         ]
 
     def branches(self, wildcards: Wildcards) -> list[str]:
-        """All that the branches make of the job's run."""
+        """Returns all that the branches make of the job's run."""
         settings = self._resolved[wildcards.run]
         return [f"results/{wildcards.run}/{path}" for branch in BRANCHES.values() for path in branch.files(settings)]
 
     def control_report(self, wildcards: Wildcards) -> list[str]:
-        """The report of the control run: all that this run's report reads of it is there then."""
+        """Returns the report of the control run: all that this run's report reads of it is there then."""
         control = self.settings[wildcards.run]["report"]["control"]
         return [f"reports/{control}/index.html"] if control else []
 
     def reports_of_comparison(self, wildcards: Wildcards) -> list[str]:
-        """The reports of the runs that are compared: all that is read of the runs is there then."""
+        """Returns the reports of the runs that are compared: all that is read of the runs is there then."""
         return [f"reports/{run}/index.html" for run in self.comparisons[wildcards.comparison]["runs"]]
 
     # The checkpoint
 
     def trained_checkpoint(self, wildcards: Wildcards) -> list[str]:
-        """The checkpoint that the workflow trains, for this run or another one, if the job's run asks for it.
+        """Returns the checkpoint that the workflow trains, for this run or another one, if the job's run asks for it.
 
         A run can also name a checkpoint of a training step, a folder below it.
         """
@@ -130,7 +131,10 @@ class Runs:
         return [folder for folder in folders if Path(folder) in (Path(named), *Path(named).parents)]
 
     def place_of_checkpoint(self, wildcards: Wildcards, input: Any) -> str:
-        """Where the job's checkpoint is. A trained one lies below the `prefix:` that another workflow may give this one."""
+        """Returns where the job's checkpoint is.
+
+        A trained one lies below the `prefix:` that another workflow may give this one.
+        """
         named = self.settings[wildcards.run]["model"]["checkpoint"]
         if not input.trained or named == EMBEDDED:
             return str(input.trained or named)
@@ -141,33 +145,33 @@ class Runs:
     # time but their content, see `contents`.
 
     def files_of_checkpoint(self, wildcards: Wildcards) -> Any:
-        """The files of a local checkpoint that the workflow does not train."""
+        """Returns the files of a local checkpoint that the workflow does not train."""
         return _followed([] if self.trained_checkpoint(wildcards) else checkpoint_files(self.settings[wildcards.run]))
 
     def content_of_checkpoint(self, wildcards: Wildcards) -> str:
-        """A hash over these files. A change repeats the rule."""
+        """Returns a hash over these files. A change repeats the rule."""
         if self.trained_checkpoint(wildcards):
             return "trained"
         return contents(checkpoint_files(self.settings[wildcards.run]))
 
     def files_of_corpus(self, wildcards: Wildcards) -> Any:
-        """The files of a local corpus."""
+        """Returns the files of a local corpus."""
         return _followed(corpus_files(self.settings[wildcards.run], wildcards.split))
 
     def content_of_corpus(self, wildcards: Wildcards) -> str:
-        """A hash over these files. A change repeats the rule."""
+        """Returns a hash over these files. A change repeats the rule."""
         return contents(corpus_files(self.settings[wildcards.run], wildcards.split))
 
     def annotations(self, wildcards: Wildcards) -> list[str]:
-        """The files of what people and machines said about the job's run. There are none if nobody did."""
+        """Returns the files of what people and machines said about the job's run. There are none if nobody did."""
         return annotation_files(self.settings[wildcards.run], wildcards.run)
 
     def files_of_annotations(self, wildcards: Wildcards) -> Any:
-        """The same files, as input of a rule."""
+        """Returns the same files, as input of a rule."""
         return _followed(self.annotations(wildcards))
 
     def content_of_annotations(self, wildcards: Wildcards) -> str:
-        """A hash over these files. A change repeats the rule."""
+        """Returns a hash over these files. A change repeats the rule."""
         return contents(self.annotations(wildcards))
 
 
@@ -176,15 +180,15 @@ def _followed(paths: list[str]) -> Any:
 
 
 def code(rule: str) -> str:
-    """The version of the modules that a rule's numbers depend on. A change of one of them repeats the rule."""
+    """Returns the version of the modules that a rule's numbers depend on. A change of one of them repeats the rule."""
     return f"code {STEPS[rule].code}"
 
 
 def tables(branch: str) -> list[str]:
-    """The tables that a branch writes for the report."""
+    """Returns the tables that a branch writes for the report."""
     return [f"results/{{run}}/{table.path}" for table in BRANCHES[branch].steps["summarize"].writes]
 
 
 def repeated(name: str) -> InputFunction:
-    """An option that is repeated for each file of the input of that name."""
+    """Returns an option that is repeated for each file of the input of that name."""
     return lambda wildcards, input: [f"--{name.replace('_', '-')}={path}" for path in input[name]]

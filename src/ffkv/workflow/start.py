@@ -11,7 +11,7 @@ FILES = ("Snakefile", "profiles/default/profile.yaml", "profiles/slurm/profile.y
 
 
 def start_files() -> dict[str, str]:
-    """The text of each file, by its path below the folder."""
+    """Returns the text of each file, by its path below the folder."""
     settings = reference.default().replace(str(reference.SCHEMA), str(SCHEMA))
     return {name: (ROOT / name).read_text("utf-8") for name in FILES} | {"config.yaml": settings}
 

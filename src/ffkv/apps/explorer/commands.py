@@ -32,8 +32,8 @@ def explore(
 ) -> None:
     """Open finished runs in a browser.
 
-    RESULTS are the folders of the runs, such as results/demo. Only you can open the address that is printed. Ctrl-C ends
-    the explorer.
+    RESULTS are the folders of the runs, such as results/demo. Only you can open the address that is printed. Ctrl-C
+    ends the explorer.
 
     With --export, RESULTS is one run and the names of memories, such as results/demo L3.17 L5.2. Without names the
     memories are those that a report shows.

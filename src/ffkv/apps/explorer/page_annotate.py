@@ -1,4 +1,7 @@
-"""Pages on which people judge the items of a sheet. They say nothing about what an item is, and lead to no page that does."""
+"""Pages on which people judge the items of a sheet.
+
+They say nothing about what an item is, and lead to no page that does.
+"""
 
 import re
 from collections.abc import Mapping
@@ -29,23 +32,23 @@ class NoItem(UserError):
 
 
 def keeps(path: str) -> bool:
-    """Whether a path takes what a page sends."""
+    """Tells whether a path takes what a page sends."""
     return KEEPS.fullmatch(path) is not None
 
 
 def folder_of(held: Held) -> Path:
-    """Where the annotations of a run lie."""
+    """Returns the folder of the annotations of a run."""
     return annotations_folder(held.run)
 
 
 def address(held: Held, sheet: str = "", annotator: str = "", number: int | None = None) -> str:
-    """The address of a sheet, of a person's items, or of one of them, from 1."""
+    """Returns the address of a sheet, of a person's items, or of one of them, from 1."""
     parts = [sheet, annotator, "" if number is None else str(number)]
     return "/".join([f"/r/{quote(held.name, safe='')}/annotate", *(quote(part, safe="") for part in parts if part)])
 
 
 def overview(shelf: Shelf, name: str = "") -> Response:
-    """The sheets of all open runs; if only one has the asked name, that one.
+    """Returns the sheets of all open runs; if only one has the asked name, that one.
 
     Raises:
         NoItem: no open run has a sheet of this name.
@@ -61,7 +64,7 @@ def overview(shelf: Shelf, name: str = "") -> Response:
 
 
 def people(held: Held, name: str) -> HTMLResponse:
-    """The people whom a sheet is for, and how far they are."""
+    """Returns the people whom a sheet is for, and how far they are."""
     sheet = sheet_of(held, name)
     rows = []
     for annotator, order in sheet.orders.items():
@@ -71,7 +74,7 @@ def people(held: Held, name: str) -> HTMLResponse:
 
 
 def sheet_of(held: Held, name: str) -> Sheet:
-    """A sheet of a run.
+    """Returns a sheet of a run.
 
     Raises:
         NoItem: there is none of this name.
@@ -97,7 +100,7 @@ def _order(sheet: Sheet, annotator: str) -> tuple[str, ...]:
 
 
 def item(held: Held, name: str, annotator: str, number: int, query: Mapping[str, str]) -> HTMLResponse:
-    """One item, with what the person has said about it.
+    """Returns one item, with what the person has said about it.
 
     Args:
         number: its place in the person's order, from 1.
@@ -181,7 +184,7 @@ def keep(held: Held, name: str, annotator: str, number: int, body: bytes) -> Res
 
 
 def _next(held: Held, sheet: Sheet, annotator: str, number: int, sent: Mapping[str, str]) -> str:
-    """The address that a page leads to."""
+    """Returns the address that a page leads to."""
     go, last = sent.get("go", ""), len(sheet.orders[annotator])
     if go == "more":
         slots = sent.get("slots", "")
@@ -194,11 +197,11 @@ def _next(held: Held, sheet: Sheet, annotator: str, number: int, sent: Mapping[s
 
 
 def read_fields(sheet: Sheet, annotator: str, fields: list[tuple[str, str]]) -> Record:
-    """The record of a form, not done. Patterns behind the last one that says something are left out.
+    """Returns the record of a form, not done. Patterns behind the last one that says something are left out.
 
     Args:
-        fields: `which`, the id of the item; of a key `label.<n>`, `kind.<n>` and, for each marked prefix, `mark.<n>`, of pattern n from 0; of a
-            change `related`.
+        fields: `which`, the id of the item; of a key `label.<n>`, `kind.<n>` and, for each marked prefix, `mark.<n>`,
+            of pattern n from 0; of a change `related`.
     Raises:
         ValueError: a field has a value that no page of ours gives it.
     """

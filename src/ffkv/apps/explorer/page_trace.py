@@ -1,4 +1,6 @@
-"""The page of a trace: a prompt of the user, its predictions by layer, its memories, and what changes without some of them."""
+"""The page of a trace: a prompt of the user, its predictions by layer, its memories, and what changes without some of
+them.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ class Busy(UserError):
 
 
 def trace(held: Held, shelf: Shelf, query: Mapping[str, str]) -> Response:
-    """The page of a trace, or its JSON; without a prompt only the form. One trace is computed at a time."""
+    """Returns the page of a trace, or its JSON; without a prompt only the form. One trace is computed at a time."""
     asked = {name: query[name].replace("\r\n", "\n") for name in FIELDS if query.get(name)}
     if "prompt" not in query:
         return _page(held, asked)
@@ -106,7 +108,7 @@ def _page(
 
 
 def _map(found: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
-    """The heat map, the last layer first: the layer, and per position the top token of the point and its probability."""
+    """Returns the heat map, the last layer first: the layer, and per position the top token and its probability."""
     top = found.predictions.query("point == @point and rank == 0")
     return [
         (int(layer), rows.sort_values("position").to_dict("records"))
@@ -115,7 +117,7 @@ def _map(found: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
 
 
 def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
-    """The table behind the heat map at the chosen position: per layer and point the top tokens."""
+    """Returns the table behind the heat map at the chosen position: per layer and point the top tokens."""
     rows = found.predictions[found.predictions["position"] == found.position]
     return [
         (
@@ -149,7 +151,7 @@ def _by_layer(found: "Trace", by_logit: bool) -> dict[int, dict[str, Any]]:
 
 
 def _changed(found: "Trace", name: str, factor: float | None) -> dict[str, str]:
-    """The questions `off` and `scale` with one memory changed: to a factor, or back to 1 if that is None."""
+    """Returns the questions `off` and `scale` with one memory changed: to a factor, or back to 1 if that is None."""
     changes = {**found.changes}
     changes.pop(name, None)
     if factor is not None:

@@ -115,7 +115,7 @@ def python_of(memory: Memory, held: Held) -> str:
 
 
 def whole(text: str, name: str) -> int:
-    """A whole number that a user wrote. `name`: what it is.
+    """Returns a whole number that a user wrote. `name`: what it is.
 
     Raises:
         UserError: it is none.

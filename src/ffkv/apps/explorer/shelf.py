@@ -152,7 +152,7 @@ class Shelf:
     model: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, name: str) -> Held:
-        """An open run.
+        """Returns an open run.
 
         Raises:
             UserError: no run of this name is open.

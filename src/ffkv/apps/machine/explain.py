@@ -62,7 +62,7 @@ class Annotation(NamedTuple):
     Attributes:
         labels: one row per memory: the explanation ("" if refused), the refusal, numbers of trigger examples that were
             shown and held out, number of measured prefixes on which the memory is silent, and the threshold of silence.
-        by_memory: one row per memory, score and label; see docs/annotation-machine.md.
+        by_memory: one row per memory, score and label; see docs/annotation.md.
         by_layer: one row per layer (-1: all), score and label.
     """
 

@@ -1,4 +1,4 @@
-"""The scores of an explanation, as docs/annotation-machine.md defines them."""
+"""The scores of an explanation, as docs/annotation.md defines them."""
 
 from collections.abc import Sequence
 

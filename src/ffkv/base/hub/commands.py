@@ -17,7 +17,10 @@ from ffkv.base.terminal import say
 @click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of the model or data set.")
 @output_option("File to write, commits/<kind>.json.")
 def resolve_commit(kind: str, dataset: str, revision: str, output: Path, **options: Any) -> None:
-    """Ask the hub at which commit a model or a data set is, and write it down. `--commit` of other commands reads it."""
+    """Ask the hub at which commit a model or a data set is, and write it down.
+
+    `--commit` of other commands reads it.
+    """
     from ffkv.base.files.atomic import atomic
     from ffkv.base.hub.commit import resolve_dataset, resolve_model, write_commit
 

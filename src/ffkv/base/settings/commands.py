@@ -42,7 +42,10 @@ def settings(file: str | None) -> None:
 @click.option("--commit", "commits", type=READABLE, multiple=True, help="Files of `ffkv resolve-commit`.")
 @output_option("File to write, settings.json.")
 def write_settings(text: str, commits: tuple[Path, ...], output: Path) -> None:
-    """Write the complete settings of a run. Revisions of the hub become the commits that are read, so the file repeats it."""
+    """Write the complete settings of a run.
+
+    Revisions of the hub become the commits that are read, so the file repeats it.
+    """
     from ffkv.base.files.atomic import atomic
 
     written = Settings.model_validate_json(text).model_dump()

@@ -102,7 +102,7 @@ def project(head: Head, values: values_file.Values, count: int, w: np.ndarray) -
 
 
 def describe_logits(logits: Tensor, count: int, tokens: Tensor) -> dict[str, Tensor]:
-    """The fields of `Projections` that depend on logits, and the rank of one token per row.
+    """Returns the fields of `Projections` that depend on logits, and the rank of one token per row.
 
     Args:
         logits: of some values [row, vocabulary].

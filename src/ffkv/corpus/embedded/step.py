@@ -30,9 +30,7 @@ def train(settings: Embedded, corpus: Corpus, seed: int, output: Path | str) -> 
     Raises:
         UserError: a split has no sentences; or see `files.atomic`.
     Examples:
-        >>> small = ffkv.settings.Embedded(
-        ...     layers=1, width=32, heads=2, vocabulary=300, context=32, steps=2, batch_tokens=64
-        ... )
+        >>> small = ffkv.settings.Embedded(layers=1, width=32, heads=2, vocabulary=300, steps=2, batch_tokens=64)
         >>> trained = ffkv.train(small, ffkv.settings.Corpus(limit=4), seed=0, output="checkpoint")
         >>> trained.model.config.n_layer
         1

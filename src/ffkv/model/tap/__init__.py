@@ -3,6 +3,5 @@
 `tap` reads the `quantities` of chosen layers in one forward pass. `assemble` does it where no single module knows
 them: several second matrices, experts, a norm after the layer. `hooks` has the hooks, which are always removed.
 
-`change` multiplies coefficients, `resume` begins a forward pass behind a layer, `beginning` reads on from keys and
-values of attention that several sentences share.
+`change` multiplies coefficients, `resume` begins a forward pass behind a layer.
 """

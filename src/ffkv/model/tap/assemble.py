@@ -171,7 +171,7 @@ def _sum(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _weights(layer: Layer, scaled: list[Tensor], outcome: OutputModuleTrace | None) -> list[Tensor]:
-    """Returns the block's own weight of each second matrix, per token [token, 1]; 1 for a matrix without such a weight."""
+    """Returns the block's own weight of each second matrix, per token [token, 1]; 1 if there is none."""
     weights = [torch.ones_like(z[:, :1]) for z in scaled]
     weighted = [number for number, matrix in enumerate(layer.second_matrices) if matrix.per_token_weight]
     if weighted and outcome is not None:

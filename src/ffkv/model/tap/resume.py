@@ -23,7 +23,9 @@ from ffkv.model.tap.hooks import (
 
 @contextlib.contextmanager
 def noting_returns(model: nn.Module, layers: Sequence[Layer]) -> Iterator[dict[str, Any]]:
-    """Inside the `with` statement, a forward pass notes what blocks of some layers return, by name, without hidden states."""
+    """Inside the `with` statement, a forward pass notes what blocks of some layers return, by name, without hidden
+    states.
+    """
     returns: dict[str, Any] = {}
 
     def note(name: str) -> AfterHook:

@@ -53,8 +53,8 @@ def tap(
     Yields:
         A function run(ids, on_tensor): one forward pass over ids [sentence, token] that stops after the last wanted
         quantity and returns None; if it is to be `whole`, it returns what the model returns. Named arguments go to the
-        model. `on_tensor` is called with the layer, the quantity and its tensor [sentence, token, .]. The tensor may be the
-        model's own memory: use or copy it before `on_tensor` returns.
+        model. `on_tensor` is called with the layer, the quantity and its tensor [sentence, token, .]. The tensor may be
+        the model's own memory: use or copy it before `on_tensor` returns.
     """
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
     current = _Pass((), lambda *_: None)

@@ -14,7 +14,7 @@ NEARLY_ALL = 0.5  # share of the prefixes from which on a sample is nearly all o
 
 
 def facts(run: Run) -> dict[str, Terms]:
-    """The tables of facts: heading to terms and values. A table without terms is left out."""
+    """Returns the tables of facts: heading to terms and values. A table without terms is left out."""
     tables = {
         "Model": model(run),
         "Corpus": corpus(run),
@@ -27,12 +27,12 @@ def facts(run: Run) -> dict[str, Terms]:
 
 
 def signed_layers(run: Run) -> int:
-    """Number of layers whose coefficients can be negative."""
+    """Returns the number of layers whose coefficients can be negative."""
     return sum(layer.signed for layer in run.anatomy.layers)
 
 
 def model(run: Run) -> Terms:
-    """The model."""
+    """Returns the model."""
     anatomy, signed = run.anatomy, signed_layers(run)
     layers = len(anatomy.layers)
     sizes = Counter(layer.memories for layer in anatomy.layers)
@@ -57,7 +57,7 @@ def model(run: Run) -> Terms:
 
 
 def corpus(run: Run) -> Terms:
-    """The text that was read, and the text that was left out."""
+    """Returns the text that was read, and the text that was left out."""
     terms: Terms = [("source", visible(_source(run.settings.corpus, run.files.corpora["train"]["source"])))]
     for split, about in run.files.corpora.items():
         counts = dict(about["counts"])
@@ -79,7 +79,7 @@ def _source(settings: Corpus, version: str) -> str:
 
 
 def definitions(run: Run) -> Terms:
-    """The definitions that the settings chose, one sentence each."""
+    """Returns the definitions that the settings chose, one sentence each."""
     seed = ("seed of all random choices", str(run.settings.seed))
     return [*_definitions_of_examples(run.settings, bool(signed_layers(run))), *_definitions_of_methods(run), seed]
 
@@ -113,7 +113,7 @@ def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
 
 
 def _sampled_prefixes(run: Run) -> str:
-    """How many prefixes were drawn, and how."""
+    """Says how many prefixes were drawn, and how."""
     validation, drawn = run.files.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
     total = validation["tokens"] - validation["sentences"]
     how = {
@@ -153,7 +153,7 @@ def _definitions_of_methods(run: Run) -> Terms:
 
 
 def proof(run: Run) -> Terms:
-    """How exactly the model fulfils the identities on which the analysis rests. Those that do not apply are left out."""
+    """Says how exactly the model fulfils the identities that apply to it, on which the analysis rests."""
     has_experts = any(matrix.experts for layer in run.anatomy.layers for matrix in layer.second_matrices)
     return [
         (IDENTITIES[name].meaning, f"largest relative error {error:.2g}")

@@ -43,7 +43,8 @@ class PageTable:
         numeric: whether a column holds numbers [column].
         rows: text of each cell, or the memory that it names [row, column].
         file: name under which the reader saves the table; "" where the page offers no file.
-        href: the file's content as a data link; "" where the page offers no file, or the file is too large for the page.
+        href: the file's content as a data link; "" where the page offers no file, or the file is too large for the
+            page.
     """
 
     name: str
@@ -55,12 +56,15 @@ class PageTable:
 
 
 def data_table(run: Run, name: str) -> PageTable:
-    """A table of the run, with all its columns and its file."""
+    """Returns a table of the run, with all its columns and its file."""
     return whole_table(name, run.table(name), run.files.table_files[name])
 
 
 def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
-    """Returns a table with all its columns, and its file, if it has one. The page offers the content of a small file."""
+    """Returns a table with all its columns, and its file, if it has one.
+
+    The page offers the content of a small file.
+    """
     return PageTable(
         name=name,
         headers=[column.replace("_", " ") for column in frame],
@@ -76,7 +80,7 @@ def _data_link(file: Path) -> str:
 
 
 def agreement_of_annotators(run: Run) -> PageTable:
-    """Agreement about prefixes, patterns and changes of any two annotators, one row per pair."""
+    """Returns the agreement about prefixes, patterns and changes of any two annotators, one row per pair."""
     headers = {
         ("prefix", "raw"): "prefixes, raw",
         ("prefix", "kappa"): "kappa",
@@ -99,7 +103,7 @@ def agreement_of_annotators(run: Run) -> PageTable:
 
 
 def scores_of_machines(run: Run) -> PageTable:
-    """How good the labels of each machine are, over all layers, one row per machine and score."""
+    """Returns how good the labels of each machine are, over all layers, one row per machine and score."""
     table = run.table("machine_scores_by_layer").query("layer == -1")
     rows: list[list[Markup | str | Named]] = []
     for (annotator, score), own in table.groupby(["annotator", "score"], sort=False):
@@ -127,7 +131,7 @@ def scores_of_machines(run: Run) -> PageTable:
 
 
 def _with_interval(row: Any, statistic: str = "value") -> str:
-    """A statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
+    """Returns a statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
     if row is None or pd.isna(getattr(row, statistic)):
         return "–"
     value, low, high = (f"{each:.2f}".replace("-", MINUS) for each in (getattr(row, statistic), row.low, row.high))
@@ -135,7 +139,7 @@ def _with_interval(row: Any, statistic: str = "value") -> str:
 
 
 def predictive_values(run: Run) -> PageTable:
-    """The values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
+    """Returns the values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
     rows: list[list[Markup | str | Named]] = [
         [
             Named(memory_name(row.layer, row.memory), memory_name(row.layer, row.memory)),
@@ -155,7 +159,7 @@ def predictive_values(run: Run) -> PageTable:
 
 
 def prediction_changes(run: Run) -> PageTable:
-    """The sampled changes of prediction in the last layer."""
+    """Returns the sampled changes of prediction in the last layer."""
     rows: list[list[Markup | str | Named]] = [
         [
             Markup("{} {}").format(ending(row.text, MAX_TEXT_CHARACTERS), chip(row.next_token)),
@@ -170,7 +174,7 @@ def prediction_changes(run: Run) -> PageTable:
 
 
 def specific_effects(run: Run) -> PageTable:
-    """The memories with the largest specific total effects."""
+    """Returns the memories with the largest specific total effects."""
     table = run.table("intervention_memories")
     rows: list[list[Markup | str | Named]] = [
         [
@@ -191,12 +195,12 @@ def specific_effects(run: Run) -> PageTable:
 
 
 def chip(text: str) -> Markup:
-    """A token, set off from the text around it."""
+    """Returns a token, set off from the text around it."""
     return Markup('<span class="token">{}</span>').format(token(text))
 
 
 def linked(cell: Markup | str | Named, pages: Collection[str], cards: Collection[str]) -> Markup | str:
-    """A cell as the page writes it. A memory leads to its page, or else to its card.
+    """Returns a cell as the page writes it. A memory leads to its page, or else to its card.
 
     Args:
         cell: the cell.
@@ -211,7 +215,7 @@ def linked(cell: Markup | str | Named, pages: Collection[str], cards: Collection
 
 
 def _row(row: dict[str, Any]) -> list[Markup | str | Named]:
-    """The cells of a row. Where layer and memory are known, the memory is named."""
+    """Returns the cells of a row. Where layer and memory are known, the memory is named."""
     cells: dict[str, Markup | str | Named] = {column: _cell(column, value) for column, value in row.items()}
     if {"layer", "memory"} <= {*row}:
         cells["memory"] = Named(number(row["memory"]), memory_name(int(row["layer"]), int(row["memory"])))

@@ -43,7 +43,7 @@ def heading_of(name: str) -> str:
 
 
 def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[Section]:
-    """The sections of the page, one per branch of the run. The run's own section is written apart."""
+    """Returns the sections of the page, one per branch of the run. The run's own section is written apart."""
     sections = []
     for branch in branches_of(run):
         words, shown = load_words(branch.name), of_section(branch.name, exhibits)
@@ -53,5 +53,5 @@ def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[Section]:
 
 
 def of_section(section: str, exhibits: dict[str, Exhibit]) -> list[Exhibit]:
-    """The figures of one section."""
+    """Returns the figures of one section."""
     return [exhibit for name, exhibit in exhibits.items() if FIGURES[name].section == section]

@@ -69,7 +69,7 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
 
 
 def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
-    """All entries below a folder, sorted; a folder that may not be entered is a problem."""
+    """Returns all entries below a folder, sorted; a folder that may not be entered is a problem."""
 
     def note(error: OSError) -> None:
         path = Path(error.filename)
@@ -82,7 +82,7 @@ def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
 
 
 def _missing(folder: Path) -> list[Path]:
-    """The files that the run's settings ask for and that are not there."""
+    """Returns the files that the run's settings ask for and that are not there."""
     try:
         settings = read_settings(folder)
     except UserError:  # what is wrong with it is said anyway
@@ -91,14 +91,17 @@ def _missing(folder: Path) -> list[Path]:
 
 
 def _is_output(path: Path) -> bool:
-    """Whether a step wrote this. Of folders, only those that were written as a whole: a file in them may be missing."""
+    """Tells whether a step wrote this.
+
+    Of folders, only those that were written as a whole: a file in them may be missing.
+    """
     if path.is_dir():
         return sum_path(path).exists()
     return not path.name.startswith(".") and (path.suffix in READERS or sum_path(output_of(path)).exists())
 
 
 def _look_at(path: Path, folder: Path) -> Problem | None:
-    """What is wrong with a file or a folder; None if nothing is."""
+    """Returns what is wrong with a file or a folder; None if nothing is."""
     output = target_of(path)
     try:
         verify_sum(path)
@@ -123,7 +126,7 @@ def _without(message: str, path: Path) -> str:
 
 
 def _identity(path: Path, folder: Path) -> dict[str, Any]:
-    """What a file must belong to. A model or a corpus that is missing or damaged is a problem of its own."""
+    """Returns what a file must belong to. A model or a corpus that is missing or damaged is a problem of its own."""
     identity: dict[str, Any] = {}
     with contextlib.suppress(UserError):
         identity |= read_anatomy(folder / "model").identity

@@ -47,7 +47,7 @@ def check(folder: Path) -> None:
 
 
 def _where_to_make(folder: Path) -> tuple[str, Path]:
-    """Where the files of a run are made again, in words, and the run's folder as it is called there.
+    """Says in words where the files of a run are made again, and the run's folder as it is called there.
 
     Snakemake's targets are relative to the folder that holds `results`. The words are empty if it is the working
     directory.

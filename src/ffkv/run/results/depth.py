@@ -2,7 +2,7 @@
 
 
 def relative_depth(layer: int, layers: int) -> float:
-    """The relative depth of a layer, (l + 1/2) / L: the middle of the share of the depth that it takes."""
+    """Returns the relative depth of a layer, (l + 1/2) / L: the middle of the share of the depth that it takes."""
     return (2 * layer + 1) / (2 * layers)
 
 

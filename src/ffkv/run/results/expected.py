@@ -25,7 +25,7 @@ TABLES: dict[str, Table] = {
 
 
 def expected_files(settings: Settings) -> list[str]:
-    """The files, and the folders that are written as one, that the steps of a run write. Paths below its folder."""
+    """Returns the files, and the folders written as one, that the steps of a run write: paths below its folder."""
     names = [*WHOLE, *(["checkpoint"] if settings.model.checkpoint == EMBEDDED else [])]
     names += [name.format(shard) for name in BY_SHARD for shard in range(settings.shards)]
     return names + [path for branch in BRANCHES.values() for path in branch.files(settings)]

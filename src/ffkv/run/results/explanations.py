@@ -3,7 +3,7 @@
 import pandas as pd
 
 PLACE = ["annotator", "layer", "memory"]
-# Scores of a label, as the machine's tables name them, and as columns. docs/annotation-machine.md defines them.
+# Scores of a label, as the machine's tables name them, and as columns. docs/annotation.md defines them.
 SCORES = {
     "detection": "detection",
     "detection of the same word": "same_word",

@@ -11,13 +11,13 @@ LONGEST = 120  # characters of a text that a summary shows; of a longer text its
 
 
 def summary(title: str, facts: Sequence[Markup | str], *blocks: Markup) -> Markup:
-    """A title, a line of facts, and what belongs to them."""
+    """Returns a title, a line of facts, and what belongs to them."""
     head = Markup("<div><h4>{}</h4><p>{}</p>").format(visible(title), Markup(" · ").join(facts))
     return head + Markup("").join(blocks) + Markup("</div>")
 
 
 def table(heading: str, names: Sequence[str], rows: Iterable[Sequence[Markup | str]]) -> Markup:
-    """A table under a heading; nothing where there are no rows. Cells that are `str` are escaped."""
+    """Returns a table under a heading; nothing where there are no rows. Cells that are `str` are escaped."""
     cells = [
         Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(cell) for cell in row))
         for row in rows
@@ -46,6 +46,6 @@ def examples_table(heading: str, examples: pd.DataFrame) -> Markup:
 
 
 def tokens_table(heading: str, predictions: pd.DataFrame) -> Markup:
-    """Tokens with their probabilities."""
+    """Returns tokens with their probabilities."""
     rows = [[token(row.token), percent(row.probability)] for row in predictions.itertuples()]
     return table(heading, ["token", "probability"], rows)

@@ -33,7 +33,7 @@ class Index(Generic[Answer]):
         functools.update_wrapper(self, read)
 
     def __call__(self, files: RunFiles, *arguments: Any) -> Answer:
-        """The answer that is kept, else a new one."""
+        """Returns the answer that is kept, else a new one."""
         key = (self._read, *arguments)
         if key not in files.kept:
             with files.lock:
@@ -43,7 +43,7 @@ class Index(Generic[Answer]):
         return answer
 
     def in_memory(self, files: RunFiles, *arguments: Any) -> Answer | None:
-        """The answer if it is in memory; else None, and whoever asks about one memory reads its own rows only."""
+        """Returns the answer if it is in memory; else None, and whoever asks reads the rows of one memory only."""
         return files.kept.get((self._read, *arguments))
 
 
@@ -68,7 +68,8 @@ class TriggerPlaces(NamedTuple):
 
 @Index
 def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory, rank].
+    """Returns the tokens that the run keeps of each value's prediction, and their log-probabilities, both [memory,
+    rank].
 
     Args:
         files: of the run.
@@ -97,7 +98,8 @@ def trigger_places(files: RunFiles) -> TriggerPlaces:
 
 @Index
 def trigger_patterns(files: RunFiles) -> pd.DataFrame:
-    """The patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat arrays.
+    """Returns the patterns in the trigger examples of all sampled keys: `keys/patterns`, with the memory's row in flat
+    arrays.
 
     They are in the order of the memories; of one memory, those in the most trigger examples come first.
     """
@@ -105,7 +107,7 @@ def trigger_patterns(files: RunFiles) -> pd.DataFrame:
 
 
 def sort_patterns(files: RunFiles, patterns: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `keys/patterns` that are of trigger examples, as `trigger_patterns` has them."""
+    """Returns rows of `keys/patterns` that are of trigger examples, as `trigger_patterns` has them."""
     patterns = patterns[patterns["sample"] == "trigger"].drop(columns="sample")
     first = np.asarray(files.anatomy.layer_offset)[patterns["layer"].to_numpy()]
     patterns = patterns.assign(row=first + patterns["memory"].to_numpy())
@@ -115,7 +117,7 @@ def sort_patterns(files: RunFiles, patterns: pd.DataFrame) -> pd.DataFrame:
 
 @Index
 def labels(files: RunFiles) -> pd.DataFrame:
-    """The patterns that people and machines saw in trigger examples, with the memory's row in flat arrays.
+    """Returns the patterns that people and machines saw in trigger examples, with the memory's row in flat arrays.
 
     They are in the order of the memories, then of the annotators. There are none if nobody judged keys of the run.
 
@@ -151,7 +153,7 @@ def explanations(files: RunFiles) -> pd.DataFrame:
         layer, memory: the memory.
         label: the explanation; "" if the machine gave none.
         refusal: why there is none.
-        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation-machine.md); NaN where there is
+        detection, same_word, fuzzing, simulation: scores of the label (docs/annotation.md); NaN where there is
             none.
         detection_of_other, ...: the same scores of the label of another memory: the baseline.
         intruder: score of the memory itself, without a label.
@@ -187,7 +189,7 @@ def effects_by_memory(files: RunFiles) -> pd.DataFrame:
 
 @Index
 def statistics(files: RunFiles) -> pd.DataFrame:
-    """The statistics of all memories, in the order of flat arrays, with the columns of `Run.memories`."""
+    """Returns the statistics of all memories, in the order of flat arrays, with the columns of `Run.memories`."""
     by_memory = values_by_memory(files)
     place = by_memory[["layer", "memory"]].astype(np.int64)
     place["name"] = [memory_name(*row) for row in place.itertuples(index=False)]

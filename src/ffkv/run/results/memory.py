@@ -52,11 +52,11 @@ class Memory:
         self._row = run.anatomy.layer_offset[layer] + memory
 
     def __repr__(self) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         return f"<Memory {self.name} of {self.run.name}>"
 
     def _repr_html_(self) -> Markup:
-        """A summary for a notebook."""
+        """Returns a summary for a notebook."""
         numbers, unit = self.statistics, [self.unit] if self.unit else []
         fires = f"fires on {percent(numbers['firing_rate'])} of prefixes"
         facts = [*unit, fires, f"maximum coefficient {number(numbers['maximum_coefficient'])}"]
@@ -102,7 +102,7 @@ class Memory:
         return pd.DataFrame(example_columns(self.run.files, self.layer, self.memory, side))
 
     def promotes(self, count: int = 10) -> pd.DataFrame:
-        """The tokens with the highest logits of the value alone. A positive coefficient promotes them.
+        """Returns the tokens with the highest logits of the value alone. A positive coefficient promotes them.
 
         Returns:
             One row per token, the highest logit first.
@@ -117,7 +117,8 @@ class Memory:
         return self._predictions("top", count)
 
     def demotes(self, count: int = 10) -> pd.DataFrame:
-        """The tokens with the lowest logits of the value alone, the lowest first. A negative coefficient promotes them.
+        """Returns the tokens with the lowest logits of the value alone, the lowest first. A negative coefficient
+        promotes them.
 
         Columns and errors are those of `promotes`.
         """
@@ -127,7 +128,8 @@ class Memory:
         return pd.DataFrame(prediction_columns(self.run.files, self.layer, self.memory, end, count))
 
     def similar(self, by: str = "value", count: int = 10) -> pd.DataFrame:
-        """The memories of the run that are most similar to this one, the most similar first, one row per memory.
+        """Returns the memories of the run that are most similar to this one, the most similar first, one row per
+        memory.
 
         Keys are compared by what they detect, not by their vectors: a gated layer has two vectors per key, and the norm
         in front of the layer stretches them. Keys that detect the same have coefficients that rise and fall together.
@@ -196,7 +198,7 @@ class Memory:
 
     @functools.cached_property
     def explanations(self) -> pd.DataFrame:
-        """How machines explain the memory, and how good that is, one row per machine (docs/annotation-machine.md).
+        """How machines explain the memory, and how good that is, one row per machine (docs/annotation.md).
 
         There are no rows if no machine explained it.
 
@@ -215,7 +217,7 @@ class Memory:
         return self._own(indexes.explanations(self.run.files))
 
     def _own(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The memory's rows of a table in the order of the memories, which has the column `row`."""
+        """Returns the memory's rows of a table in the order of the memories, which has the column `row`."""
         own = slice(*np.searchsorted(table["row"].to_numpy(), [self._row, self._row + 1]).tolist())
         return table.iloc[own].drop(columns=["layer", "memory", "row"]).reset_index(drop=True)
 

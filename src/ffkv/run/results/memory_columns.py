@@ -23,7 +23,7 @@ Columns = dict[str, Sequence[Any] | np.ndarray]
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[Any]:
-    """Columns of one length as rows: named tuples with Python's own numbers."""
+    """Returns the columns of one length as rows: named tuples with Python's own numbers."""
     values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values()]
     return list(map(_row_type(tuple(columns)), *values))
 
@@ -34,7 +34,7 @@ def _row_type(names: tuple[str, ...]) -> Any:
 
 
 def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: int | None = None) -> Columns:
-    """The trigger examples of one sign, the strongest first: the columns that `Memory.triggers` describes.
+    """Returns the trigger examples of one sign, the strongest first: the columns that `Memory.triggers` describes.
 
     Args:
         side: "positive" or "negative". There are no negative ones if the run does not keep them.
@@ -45,13 +45,13 @@ def example_columns(files: RunFiles, layer: int, memory: int, side: str, most: i
 
 
 def example_names(files: RunFiles, layer: int) -> list[str]:
-    """The datasets of trigger examples from which `describe_examples` makes columns."""
+    """Returns the datasets of trigger examples from which `describe_examples` makes columns."""
     gated = files.anatomy.layers[layer].gated
     return ["coefficient", "position", "sentence", "next_token", "next_count", "multiplicity", *(["gate"] * gated)]
 
 
 def describe_examples(files: RunFiles, stored: Mapping[str, np.ndarray]) -> Columns:
-    """The columns that `Memory.triggers` describes, without `rank`, from what `example_names` names, each [example]."""
+    """Returns the columns of `Memory.triggers`, without `rank`, from what `example_names` names, each [example]."""
     corpus, coefficient = files.corpus("train"), stored["coefficient"]
     texts, last_tokens = corpus.prefix_texts(stored["sentence"].astype(int), stored["position"].astype(int))
     documents = np.asarray(corpus.document[stored["sentence"].astype(int)]).tolist()
@@ -74,7 +74,7 @@ def describe_examples(files: RunFiles, stored: Mapping[str, np.ndarray]) -> Colu
 def stored_examples(
     files: RunFiles, row: int, side: str, names: Sequence[str], most: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Some datasets of the trigger examples of one memory, the strongest example first, each [rank].
+    """Returns some datasets of the trigger examples of one memory, the strongest example first, each [rank].
 
     What is in memory for all memories is not read again.
 
@@ -99,7 +99,7 @@ def stored_examples(
 
 
 def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count: int) -> Columns:
-    """The tokens at one end of a value's prediction: the columns that `Memory.promotes` describes.
+    """Returns the tokens at one end of a value's prediction: the columns that `Memory.promotes` describes.
 
     Args:
         end: "top" or "bottom".
@@ -130,7 +130,7 @@ def prediction_columns(files: RunFiles, layer: int, memory: int, end: str, count
 
 
 def _projection_row(files: RunFiles, layer: int, memory: int, layers: h5py.Dataset, memories: h5py.Dataset) -> int:
-    """The memory's row in the file of its layer group: files hold the group's memories in order."""
+    """Returns the memory's row in the file of its layer group: files hold the group's memories in order."""
     offset = files.anatomy.layer_offset
     row = offset[layer] + memory - offset[files.layer_groups[files.layer_group(layer)].start]
     if not (row < len(layers) and (layers[row], memories[row]) == (layer, memory)):

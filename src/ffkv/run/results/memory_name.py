@@ -31,7 +31,7 @@ def parse_memory_name(name: str) -> tuple[int, int]:
 
 
 def whole_number(name: str, given: Any) -> int:
-    """The whole number that an argument is. `name`: how the caller names it.
+    """Returns the whole number that an argument is. `name`: how the caller names it.
 
     Raises:
         UserError: it is none.

@@ -50,6 +50,6 @@ def value_statistics(by_memory: pd.DataFrame, vocabulary: Sequence[str]) -> pd.D
 
 
 def token_texts(ids: np.ndarray | pd.Series, vocabulary: Sequence[str]) -> list[str]:
-    """The text of each token id; "" where the id is -1, which stands for no token."""
+    """Returns the text of each token id; "" where the id is -1, which stands for no token."""
     texts = {token: "" if token == NONE else vocabulary[token] for token in np.unique(ids).tolist()}
     return [texts[token] for token in np.asarray(ids).tolist()]

@@ -75,7 +75,7 @@ class Run:
         self._models: dict[str, RunModel] = {}
 
     def __repr__(self) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         layers, memories = len(self.anatomy.layers), self.anatomy.layer_offset[-1]
         return f"<Run {self.name}: {self.anatomy.checkpoint}, {layers} layers, {memories:,} memories>"
 
@@ -108,7 +108,8 @@ class Run:
         return sorted(self.files.table_files, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(2), name))
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table that a figure or a section of the report shows. You may change it: each call reads the file again.
+        """Returns a table that a figure or a section of the report shows. You may change it: each call reads the file
+        again.
 
         Texts from the corpus stay texts, also where a text reads "nan" or "1".
 
@@ -124,7 +125,7 @@ class Run:
     # Memories
 
     def memory(self, layer: SupportsIndex | str, memory: SupportsIndex | None = None) -> Memory:
-        """One memory. Nothing is read yet.
+        """Returns one memory. Nothing is read yet.
 
         Args:
             layer: the layer, from 0; or, without `memory`, the name of a memory: "L3.17", "3.17", "3/17", or "L3D17" as
@@ -161,7 +162,7 @@ class Run:
         expression: bool = False,
         ascending: bool = False,
     ) -> pd.DataFrame:
-        """The memories with their statistics; all of them, or those that a search finds.
+        """Returns the memories with their statistics; all of them, or those that a search finds.
 
         Args:
             promotes: only memories that keep this token among the top tokens of their value: its text or its id. Blanks
@@ -228,7 +229,7 @@ class Run:
         return find(self.files, **search).table()
 
     def _repr_html_(self) -> Markup:
-        """A summary for a notebook."""
+        """Returns a summary for a notebook."""
         anatomy, layers = self.anatomy, self.layers
         facts = [
             visible(anatomy.checkpoint),
@@ -251,7 +252,7 @@ class Run:
     # The corpus and the model
 
     def corpus(self, split: str = "train") -> Corpus:
-        """The sentences of a split: "train", which trigger examples are from, or "validation".
+        """Returns the sentences of a split: "train", which trigger examples are from, or "validation".
 
         Raises:
             UserError: there is no such split.
@@ -264,7 +265,7 @@ class Run:
         return self.files.vocabulary
 
     def model(self, device: str = "auto") -> "RunModel":
-        """The model that was proven, in evaluation mode, with its anatomy, head and tokenizer.
+        """Returns the model that was proven, in evaluation mode, with its anatomy, head and tokenizer.
 
         It is loaded from its checkpoint when it is first asked for, and kept as long as this object lives.
 

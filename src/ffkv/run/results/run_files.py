@@ -77,7 +77,7 @@ def read_settings(folder: Path) -> Settings:
 
 
 def _names(settings: dict[str, Any]) -> set[str]:
-    """The names of all settings, such as "triggers.per_key"."""
+    """Returns the names of all settings, such as "triggers.per_key"."""
     sections = {name: value if isinstance(value, dict) else {"": None} for name, value in settings.items()}
     return {f"{name}.{key}".rstrip(".") for name, keys in sections.items() for key in keys}
 
@@ -138,7 +138,7 @@ class RunFiles:
         return self.folder / "corpus" / f"{split}.h5"
 
     def corpus(self, split: str = "train") -> Corpus:
-        """The sentences of a split. Trigger examples are from "train"."""
+        """Returns the sentences of a split. Trigger examples are from "train"."""
         if split not in self._corpora_read:
             self._corpora_read[split] = read_corpus(self._corpus_file(split), self.anatomy.identity)
         return self._corpora_read[split]
@@ -150,12 +150,12 @@ class RunFiles:
             return read_vocabulary(self.folder / "model")
 
     def identity(self, split: str) -> dict[str, Any]:
-        """The hashes of the run's model, tokenizer and corpus, which files of this split must share."""
+        """Returns the hashes of the run's model, tokenizer and corpus, which files of this split must share."""
         return {**self.anatomy.identity, "corpus_hash": self.corpora[split]["corpus_hash"]}
 
     @contextmanager
     def _open(self, name: str, kind: str, belongs_to: Mapping[str, Any]) -> Iterator[h5py.File]:
-        """A file of the run as `hdf5.open` gives it."""
+        """Yields a file of the run as `hdf5.open` gives it."""
         path = self.folder / name
         if not self._keep_open:
             with hdf5.open(path, kind, belongs_to) as file:
@@ -172,7 +172,7 @@ class RunFiles:
         return self._open("triggers.h5", "triggers", self.identity("train"))
 
     def open_projections(self, layer_group: int) -> AbstractContextManager[h5py.File]:
-        """The projections of the values of one layer group, open for reading, after their model was checked."""
+        """Returns the projections of the values of one layer group, open for reading, after their model was checked."""
         return self._open(f"values/projections/{layer_group}.h5", "projections", self.anatomy.identity)
 
     def open_values(self) -> AbstractContextManager[h5py.File]:
@@ -189,7 +189,7 @@ class RunFiles:
         return table_files(self.folder, self.settings)
 
     def benchmarks(self) -> pd.DataFrame:
-        """How much time and memory each rule of the workflow took, one row per rule.
+        """Tells how much time and memory each rule of the workflow took, one row per rule.
 
         There are no rows if Snakemake wrote no benchmark files.
 
@@ -209,7 +209,7 @@ class RunFiles:
         return [Part(index, count).of(len(self.anatomy.layers)) for index in range(count)]
 
     def details(self, name: str) -> pd.DataFrame:
-        """A large table that a step wrote per layer group, all groups together, in the order of the layers.
+        """Returns a large table that a step wrote per layer group, all groups together, in the order of the layers.
 
         Args:
             name: the folder of its files, such as "values/by_memory" or "keys/patterns".
@@ -218,18 +218,18 @@ class RunFiles:
         return tables.read_all(paths, self._identity_of(name))
 
     def _identity_of(self, name: str) -> dict[str, Any]:
-        """What a large table must belong to, `name` as in `details`."""
+        """Returns what a large table must belong to, `name` as in `details`."""
         split = split_of(name)
         if split is None:
             raise unknown("table", name, [*SPLIT_OF])
         return self.identity(split)
 
     def layer_group(self, layer: int) -> int:
-        """The number of the layer group that a layer belongs to."""
+        """Returns the number of the layer group that a layer belongs to."""
         return next(number for number, layers in enumerate(self.layer_groups) if layer in layers)
 
     def memory_rows(self, name: str, layer: int, memory: int) -> pd.DataFrame:
-        """The rows of one memory in a large table, `name` as in `details`. Only these are read."""
+        """Returns the rows of one memory in a large table, `name` as in `details`. Only these are read."""
         path = self.folder / name / f"{self.layer_group(layer)}.parquet"
         verify_sum(path)
         try:

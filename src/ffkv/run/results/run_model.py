@@ -42,7 +42,7 @@ class RunModel(LoadedModel):
         return None if last.readout_block else last.index
 
     def final_logits(self, end: Tensor) -> Tensor:
-        """Logits [vocabulary] in float32 of the vector [d] that the model's own head reads."""
+        """Returns logits [vocabulary] in float32 of the vector [d] that the model's own head reads."""
         return self.head.logits(end[None], self.read_as)[0]
 
 

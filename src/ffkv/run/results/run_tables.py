@@ -13,7 +13,7 @@ from ffkv.run.results.expected import TABLES
 
 
 def table_files(folder: Path, settings: Settings) -> dict[str, Path]:
-    """The CSV file of each table of a run, by the file's name without its ending.
+    """Returns the CSV file of each table of a run, by the file's name without its ending.
 
     A table that only an earlier run with other settings needed is left out.
     """
@@ -59,7 +59,7 @@ def _is_current(path: Path, settings: Settings) -> bool:
 
 
 def _read_job(path: Path) -> tuple[float, float]:
-    """Seconds and peak memory (MiB) of a job; NaN where a power cut left the file half-written."""
+    """Returns the seconds and peak memory (MiB) of a job; NaN where a power cut left the file half-written."""
     try:
         measured = pd.read_csv(path, sep="\t").apply(pd.to_numeric, errors="coerce")
         return measured["s"].sum(), measured["max_rss"].max()
@@ -68,5 +68,5 @@ def _read_job(path: Path) -> tuple[float, float]:
 
 
 def unknown(word: str, name: object, valid: list[str]) -> UserError:
-    """The error for a name that does not exist, with all names that do."""
+    """Returns the error for a name that does not exist, with all names that do."""
     return UserError(f"There is no {word} {str(name)!r}. Choose one of: {', '.join(valid)}.")

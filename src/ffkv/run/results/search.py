@@ -43,11 +43,11 @@ class Found:
     added: pd.DataFrame
 
     def __len__(self) -> int:
-        """Number of memories."""
+        """Returns the number of memories."""
         return len(self.row)
 
     def table(self, start: int = 0, stop: int | None = None) -> pd.DataFrame:
-        """Some of the memories with the columns of `Run.memories`, from number `start` to before number `stop`."""
+        """Returns the memories `start` to `stop` (exclusive) of the search, with the columns of `Run.memories`."""
         chosen = slice(start, stop)
         statistics = self.statistics.iloc[self.row[chosen]].reset_index(drop=True)
         return pd.concat([statistics, self.added.iloc[chosen].reset_index(drop=True)], axis=1)
@@ -112,7 +112,7 @@ def find(
 def _within(
     statistics: pd.DataFrame, layer: int | None, between: Mapping[str, tuple[float | None, float | None]]
 ) -> np.ndarray:
-    """Whether each memory is in the layer, and in each range of numbers [memory]."""
+    """Tells whether each memory is in the layer, and in each range of numbers [memory]."""
     kept = np.ones(len(statistics), bool)
     if layer is not None:
         layers = int(statistics["layer"].iloc[-1]) + 1
@@ -134,7 +134,7 @@ def _within(
 
 
 def _range(column: str, limits: Any) -> tuple[float | None, float | None]:
-    """The lowest and the highest value that a column may have. None: no limit.
+    """Returns the lowest and the highest value that a column may have. None: no limit.
 
     Raises:
         UserError: these are no two numbers, or the lowest is above the highest, so that no memory could be found.

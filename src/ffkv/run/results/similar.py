@@ -16,7 +16,7 @@ ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the square
 
 
 def by_value(files: RunFiles, row: int, count: int) -> pd.DataFrame:
-    """The memories whose values have the highest cosine with that of memory `row`.
+    """Returns the memories whose values have the highest cosine with that of memory `row`.
 
     All values are read once, a block at a time, so that memory does not grow with the model.
 
@@ -72,7 +72,7 @@ def by_coefficients(files: RunFiles, row: int, count: int) -> pd.DataFrame:
 
 
 def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
-    """The memories that share the most trigger examples (the same prefix) with memory `row`.
+    """Returns the memories that share the most trigger examples (the same prefix) with memory `row`.
 
     Returns:
         One row per memory that shares any, the most first: layer, memory, name, shared.
@@ -95,7 +95,7 @@ def by_triggers(files: RunFiles, row: int, count: int) -> pd.DataFrame:
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Where the largest values are, the largest first; of equal ones the first first."""
+    """Returns where the largest values are, the largest first; of equal values the first one first."""
     return np.argsort(-values, kind="stable")[: min(count, len(values) - 1)]
 
 

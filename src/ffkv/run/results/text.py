@@ -28,7 +28,7 @@ def token(text: str) -> Markup:
 
 
 def shortened(text: str, longest: int) -> str:
-    """The first `longest` characters of a text, with an ellipsis if there are more."""
+    """Returns the first `longest` characters of a text, with an ellipsis if there are more."""
     return f"{text[:longest]}…" if len(text) > longest else text
 
 
@@ -44,7 +44,7 @@ def _visible_character(character: str) -> Markup | str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage: one decimal at most, or two digits below 1 %; a dash for NaN."""
+    """Returns a share as a percentage: one decimal at most, or two digits below 1 %; a dash for NaN."""
     if pd.isna(share):
         return "–"
     written = f"{100 * share:.1f}" if abs(share) >= 0.01 or share == 0 else f"{100 * share:.2g}"
@@ -52,7 +52,7 @@ def percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number with thousands separated and four digits or more; a dash for NaN."""
+    """Returns a number with thousands separated and four digits or more; a dash for NaN."""
     if pd.isna(value):
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:

@@ -10,7 +10,7 @@ SUGGESTED = 10  # tokens that a message suggests
 
 @Index
 def spellings(files: RunFiles) -> dict[str, list[int]]:
-    """The ids of all tokens by their text without blanks at its two ends."""
+    """Returns the ids of all tokens by their text without blanks at its two ends."""
     ids: dict[str, list[int]] = {}
     for number, text in enumerate(files.vocabulary):
         ids.setdefault(text.strip(), []).append(number)
@@ -27,7 +27,7 @@ def spellings_in_any_case(files: RunFiles) -> dict[str, list[int]]:
 
 
 def find_token(files: RunFiles, token: str | int) -> int:
-    """The id of a token, by its text to the letter or by its id.
+    """Finds the id of a token, by its text to the letter or by its id.
 
     Raises:
         UserError: there is none, and suggests others; or several have this text.
@@ -46,7 +46,7 @@ def find_token(files: RunFiles, token: str | int) -> int:
 
 
 def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) -> list[int]:
-    """The ids of all tokens that have a text but for blanks at its two ends, or the given id.
+    """Finds the ids of all tokens that have a text but for blanks at its two ends, or the given id.
 
     Args:
         token: the text or the id.
@@ -73,7 +73,7 @@ def _checked(files: RunFiles, number: int) -> int:
 
 
 def _suggest(files: RunFiles, token: str) -> str:
-    """Tokens like this one: the same word, then its beginnings, the longest first, then what contains it."""
+    """Returns tokens like this one: the same word, then its beginnings, the longest first, then what contains it."""
     word = token.strip()
     near = [text for text in spellings(files) if word and text and (word.startswith(text) or word in text)]
     near.sort(key=lambda text: (not word.startswith(text), -len(text) if word.startswith(text) else 0))

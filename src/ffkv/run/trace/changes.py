@@ -9,7 +9,8 @@ from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory
 
 
 def read_changes(off: Sequence[str], scale: Sequence[str], anatomy: Anatomy) -> dict[tuple[int, int], float]:
-    """The factor of each memory (its layer and its number) that is changed, in the order in which they are named.
+    """Returns the factor of each memory (its layer and its number) that is changed, in the order in which they are
+    named.
 
     Args:
         off: names of memories whose coefficient becomes 0.

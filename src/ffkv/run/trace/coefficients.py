@@ -48,7 +48,7 @@ def for_each_coefficient(
 
 
 def coefficients(run: Run, layer: int, memory: int, sentences: Sequence[int], device: str = "auto") -> list[np.ndarray]:
-    """The coefficient of one memory on every token of some train sentences.
+    """Returns the coefficient of one memory on every token of some train sentences.
 
     It is the coefficient of the prefix that ends at the token: later tokens do not change it. Each forward pass ends
     after the layer. The model is kept, see `Run.model`.

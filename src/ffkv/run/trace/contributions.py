@@ -119,7 +119,7 @@ def split_layer(
 
 
 def logit_changes(model: RunModel, end: Tensor, parts: list[LayerParts], token: int) -> list[Tensor]:
-    """How much lower the token's logit is without each part: logit(h) - logit(h - part) [layer][part].
+    """Computes how much lower the token's logit is without each part: logit(h) - logit(h - part) [layer][part].
 
     Args:
         model: the model.

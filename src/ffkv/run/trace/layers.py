@@ -27,7 +27,7 @@ def describe_layers(
     memories: int,
     changed: Collection[Place],
 ) -> dict[str, pd.DataFrame]:
-    """The tables of `Trace` about layers: predictions, layers, contributions, remainders and sums, by name.
+    """Returns the tables of `Trace` about layers: predictions, layers, contributions, remainders and sums, by name.
 
     Args:
         run: the run.

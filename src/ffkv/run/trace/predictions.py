@@ -59,7 +59,10 @@ def predict_layers(head: Head, states: States, top: int) -> ByLayer:
 
 
 def _top(logits: Tensor, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and probabilities of the top tokens of logits [n, vocabulary], each [n, top]. The first one is top(h)."""
+    """Returns the ids and probabilities of the top tokens of logits [n, vocabulary], each [n, top].
+
+    The first one is top(h).
+    """
     extremes = highest(logits, top)
     ids = extremes.ids.clone()
     # Of equal logits the lowest id comes first. It may stand further behind, or be none of those found.

@@ -77,7 +77,7 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
 
 
 def place(position: int | None, count: int) -> int:
-    """The position of the chosen token among `count` tokens. None: the last one; negative: from the end.
+    """Returns the position of the chosen token among `count` tokens. None: the last one; negative: from the end.
 
     Raises:
         UserError: there is no such token.

@@ -91,7 +91,7 @@ class Trace:
     divergence: float | None = None
 
     def __repr__(self) -> str:
-        """One line for a person."""
+        """Returns one line for a person."""
         return f"<Trace of {self.text!r} in {self.run}: position {self.position}, deviation {self.deviation:.0e}>"
 
     @property
@@ -117,7 +117,7 @@ class Trace:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def _repr_html_(self) -> Markup:
-        """A summary for a notebook."""
+        """Returns a summary for a notebook."""
         read = Markup(" ").join(
             Markup("<b>{}</b>" if row.position == self.position else "{}").format(token(row.token))
             for row in self.tokens.itertuples()

@@ -11,7 +11,7 @@ from ffkv.base.settings import LARGEST, Section
 
 
 def _memories(given: Any) -> Any:
-    """The names of memories as a list. A mapping of names to factors becomes names such as "L3.17:2"."""
+    """Returns the names of memories as a list. A mapping of names to factors becomes names such as "L3.17:2"."""
     if isinstance(given, Mapping):
         return [
             f"{name}:{float(value)!r}" if isinstance(value, Real) else f"{name}:{value}"

@@ -90,7 +90,7 @@ def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
 def end_with_changes(
     loaded: LoadedModel, ids: Tensor, position: int, factors: Mapping[Place, float], everywhere: bool
 ) -> Tensor:
-    """What the head reads at the chosen token [d] when some coefficients are multiplied by factors.
+    """Returns what the head reads at the chosen token [d] when some coefficients are multiplied by factors.
 
     Args:
         loaded: the proven model.
@@ -113,7 +113,7 @@ def end_with_changes(
 
 
 def residual_deviations(loaded: LoadedModel, states: States) -> list[float]:
-    """The largest relative deviation of r + y from o over all tokens [layer].
+    """Returns the largest relative deviation of r + y from o over all tokens [layer].
 
     r is the output of the block when it runs again on the same inputs without the FF layer.
     """

@@ -11,7 +11,7 @@ LONGEST = 24  # characters of a token that a table shows
 
 
 def as_text(trace: Trace) -> str:
-    """The trace for a person: the prediction, what changes did, and the layers with their memories."""
+    """Returns the trace for a person: the prediction, what changes did, and the layers with their memories."""
     read = " ".join(
         f"[{_token(row.token)}]" if row.position == trace.position else _token(row.token)
         for row in trace.tokens.itertuples()
@@ -44,7 +44,7 @@ def as_text(trace: Trace) -> str:
 
 
 def _layers(trace: Trace) -> list[str]:
-    """The layers at the chosen token."""
+    """Returns the layers at the chosen token."""
     shown: dict[str, Callable] = {
         "layer": str,
         "case": str,
@@ -62,7 +62,7 @@ def _layers(trace: Trace) -> list[str]:
 
 
 def _contributions(trace: Trace) -> list[str]:
-    """The listed memories of each layer, with what remains."""
+    """Returns the listed memories of each layer, with what remains."""
     rest = trace.remainders.assign(name=trace.remainders["part"], size=trace.remainders["norm"])
     rows = pd.concat([trace.contributions, rest]).sort_values("layer", kind="stable")
     rows = rows.assign(top_token=rows["top_token"].fillna("").astype(str))
@@ -90,5 +90,5 @@ def _percent(share: float) -> str:
 
 
 def _token(text: str) -> str:
-    """A token whose blanks show, in one line."""
+    """Returns a token whose blanks show, in one line."""
     return shortened(text, LONGEST).replace(" ", BLANK).replace("\n", "\\n").replace("\t", "\\t")

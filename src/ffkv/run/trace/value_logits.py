@@ -12,7 +12,8 @@ from ffkv.run.results.run import Run
 
 
 def head_of(run: Run, device: str = "auto") -> Head:
-    """The head with which the run projected its values onto the vocabulary. The blocks of the model are not loaded.
+    """Returns the head with which the run projected its values onto the vocabulary. The blocks of the model are not
+    loaded.
 
     Raises:
         UserError: the file of the head is damaged, or there is no such device.
