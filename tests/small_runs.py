@@ -38,7 +38,7 @@ def write_run(folder: Path, checkpoint: Path, bos: str, dtype: str) -> Path:
     for split in ("train", "validation"):
         ffkv.encode_corpus(folder / "model", split, settings.corpus, folder / f"corpus/{split}.h5")
     triggers = ffkv.find_triggers(
-        folder / "model", folder / "corpus/train.h5", settings.triggers, settings.batches, device="cpu"
+        folder / "model", folder / "corpus/train.h5", settings.triggers, settings.batches, work=Work("cpu")
     )
     ffkv.write_triggers(folder / "triggers.h5", triggers)
     files = (folder / "model", folder / "values.h5", folder / "triggers.h5")

@@ -169,12 +169,16 @@ def run_all(folder, settings: Settings) -> None:
     groups = [Part(number, settings.layer_groups) for number in range(settings.layer_groups)]
     paths = [folder / f"triggers/{part.index}.h5" for part in shards]
     for path, part in zip(paths, shards):
-        ffkv.write_triggers(path, ffkv.find_triggers(model, train, settings.triggers, settings.batches, "cpu", part))
+        ffkv.write_triggers(
+            path, ffkv.find_triggers(model, train, settings.triggers, settings.batches, Work("cpu", part=part))
+        )
     triggers, prefixes = folder / "triggers.h5", folder / "sampled_prefixes.h5"
     ffkv.merge_triggers(paths, triggers)
     paths = [folder / f"sampled_prefixes/{part.index}.h5" for part in shards]
     for path, part in zip(paths, shards):
-        ffkv.sample_prefixes(model, validation, path, settings.prefixes, settings.batches, settings.seed, "cpu", part)
+        ffkv.sample_prefixes(
+            model, validation, path, settings.prefixes, settings.batches, settings.seed, Work("cpu", part=part)
+        )
     ffkv.merge_sampled_prefixes(paths, model, prefixes)
 
     def write(name, part, table):

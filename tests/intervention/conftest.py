@@ -28,14 +28,14 @@ def write_inputs(
     for split in ("train", "validation"):
         ffkv.encode_corpus(folder / "model", split, corpus, folder / f"{split}.h5")
     triggers = ffkv.find_triggers(
-        folder / "model", folder / "train.h5", Triggers(per_key=per_key), Batches(tokens=64), device="cpu"
+        folder / "model", folder / "train.h5", Triggers(per_key=per_key), Batches(tokens=64), work=Work("cpu")
     )
     ffkv.write_triggers(folder / "triggers.h5", triggers)
     files = (folder / "model", folder / "values.h5", folder / "triggers.h5")
     projections, _ = ffkv.project_values(*files, Values(top_tokens=5), work=Work("cpu"))
     write_projections(folder / "projections.h5", projections)
     ffkv.sample_prefixes(
-        folder / "model", folder / "validation.h5", folder / "sampled.h5", Prefixes(count=20), device="cpu"
+        folder / "model", folder / "validation.h5", folder / "sampled.h5", Prefixes(count=20), work=Work("cpu")
     )
     return (
         folder / "model",

@@ -10,6 +10,7 @@ from model.gguf_files import tiny_llama, unpacked, write_gguf
 from ffkv.activations.step import find_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus, Model, section
+from ffkv.base.steps import Work
 from ffkv.corpus.step import encode_corpus
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
@@ -85,7 +86,7 @@ def test_a_model_is_proven_and_read_again_like_any_other(files, tmp_path):
         anatomy = prove(given).write(folder)
         corpus = Corpus(dataset="files", train=[str(tmp_path / "a.txt")], bos="always", deduplicate=False)
         encode_corpus(folder, "train", corpus, folder / "train.h5")
-        found[name] = find_triggers(folder, folder / "train.h5", device="cpu")
+        found[name] = find_triggers(folder, folder / "train.h5", work=Work("cpu"))
         assert load(folder, "cpu").anatomy == anatomy
     assert anatomy.gguf == ""
     gguf = load(tmp_path / "gguf", "cpu").anatomy

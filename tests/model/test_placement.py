@@ -111,11 +111,11 @@ def results(folder, checkpoint, corpora, dtype, max_memory):
     proven.write(folder / "model", folder / "values.h5")
     batching = Batches(tokens=60)
     model, train = folder / "model", corpora["train"]
-    found = find_triggers(model, train, Triggers(per_key=4), batching, "cpu", max_memory=max_memory)
+    found = find_triggers(model, train, Triggers(per_key=4), batching, Work("cpu", max_memory))
     write_triggers(folder / "triggers.h5", found)
     settings = Prefixes(count=20, extra_states=["x", "factor"])
     states = folder / "prefixes.h5"
-    sample_prefixes(model, corpora["validation"], states, settings, batching, 0, "cpu", max_memory=max_memory)
+    sample_prefixes(model, corpora["validation"], states, settings, batching, 0, Work("cpu", max_memory))
     files, work = (model, folder / "triggers.h5", train, FEW, 0), Work("cpu", max_memory, 60)
     removal, precision = remove_tokens(*files, work=work), measure_precision(*files, work=work)
     data = {"removal": removal.to_csv().encode(), "precision": precision.to_csv().encode()}

@@ -1,22 +1,13 @@
 """`ffkv triggers`, `merge-triggers`, `sampled-prefixes` and `merge-sampled-prefixes`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from ffkv.base.options import (
-    CORPUS,
-    MODEL,
-    READABLE,
-    output_option,
-    part_options,
-    seed_option,
-    setting,
-    takes,
-    threads_option,
-)
-from ffkv.base.settings import Batches, Model, Prefixes, Triggers, section
+from ffkv.activations.steps import SAMPLED_PREFIXES, TRIGGERS
+from ffkv.base.options import CORPUS, MODEL, READABLE, output_option, step_options
+from ffkv.base.settings import Batches, Prefixes, Triggers
+from ffkv.base.steps import Work
 
 OUTPUT = output_option("The file to write.")
 SAVE_EVERY = click.option(
@@ -32,39 +23,25 @@ SHARDS = click.argument("shards", nargs=-1, required=True, type=READABLE)
 @click.command()
 @MODEL
 @CORPUS
-@setting(Triggers, *Triggers.model_fields)
-@takes(Batches, argument="batching")
-@setting(Model, "device", "max_memory")
-@part_options("shard")
-@threads_option
+@step_options(TRIGGERS)
 @SAVE_EVERY
 @OUTPUT
 def triggers(
     model_folder: Path,
     corpus_file: Path,
-    batching: Batches,
-    shard: int,
-    shards: int,
-    device: str,
-    max_memory: dict[str, str],
-    threads: int,
+    triggers: Triggers,
+    batches: Batches,
+    work: Work,
     save_every: float,
     output: Path,
-    **options: Any,
 ) -> None:
     """Find the trigger examples of every key in one shard of the corpus."""
-    from ffkv.base.process.runtime import torch_with
-
-    torch_with(threads)
     from ffkv.activations.resume import discard_progress, progress_path
     from ffkv.activations.step import find_triggers
     from ffkv.activations.trigger_file import write_triggers
-    from ffkv.base.parts import Part
 
-    settings, part = section(Triggers, **options), Part(shard, shards)
     saved = progress_path(output)
-    files, saving = (model_folder, corpus_file), (saved, save_every)
-    found = find_triggers(*files, settings, batching, device, part, *saving, max_memory=max_memory)
+    found = find_triggers(model_folder, corpus_file, triggers, batches, work, saved, save_every)
     write_triggers(output, found)
     discard_progress(output)
 
@@ -82,35 +59,21 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
 @click.command()
 @MODEL
 @CORPUS
-@setting(Prefixes, *Prefixes.model_fields)
-@takes(Batches, argument="batching")
-@setting(Model, "device", "max_memory")
-@seed_option
-@part_options("shard")
-@threads_option
+@step_options(SAMPLED_PREFIXES)
 @OUTPUT
 def sampled_prefixes(
     model_folder: Path,
     corpus_file: Path,
-    batching: Batches,
-    shard: int,
-    shards: int,
-    device: str,
-    max_memory: dict[str, str],
+    prefixes: Prefixes,
+    batches: Batches,
     seed: int,
-    threads: int,
+    work: Work,
     output: Path,
-    **options: Any,
 ) -> None:
     """Store y, o and m of the sampled prefixes in one shard: FF outputs, block outputs and coefficients."""
-    from ffkv.base.process.runtime import torch_with
-
-    torch_with(threads)
     from ffkv.activations.step import sample_prefixes
-    from ffkv.base.parts import Part
 
-    settings, part = section(Prefixes, **options), Part(shard, shards)
-    sample_prefixes(model_folder, corpus_file, output, settings, batching, seed, device, part, max_memory)
+    sample_prefixes(model_folder, corpus_file, output, prefixes, batches, seed, work)
 
 
 @click.command()

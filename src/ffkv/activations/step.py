@@ -1,7 +1,6 @@
 """The passes over the corpus as functions on files: trigger examples, and activations of sampled prefixes."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from ffkv.activations.resume import ProgressFile, identity
 from ffkv.activations.states import write_shard
 from ffkv.activations.steps import TRIGGERS
 from ffkv.activations.trigger_file import Triggers
-from ffkv.base.parts import WHOLE, Part
 from ffkv.base.settings import Batches, Prefixes, Section
 from ffkv.base.settings import Triggers as TriggerSettings
+from ffkv.base.steps import Work
 from ffkv.corpus.corpus_file import Corpus, read_corpus
-from ffkv.model.checkpoint.load import NO_LIMITS, LoadedModel, load
+from ffkv.model.checkpoint.load import LoadedModel, load
 
 # The merges are in a module of their own, which needs no torch.
 __all__ = ["find_triggers", "merge_sampled_prefixes", "merge_triggers", "sample_prefixes"]
@@ -32,11 +31,9 @@ def find_triggers(
     corpus: Path | str,
     settings: TriggerSettings = TriggerSettings(),
     batching: Batches = Batches(),
-    device: str = "auto",
-    shard: Part = WHOLE,
+    work: Work = Work(),
     progress_file: Path | str | None = None,
     save_every: float = 60.0,
-    max_memory: Mapping[str, str] = NO_LIMITS,
 ) -> Triggers:
     """Finds the trigger examples of every key (paper section 3.1).
 
@@ -45,27 +42,25 @@ def find_triggers(
         corpus: the train split, `corpus/train.h5`.
         settings: which prefixes compete, and how many are kept per key.
         batching: how sentences are cut into batches.
-        device: the setting `model.device`.
-        shard: which part of the corpus.
+        work: the device, and which shard of the corpus.
         progress_file: where the state is saved from time to time; if it is there, the pass continues from it.
         save_every: seconds between two savings.
-        max_memory: the setting `model.max_memory`.
     Raises:
         UserError: the model and the corpus do not belong together; or see `triggers.find_triggers`.
     Examples:
-        >>> one = ffkv.Part(0, 20)  # the first of 20 parts of the corpus
+        >>> one = ffkv.Work(part=ffkv.Part(0, 20))  # the first of 20 parts of the corpus
         >>> triggers = ffkv.find_triggers(
-        ...     "results/tiny/model", "results/tiny/corpus/train.h5", ffkv.settings.Triggers(per_key=3), shard=one
+        ...     "results/tiny/model", "results/tiny/corpus/train.h5", ffkv.settings.Triggers(per_key=3), work=one
         ... )
         >>> triggers.coefficient.shape  # [memory, rank]
         (256, 3)
     """
-    loaded, split = _load(model, corpus, device, max_memory)
-    attributes = {**_attributes(loaded, split, settings, batching), "shard": shard.index, "shards": shard.count}
+    loaded, split = _load(model, corpus, work)
+    attributes = {**_attributes(loaded, split, settings, batching), "shard": work.part.index, "shards": work.part.count}
     saved = None
     if progress_file is not None:
         saved = ProgressFile(Path(progress_file), identity(TRIGGERS.code, attributes, loaded.device), save_every)
-    shard_triggers = triggers.find_triggers(loaded, split, settings, batching, shard, saved)
+    shard_triggers = triggers.find_triggers(loaded, split, settings, batching, work.part, saved)
     return replace(shard_triggers, attributes=attributes)
 
 
@@ -77,9 +72,7 @@ def sample_prefixes(
     settings: Prefixes = Prefixes(),
     batching: Batches = Batches(),
     seed: int = 0,
-    device: str = "auto",
-    shard: Part = WHOLE,
-    max_memory: Mapping[str, str] = NO_LIMITS,
+    work: Work = Work(),
 ) -> None:
     """Writes y, o and m of one shard of the sampled prefixes.
 
@@ -90,9 +83,7 @@ def sample_prefixes(
         settings: how many prefixes are drawn, how, and which further states are stored.
         batching: how prefixes are cut into batches.
         seed: seed of the sample.
-        device: the setting `model.device`.
-        shard: which part of the sample.
-        max_memory: the setting `model.max_memory`.
+        work: the device, and which shard of the sample.
     Raises:
         UserError: the model and the corpus do not belong together, states overflow, or a file cannot be written.
     Examples:
@@ -100,7 +91,7 @@ def sample_prefixes(
         ...     "results/tiny/model", "results/tiny/corpus/validation.h5", "sample.h5", ffkv.settings.Prefixes(count=10)
         ... )
     """
-    loaded, split = _load(model, corpus, device, max_memory)
+    loaded, split = _load(model, corpus, work)
     sample = draw_prefixes(split.lengths, settings.count, settings.sample, seed)
     attributes = {
         **_attributes(loaded, split, settings, batching),
@@ -108,16 +99,14 @@ def sample_prefixes(
         "sample_hash": hashlib.sha256(np.stack(sample).tobytes()).hexdigest()[:16],
         "sampled": len(sample[0]),
     }
-    write_shard(Path(output), loaded, split, sample, settings.extra_states, batching, shard, attributes)
+    write_shard(Path(output), loaded, split, sample, settings.extra_states, batching, work.part, attributes)
 
 
 SOURCE = ("corpus_hash", "dataset_revision", "dataset_commit")  # of the corpus, in the files of both passes
 
 
-def _load(
-    model: Path | str, corpus: Path | str, device: str, max_memory: Mapping[str, str]
-) -> tuple[LoadedModel, Corpus]:
-    loaded = load(Path(model), device, max_memory)
+def _load(model: Path | str, corpus: Path | str, work: Work) -> tuple[LoadedModel, Corpus]:
+    loaded = load(Path(model), work.device, work.max_memory)
     return loaded, read_corpus(corpus, {"tokenizer_hash": loaded.anatomy.tokenizer_hash})
 
 
