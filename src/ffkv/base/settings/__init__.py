@@ -17,6 +17,7 @@ from ffkv.base.settings.analyses import Keys as Keys
 from ffkv.base.settings.analyses import Prefixes as Prefixes
 from ffkv.base.settings.analyses import Refinement as Refinement
 from ffkv.base.settings.analyses import Report as Report
+from ffkv.base.settings.analyses import Settings as Settings
 from ffkv.base.settings.analyses import Triggers as Triggers
 from ffkv.base.settings.analyses import Values as Values
 from ffkv.base.settings.comparison import Comparison as Comparison
@@ -25,7 +26,6 @@ from ffkv.base.settings.inputs import Corpus as Corpus
 from ffkv.base.settings.inputs import Embedded as Embedded
 from ffkv.base.settings.inputs import Model as Model
 from ffkv.base.settings.inputs import corpus_sources as corpus_sources
-from ffkv.base.settings.models import Settings as Settings
 from ffkv.base.settings.section import LARGEST as LARGEST
 from ffkv.base.settings.section import Names as Names
 from ffkv.base.settings.section import Section as Section

@@ -1,11 +1,17 @@
-"""The settings of what is done with model and corpus. The docstring below a setting is its description."""
+"""The settings of what is done with model and corpus, and all settings of a run.
+
+A setting has its name, type, default, limits and meaning, which is the docstring below it. No other code knows defaults.
+`ffkv settings` writes the default settings file, its JSON schema and `docs/settings.md` from these classes, and the command
+line takes its options from them.
+"""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ffkv.base.settings.inputs import Corpus, Embedded, Model
 from ffkv.base.settings.messages import shown
-from ffkv.base.settings.section import Section, Whole
+from ffkv.base.settings.section import Section, Seed, Whole
 
 
 class Batches(Section):
@@ -181,3 +187,37 @@ class Report(Section):
     must have the same number of layers. Empty means none."""
     paper_curves: bool = True
     """Draw the numbers of the paper beside those of the run."""
+
+
+class Settings(Section):
+    """All settings of one run."""
+
+    model: Model = Model()
+    embedded: Embedded = Embedded()
+    corpus: Corpus = Corpus()
+    batches: Batches = Batches()
+    triggers: Triggers = Triggers()
+    prefixes: Prefixes = Prefixes()
+    keys: Keys = Keys()
+    values: Values = Values()
+    composition: Composition = Composition()
+    refinement: Refinement = Refinement()
+    intervention: Intervention = Intervention()
+    annotation: Annotation = Annotation()
+    report: Report = Report()
+    seed: Seed = 0
+    """Seed of all random choices."""
+    shards: int = Field(1, ge=1, le=10_000)
+    """Number of parts into which the corpus is cut. Each part is a job. This setting changes no number in the
+    results."""
+    corpus_processes: int = Field(1, ge=1, le=256)
+    """Number of processes that split and encode the documents of a split, all of them in one job. This setting changes no
+    number in the results."""
+    layer_groups: int = Field(1, ge=1, le=1000)
+    """Number of parts into which the layers are cut. Each part is a job of each analysis. This setting changes no
+    number in the results."""
+
+    def contradictions(self) -> list[str]:
+        """Returns the contradictions of all sections."""
+        sections = [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Section)]
+        return [problem for part in sections for problem in part.contradictions()]

@@ -5,9 +5,9 @@ from typing import Any
 from pydantic import Field
 
 from ffkv.base.errors import UserError
+from ffkv.base.settings.analyses import Settings
 from ffkv.base.settings.comparison import Comparison, RunName
 from ffkv.base.settings.messages import problems_of, shown
-from ffkv.base.settings.models import Settings
 
 COMPARISONS = "comparisons"  # key of the settings file, and folder of what is made
 
