@@ -1,7 +1,7 @@
 """Settings: what can be set, files that set it, and what is wrong with them.
 
 A setting is a field with type, default, limits and description: in `inputs` (model, corpus), `analyses` (what is done
-with them) or `comparison` (several runs). `section` has what all sections share, `models` puts them together as the
+with them) or `comparison` (several runs). `section` has what all sections share, `analyses` puts them together as the
 settings of a run, `runs` reads a file with several runs. `yaml_file` reads YAML and names the line of an error,
 `messages` says what is wrong with a value. `reference` writes the default settings file, its JSON schema and the
 reference page (`ffkv settings`, in `commands`). `languages` has the codes of languages.
