@@ -156,7 +156,7 @@ def test_labels_of_another_run_are_refused(labelled):
     path = labelled / "annotation/patterns.parquet"
     tables.write(tables.identify(tables.read(path), {"model_hash": "f" * 16}), path)
     with pytest.raises(UserError, match="another model"):
-        ffkv.open(labelled).labels  # noqa: B018
+        indexes.labels(ffkv.open(labelled).files)
 
 
 EXPLAINED = "<b>cats</b> of a machine"

@@ -1,9 +1,12 @@
 """The formats, by the name that a person gives. A format is imported when it is asked for."""
 
 import importlib
+from typing import TYPE_CHECKING
 
-from ffkv.apps.export.job import Format
 from ffkv.base.errors import UserError
+
+if TYPE_CHECKING:  # the help needs the names alone
+    from ffkv.apps.export.job import Format
 
 # Name: a module whose FORMAT says how it is written.
 FORMATS = {
@@ -17,7 +20,7 @@ FORMATS = {
 }
 
 
-def find_format(name: str) -> Format:
+def find_format(name: str) -> "Format":
     """Returns the format of that name.
 
     Raises:
