@@ -1,7 +1,6 @@
 """Finds the modules that write into the residual stream: second matrices by name, banks of experts by their tensors."""
 
 import re
-from collections import Counter
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
 from ffkv.model.experts.record import layout_of, written
-from ffkv.model.tap.hooks import AfterHook, BeforeHook, after, before, forward, hidden_state
+from ffkv.model.tap.hooks import AfterHook, after, before, counting_repeats, forward, hidden_state
 
 # The names of second matrices, at the end of their name inside the block. There is no other table of names.
 SECOND_MATRIX_NAMES = (
@@ -18,6 +17,7 @@ SECOND_MATRIX_NAMES = (
 )
 # Parts of a block in which such a name means something else.
 OTHER_PARTS = re.compile(r"att|norm|router|indexer|adapter|embed")
+INSIDE_A_ROUTER = re.compile(r"(^|\.)gate\.")  # unless it writes vectors of the residual stream's width
 
 
 class FoundBlock(NamedTuple):
@@ -50,7 +50,8 @@ def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "")
     shapes, executed = _run(modules, candidates, model, ids)
     found = []
     for (block, repeat), ran in executed.items():
-        names = [name for name in ran if not _is_inside_a_router(name, shapes[name], shapes[block])]
+        width = shapes[block][-1]
+        names = [name for name in ran if shapes[name][-1] == width or not INSIDE_A_ROUTER.search(name)]
         for name in names:
             _check(block, name, names, shapes, modules, ids)
         if names:
@@ -70,11 +71,9 @@ def _run(
         by block and repeat, in order of execution.
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    repeats: Counter[str] = Counter()
     executed: dict[tuple[str, int], list[str]] = {}
-
-    def count(block: str) -> BeforeHook:
-        return lambda module, args, kwargs: repeats.update([block])
+    blocks = {*candidates.values()}
+    repeats, counting = counting_repeats(model, blocks)
 
     def note(name: str) -> AfterHook:
         def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
@@ -88,10 +87,7 @@ def _run(
 
         return on_output
 
-    blocks = {*candidates.values()}
-    counting = before(*[(modules[name], count(name)) for name in blocks])
-    noting = after(*[(modules[name], note(name)) for name in {*candidates, *blocks}])
-    with counting, noting:
+    with before(*counting), after(*[(modules[name], note(name)) for name in {*candidates, *blocks}]):
         forward(model, ids)
     return shapes, executed
 
@@ -146,10 +142,6 @@ def _holds_tensors(module: nn.Module) -> bool:
     """Tells whether a module has matrices of its own, not modules that have them."""
     within = list(module.modules())
     return any(parameter.ndim > 1 for parameter in module.parameters()) and not any(map(is_matrix, within))
-
-
-def _is_inside_a_router(name: str, shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
-    return shape[-1] != block[-1] and bool(re.search(r"(^|\.)gate\.", name))
 
 
 def _check(

@@ -182,9 +182,7 @@ def prove_head(head: Head, decomposition: Decomposition) -> float:
     Raises:
         UserError: the error is larger than the tolerance.
     """
-    last = decomposition.head_spec.layers[-1]
-    vectors = decomposition.final.reshape(-1, decomposition.final.shape[-1])
-    logits = head.logits(vectors, None if last.readout_block else last.index)
+    logits = _logits(head, decomposition)
     error = relative_error(logits.reshape(decomposition.logits.shape).cpu(), decomposition.logits)
     _require("head", error, decomposition.dtype)
     return error
@@ -192,11 +190,15 @@ def prove_head(head: Head, decomposition: Decomposition) -> float:
 
 def has_final_norm(head: Head, decomposition: Decomposition) -> bool:
     """Tells whether the head reads the direction of a vector alone, so that its length changes no logit."""
-    last = decomposition.head_spec.layers[-1]
-    vectors = decomposition.final.reshape(-1, decomposition.final.shape[-1])
     # Far beyond the constant that norms add to a variance.
-    long, longer = (head.logits(times * vectors, None if last.readout_block else last.index) for times in (1e3, 1e4))
+    long, longer = (_logits(head, decomposition, times) for times in (1e3, 1e4))
     return relative_error(longer, long) < SAME_DIRECTION
+
+
+def _logits(head: Head, decomposition: Decomposition, times: float = 1.0) -> Tensor:
+    """Reads multiples of the final vectors out [n, vocabulary]."""
+    last = decomposition.head_spec.layers[-1]
+    return head.logits(times * decomposition.final.flatten(0, -2), None if last.readout_block else last.index)
 
 
 def observe(
@@ -214,19 +216,12 @@ def observe(
 
 
 class _End(NamedTuple):
-    """The block that runs last.
-
-    Attributes:
-        block: its name.
-        returns: length of the tuple that it returns; 0: it returns a tensor.
-        output: what it returns first.
-        logits: the logits of the model.
-    """
+    """The block that runs last."""
 
     block: str
-    returns: int
-    output: Tensor
-    logits: Tensor
+    returns: int  # length of the tuple that it returns; 0: it returns a tensor
+    output: Tensor  # what it returns first
+    logits: Tensor  # of the model
 
 
 def _last_block(model: nn.Module, layers: list[Layer], ids: Tensor) -> _End:

@@ -58,7 +58,7 @@ def capturing(model: nn.Module, modules: list[str]) -> Iterator[dict[tuple[str, 
 
     def note(name: str) -> BeforeHook:
         def on_input(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            captured[name, repeats[name]] = _copy((args, kwargs))
+            captured[name, repeats[name]] = _copied((args, kwargs))
             repeats[name] += 1
 
         return on_input
@@ -111,7 +111,7 @@ def replay(
     modules = [(name, module) for name, module in block.named_modules() if name]
     reading = before(*[(module, on_input(name)) for name, module in modules])
     writing = after(*[(module, on_output(name)) for name, module in modules])
-    args, kwargs = _copy(arguments)
+    args, kwargs = _copied(arguments)
     with torch.no_grad(), reading, writing:
         output = known_state(block(*args, **kwargs)).clone()
     return BlockTrace(output, inputs, outputs)
@@ -123,10 +123,15 @@ def reverse(states: Tensor, arguments: Arguments) -> Tensor:
     return states.reshape(sentences, tokens, -1).flip(1).reshape(states.shape)
 
 
-def _copy(arguments: Any) -> Any:
-    """Captured arguments with their tensors cloned, because some models add to the residual in place."""
+def _copied(arguments: Arguments) -> Arguments:
+    """Clones the tensors of captured arguments, because some models add to the residual in place."""
+    return map_tensors(torch.clone, arguments)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], arguments: Any) -> Any:
+    """Returns captured arguments, however nested, with a function of each tensor in its place."""
     if torch.is_tensor(arguments):
-        return arguments.clone()
+        return function(arguments)
     if type(arguments) is dict:
-        return {name: _copy(value) for name, value in arguments.items()}
-    return tuple(map(_copy, arguments)) if type(arguments) is tuple else arguments
+        return {name: map_tensors(function, value) for name, value in arguments.items()}
+    return tuple(map_tensors(function, value) for value in arguments) if type(arguments) is tuple else arguments

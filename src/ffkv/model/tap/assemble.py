@@ -4,7 +4,7 @@ What each second matrix did is collected during the forward pass. As soon as the
 y.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -228,18 +228,10 @@ def norm_factor(gain: Tensor, outcome: OutputModuleTrace) -> Tensor:
     return token_weights(direction[None], outcome.output)[0][:, None].to(direction.dtype)
 
 
-COLUMNS: dict[str, Callable[[int], slice]] = {
-    "all": lambda width: slice(None),
-    "first half": lambda width: slice(0, width // 2),
-    "second half": lambda width: slice(width // 2, None),
-}
-
-
 def columns_of(output: Tensor, columns: str) -> Tensor:
-    """Returns the columns of a first matrix's output that `SecondMatrix.gate_columns` names: "all", "first half",
-    "second half".
-    """
-    return output[..., COLUMNS[columns](output.shape[-1])]
+    """Returns the columns of a first matrix's output that `SecondMatrix.gate_columns` names."""
+    half = output.shape[-1] // 2
+    return output[..., {"all": slice(None), "first half": slice(half), "second half": slice(half, None)}[columns]]
 
 
 def flat(state: Tensor) -> Tensor:
