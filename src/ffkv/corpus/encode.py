@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -64,28 +64,6 @@ class Encoded:
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
 
-class _Chunk(NamedTuple):
-    """The sentences of a chunk of documents, one behind the other in arrays, which processes exchange quickly.
-
-    Attributes:
-        ids: as in `Encoded`, of all sentences [token].
-        ends: as in `Encoded`, of all sentences [token].
-        lengths: number of tokens of each sentence [sentence].
-        text: text of each sentence [sentence].
-        document: number of its document among those of the chunk that have text [sentence].
-        names: names of the documents of the chunk that have text [document].
-        counts: see `Encoded`.
-    """
-
-    ids: np.ndarray
-    ends: np.ndarray
-    lengths: list[int]
-    text: list[str]
-    document: list[int]
-    names: list[str]
-    counts: Counter[str]
-
-
 def encode(
     documents: Iterable[Document],
     tokenizer: PreTrainedTokenizerBase,
@@ -115,10 +93,8 @@ def encode(
         first = len(encoded.names)
         encoded.names += chunk.names
         encoded.counts.update(chunk.counts)
-        start = 0
-        for length, text, document in zip(chunk.lengths, chunk.text, chunk.document, strict=True):
-            token = slice(start, start := start + length)
-            _add(encoded, seen, first + document, chunk.ids[token], chunk.ends[token], text)
+        for number, (document, text) in enumerate(zip(chunk.document, chunk.text, strict=True)):
+            _add(encoded, seen, first + document, chunk.ids[number], chunk.ends[number], text)
         if bar is not None:
             bar.set_postfix_str(f"{encoded.counts['sentences']:,} sentences", refresh=False)
             bar.update(chunk.counts["documents"])
@@ -145,20 +121,15 @@ def _encode_chunk(
     settings: Corpus,
     beginning: list[int],
     documents: list[Document],
-) -> _Chunk:
+) -> Encoded:
     """Splits and encodes some documents. It depends on nothing else, so any process can do it."""
-    chunk = _Chunk(flatten([]), flatten([]), [], [], [], [], Counter())
-    ids, ends = [], []
+    chunk = Encoded()
     for batch in _batches(_split_documents(documents, chunk, settings)):
         sentences = tokenize([text for _, text in batch], tokenizer, beginning)
         for (document, _), sentence in zip(batch, sentences, strict=True):
             for window in _windows(*sentence, max_tokens, settings.long_sentences, chunk.counts):
-                ids.append(window[0])
-                ends.append(window[1])
-                chunk.lengths.append(len(window[0]))
-                chunk.text.append(window[2])
-                chunk.document.append(document)
-    return chunk._replace(ids=flatten(ids), ends=flatten(ends))
+                _add(chunk, None, document, *window)
+    return chunk
 
 
 def tokenize(
@@ -177,19 +148,15 @@ def tokenize(
     tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     for text, own, offsets in zip(texts, tokens["input_ids"], tokens["offset_mapping"], strict=True):
         ends = np.maximum.accumulate(np.fromiter((end for _, end in offsets), np.int32, len(own)))
-        yield _without(beginning, np.asarray(own, np.int32), ends, text)
+        ids, count = np.asarray(own, np.int32), len(beginning)
+        if count and own[:count] == beginning:  # the model reads it in front of the sentence anyway
+            cut = ends[count - 1]
+            yield ids[count:], ends[count:] - cut, text[cut:]
+        else:
+            yield ids, ends, text
 
 
-def _without(beginning: list[int], ids: np.ndarray, ends: np.ndarray, text: str) -> tuple[np.ndarray, np.ndarray, str]:
-    """Ids, ends and text of a sentence without the beginning, which the model reads in front of it anyway."""
-    count = len(beginning)
-    if not count or ids[:count].tolist() != beginning:
-        return ids, ends, text
-    cut = ends[count - 1]
-    return ids[count:], ends[count:] - cut, text[cut:]
-
-
-def _split_documents(documents: Iterable[Document], chunk: _Chunk, settings: Corpus) -> Iterator[tuple[int, str]]:
+def _split_documents(documents: Iterable[Document], chunk: Encoded, settings: Corpus) -> Iterator[tuple[int, str]]:
     """Yields the number of the document and the text of each sentence.
 
     Adds the documents' names and the counts to `chunk`.

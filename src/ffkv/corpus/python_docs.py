@@ -109,9 +109,7 @@ def read_docstrings(path: Path) -> list[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return []
-    nodes = sorted(
-        _documented(tree), key=lambda node: getattr(node, "lineno", 0)
-    )  # the module itself has no line number
+    nodes = sorted(_documented(tree), key=lambda node: getattr(node, "lineno", 0))  # a module has no line number
     return [text for node in nodes if (text := ast.get_docstring(node))]
 
 

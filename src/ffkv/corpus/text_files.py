@@ -16,7 +16,7 @@ from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render
 from ffkv.corpus.raw_file import check_text, lines_of, unreadable
 from ffkv.corpus.row_files import csv_texts, json_texts, parquet_texts
-from ffkv.corpus.where import NOWHERE, LeftOut, Where
+from ffkv.corpus.where import Where
 
 
 def texts(
@@ -26,9 +26,9 @@ def texts(
     unit: str,
     keep: bool = False,
     render: Render | None = None,
-    where: Where = NOWHERE,
-) -> Iterator[str | LeftOut | None]:
-    """Reads the texts of a file, in their order; None for a row without a text.
+    where: Where | None = None,
+) -> Iterator[str | None]:
+    """Reads the texts of a file, in their order; "" for a row without a text, None for one that is not wanted.
 
     Args:
         path: the file. If its name ends in .gz or .zst, it is compressed.
@@ -37,7 +37,7 @@ def texts(
         unit: the unit that is one text in a file of the kind "text": "line", "paragraph" or "file".
         keep: whether line breaks within such a unit stay as they are. Otherwise each one becomes a line feed.
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
-        where: which rows are wanted, see `ffkv.corpus.where`. Each other one is told as `LEFT_OUT`.
+        where: which rows are wanted, see `ffkv.corpus.where`; None for all.
     Raises:
         UserError: the file cannot be read, is damaged or is of another kind; or a field does not exist or does not
             contain text or, if asked for, chats that can be rendered.
@@ -49,6 +49,7 @@ def texts(
         )
     if where and kind == "text":
         raise UserError(f"{path}: corpus.where chooses rows by their columns, and a txt file has none.")
+    where = where or {}
     try:
         with raw_file.open_unpacked(path) as file:
             if kind == "parquet":
@@ -71,10 +72,8 @@ def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
     if unit == "file":
         text = stream.read(raw_file.MAX_CHARACTERS + 1)
         if len(text) > raw_file.MAX_CHARACTERS:
-            raise unreadable(
-                path,
-                f"as one document it is longer than {raw_file.MAX_CHARACTERS:,} characters: use another txt_document",
-            )
+            most = f"{raw_file.MAX_CHARACTERS:,} characters"
+            raise unreadable(path, f"as one document it is longer than {most}: use another txt_document")
         yield text
         return
     lines = lines_of(path, stream)
