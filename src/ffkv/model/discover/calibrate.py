@@ -17,7 +17,8 @@ from ffkv.model.discover.first_matrices import find_first_matrices
 from ffkv.model.discover.replay import Arguments, BlockTrace, capture, map_tensors, replay
 from ffkv.model.discover.residual_path import ResidualPath, residual_path
 from ffkv.model.discover.scaling import Scaling, proportion
-from ffkv.model.experts.record import coefficients, layout_of, shape_of
+from ffkv.model.experts.layouts import layout_of
+from ffkv.model.experts.record import coefficients
 from ffkv.model.placement.resident import HALF, in_float32
 
 
@@ -126,14 +127,13 @@ def _second_matrix(block: _Block, matrix: str, scaling: Scaling) -> SecondMatrix
     name, module = block.path(matrix), block.module.get_submodule(matrix)
     scale = scaling.scale.flatten().tolist() if isinstance(scaling.scale, Tensor) else scaling.scale
     if (layout := layout_of(module)) is not None:
-        experts, units = shape_of(module)
         return SecondMatrix(
             name,
             [name if layout.reads_x else name.rpartition(".")[0]],
             "gated" if layout.gated else "plain",
-            experts * units,
+            layout.experts * layout.units,
             gate=name if layout.gate_has_sign else "",
-            experts=experts,
+            experts=layout.experts,
             scale=scale,
             per_token_weight=scaling.per_token_weight,
         )

@@ -1,14 +1,16 @@
 """Finds the modules that write into the residual stream: second matrices by name, banks of experts by their tensors."""
 
 import re
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.model.experts.record import layout_of, written
-from ffkv.model.tap.hooks import AfterHook, after, before, counting_repeats, forward, hidden_state
+from ffkv.model.experts.layouts import layout_of
+from ffkv.model.experts.record import written
+from ffkv.model.tap.hooks import after, before, counting_repeats, forward, hidden_state
 
 # The names of second matrices, at the end of their name inside the block. There is no other table of names.
 SECOND_MATRIX_NAMES = (
@@ -21,17 +23,11 @@ INSIDE_A_ROUTER = re.compile(r"(^|\.)gate\.")  # unless it writes vectors of the
 
 
 class FoundBlock(NamedTuple):
-    """One repeat of a block, and what writes into the residual stream in it.
+    """One repeat of a block, and what writes into the residual stream in it."""
 
-    Attributes:
-        block: name of the block.
-        repeat: which repeat of the block within one forward pass, from 0.
-        matrices: names of its second matrices and banks, in order of execution.
-    """
-
-    block: str
-    repeat: int
-    matrices: list[str]
+    block: str  # name of the block
+    repeat: int  # which repeat of the block within one forward pass, from 0
+    matrices: list[str]  # names of its second matrices and banks, in order of execution
 
 
 def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "") -> list[FoundBlock]:
@@ -75,19 +71,16 @@ def _run(
     blocks = {*candidates.values()}
     repeats, counting = counting_repeats(model, blocks)
 
-    def note(name: str) -> AfterHook:
-        def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            if (state := hidden_state(output)) is None:
-                return
-            shapes[name] = tuple(state.shape)
-            if name in candidates:
-                shapes[name] = tuple(written(module, state).shape)
-                block = candidates[name]
-                executed.setdefault((block, repeats[block] - 1), []).append(name)
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        if (state := hidden_state(output)) is None:
+            return
+        shapes[name] = tuple(state.shape)
+        if name in candidates:
+            shapes[name] = tuple(written(module, state).shape)
+            block = candidates[name]
+            executed.setdefault((block, repeats[block] - 1), []).append(name)
 
-        return on_output
-
-    with before(*counting), after(*[(modules[name], note(name)) for name in {*candidates, *blocks}]):
+    with before(*counting), after(*[(modules[name], partial(note, name)) for name in {*candidates, *blocks}]):
         forward(model, ids)
     return shapes, executed
 

@@ -16,21 +16,13 @@ ROUNDING = 1e-6  # relative: smaller differences are rounding, or nothing
 
 
 class ResidualPath(NamedTuple):
-    """How the outputs of second matrices reach the residual stream. Names are those inside the block.
+    """How the outputs of second matrices reach the residual stream. Names are those inside the block."""
 
-    Attributes:
-        sum_module: the module whose input is o = r + y; "" if the block returns it.
-        scalings: what happens to the output of each second matrix before the sum.
-        output_module: see `anatomy.Layer`, as for the next two.
-        output_scale: a number.
-        output_kind: "sum", "norm" or "linear".
-    """
-
-    sum_module: str
-    scalings: list[Scaling]
-    output_module: str = ""
-    output_scale: float = 1.0
-    output_kind: str = ""
+    sum_module: str  # the module whose input is o = r + y; "" if the block returns it
+    scalings: list[Scaling]  # what happens to the output of each second matrix before the sum
+    output_module: str = ""  # see `anatomy.Layer`, as for the next two
+    output_scale: float = 1.0  # a number
+    output_kind: str = ""  # "sum", "norm" or "linear"
 
 
 class _Ablations(NamedTuple):
@@ -47,8 +39,8 @@ def residual_path(
 ) -> ResidualPath | list[str]:
     """Finds the place in a block where o = r + y, with y the joint output of some second matrices.
 
-    The block is run again: with all `matrices` off, with each alone off, and with each alone doubled. Its output is tried
-    first, then the inputs of its later modules.
+    The block is run again: with all `matrices` off, with each alone off, and with each alone doubled. Its output is
+    tried first, then the inputs of its later modules.
 
     Args:
         block: the block.
@@ -114,7 +106,7 @@ def _added(ablations: _Ablations, place: str) -> Tensor | None:
 
 
 def _scalings(ablations: _Ablations, place: str) -> list[Scaling] | str:
-    """Returns how each second matrix's output is scaled on its way to a place; else the reason against it, perhaps ""."""
+    """Returns how the output of each second matrix is scaled on its way to a place; else the reason why not, or ""."""
     whole, scalings = ablations.intact.at(place), []
     where = place or "the block's output"
     for matrix, trace in ablations.without_each.items():

@@ -9,15 +9,10 @@ ROUNDS = 30  # of alternating least squares, which converges in a few
 
 
 class Scaling(NamedTuple):
-    """arrived = weight * scale * sent.
+    """arrived = weight * scale * sent."""
 
-    Attributes:
-        scale: one number, or one per dimension [d].
-        per_token_weight: whether there is also a weight per token.
-    """
-
-    scale: float | Tensor
-    per_token_weight: bool
+    scale: float | Tensor  # one number, or one per dimension [d]
+    per_token_weight: bool  # whether there is also a weight per token
 
 
 def find_scaling(sent: Tensor, arrived: Tensor, tolerance: float) -> Scaling | None:
