@@ -16,15 +16,10 @@ if TYPE_CHECKING:
 
 
 class Beginning(NamedTuple):
-    """What stands in front of every sentence.
+    """What stands in front of every sentence."""
 
-    Attributes:
-        ids: the token ids; none for nothing.
-        reason: one sentence for log and report.
-    """
-
-    ids: list[int]
-    reason: str
+    ids: list[int]  # the token ids; none for nothing
+    reason: str  # one sentence for log and report
 
 
 def find_beginning(

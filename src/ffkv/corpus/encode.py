@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from ffkv.corpus.sentences import split_sentences
 if TYPE_CHECKING:  # readers of a corpus do without transformers, which takes a second to import
     from tqdm import tqdm
     from transformers import PreTrainedTokenizerBase
+
+Named = TypeVar("Named", Document, tuple[int, str])  # a text, and what it is from
 
 # The tokenizer gets at most this many sentences and characters per call. A longer sentence is cut, at a blank if possible.
 SENTENCES_PER_CALL = 4096
@@ -43,24 +45,18 @@ COUNTS = (
 
 @dataclass
 class Encoded:
-    """The sentences of a split.
+    """The sentences of a split."""
 
-    Attributes:
-        ids: token ids of each sentence, without BOS [sentence][token].
-        ends: end (exclusive) of each token's characters in the sentence's text [sentence][token].
-        text: text of each sentence [sentence].
-        document: document of each sentence [sentence].
-        multiplicity: number of identical sentences that each one stands for [sentence].
-        names: name of each document [document].
-        counts: number of documents and sentences that were read or left out, by `COUNTS`.
-    """
-
+    # token ids of each sentence, without BOS [sentence][token]
     ids: Rows | list[np.ndarray] = field(default_factory=Rows)
+    # end (exclusive) of each token's characters in the sentence's text [sentence][token]
     ends: Rows | list[np.ndarray] = field(default_factory=Rows)
-    text: list[str] = field(default_factory=list)
-    document: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)  # text of each sentence [sentence]
+    document: list[int] = field(default_factory=list)  # document of each sentence [sentence]
+    # number of identical sentences that each one stands for [sentence]
     multiplicity: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # name of each document [document]
+    # number of documents and sentences that were read or left out, by `COUNTS`
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
 
@@ -89,7 +85,8 @@ def encode(
     encoded = Encoded()
     seen: dict[bytes, int] | None = {} if settings.deduplicate else None
     work = functools.partial(_encode_chunk, tokenizer, max_tokens, settings, list(beginning))
-    for chunk in in_order(work, _chunks(documents), processes, "encode documents"):
+    chunks = _grouped(documents, DOCUMENTS_PER_CHUNK, CHARACTERS_PER_CHUNK)
+    for chunk in in_order(work, chunks, processes, "encode documents"):
         first = len(encoded.names)
         encoded.names += chunk.names
         encoded.counts.update(chunk.counts)
@@ -101,18 +98,18 @@ def encode(
     return encoded
 
 
-def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Groups the documents, in their order. A long document is a group of its own."""
-    chunk: list[Document] = []
+def _grouped(texts: Iterable[Named], most: int, most_characters: int) -> Iterator[list[Named]]:
+    """Groups names and texts, in their order: so many of them, or so many characters. A longer text is alone."""
+    group: list[Named] = []
     characters = 0
-    for document in documents:
-        chunk.append(document)
-        characters += len(document.text)
-        if len(chunk) == DOCUMENTS_PER_CHUNK or characters >= CHARACTERS_PER_CHUNK:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+    for text in texts:
+        if group and (len(group) == most or characters + len(text[1]) > most_characters):
+            yield group
+            group, characters = [], 0
+        group.append(text)
+        characters += len(text[1])
+    if group:
+        yield group
 
 
 def _encode_chunk(
@@ -124,7 +121,7 @@ def _encode_chunk(
 ) -> Encoded:
     """Splits and encodes some documents. It depends on nothing else, so any process can do it."""
     chunk = Encoded()
-    for batch in _batches(_split_documents(documents, chunk, settings)):
+    for batch in _grouped(_split_documents(documents, chunk, settings), SENTENCES_PER_CALL, MAX_CHARACTERS):
         sentences = tokenize([text for _, text in batch], tokenizer, beginning)
         for (document, _), sentence in zip(batch, sentences, strict=True):
             for window in _windows(*sentence, max_tokens, settings.long_sentences, chunk.counts):
@@ -197,20 +194,6 @@ def _cut_characters(sentence: str, keep: bool) -> Iterator[str]:
         yield sentence[:end]
         sentence = sentence[end:] if keep else sentence[end:].lstrip(" ")
     yield sentence
-
-
-def _batches(sentences: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Groups the sentences for the calls of the tokenizer, in their order."""
-    batch: list[tuple[int, str]] = []
-    characters = 0
-    for sentence in sentences:
-        if batch and (len(batch) == SENTENCES_PER_CALL or characters + len(sentence[1]) > MAX_CHARACTERS):
-            yield batch
-            batch, characters = [], 0
-        batch.append(sentence)
-        characters += len(sentence[1])
-    if batch:
-        yield batch
 
 
 def replace_surrogates(text: str) -> str:

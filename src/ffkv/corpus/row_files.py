@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.base.settings.messages import shown
 from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render, row_text
 from ffkv.corpus.raw_file import PARQUET, lines_of, unreadable
-from ffkv.corpus.where import MISSING, Where, is_wanted, lacking_columns, no_column
+from ffkv.corpus.where import MISSING, is_wanted, lacking_columns, no_column
 
 LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 
 
-def csv_texts(path: str, stream: TextIO, field: str, where: Where) -> Iterator[str | None]:
+def csv_texts(path: str, stream: TextIO, corpus: Corpus) -> Iterator[str | None]:
     """Yields the texts of a csv file with a header. See `ffkv.corpus.text_files.texts` for the arguments and errors."""
     csv.field_size_limit(raw_file.MAX_CHARACTERS)
     reader = csv.reader(lines_of(path, stream), strict=True)
@@ -38,18 +39,19 @@ def csv_texts(path: str, stream: TextIO, field: str, where: Where) -> Iterator[s
             continue
         if header is None:
             header = row
-            _check_columns(path, row, dict.fromkeys(row, ""), field, where)
+            _check_columns(path, row, dict.fromkeys(row, ""), corpus)
         elif len(row) != len(header):
             raise unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
-        elif is_wanted(dict(zip(header, row, strict=True)), where, f"{path}, line {start:,}"):
-            yield row[header.index(field)]
+        elif is_wanted(dict(zip(header, row, strict=True)), corpus.where, f"{path}, line {start:,}"):
+            yield row[header.index(corpus.text_field)]
         else:
             yield None
 
 
-def json_texts(path: str, file: BinaryIO, field: str, render: Render | None, where: Where) -> Iterator[str | None]:
+def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None) -> Iterator[str | None]:
     """Yields the texts of a file with one JSON object per line, or with a list of them. See `text_files.texts`."""
     first: dict[str, Any] | None = None
+    field, where = corpus.text_field, corpus.where
     has_field, lacking = False, set(where)
     for place, row in _json_rows(path, file, numbers=render is not None or bool(where)):
         if not isinstance(row, dict):
@@ -126,11 +128,12 @@ def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
         whole.write(piece)
 
 
-def parquet_texts(path: str, file: Any, field: str, render: Render | None, where: Where) -> Iterator[str | None]:
+def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -> Iterator[str | None]:
     """Yields the texts of a parquet file, which may be compressed as a whole. See `text_files.texts`."""
     import pyarrow as pa
     from pyarrow import parquet
 
+    field, where = corpus.text_field, corpus.where
     with tempfile.TemporaryFile() as whole:
         if not isinstance(file, BufferedReader):  # parquet is read from the end of the file
             _unpack(path, file, whole)
@@ -138,7 +141,7 @@ def parquet_texts(path: str, file: Any, field: str, render: Render | None, where
         try:
             opened = parquet.ParquetFile(file, page_checksum_verification=True)
             columns = _parquet_columns(opened.schema_arrow)
-            _check_columns(path, opened.schema_arrow.names, columns, field, where)
+            _check_columns(path, opened.schema_arrow.names, columns, corpus)
             tested = [_outermost(name, columns) for name in where]
             number = 0
             for batch in opened.iter_batches(256, columns=[field, *where], use_threads=False):
@@ -163,13 +166,13 @@ def _parquet_columns(fields: Any) -> dict[str, Any]:
     return {field.name: _parquet_columns(field.type.fields) if types.is_struct(field.type) else "" for field in fields}
 
 
-def _check_columns(path: str, names: list[str], columns: dict[str, Any], field: str, where: Where) -> None:
+def _check_columns(path: str, names: list[str], columns: dict[str, Any], corpus: Corpus) -> None:
     """Refuses a table that lacks a column that is needed, or has two of its name."""
-    if field not in names:
-        raise _no_field(path, field, names)
-    if lacking := lacking_columns(columns, where):
+    if corpus.text_field not in names:
+        raise _no_field(path, corpus.text_field, names)
+    if lacking := lacking_columns(columns, corpus.where):
         raise no_column(path, lacking, columns)
-    for name in (_outermost(needed, columns) for needed in (field, *where)):
+    for name in (_outermost(needed, columns) for needed in (corpus.text_field, *corpus.where)):
         if names.count(name) > 1:
             raise UserError(f"{path} has more than one field {name!r}: rename one of them.")
 

@@ -67,19 +67,14 @@ def _restore_white_space(text: str, sentences: list[str]) -> list[str]:
     for sentence in sentences:
         words = sentence.split()
         for number, word in enumerate(words):
-            start = _skip(text, end)
+            blanks = BLANKS.match(text, end)
+            start = blanks.end() if blanks else end
             if not number and end:
                 indentation = f"{text[end:start]}.".splitlines()[-1]
                 cuts.append(start - len(indentation) + 1)
             end = start + len(word)
     cuts.append(len(text))
     return [text[first:last] for first, last in pairwise(cuts)]
-
-
-def _skip(text: str, start: int) -> int:
-    """Returns where the white space that starts there ends."""
-    found = BLANKS.match(text, start)
-    return found.end() if found else start
 
 
 def _split_in_pieces(text: str, split: Callable[[str], list[Span]]) -> Iterator[str]:

@@ -93,10 +93,8 @@ def is_held_out(text: str, share: float) -> bool:
 
 
 def _read_files(corpus: Corpus, patterns: list[str], render: Render | None, counts: Counter[str]) -> Iterator[Document]:
-    keep = corpus.white_space == "keep"
     for path in find_files(patterns):
-        found = texts(path, _format(path), corpus.text_field, corpus.txt_document, keep, render, corpus.where)
-        for index, text in enumerate(found):
+        for index, text in enumerate(texts(path, _format(path), corpus, render)):
             if text is None:
                 counts["left_out_documents"] += 1
             else:
