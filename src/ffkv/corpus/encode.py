@@ -154,10 +154,7 @@ def tokenize(
 
 
 def _split_documents(documents: Iterable[Document], chunk: Encoded, settings: Corpus) -> Iterator[tuple[int, str]]:
-    """Yields the number of the document and the text of each sentence.
-
-    Adds the documents' names and the counts to `chunk`.
-    """
+    """Yields document number and text of each sentence, and adds names and counts of the documents to `chunk`."""
     counts = chunk.counts
     for document in documents:
         text = replace_surrogates(document.text)
@@ -182,11 +179,7 @@ def _split_documents(documents: Iterable[Document], chunk: Encoded, settings: Co
 
 
 def _cut_characters(sentence: str, keep: bool) -> Iterator[str]:
-    """Cuts a sentence into pieces of at most `MAX_CHARACTERS` characters. Nearly every sentence is one piece.
-
-    The pieces end at a blank if possible. If white space is kept, they end at a line break if possible, else at a
-    blank, and the pieces, put together, are the sentence.
-    """
+    """Yields pieces of at most `MAX_CHARACTERS`, cut at a blank if possible; at a line break first, if kept."""
     while len(sentence) > MAX_CHARACTERS:
         end = sentence.rfind("\n", 0, MAX_CHARACTERS) + 1 if keep else 0
         end = end or sentence.rfind(" ", 1, MAX_CHARACTERS)
@@ -204,10 +197,7 @@ def replace_surrogates(text: str) -> str:
 def _windows(
     ids: np.ndarray, ends: np.ndarray, text: str, max_tokens: int, long_sentences: str, counts: Counter[str]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Ids, ends and text of a sentence, or of each of its windows if it is too long.
-
-    A window of one token is left out.
-    """
+    """Yields ids, ends and text of a sentence, or of its windows if it is too long; nothing of a single token."""
     too_long = len(ids) > max_tokens
     counts["long_sentences"] += too_long
     if too_long and long_sentences == "drop":

@@ -107,11 +107,8 @@ def _fetch_split(commit: Commit, config: str, split: str) -> Path:
 
 @contextlib.contextmanager
 def _mirror(commit: Commit, folder: Path) -> Iterator[Path]:
-    """Yields a folder with a link to each cached file of the commit, and an empty file for each other one.
-
-    `datasets` finds the files of a split by their names, and refuses a folder in which those of another split are
-    missing.
-    """
+    """Yields a folder with a link to each cached file of the commit, and an empty file for each other one."""
+    # `datasets` finds the files of a split by their names, and refuses a folder in which those of another one are missing.
     if (names := cached_names(commit)) is None:
         say(
             f"The cache holds no list of the files of {commit.repository}, so that nobody can tell whether all files of"

@@ -67,10 +67,7 @@ def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None)
 
 
 def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
-    """Yields the place and the content of each row. A file has one row per line, or all rows in one list.
-
-    `numbers`: whether numbers are needed. Otherwise all of them are 0, because they may have any number of digits.
-    """
+    """Yields place and content of each row, one per line or all in one list. `numbers`: whether any is needed."""
     for number, line in enumerate(lines_of(path, file), 1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if line.isspace() or not line:
@@ -91,6 +88,7 @@ def _parsed(path: str, data: bytes, line: int, numbers: bool) -> Any:
         return json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
+            # A number that nobody needs may have any number of digits.
             parse_int=None if numbers else lambda digits: 0,
             parse_float=None if numbers else lambda digits: 0.0,
         )
@@ -114,10 +112,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
-    """Unpacks a parquet file into a temporary one.
-
-    It is compressed already: what gets much smaller is not a parquet file.
-    """
+    """Unpacks a parquet file into a temporary one. Parquet is compressed: what gets much smaller is something else."""
     most = LARGEST_RATIO * Path(path).stat().st_size + raw_file.MAX_CHARACTERS
     if packed.read(len(PARQUET)) != PARQUET:
         raise unreadable(path, "it is not a parquet file that was compressed")

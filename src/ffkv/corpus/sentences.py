@@ -78,11 +78,7 @@ def _restore_white_space(text: str, sentences: list[str]) -> list[str]:
 
 
 def _split_in_pieces(text: str, split: Callable[[str], list[Span]]) -> Iterator[str]:
-    """Splits a text of any length, in pieces that end at a blank if possible.
-
-    The last sentence of a piece may continue in the next piece. So it becomes the beginning of the next piece, unless
-    it is the whole piece.
-    """
+    """Splits a text in pieces. The last sentence of a piece, which may go on, is the beginning of the next one."""
     start = 0
     while len(text) - start > PIECE_CHARACTERS:
         end = max(text.rfind(blank, start, start + PIECE_CHARACTERS) for blank in " \n") + 1

@@ -182,11 +182,7 @@ def _of_length(
 def _count_tokens(
     prefix: np.ndarray, following: np.ndarray, sentences: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts the tokens that follow each prefix: the most frequent first, equally frequent ones by their first
-    sentence.
-
-    Returns prefix, token and count of each different pair of prefix and token, ordered by prefix [pair].
-    """
+    """Returns prefix, next token and count [pair], ordered by prefix, then frequency, then the first sentence."""
     keys = prefix << 32 | following.astype(np.int64)
     different, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
     first = np.full(len(different), sentences.max() + 1, np.int64)

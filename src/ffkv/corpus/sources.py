@@ -158,10 +158,7 @@ def _refuse_closed_folders(pattern: str) -> None:
 
 
 def _folders(top: str) -> Iterator[str]:
-    """Yields a folder and the folders below it, as "<path>/".
-
-    Hidden folders are left out; "" is the working directory.
-    """
+    """Yields a folder ("" is the working directory) and the folders below it that are not hidden, as "<path>/"."""
 
     def refuse(error: OSError) -> None:
         raise error

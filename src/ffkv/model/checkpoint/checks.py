@@ -121,10 +121,8 @@ def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any])
 
 
 def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
-    """Tells whether a tensor without a place in the model is a second matrix of one of the model's own lists of blocks.
-
-    Other such tensors are left out rightly: the encoder of a model whose decoder is read, a vision tower.
-    """
+    """Tells whether a tensor without a place is a second matrix of one of the model's own lists of blocks."""
+    # Others are left out rightly: the encoder of a model whose decoder is read, a vision tower.
     blocks = re.match(r"(.+?)\.\d+\.", name)
     if not blocks or not re.search(SECOND_MATRIX_NAMES, name.removesuffix(".weight")):
         return False

@@ -76,12 +76,7 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
 
 
 def _located(anatomy: Anatomy, model_folder: Path) -> Anatomy:
-    """Returns the anatomy with paths that hold here.
-
-    A relative path starts in the working directory of the model step. Here it starts in the working directory too or,
-    if nothing is there, in the folder that holds `results`: it can be read from anywhere. The hash of the weights tells
-    whether it is the same checkpoint.
-    """
+    """Returns the anatomy with paths that start in the working directory or, if nothing is there, beside `results`."""
     above = model_folder.resolve().parents
 
     def locate(name: str, commit: str) -> str:

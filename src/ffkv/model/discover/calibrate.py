@@ -6,7 +6,7 @@ holds. No knowledge of the model's wiring is needed: this finds norms before and
 multipliers, gates and parallel attention.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -126,6 +126,7 @@ def _layer(block: _Block, matrices: list[str], path: ResidualPath, index: int) -
 def _second_matrix(block: _Block, matrix: str, scaling: Scaling) -> SecondMatrix:
     name, module = block.path(matrix), block.module.get_submodule(matrix)
     scale = scaling.scale.flatten().tolist() if isinstance(scaling.scale, Tensor) else scaling.scale
+    to_sum: Any = {"scale": scale, "per_token_weight": scaling.per_token_weight}
     if (layout := layout_of(module)) is not None:
         return SecondMatrix(
             name,
@@ -134,17 +135,8 @@ def _second_matrix(block: _Block, matrix: str, scaling: Scaling) -> SecondMatrix
             layout.experts * layout.units,
             gate=name if layout.gate_has_sign else "",
             experts=layout.experts,
-            scale=scale,
-            per_token_weight=scaling.per_token_weight,
+            **to_sum,
         )
-    first, kind, gate, gate_columns = find_first_matrices(block.module, matrix, block.intact, block.arguments)
-    return SecondMatrix(
-        name,
-        [block.path(inside) for inside in first],
-        kind,
-        block.intact.inputs[matrix].shape[-1],
-        gate=block.path(gate),
-        gate_columns=gate_columns,
-        scale=scale,
-        per_token_weight=scaling.per_token_weight,
-    )
+    first, kind, gate, columns = find_first_matrices(block.module, matrix, block.intact, block.arguments)
+    names, memories = [block.path(inside) for inside in first], block.intact.inputs[matrix].shape[-1]
+    return SecondMatrix(name, names, kind, memories, gate=block.path(gate), gate_columns=columns, **to_sum)

@@ -60,12 +60,7 @@ def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "")
 def _run(
     modules: dict[str, nn.Module], candidates: dict[str, str], model: nn.Module, ids: Tensor
 ) -> tuple[dict[str, tuple[int, ...]], dict[tuple[str, int], list[str]]]:
-    """Runs a text.
-
-    Returns:
-        The shape of what each candidate writes and of what each block returns, by name; and the candidates that ran,
-        by block and repeat, in order of execution.
-    """
+    """Returns the shapes of what modules write, by name, and the candidates that ran, by block and repeat, in order."""
     shapes: dict[str, tuple[int, ...]] = {}
     executed: dict[tuple[str, int], list[str]] = {}
     blocks = {*candidates.values()}

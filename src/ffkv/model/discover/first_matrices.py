@@ -69,7 +69,7 @@ def _find_gate(
     """
     m = intact.inputs[matrix]
     first, second = (columns_of(intact.outputs[name], columns) for name, columns in factors)
-    if (m * first.sign() * second.sign()).min() < 0:
+    if (m * first.sign() * second.sign()).min() < 0:  # a sigmoid, which is always positive
         return "", ""
     for (other, columns), gate in zip(factors, reversed(factors), strict=True):
         negated_m = replay(block, arguments, {other: functools.partial(_negate, columns)}).inputs[matrix]

@@ -113,10 +113,7 @@ def _prove_experts(model: nn.Module, ids: Tensor) -> float:
 def _layer_errors(
     model: nn.Module, layers: list[Layer], states: list[States], ids: Tensor
 ) -> Iterator[dict[str, float]]:
-    """Yields the relative errors of each layer, by identity.
-
-    `states` are those of the layers on `ids` [sentence, token].
-    """
+    """Yields the relative errors of each layer, by identity. `states` are those on `ids` [sentence, token]."""
     prefixes = observe(model, layers, ids[:, : ids.shape[1] * 2 // 3], "m")
     arguments = capture(model, [layer.block for layer in layers], ids)
     for layer in layers:

@@ -83,10 +83,7 @@ class Head:
             return torch.autograd.grad(logit, vector)[0]
 
     def _one_row_suffices(self, vector: Tensor, layer: int | None) -> bool:
-        """Tells whether a head with one row of its output embedding gives that token's logit: no logits are mixed.
-
-        It is tried once, on a vector [1, d].
-        """
+        """Tells whether one row of the output embedding gives its token's logit, tried once on a vector [1, d]."""
         if self._mixes_no_logits is None:
             self._mixes_no_logits = self._try_one_row(vector, layer)
         return self._mixes_no_logits
