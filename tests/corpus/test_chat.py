@@ -11,7 +11,8 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit
 from ffkv.base.settings import Corpus
 from ffkv.corpus import sources
-from ffkv.corpus.chat import chat_renderer, find_chat_beginning, row_text
+from ffkv.corpus.beginning import find_beginning
+from ffkv.corpus.chat import chat_renderer, row_text
 from ffkv.corpus.corpus_file import read_corpus
 from ffkv.corpus.document import Document
 from ffkv.corpus.embedded.tokenizer import BOS, train_tokenizer
@@ -57,7 +58,7 @@ def ids_of(tokenizer, chats, bos="auto", longest=10_000, splitter="document"):
     """What the model reads for each chat: the beginning and the ids of its sentences."""
     settings = CHAT.model_copy(update={"splitter": splitter})
     render = chat_renderer(tokenizer, settings)
-    beginning = find_chat_beginning(tokenizer, bos, None, render)
+    beginning = find_beginning(tokenizer, bos, None, render)
     documents = [Document(f"d{number}", render(chat)) for number, chat in enumerate(chats)]
     encoded = encode(documents, tokenizer, longest, settings, beginning.ids)
     return [[*beginning.ids, *ids.tolist()] for ids in encoded.ids], encoded
@@ -169,13 +170,13 @@ def test_files_without_fields_and_tokenizers_without_template_are_refused(tmp_pa
     with pytest.raises(UserError, match="The tokenizer has no chat template"):
         chat_renderer(chat_tokenizer(None), CHAT)
     with pytest.raises(UserError, match="The chat template of the tokenizer refuses these messages: "):
-        find_chat_beginning(broken := chat_tokenizer("{{ no.such.thing }}"), "auto", None, chat_renderer(broken, CHAT))
+        find_beginning(broken := chat_tokenizer("{{ no.such.thing }}"), "auto", None, chat_renderer(broken, CHAT))
 
 
 def test_text_that_is_asked_for_is_no_chat():
     with pytest.raises(UserError, match=r"row 3: field 'text' contains list, not text\. Set corpus\.text_field or"):
         row_text([], "text", "row 3", None)
-    assert [row_text(value, "text", "row 3", None) for value in ("a", None)] == ["a", None]
+    assert [row_text(value, "text", "row 3", None) for value in ("a", None)] == ["a", ""]
 
 
 @pytest.mark.parametrize(

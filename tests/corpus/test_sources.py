@@ -146,8 +146,8 @@ def test_a_bomb_is_read_in_bounded_memory(tmp_path):
             bomb.write(packer.compress(b"one line of text\n" * 61_680))
         bomb.write(packer.flush())
     script = (
-        "import resource; from ffkv.corpus.text_files import texts; "
-        f"before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; rows = texts({str(tmp_path / 'a.txt.zst')!r}, 'text', '', 'line'); "
+        "import resource; from ffkv.base.settings import Corpus; from ffkv.corpus.text_files import texts; "
+        f"before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; rows = texts({str(tmp_path / 'a.txt.zst')!r}, 'text', Corpus(txt_document='line')); "
         "[next(rows) for _ in range(3_000_000)]; "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )

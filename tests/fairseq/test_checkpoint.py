@@ -22,7 +22,7 @@ from ffkv.model.commands import model as model_command
 from ffkv.model.discover.probe_texts import context_of
 from ffkv.model.discover.prove import observe
 from ffkv.model.fairseq.checkpoint import read_checkpoint
-from ffkv.model.fairseq.folder import is_fairseq
+from ffkv.model.fairseq.dictionary import is_fairseq
 from ffkv.model.head.head_file import load_head
 from ffkv.model.head.predictions import predictions
 

@@ -13,7 +13,7 @@ from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer
 from ffkv.model.checkpoint.load import load
 from ffkv.model.discover.prove import observe
-from ffkv.model.experts.record import layout_of
+from ffkv.model.experts.layouts import layout_of
 from ffkv.model.placement import spread
 from ffkv.model.tap.change import scaled
 from ffkv.model.tap.hooks import forward

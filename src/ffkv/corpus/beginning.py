@@ -9,32 +9,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ffkv.base.errors import UserError
+from ffkv.corpus.chat import Render, render_one
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 class Beginning(NamedTuple):
-    """What stands in front of every sentence.
+    """What stands in front of every sentence."""
 
-    Attributes:
-        ids: the token ids; none for nothing.
-        reason: one sentence for log and report.
-    """
-
-    ids: list[int]
-    reason: str
+    ids: list[int]  # the token ids; none for nothing
+    reason: str  # one sentence for log and report
 
 
-def find_beginning(tokenizer: PreTrainedTokenizerBase, bos: str, configured: int | None = None) -> Beginning:
+def find_beginning(
+    tokenizer: PreTrainedTokenizerBase, bos: str, configured: int | None = None, render: Render | None = None
+) -> Beginning:
     """Finds the ids that the model reads in front of every sentence.
 
     Args:
         tokenizer: of the model.
         bos: the setting `corpus.bos`. "auto": what the tokenizer puts there itself; if it puts nothing there, its BOS
-            token; if it has none, the token that separates documents. "always": its BOS token. "never": nothing.
+            token; if it has none, the token that separates documents. In front of chats only what their template
+            writes, which writes all special tokens that the model expects. "always": its BOS token. "never": nothing.
         configured: the BOS token that the model's config names. Models without BOS name the token there that separates
             their documents. It counts only if the tokenizer has it as a special token.
+        render: turns a chat into text, see `chat_renderer`; None if the corpus contains text.
     Raises:
         UserError: `bos` is "always", and the tokenizer has no BOS token; or `bos` is "auto", and the ids of a text
             change when the tokenizer adds special tokens.
@@ -44,9 +44,20 @@ def find_beginning(tokenizer: PreTrainedTokenizerBase, bos: str, configured: int
     if bos == "always":
         if tokenizer.bos_token_id is None:
             raise UserError("corpus.bos is 'always', but the tokenizer has no BOS token: use 'auto' or 'never'.")
-        return Beginning(
-            [tokenizer.bos_token_id], f"{tokenizer.bos_token} precedes every sentence, as corpus.bos says."
-        )
+        reason = f"{tokenizer.bos_token} precedes every sentence, as corpus.bos says."
+        return Beginning([tokenizer.bos_token_id], reason)
+    found = _automatic_beginning(tokenizer, configured)
+    if render is None:
+        return found
+    ids = tokenizer(render_one(render), add_special_tokens=False)["input_ids"]
+    if found.ids and ids[: len(found.ids)] == found.ids:
+        names = " ".join(map(str, tokenizer.convert_ids_to_tokens(found.ids)))
+        return Beginning(found.ids, f"{names} precedes every sentence, once: the chat template writes it.")
+    return Beginning([], "Nothing precedes a sentence but what the chat template writes.")
+
+
+def _automatic_beginning(tokenizer: PreTrainedTokenizerBase, configured: int | None) -> Beginning:
+    """Returns what "auto" puts in front of every text."""
     if ids := _ids_in_front(tokenizer):
         names = " ".join(map(str, tokenizer.convert_ids_to_tokens(ids)))
         return Beginning(ids, f"{names} precedes every sentence: the tokenizer puts it there.")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus
-from ffkv.corpus.beginning import Beginning, find_beginning
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,7 +20,7 @@ DATE = datetime(2024, 7, 26)
 REMEDY = "Mend the data, name another field (corpus.text_field), or switch corpus.chat_template off."
 
 
-def row_text(value: Any, field: str, place: str, render: Render | None) -> str | None:
+def row_text(value: Any, field: str, place: str, render: Render | None) -> str:
     """Returns the text of a row.
 
     Args:
@@ -30,12 +29,12 @@ def row_text(value: Any, field: str, place: str, render: Render | None) -> str |
         place: file and row, for messages.
         render: turns a chat into text, see `chat_renderer`; None if rows contain text.
     Returns:
-        The text; None if the row has none.
+        The text; "" if the row has none.
     Raises:
         UserError: the value is of another kind, or the template refuses the chat.
     """
     if value is None:
-        return None
+        return ""
     if render is None:
         if not isinstance(value, str):
             remedy = " or corpus.chat_template" if isinstance(value, list) else ""
@@ -45,7 +44,7 @@ def row_text(value: Any, field: str, place: str, render: Render | None) -> str |
         return value
     _check_messages(value, f"{place}: field {field!r}")
     try:
-        return render(value) if value else None
+        return render(value) if value else ""
     except UserError as error:
         raise UserError(f"{place}: {error}") from error
 
@@ -61,15 +60,12 @@ def _check_messages(value: Any, place: str) -> None:
             )
         if not isinstance(message.get("role"), str):
             raise UserError(
-                f"{place}, message {number}: it has no role, such as 'user'. Its fields: {_names(message)}. {REMEDY}"
+                f"{place}, message {number}: it has no role, such as 'user'. Its fields:"
+                f" {', '.join(map(repr, message)) or 'none'}. {REMEDY}"
             )
         if not isinstance(message.get("content"), str | None):
             kind = type(message["content"]).__name__
             raise UserError(f"{place}, message {number}: its content is {kind}, not text. {REMEDY}")
-
-
-def _names(message: Message) -> str:
-    return ", ".join(map(repr, message)) or "none"
 
 
 def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus) -> Render | None:
@@ -99,7 +95,7 @@ def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus) -> Rende
             reason = (" ".join(str(error).split()) or type(error).__name__)[:300].removesuffix(".")
             raise UserError(f"The chat template of the tokenizer refuses these messages: {reason}.") from error
 
-    _render_one(render)
+    render_one(render)
     return render
 
 
@@ -115,29 +111,6 @@ def _with_fixed_date(template: str) -> str:
     return f"{{% macro strftime_now(format) %}}{{{{ format{replaced} }}}}{{% endmacro %}}\n{template}"
 
 
-def _render_one(render: Render) -> str:
+def render_one(render: Render) -> str:
     """Returns a chat of one message, as the template has it."""
     return render([{"role": "user", "content": "a"}])
-
-
-def find_chat_beginning(
-    tokenizer: PreTrainedTokenizerBase, bos: str, configured: int | None, render: Render | None
-) -> Beginning:
-    """Finds the ids in front of every chat, see `find_beginning`. "auto": only a token that their template writes.
-
-    A chat template writes all special tokens that the model expects.
-
-    Args:
-        tokenizer, bos, configured: see `find_beginning`.
-        render: see `chat_renderer`; None if the corpus contains text.
-    Raises:
-        UserError: see `find_beginning`.
-    """
-    found = find_beginning(tokenizer, bos, configured)
-    if render is None or bos != "auto":
-        return found
-    ids = tokenizer(_render_one(render), add_special_tokens=False)["input_ids"]
-    names = " ".join(map(str, tokenizer.convert_ids_to_tokens(found.ids)))
-    if found.ids and ids[: len(found.ids)] == found.ids:
-        return Beginning(found.ids, f"{names} precedes every sentence, once: the chat template writes it.")
-    return Beginning([], "Nothing precedes a sentence but what the chat template writes.")

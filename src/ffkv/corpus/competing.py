@@ -10,17 +10,11 @@ from ffkv.corpus.corpus_file import Corpus
 
 @dataclass(frozen=True)
 class CompetingPrefixes:
-    """The prefixes that compete. They are numbered from 0, by sentence and length.
+    """The prefixes that compete. They are numbered from 0, by sentence and length."""
 
-    Attributes:
-        corpus: the train split.
-        once: True if a prefix that several sentences begin with competes once; False if it competes in each of them.
-        empty: True if the empty prefix (BOS alone) competes, too.
-    """
-
-    corpus: Corpus
-    once: bool
-    empty: bool = False
+    corpus: Corpus  # the train split
+    once: bool  # True if a prefix that several sentences begin with competes once; False if it competes in each of them
+    empty: bool = False  # True if the empty prefix (BOS alone) competes, too
 
     @functools.cached_property
     def first(self) -> np.ndarray:

@@ -114,36 +114,31 @@ def write_corpus(
 ) -> None:
     """Writes `corpus/<split>.h5`."""
     tokens, ends = flatten(encoded.ids), flatten(encoded.ends)
-    multiplicity = np.asarray(encoded.multiplicity, np.int32)
-    offsets = np.zeros(len(encoded.ids) + 1, np.int64)
-    np.cumsum([len(ids) for ids in encoded.ids], out=offsets[1:])
+    offsets = np.cumsum([0, *map(len, encoded.ids)], dtype=np.int64)
     first_new, shared = find_shared_prefixes(tokens, offsets)
     digest = hashlib.sha256(tokens.data)
     digest.update(offsets.data)
     digest.update(str(bos).encode())
+    own: dict[str, Any] = {"bos": bos, "pretokenized": pretokenized, "language": language}
     attributes = {
         **attributes,
         "corpus_hash": digest.hexdigest()[:16],
         "counts": dict(encoded.counts),
         "tokens": len(tokens),
         "sentences": len(encoded.ids),
-        "bos": bos,
-        "pretokenized": pretokenized,
-        "language": language,
+        **own,
     }
     corpus = Corpus(
         tokens=tokens,
         token_end=ends,
         offsets=offsets,
         document=np.asarray(encoded.document, np.int32),
-        multiplicity=multiplicity,
+        multiplicity=np.asarray(encoded.multiplicity, np.int32),
         first_new=first_new,
         shared=shared,
         texts=encoded.text,
         document_names=encoded.names,
-        bos=bos,
-        pretokenized=pretokenized,
-        language=language,
+        **own,
         attributes=attributes,
     )
     with hdf5.create(path, "corpus", attributes) as file:

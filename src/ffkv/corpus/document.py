@@ -4,12 +4,7 @@ from typing import NamedTuple
 
 
 class Document(NamedTuple):
-    """A text with a name. The text decides which split the document belongs to.
+    """A text with a name. The text decides which split the document belongs to."""
 
-    Attributes:
-        name: where the document comes from.
-        text: its text, as in the source.
-    """
-
-    name: str
-    text: str
+    name: str  # where the document comes from
+    text: str  # its text, as in the source

@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from ffkv.corpus.sentences import split_sentences
 if TYPE_CHECKING:  # readers of a corpus do without transformers, which takes a second to import
     from tqdm import tqdm
     from transformers import PreTrainedTokenizerBase
+
+Named = TypeVar("Named", Document, tuple[int, str])  # a text, and what it is from
 
 # The tokenizer gets at most this many sentences and characters per call. A longer sentence is cut, at a blank if possible.
 SENTENCES_PER_CALL = 4096
@@ -43,47 +45,19 @@ COUNTS = (
 
 @dataclass
 class Encoded:
-    """The sentences of a split.
+    """The sentences of a split."""
 
-    Attributes:
-        ids: token ids of each sentence, without BOS [sentence][token].
-        ends: end (exclusive) of each token's characters in the sentence's text [sentence][token].
-        text: text of each sentence [sentence].
-        document: document of each sentence [sentence].
-        multiplicity: number of identical sentences that each one stands for [sentence].
-        names: name of each document [document].
-        counts: number of documents and sentences that were read or left out, by `COUNTS`.
-    """
-
+    # token ids of each sentence, without BOS [sentence][token]
     ids: Rows | list[np.ndarray] = field(default_factory=Rows)
+    # end (exclusive) of each token's characters in the sentence's text [sentence][token]
     ends: Rows | list[np.ndarray] = field(default_factory=Rows)
-    text: list[str] = field(default_factory=list)
-    document: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)  # text of each sentence [sentence]
+    document: list[int] = field(default_factory=list)  # document of each sentence [sentence]
+    # number of identical sentences that each one stands for [sentence]
     multiplicity: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # name of each document [document]
+    # number of documents and sentences that were read or left out, by `COUNTS`
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
-
-
-class _Chunk(NamedTuple):
-    """The sentences of a chunk of documents, one behind the other in arrays, which processes exchange quickly.
-
-    Attributes:
-        ids: as in `Encoded`, of all sentences [token].
-        ends: as in `Encoded`, of all sentences [token].
-        lengths: number of tokens of each sentence [sentence].
-        text: text of each sentence [sentence].
-        document: number of its document among those of the chunk that have text [sentence].
-        names: names of the documents of the chunk that have text [document].
-        counts: see `Encoded`.
-    """
-
-    ids: np.ndarray
-    ends: np.ndarray
-    lengths: list[int]
-    text: list[str]
-    document: list[int]
-    names: list[str]
-    counts: Counter[str]
 
 
 def encode(
@@ -111,32 +85,31 @@ def encode(
     encoded = Encoded()
     seen: dict[bytes, int] | None = {} if settings.deduplicate else None
     work = functools.partial(_encode_chunk, tokenizer, max_tokens, settings, list(beginning))
-    for chunk in in_order(work, _chunks(documents), processes, "encode documents"):
+    chunks = _grouped(documents, DOCUMENTS_PER_CHUNK, CHARACTERS_PER_CHUNK)
+    for chunk in in_order(work, chunks, processes, "encode documents"):
         first = len(encoded.names)
         encoded.names += chunk.names
         encoded.counts.update(chunk.counts)
-        start = 0
-        for length, text, document in zip(chunk.lengths, chunk.text, chunk.document, strict=True):
-            token = slice(start, start := start + length)
-            _add(encoded, seen, first + document, chunk.ids[token], chunk.ends[token], text)
+        for number, (document, text) in enumerate(zip(chunk.document, chunk.text, strict=True)):
+            _add(encoded, seen, first + document, chunk.ids[number], chunk.ends[number], text)
         if bar is not None:
             bar.set_postfix_str(f"{encoded.counts['sentences']:,} sentences", refresh=False)
             bar.update(chunk.counts["documents"])
     return encoded
 
 
-def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Groups the documents, in their order. A long document is a group of its own."""
-    chunk: list[Document] = []
+def _grouped(texts: Iterable[Named], most: int, most_characters: int) -> Iterator[list[Named]]:
+    """Groups names and texts, in their order: so many of them, or so many characters. A longer text is alone."""
+    group: list[Named] = []
     characters = 0
-    for document in documents:
-        chunk.append(document)
-        characters += len(document.text)
-        if len(chunk) == DOCUMENTS_PER_CHUNK or characters >= CHARACTERS_PER_CHUNK:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+    for text in texts:
+        if group and (len(group) == most or characters + len(text[1]) > most_characters):
+            yield group
+            group, characters = [], 0
+        group.append(text)
+        characters += len(text[1])
+    if group:
+        yield group
 
 
 def _encode_chunk(
@@ -145,20 +118,15 @@ def _encode_chunk(
     settings: Corpus,
     beginning: list[int],
     documents: list[Document],
-) -> _Chunk:
+) -> Encoded:
     """Splits and encodes some documents. It depends on nothing else, so any process can do it."""
-    chunk = _Chunk(flatten([]), flatten([]), [], [], [], [], Counter())
-    ids, ends = [], []
-    for batch in _batches(_split_documents(documents, chunk, settings)):
+    chunk = Encoded()
+    for batch in _grouped(_split_documents(documents, chunk, settings), SENTENCES_PER_CALL, MAX_CHARACTERS):
         sentences = tokenize([text for _, text in batch], tokenizer, beginning)
         for (document, _), sentence in zip(batch, sentences, strict=True):
             for window in _windows(*sentence, max_tokens, settings.long_sentences, chunk.counts):
-                ids.append(window[0])
-                ends.append(window[1])
-                chunk.lengths.append(len(window[0]))
-                chunk.text.append(window[2])
-                chunk.document.append(document)
-    return chunk._replace(ids=flatten(ids), ends=flatten(ends))
+                _add(chunk, None, document, *window)
+    return chunk
 
 
 def tokenize(
@@ -177,23 +145,16 @@ def tokenize(
     tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     for text, own, offsets in zip(texts, tokens["input_ids"], tokens["offset_mapping"], strict=True):
         ends = np.maximum.accumulate(np.fromiter((end for _, end in offsets), np.int32, len(own)))
-        yield _without(beginning, np.asarray(own, np.int32), ends, text)
+        ids, count = np.asarray(own, np.int32), len(beginning)
+        if count and own[:count] == beginning:  # the model reads it in front of the sentence anyway
+            cut = ends[count - 1]
+            yield ids[count:], ends[count:] - cut, text[cut:]
+        else:
+            yield ids, ends, text
 
 
-def _without(beginning: list[int], ids: np.ndarray, ends: np.ndarray, text: str) -> tuple[np.ndarray, np.ndarray, str]:
-    """Ids, ends and text of a sentence without the beginning, which the model reads in front of it anyway."""
-    count = len(beginning)
-    if not count or ids[:count].tolist() != beginning:
-        return ids, ends, text
-    cut = ends[count - 1]
-    return ids[count:], ends[count:] - cut, text[cut:]
-
-
-def _split_documents(documents: Iterable[Document], chunk: _Chunk, settings: Corpus) -> Iterator[tuple[int, str]]:
-    """Yields the number of the document and the text of each sentence.
-
-    Adds the documents' names and the counts to `chunk`.
-    """
+def _split_documents(documents: Iterable[Document], chunk: Encoded, settings: Corpus) -> Iterator[tuple[int, str]]:
+    """Yields document number and text of each sentence, and adds names and counts of the documents to `chunk`."""
     counts = chunk.counts
     for document in documents:
         text = replace_surrogates(document.text)
@@ -218,11 +179,7 @@ def _split_documents(documents: Iterable[Document], chunk: _Chunk, settings: Cor
 
 
 def _cut_characters(sentence: str, keep: bool) -> Iterator[str]:
-    """Cuts a sentence into pieces of at most `MAX_CHARACTERS` characters. Nearly every sentence is one piece.
-
-    The pieces end at a blank if possible. If white space is kept, they end at a line break if possible, else at a
-    blank, and the pieces, put together, are the sentence.
-    """
+    """Yields pieces of at most `MAX_CHARACTERS`, cut at a blank if possible; at a line break first, if kept."""
     while len(sentence) > MAX_CHARACTERS:
         end = sentence.rfind("\n", 0, MAX_CHARACTERS) + 1 if keep else 0
         end = end or sentence.rfind(" ", 1, MAX_CHARACTERS)
@@ -230,20 +187,6 @@ def _cut_characters(sentence: str, keep: bool) -> Iterator[str]:
         yield sentence[:end]
         sentence = sentence[end:] if keep else sentence[end:].lstrip(" ")
     yield sentence
-
-
-def _batches(sentences: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Groups the sentences for the calls of the tokenizer, in their order."""
-    batch: list[tuple[int, str]] = []
-    characters = 0
-    for sentence in sentences:
-        if batch and (len(batch) == SENTENCES_PER_CALL or characters + len(sentence[1]) > MAX_CHARACTERS):
-            yield batch
-            batch, characters = [], 0
-        batch.append(sentence)
-        characters += len(sentence[1])
-    if batch:
-        yield batch
 
 
 def replace_surrogates(text: str) -> str:
@@ -254,10 +197,7 @@ def replace_surrogates(text: str) -> str:
 def _windows(
     ids: np.ndarray, ends: np.ndarray, text: str, max_tokens: int, long_sentences: str, counts: Counter[str]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Ids, ends and text of a sentence, or of each of its windows if it is too long.
-
-    A window of one token is left out.
-    """
+    """Yields ids, ends and text of a sentence, or of its windows if it is too long; nothing of a single token."""
     too_long = len(ids) > max_tokens
     counts["long_sentences"] += too_long
     if too_long and long_sentences == "drop":

@@ -34,10 +34,9 @@ def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[d
     Raises:
         UserError: there is no such configuration or split, or a file is missing, damaged or cannot be fetched.
     """
-    name = None if config == "default" else config
-    with _place(commit, name, split, limit) as (source, revision):
+    with _place(commit, config, split, limit) as (source, revision):
         with _named(commit):
-            builder = _datasets().load_dataset_builder(source, name, revision=revision)
+            builder = _builder(source, config, revision)
             if split in (files := builder.config.data_files or {}):
                 # The library reads the types of the columns in the first split, whose files may not be there.
                 builder.config.data_files = type(files)({split: files[split]})
@@ -51,17 +50,11 @@ def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[d
 
 
 class HubSplit(NamedTuple):
-    """What the hub says of a split.
+    """What the hub says of a split."""
 
-    Attributes:
-        rows: number of rows; None if it does not say.
-        text_bytes: bytes of all columns in memory; None if it does not say.
-        files: names of its files in the repository.
-    """
-
-    rows: int | None
-    text_bytes: int | None
-    files: list[str]
+    rows: int | None  # number of rows; None if it does not say
+    text_bytes: int | None  # bytes of all columns in memory; None if it does not say
+    files: list[str]  # names of its files in the repository
 
 
 def describe_split(commit: Commit, config: str, split: str) -> HubSplit:
@@ -75,8 +68,7 @@ def describe_split(commit: Commit, config: str, split: str) -> HubSplit:
         UserError: there is no such data set, configuration or split, or it may not be read.
     """
     with _named(commit):
-        name = None if config == "default" else config
-        builder = _datasets().load_dataset_builder(commit.repository, name, revision=commit.commit or None)
+        builder = _builder(commit.repository, config, commit.commit or None)
         files, described = builder.config.data_files or {}, builder.info.splits or {}
     if split not in files and split not in described:
         raise UserError(
@@ -88,7 +80,7 @@ def describe_split(commit: Commit, config: str, split: str) -> HubSplit:
 
 
 @contextlib.contextmanager
-def _place(commit: Commit, name: str | None, split: str, limit: int) -> Iterator[tuple[str, str | None]]:
+def _place(commit: Commit, config: str, split: str, limit: int) -> Iterator[tuple[str, str | None]]:
     """Yields where `datasets` reads a split: in a folder, or in the repository at a commit."""
     if not commit.commit:
         yield commit.repository, None
@@ -96,30 +88,27 @@ def _place(commit: Commit, name: str | None, split: str, limit: int) -> Iterator
     if limit and not is_offline():
         folder = cached_folder(commit) if cached_names(commit) is not None else None
     else:
-        folder = _fetch_split(commit, name, split)
+        folder = _fetch_split(commit, config, split)
     if folder:
         with _mirror(commit, folder) as mirror:
-            if all((mirror / file).is_symlink() for file in _files(commit, mirror, name, split)):
+            if all((mirror / file).is_symlink() for file in _files(commit, mirror, config, split)):
                 yield str(mirror), None
                 return
     yield commit.repository, commit.commit
 
 
-def _fetch_split(commit: Commit, name: str | None, split: str) -> Path:
+def _fetch_split(commit: Commit, config: str, split: str) -> Path:
     """Fetches the files of a split, and what says which files these are. Returns their folder."""
     folder = fetch(commit, lambda names: [each for each in names if each in DESCRIPTIONS])
     with _mirror(commit, folder) as mirror:
-        files = {*_files(commit, mirror, name, split), *DESCRIPTIONS}
+        files = {*_files(commit, mirror, config, split), *DESCRIPTIONS}
     return fetch(commit, lambda names: [each for each in names if each in files])
 
 
 @contextlib.contextmanager
 def _mirror(commit: Commit, folder: Path) -> Iterator[Path]:
-    """Yields a folder with a link to each cached file of the commit, and an empty file for each other one.
-
-    `datasets` finds the files of a split by their names, and refuses a folder in which those of another split are
-    missing.
-    """
+    """Yields a folder with a link to each cached file of the commit, and an empty file for each other one."""
+    # `datasets` finds the files of a split by their names, and refuses a folder in which those of another one are missing.
     if (names := cached_names(commit)) is None:
         say(
             f"The cache holds no list of the files of {commit.repository}, so that nobody can tell whether all files of"
@@ -139,10 +128,10 @@ def _mirror(commit: Commit, folder: Path) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _files(commit: Commit, mirror: Path, name: str | None, split: str) -> list[str]:
+def _files(commit: Commit, mirror: Path, config: str, split: str) -> list[str]:
     """Returns the files of a split; none if there is no such split, of which `load_dataset` says more."""
     with _named(commit):
-        builder = _datasets().load_dataset_builder(str(mirror), name)
+        builder = _builder(str(mirror), config)
     files = (builder.config.data_files or {}).get(split, [])
     return [Path(file).relative_to(mirror).as_posix() for file in files]
 
@@ -156,19 +145,15 @@ def _named(commit: Commit) -> Iterator[None]:
         raise
     except Exception as error:
         known = explain(error, "dataset", commit.repository, commit.revision) if commit.commit else ""
-        reason = (
-            known
-            or tell_damage(commit)
-            or " ".join(str(error.__cause__ or error).split())[:500]
-            or type(error).__name__
-        )
+        words = " ".join(str(error.__cause__ or error).split())[:500] or type(error).__name__
+        reason = known or tell_damage(commit) or words
         raise UserError(f"The corpus {commit.repository} cannot be read: {reason}") from error
 
 
-def _datasets() -> Any:
-    """Returns the library `datasets`, which prints nothing by itself."""
+def _builder(source: str, config: str, revision: str | None = None) -> Any:
+    """Returns what builds a configuration of a data set. The library prints nothing by itself."""
     import datasets
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the message above is enough
-    return datasets
+    return datasets.load_dataset_builder(source, None if config == "default" else config, revision=revision)

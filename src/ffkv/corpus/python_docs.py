@@ -86,10 +86,7 @@ def _texts(library: Path, every: int) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def _modules(library: Path) -> list[Path]:
-    """Returns the modules of the library below it, sorted.
-
-    Folders that are left out are not looked into: they may be large.
-    """
+    """Returns the modules below the library, sorted. Folders that are left out, perhaps large, are not looked into."""
     found = []
     for folder, inside, files in os.walk(library):
         inside[:] = [name for name in inside if name not in SKIPPED]
@@ -109,17 +106,12 @@ def read_docstrings(path: Path) -> list[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return []
-    nodes = sorted(
-        _documented(tree), key=lambda node: getattr(node, "lineno", 0)
-    )  # the module itself has no line number
+    nodes = sorted(_documented(tree), key=lambda node: getattr(node, "lineno", 0))  # a module has no line number
     return [text for node in nodes if (text := ast.get_docstring(node))]
 
 
 def _documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Returns what can have a docstring in a piece of source.
-
-    Only statements are looked into: nearly all nodes are expressions.
-    """
+    """Yields what can have a docstring. Only statements are looked into: nearly all nodes are expressions."""
     if isinstance(node, DOCUMENTED):
         yield node
     for name in BLOCKS:

@@ -12,20 +12,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.base.settings.messages import shown
 from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render, row_text
 from ffkv.corpus.raw_file import PARQUET, lines_of, unreadable
-from ffkv.corpus.where import LEFT_OUT, LeftOut, Where, is_wanted, missing_columns, no_column, unseen_columns
+from ffkv.corpus.where import MISSING, is_wanted, lacking_columns, no_column
 
 LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 
 
-def csv_texts(path: str, stream: TextIO, field: str, where: Where) -> Iterator[str | LeftOut]:
+def csv_texts(path: str, stream: TextIO, corpus: Corpus) -> Iterator[str | None]:
     """Yields the texts of a csv file with a header. See `ffkv.corpus.text_files.texts` for the arguments and errors."""
     csv.field_size_limit(raw_file.MAX_CHARACTERS)
     reader = csv.reader(lines_of(path, stream), strict=True)
-    header, start = None, 1
+    header = None
     while True:
         start = reader.line_num + 1
         try:
@@ -37,37 +38,28 @@ def csv_texts(path: str, stream: TextIO, field: str, where: Where) -> Iterator[s
         if not row:  # an empty line
             continue
         if header is None:
-            header, column = row, _column(path, field, row)
-            if lacking := missing_columns(columns := dict.fromkeys(row, ""), where):
-                raise no_column(path, lacking, columns)
-            for name in where:
-                _column(path, name, row)
+            header = row
+            _check_columns(path, row, dict.fromkeys(row, ""), corpus)
         elif len(row) != len(header):
             raise unreadable(path, f"a row of {len(row)} fields, where the header has {len(header)}", start)
-        elif is_wanted(dict(zip(header, row, strict=True)), where, f"{path}, line {start:,}"):
-            yield row[column]
+        elif is_wanted(dict(zip(header, row, strict=True)), corpus.where, f"{path}, line {start:,}"):
+            yield row[header.index(corpus.text_field)]
         else:
-            yield LEFT_OUT
+            yield None
 
 
-def json_texts(
-    path: str, file: BinaryIO, field: str, render: Render | None, where: Where
-) -> Iterator[str | LeftOut | None]:
-    """Yields the texts of a file with one JSON object per line, or with a list of them.
-
-    See `ffkv.corpus.text_files.texts`.
-    """
+def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None) -> Iterator[str | None]:
+    """Yields the texts of a file with one JSON object per line, or with a list of them. See `text_files.texts`."""
     first: dict[str, Any] | None = None
+    field, where = corpus.text_field, corpus.where
     has_field, lacking = False, set(where)
     for place, row in _json_rows(path, file, numbers=render is not None or bool(where)):
         if not isinstance(row, dict):
             raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
         first, has_field = first or row, has_field or field in row
-        lacking = unseen_columns(row, lacking)
-        if is_wanted(row, where, f"{path}, {place}"):
-            yield row_text(row.get(field), field, f"{path}, {place}", render)
-        else:
-            yield LEFT_OUT
+        lacking = lacking_columns(row, lacking, MISSING)
+        wanted = is_wanted(row, where, f"{path}, {place}")
+        yield row_text(row.get(field), field, f"{path}, {place}", render) if wanted else None
     if first is not None and not has_field:
         raise _no_field(path, field, list(first))
     if first is not None and lacking:
@@ -75,13 +67,7 @@ def json_texts(
 
 
 def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, Any]]:
-    """Yields the place and the content of each row. A file has one row per line, or all rows in one list.
-
-    Args:
-        path: the file, for messages.
-        file: its bytes.
-        numbers: whether numbers are needed. Otherwise all of them are 0, because they may have any number of digits.
-    """
+    """Yields place and content of each row, one per line or all in one list. `numbers`: whether any is needed."""
     for number, line in enumerate(lines_of(path, file), 1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if line.isspace() or not line:
@@ -89,11 +75,8 @@ def _json_rows(path: str, file: BinaryIO, numbers: bool) -> Iterator[tuple[str, 
         if line.lstrip().startswith(b"["):
             rest = file.read(raw_file.MAX_CHARACTERS + 1 - len(line))
             if len(line) + len(rest) > raw_file.MAX_CHARACTERS:
-                raise unreadable(
-                    path,
-                    f"its list is longer than {raw_file.MAX_CHARACTERS:,} bytes: write one object per line",
-                    number,
-                )
+                reason = f"its list is longer than {raw_file.MAX_CHARACTERS:,} bytes: write one object per line"
+                raise unreadable(path, reason, number)
             rows = _parsed(path, line + rest, number, numbers)
             yield from ((f"row {index}", row) for index, row in enumerate(rows))
             return
@@ -105,6 +88,7 @@ def _parsed(path: str, data: bytes, line: int, numbers: bool) -> Any:
         return json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
+            # A number that nobody needs may have any number of digits.
             parse_int=None if numbers else lambda digits: 0,
             parse_float=None if numbers else lambda digits: 0.0,
         )
@@ -128,10 +112,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
-    """Unpacks a parquet file into a temporary one.
-
-    It is compressed already: what gets much smaller is not a parquet file.
-    """
+    """Unpacks a parquet file into a temporary one. Parquet is compressed: what gets much smaller is something else."""
     most = LARGEST_RATIO * Path(path).stat().st_size + raw_file.MAX_CHARACTERS
     if packed.read(len(PARQUET)) != PARQUET:
         raise unreadable(path, "it is not a parquet file that was compressed")
@@ -142,26 +123,21 @@ def _unpack(path: str, packed: Any, whole: BinaryIO) -> None:
         whole.write(piece)
 
 
-def parquet_texts(
-    path: str, file: Any, field: str, render: Render | None, where: Where
-) -> Iterator[str | LeftOut | None]:
-    """Yields the texts of a parquet file, which may be compressed as a whole. See `ffkv.corpus.text_files.texts`."""
+def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -> Iterator[str | None]:
+    """Yields the texts of a parquet file, which may be compressed as a whole. See `text_files.texts`."""
     import pyarrow as pa
     from pyarrow import parquet
 
+    field, where = corpus.text_field, corpus.where
     with tempfile.TemporaryFile() as whole:
         if not isinstance(file, BufferedReader):  # parquet is read from the end of the file
             _unpack(path, file, whole)
             file = whole
         try:
             opened = parquet.ParquetFile(file, page_checksum_verification=True)
-            _column(path, field, opened.schema_arrow.names)
             columns = _parquet_columns(opened.schema_arrow)
-            if lacking := missing_columns(columns, where):
-                raise no_column(path, lacking, columns)
-            tested = [name if name in columns else name.partition(".")[0] for name in where]
-            for name in tested:
-                _column(path, name, opened.schema_arrow.names)
+            _check_columns(path, opened.schema_arrow.names, columns, corpus)
+            tested = [_outermost(name, columns) for name in where]
             number = 0
             for batch in opened.iter_batches(256, columns=[field, *where], use_threads=False):
                 # Of "a.b" pyarrow also reads the field b of a column a.
@@ -169,7 +145,7 @@ def parquet_texts(
                 for index, value in enumerate(batch.column(names.index(field))):
                     place = f"{path}, row {number:,}"
                     row = {name: batch.column(names.index(name))[index].as_py() for name in tested}
-                    yield row_text(value.as_py(), field, place, render) if is_wanted(row, where, place) else LEFT_OUT
+                    yield row_text(value.as_py(), field, place, render) if is_wanted(row, where, place) else None
                     number += 1
         except UnicodeDecodeError as error:
             fields = " or ".join(map(repr, dict.fromkeys([field, *where])))
@@ -185,13 +161,20 @@ def _parquet_columns(fields: Any) -> dict[str, Any]:
     return {field.name: _parquet_columns(field.type.fields) if types.is_struct(field.type) else "" for field in fields}
 
 
-def _column(path: str, field: str, names: list[str]) -> int:
-    """Returns the place of a field among the names; refuses a field that does not exist or occurs twice."""
-    if field not in names:
-        raise _no_field(path, field, names)
-    if names.count(field) > 1:
-        raise UserError(f"{path} has more than one field {field!r}: rename one of them.")
-    return names.index(field)
+def _check_columns(path: str, names: list[str], columns: dict[str, Any], corpus: Corpus) -> None:
+    """Refuses a table that lacks a column that is needed, or has two of its name."""
+    if corpus.text_field not in names:
+        raise _no_field(path, corpus.text_field, names)
+    if lacking := lacking_columns(columns, corpus.where):
+        raise no_column(path, lacking, columns)
+    for name in (_outermost(needed, columns) for needed in (corpus.text_field, *corpus.where)):
+        if names.count(name) > 1:
+            raise UserError(f"{path} has more than one field {name!r}: rename one of them.")
+
+
+def _outermost(name: str, columns: dict[str, Any]) -> str:
+    """Returns the column of a table that is, or contains, a column of that name."""
+    return name if name in columns else name.partition(".")[0]
 
 
 def _no_field(path: str, field: str, fields: list[str]) -> UserError:

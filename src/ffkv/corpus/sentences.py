@@ -67,7 +67,8 @@ def _restore_white_space(text: str, sentences: list[str]) -> list[str]:
     for sentence in sentences:
         words = sentence.split()
         for number, word in enumerate(words):
-            start = _skip(text, end)
+            blanks = BLANKS.match(text, end)
+            start = blanks.end() if blanks else end
             if not number and end:
                 indentation = f"{text[end:start]}.".splitlines()[-1]
                 cuts.append(start - len(indentation) + 1)
@@ -76,18 +77,8 @@ def _restore_white_space(text: str, sentences: list[str]) -> list[str]:
     return [text[first:last] for first, last in pairwise(cuts)]
 
 
-def _skip(text: str, start: int) -> int:
-    """Returns where the white space that starts there ends."""
-    found = BLANKS.match(text, start)
-    return found.end() if found else start
-
-
 def _split_in_pieces(text: str, split: Callable[[str], list[Span]]) -> Iterator[str]:
-    """Splits a text of any length, in pieces that end at a blank if possible.
-
-    The last sentence of a piece may continue in the next piece. So it becomes the beginning of the next piece, unless
-    it is the whole piece.
-    """
+    """Splits a text in pieces. The last sentence of a piece, which may go on, is the beginning of the next one."""
     start = 0
     while len(text) - start > PIECE_CHARACTERS:
         end = max(text.rfind(blank, start, start + PIECE_CHARACTERS) for blank in " \n") + 1

@@ -87,19 +87,12 @@ def prefix_number(sentence: np.ndarray, position: np.ndarray | int) -> np.ndarra
 
 
 class _Sorted(NamedTuple):
-    """Sentences without their last tokens, in the order of their ids: a prefix of another one directly precedes it.
+    """Sentences without their last tokens, in the order of their ids: a prefix of another one directly precedes it."""
 
-    Attributes:
-        sentence: number of the sentence [place].
-        start: where it starts among the tokens [place].
-        length: its length, without the last token [place].
-        common: number of tokens that it has in common with the one before it; -1 for the first [place].
-    """
-
-    sentence: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
-    common: np.ndarray
+    sentence: np.ndarray  # number of the sentence [place]
+    start: np.ndarray  # where it starts among the tokens [place]
+    length: np.ndarray  # its length, without the last token [place]
+    common: np.ndarray  # number of tokens that it has in common with the one before it; -1 for the first [place]
 
 
 def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, SharedPrefixes]:
@@ -152,23 +145,13 @@ def _sort(tokens: np.ndarray, offsets: np.ndarray) -> _Sorted:
 
 
 class _OneLength(NamedTuple):
-    """The shared prefixes of one length.
-
-    Attributes:
-        sentence: as in `SharedPrefixes` [prefix].
-        position: as in `SharedPrefixes` [prefix].
-        multiplicity: as in `SharedPrefixes` [prefix].
-        in_histogram: as in `SharedPrefixes` [prefix].
-        different: number of different tokens that follow [prefix].
-        next_token: as in `SharedPrefixes`, ordered by prefix.
-        next_count: as in `SharedPrefixes`, ordered by prefix.
-    """
+    """The shared prefixes of one length. Fields without a comment are as in `SharedPrefixes`."""
 
     sentence: np.ndarray
     position: np.ndarray
     multiplicity: np.ndarray
     in_histogram: np.ndarray
-    different: np.ndarray
+    different: np.ndarray  # number of different tokens that follow [prefix]
     next_token: np.ndarray
     next_count: np.ndarray
 
@@ -199,16 +182,7 @@ def _of_length(
 def _count_tokens(
     prefix: np.ndarray, following: np.ndarray, sentences: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts the tokens that follow each prefix: the most frequent first, equally frequent ones by their first
-    sentence.
-
-    Args:
-        prefix: number of the prefix [place].
-        following: the token that follows it [place].
-        sentences: the sentence [place].
-    Returns:
-        Prefix, token and count of each different pair of prefix and token, ordered by prefix [pair].
-    """
+    """Returns prefix, next token and count [pair], ordered by prefix, then frequency, then the first sentence."""
     keys = prefix << 32 | following.astype(np.int64)
     different, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
     first = np.full(len(different), sentences.max() + 1, np.int64)

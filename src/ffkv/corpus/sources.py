@@ -21,10 +21,10 @@ from ffkv.corpus.detokenize import detokenize
 from ffkv.corpus.document import Document
 from ffkv.corpus.hub_rows import read_rows
 from ffkv.corpus.text_files import texts
-from ffkv.corpus.where import LeftOut, is_wanted, missing_columns, no_column
+from ffkv.corpus.where import is_wanted, lacking_columns, no_column
 
 # Ending of a file's name: the kind of the file, see `texts`.
-FORMATS = dict.fromkeys(["txt", "text", "tokens"], "text") | dict.fromkeys(["json", "jsonl"], "json")
+FORMATS = {"txt": "text", "text": "text", "tokens": "text", "json": "json", "jsonl": "json"}
 FORMATS |= {"csv": "csv", "parquet": "parquet"}
 
 
@@ -47,10 +47,21 @@ def read_documents(
         UserError: a data set, split, file or field does not exist; or a file cannot be read.
     """
     sources, _ = corpus_sources(corpus, split)
-    selected = select_split(_read_sources(corpus, sources, render, commit, counts), corpus, split)
-    if not corpus.detokenize:
-        return selected
-    return (document._replace(text=detokenize(document.text)) for document in selected)
+    counts = Counter() if counts is None else counts
+    if corpus.dataset == EMBEDDED:
+        from ffkv.corpus.python_docs import documents
+
+        found = documents()
+    elif corpus.dataset == "files":
+        found = _read_files(corpus, sources, render, counts)
+    else:
+        found = _read_hub(corpus, sources[0], render, commit, counts)
+    selected = select_split(found, corpus, split)
+    return (
+        selected
+        if not corpus.detokenize
+        else (document._replace(text=detokenize(document.text)) for document in selected)
+    )
 
 
 def source_files(corpus: Corpus, split: str) -> list[str]:
@@ -81,28 +92,13 @@ def is_held_out(text: str, share: float) -> bool:
     return number < share * 2**64
 
 
-def _read_sources(
-    corpus: Corpus, sources: list[str], render: Render | None, commit: Commit | None, counts: Counter[str] | None
-) -> Iterator[Document]:
-    counts = Counter() if counts is None else counts
-    if corpus.dataset == EMBEDDED:
-        from ffkv.corpus.python_docs import documents
-
-        return documents()
-    if corpus.dataset == "files":
-        return _read_files(corpus, sources, render, counts)
-    return _read_hub(corpus, sources[0], render, commit, counts)
-
-
 def _read_files(corpus: Corpus, patterns: list[str], render: Render | None, counts: Counter[str]) -> Iterator[Document]:
-    keep = corpus.white_space == "keep"
     for path in find_files(patterns):
-        found = texts(path, _format(path), corpus.text_field, corpus.txt_document, keep, render, corpus.where)
-        for index, text in enumerate(found):
-            if isinstance(text, LeftOut):
+        for index, text in enumerate(texts(path, _format(path), corpus, render)):
+            if text is None:
                 counts["left_out_documents"] += 1
             else:
-                yield Document(f"{path}:{index}", text or "")
+                yield Document(f"{path}:{index}", text)
 
 
 def find_files(patterns: list[str]) -> list[str]:
@@ -162,10 +158,7 @@ def _refuse_closed_folders(pattern: str) -> None:
 
 
 def _folders(top: str) -> Iterator[str]:
-    """Yields a folder and the folders below it, as "<path>/".
-
-    Hidden folders are left out; "" is the working directory.
-    """
+    """Yields a folder ("" is the working directory) and the folders below it that are not hidden, as "<path>/"."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -200,10 +193,10 @@ def _read_hub(
             raise UserError(
                 f"{source} has no field {field!r}; it has {', '.join(map(repr, row))}. Set corpus.text_field."
             )
-        if lacking := missing_columns(row, corpus.where):
+        if lacking := lacking_columns(row, corpus.where):
             raise no_column(source, lacking, row)
-        if is_wanted(row, corpus.where, f"{source}, row {index}"):
-            text = row_text(row.get(field), field, f"{source}, row {index}", render)
-            yield Document(f"{source}:{index}", text or "")
+        place = f"{source}, row {index}"
+        if is_wanted(row, corpus.where, place):
+            yield Document(f"{source}:{index}", row_text(row.get(field), field, place, render))
         else:
             counts["left_out_documents"] += 1

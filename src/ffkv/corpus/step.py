@@ -9,8 +9,8 @@ from ffkv.base.hub.commit import Commit, check_commit, resolve_dataset
 from ffkv.base.process.progress import progress
 from ffkv.base.settings import EMBEDDED
 from ffkv.base.settings import Corpus as Settings
-from ffkv.corpus.beginning import configured_bos, longest_sentence
-from ffkv.corpus.chat import chat_renderer, find_chat_beginning
+from ffkv.corpus.beginning import configured_bos, find_beginning, longest_sentence
+from ffkv.corpus.chat import chat_renderer
 from ffkv.corpus.corpus_file import Corpus, read_corpus, write_corpus
 from ffkv.corpus.encode import Encoded, encode
 from ffkv.corpus.sources import read_documents, source_files
@@ -51,7 +51,7 @@ def encode_corpus(
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
     render = chat_renderer(tokenizer, settings)
-    beginning = find_chat_beginning(tokenizer, settings.bos, configured_bos(read_config(Path(model))), render)
+    beginning = find_beginning(tokenizer, settings.bos, configured_bos(read_config(Path(model))), render)
     bos, reason = beginning
     _check_beginning(bos, anatomy)
     if settings.dataset not in (EMBEDDED, "files"):

@@ -12,32 +12,22 @@ from io import TextIOWrapper
 from typing import TextIO
 
 from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render
 from ffkv.corpus.raw_file import check_text, lines_of, unreadable
 from ffkv.corpus.row_files import csv_texts, json_texts, parquet_texts
-from ffkv.corpus.where import NOWHERE, LeftOut, Where
 
 
-def texts(
-    path: str,
-    kind: str,
-    field: str,
-    unit: str,
-    keep: bool = False,
-    render: Render | None = None,
-    where: Where = NOWHERE,
-) -> Iterator[str | LeftOut | None]:
-    """Reads the texts of a file, in their order; None for a row without a text.
+def texts(path: str, kind: str, corpus: Corpus, render: Render | None = None) -> Iterator[str | None]:
+    """Reads the texts of a file, in their order; "" for a row without a text, None for one that is not wanted.
 
     Args:
         path: the file. If its name ends in .gz or .zst, it is compressed.
         kind: "text", "json", "csv" or "parquet".
-        field: the field of a row that contains the text; not used for the kind "text".
-        unit: the unit that is one text in a file of the kind "text": "line", "paragraph" or "file".
-        keep: whether line breaks within such a unit stay as they are. Otherwise each one becomes a line feed.
+        corpus: `text_field` and `where` count for rows; `txt_document` for the kind "text". In files of this kind each
+            line break becomes a line feed, unless `white_space` is kept.
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
-        where: which rows are wanted, see `ffkv.corpus.where`. Each other one is told as `LEFT_OUT`.
     Raises:
         UserError: the file cannot be read, is damaged or is of another kind; or a field does not exist or does not
             contain text or, if asked for, chats that can be rendered.
@@ -47,22 +37,25 @@ def texts(
             f"{path}: corpus.chat_template is true, and only rows of jsonl and parquet files and of hub data sets contain"
             " chats."
         )
-    if where and kind == "text":
+    if corpus.where and kind == "text":
         raise UserError(f"{path}: corpus.where chooses rows by their columns, and a txt file has none.")
     try:
         with raw_file.open_unpacked(path) as file:
             if kind == "parquet":
-                yield from parquet_texts(path, file, field, render, where)
+                yield from parquet_texts(path, file, corpus, render)
             elif kind == "json":
-                yield from json_texts(path, check_text(path, file), field, render, where)
+                yield from json_texts(path, check_text(path, file), corpus, render)
             else:
                 plain = check_text(path, file)
                 # The codec utf-8-sig would lose a file that consists of the first byte of the mark alone.
                 if plain.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
                     plain.read(len(BOM_UTF8))
-                newline = "" if kind == "csv" or keep else None
+                newline = "" if kind == "csv" or corpus.white_space == "keep" else None
                 stream = TextIOWrapper(plain, "utf-8", errors="replace", newline=newline)
-                yield from csv_texts(path, stream, field, where) if kind == "csv" else _plain(path, stream, unit)
+                if kind == "csv":
+                    yield from csv_texts(path, stream, corpus)
+                else:
+                    yield from _plain(path, stream, corpus.txt_document)
     except (OSError, EOFError, zlib.error) as error:  # from the disk, or from a damaged .gz or .zst
         raise unreadable(path, getattr(error, "strerror", None) or error) from error
 
@@ -71,10 +64,8 @@ def _plain(path: str, stream: TextIO, unit: str) -> Iterator[str]:
     if unit == "file":
         text = stream.read(raw_file.MAX_CHARACTERS + 1)
         if len(text) > raw_file.MAX_CHARACTERS:
-            raise unreadable(
-                path,
-                f"as one document it is longer than {raw_file.MAX_CHARACTERS:,} characters: use another txt_document",
-            )
+            most = f"{raw_file.MAX_CHARACTERS:,} characters"
+            raise unreadable(path, f"as one document it is longer than {most}: use another txt_document")
         yield text
         return
     lines = lines_of(path, stream)

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings.messages import shown
 
 Where = Mapping[str, Sequence[str]]  # name of a column: the values that rows may have there
-NOWHERE: Where = {}
 PLAIN = (str, bool, int, float, decimal.Decimal, datetime.date, datetime.time)
-
-
-class LeftOut(Enum):
-    """Stands for the text of a row that `corpus.where` leaves out."""
-
-    LEFT_OUT = "left out"
-
-
-LEFT_OUT = LeftOut.LEFT_OUT
-
-
-class Absent(Enum):
-    """Stands for the value of a column that a row does not have."""
-
-    MISSING = "there is no such column"
-    UNKNOWN = "the column that it is inside has no value"
+MISSING = object()  # stands for the value of a column that a row does not have
 
 
 def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
@@ -42,43 +25,35 @@ def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
     Raises:
         UserError: a column contains something else than one text, number, date or truth value.
     """
-    return all(_is_one_of(find_column(row, name), wanted, name, place) for name, wanted in where.items())
+    return all(_is_one_of(_find_column(row, name), wanted, name, place) for name, wanted in where.items())
 
 
-def find_column(row: Mapping[str, Any], name: str) -> Any:
-    """Finds the value of a column, which may be inside another one.
+def lacking_columns(row: Mapping[str, Any], names: Iterable[str], empty: Any = None) -> set[str]:
+    """Returns those columns that a row lacks. One row tells for a table, because all its rows have the same columns.
 
-    Returns None if the row has no value there, and `Absent` if it lacks the column.
+    `empty`: what a column that has no value contains. With `MISSING` it contains no columns: other rows may have some.
     """
-    if name in row:
-        return row[name]
-    value: Any = row
-    for part in name.split("."):
-        if value is None:
-            return Absent.UNKNOWN
-        if not isinstance(value, Mapping) or part not in value:
-            return Absent.MISSING
-        value = value[part]
-    return value
-
-
-def missing_columns(row: Mapping[str, Any], where: Where) -> set[str]:
-    """Returns the wanted columns that a table lacks.
-
-    One row tells, because all rows of a table have the same columns.
-    """
-    return {name for name in where if find_column(row, name) is Absent.MISSING}
-
-
-def unseen_columns(row: Mapping[str, Any], names: set[str]) -> set[str]:
-    """Returns the columns among `names` that this row lacks. A later row may have them."""
-    return {name for name in names if isinstance(find_column(row, name), Absent)}
+    return {name for name in names if _find_column(row, name, empty) is MISSING}
 
 
 def no_column(source: str, names: set[str], row: Mapping[str, Any]) -> UserError:
     """Makes the error for columns that a source lacks. `row` has the columns of the source."""
     columns = shown([*_names(row)])[1:-1] or "none"
     return UserError(f"{source} has no column {min(names)!r}; it has {columns}. Change corpus.where.")
+
+
+def _find_column(row: Mapping[str, Any], name: str, empty: Any = None) -> Any:
+    """Finds the value of a column, perhaps inside another one. If that one has no value, returns `empty`."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if value is None:
+            return empty
+        if not isinstance(value, Mapping) or part not in value:
+            return MISSING
+        value = value[part]
+    return value
 
 
 def _names(row: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -90,7 +65,7 @@ def _names(row: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def _is_one_of(value: Any, wanted: Sequence[str], name: str, place: str) -> bool:
-    if value is None or isinstance(value, Absent):
+    if value is None or value is MISSING:
         return False
     if not isinstance(value, PLAIN):
         inside = (

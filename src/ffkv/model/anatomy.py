@@ -16,65 +16,52 @@ from ffkv.base.files.checksums import verify_sum
 from ffkv.base.hub.commit import Commit
 
 ANATOMY_FILE = "anatomy.json"
+# Fields of `Anatomy` that are those of the settings `model.*`, or of the commit that was read.
+OF_SETTINGS = ("checkpoint", "revision", "gguf", "weights", "weights_seed", "trust_remote_code")
+OF_COMMIT = ("commit", "code", "adapter", "adapter_revision", "adapter_commit")
 
 
 @dataclass(frozen=True)
 class SecondMatrix:
-    """A module that writes into the residual stream: a second matrix, or a bank of experts. It returns z = m V + b.
+    """A module that writes into the residual stream: a second matrix, or a bank of experts. It returns z = m V + b."""
 
-    Attributes:
-        module: the module's name.
-        first_matrices: names of the matrices that read the FF input x and feed this one (of a bank: the bank itself).
-        kind: "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width.
-        memories: length of m.
-        gate: name of the first matrix whose output has the sign of the gate (of a bank: the bank), "" without a gate.
-        gate_columns: the columns of that output: "all", "first half", "second half"; "" without a gate and for a bank.
-        experts: number of experts of a bank, 0 for a matrix.
-        scale: what the block multiplies z with before it adds it, one number or one per dimension.
-        per_token_weight: the block multiplies z with one number per token (a gated shared expert); m carries it.
-    """
-
-    module: str
+    module: str  # the module's name
+    # names of the matrices that read the FF input x and feed this one (of a bank: the bank itself)
     first_matrices: list[str]
-    kind: str
-    memories: int
+    kind: str  # "plain" f(x K), "gated" with two first matrices, "gated, fused" with one of double width
+    memories: int  # length of m
+    # name of the first matrix whose output has the sign of the gate (of a bank: the bank), "" without a gate
     gate: str = ""
+    # the columns of that output: "all", "first half", "second half"; "" without a gate and for a bank
     gate_columns: str = ""
-    experts: int = 0
+    experts: int = 0  # number of experts of a bank, 0 for a matrix
+    # what the block multiplies z with before it adds it, one number or one per dimension
     scale: float | list[float] = 1.0
+    # the block multiplies z with one number per token (a gated shared expert); m carries it
     per_token_weight: bool = False
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A feed-forward layer, by the names of its modules.
+    """A feed-forward layer, by the names of its modules."""
 
-    Attributes:
-        index: number of the layer, from 0, in order of execution.
-        block: the module whose input and output are the residual stream.
-        second_matrices: in order of execution. m holds the coefficients of the first one, then those of the next.
-        signed: coefficients can be negative.
-        repeat: which repeat of the block within one forward pass this layer is, from 0 (some models repeat blocks).
-        sum_module: the module whose input is the block output o = r + y; "" if the block returns o itself.
-        post_norm: the block ends with `sum_module`, a norm, and the head reads o through it.
-        output_module: the module after the second matrices whose output, times `output_scale`, is y; "" if y is the
-            sum of the scaled outputs of the second matrices.
-        output_scale: see `output_module`.
-        output_kind: what `output_module` does: "sum", "norm" (one factor per token), "linear" (it maps the values).
-        readout_block: for the last layer only: the block whose output the head reads, if that is not o. This is a
-            later block without a feed-forward layer, or the layer's own block if it continues after o. Else "".
-    """
-
-    index: int
-    block: str
+    index: int  # number of the layer, from 0, in order of execution
+    block: str  # the module whose input and output are the residual stream
+    # in order of execution. m holds the coefficients of the first one, then those of the next.
     second_matrices: list[SecondMatrix]
-    signed: bool
+    signed: bool  # coefficients can be negative
+    # which repeat of the block within one forward pass this layer is, from 0 (some models repeat blocks)
     repeat: int = 0
-    sum_module: str = ""
-    post_norm: bool = False
+    sum_module: str = ""  # the module whose input is the block output o = r + y; "" if the block returns o itself
+    post_norm: bool = False  # the block ends with `sum_module`, a norm, and the head reads o through it
+    # the module after the second matrices whose output, times `output_scale`, is y; "" if y is the sum of the scaled
+    # outputs of the second matrices
     output_module: str = ""
-    output_scale: float = 1.0
+    output_scale: float = 1.0  # see `output_module`
+    # what `output_module` does: "sum", "norm" (one factor per token), "linear" (it maps the values)
     output_kind: str = ""
+    # for the last layer only: the block whose output the head reads, if that is not o. This is a later block without
+    # a feed-forward layer, or the layer's own block if it continues after o. Else "".
     readout_block: str = ""
 
     @property
@@ -109,117 +96,72 @@ class Layer:
         for matrix in self.second_matrices:
             if memory < matrix.memories:
                 units = matrix.memories // (matrix.experts or 1)
-                return (
-                    f"expert {memory // units}, unit {memory % units}" if matrix.experts else f"shared, unit {memory}"
-                )
+                whose = f"expert {memory // units}" if matrix.experts else "shared"
+                return f"{whose}, unit {memory % units}"
             memory -= matrix.memories
         raise IndexError(memory)
 
 
 @dataclass(frozen=True)
 class HeadModule:
-    """A plain torch module of a head that is a chain of such modules, see `ffkv.model.head.chain`.
+    """A plain torch module of a head that is a chain of such modules, see `ffkv.model.head.chain`."""
 
-    Attributes:
-        name: the module's name.
-        kind: "LayerNorm" or "Linear".
-        eps: of a LayerNorm.
-    """
-
-    name: str
-    kind: str
-    eps: float
+    name: str  # the module's name
+    kind: str  # "LayerNorm" or "Linear"
+    eps: float  # of a LayerNorm
 
 
 class HeadSpec(NamedTuple):
-    """What `ffkv.model.head` must know of a model to keep its head without its blocks.
+    """What `ffkv.model.head` must know of a model to keep its head without its blocks."""
 
-    Attributes:
-        architecture: name of the model's class.
-        layers: the feed-forward layers.
-        last_block: name of the block that runs last, with or without a feed-forward layer.
-        returns: length of the tuple that this block returns, 0 for a bare tensor.
-    """
-
-    architecture: str
-    layers: list[Layer]
-    last_block: str
-    returns: int
+    architecture: str  # name of the model's class
+    layers: list[Layer]  # the feed-forward layers
+    last_block: str  # name of the block that runs last, with or without a feed-forward layer
+    returns: int  # length of the tuple that this block returns, 0 for a bare tensor
 
 
 class MemoryPlaces(NamedTuple):
-    """Where memories are.
+    """Where memories are."""
 
-    Attributes:
-        layer: number of the layer, from 0 [memory].
-        memory: number of the memory in its layer, from 0 [memory].
-    """
-
-    layer: np.ndarray
-    memory: np.ndarray
+    layer: np.ndarray  # number of the layer, from 0 [memory]
+    memory: np.ndarray  # number of the memory in its layer, from 0 [memory]
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A proven model.
+    """A proven model."""
 
-    Attributes:
-        checkpoint: folder or hub name, as in the settings.
-        revision: branch, tag or commit on the hub, as in the settings.
-        dtype: type of the weights, "float32" for example.
-        trust_remote_code: whether the checkpoint's own code was run.
-        architecture: name of the model's class.
-        activation: name of the activation function in the model's config.
-        parameters: number of parameters.
-        model_hash: hash of config and weights.
-        tokenizer_hash: hash of the tokenizer.
-        vocabulary: number of logits.
-        context: longest input in tokens.
-        width: d, the width of the residual stream.
-        last_block: see `HeadSpec`.
-        returns: see `HeadSpec`.
-        layers: the feed-forward layers.
-        errors: largest relative error of each identity of the proof that applies, see `ffkv.model.identities`.
-        versions: versions of ffkv and of the libraries that made the proof.
-        final_norm: whether the head gives every vector the same length first, so that it reads directions alone.
-        head_chain: the modules of a head that is a chain of plain modules, in order; [] for any other head.
-        commit: the commit on the hub that was read, 40 hexadecimal digits; "" for a local folder.
-        code: other repositories whose Python code the model runs, and their commits.
-        adapter: folder or hub id of the adapter that is merged into the weights; "" for none.
-        adapter_revision: its branch, tag or commit on the hub, as in the settings.
-        adapter_commit: its commit on the hub; "" for a local folder.
-        gguf: name of the GGUF file in the checkpoint; "" for none.
-        weights: "checkpoint", or "random" if they were initialised freshly.
-        weights_seed: seed of random weights.
-    """
-
-    checkpoint: str
-    revision: str
-    dtype: str
-    trust_remote_code: bool
-    architecture: str
-    activation: str
-    parameters: int
-    model_hash: str
-    tokenizer_hash: str
-    vocabulary: int
-    context: int
-    width: int
-    last_block: str
-    returns: int
-    layers: list[Layer]
+    checkpoint: str  # folder or hub name, as in the settings
+    revision: str  # branch, tag or commit on the hub, as in the settings
+    dtype: str  # type of the weights, "float32" for example
+    trust_remote_code: bool  # whether the checkpoint's own code was run
+    architecture: str  # name of the model's class
+    activation: str  # name of the activation function in the model's config
+    parameters: int  # number of parameters
+    model_hash: str  # hash of config and weights
+    tokenizer_hash: str  # hash of the tokenizer
+    vocabulary: int  # number of logits
+    context: int  # longest input in tokens
+    width: int  # d, the width of the residual stream
+    last_block: str  # see `HeadSpec`
+    returns: int  # see `HeadSpec`
+    layers: list[Layer]  # the feed-forward layers
+    # largest relative error of each identity of the proof that applies, see `ffkv.model.identities`
     errors: dict[str, float]
-    versions: dict[str, str]
+    versions: dict[str, str]  # versions of ffkv and of the libraries that made the proof
+    # whether the head gives every vector the same length first, so that it reads directions alone
     final_norm: bool = True
+    # the modules of a head that is a chain of plain modules, in order; [] for any other head
     head_chain: list[HeadModule] = field(default_factory=list)
-    commit: str = ""
+    commit: str = ""  # the commit on the hub that was read, 40 hexadecimal digits; "" for a local folder
+    # other repositories whose Python code the model runs, and their commits
     code: dict[str, str] = field(default_factory=dict)
-    adapter: str = ""
-    adapter_revision: str = "main"
-    adapter_commit: str = ""
-    gguf: str = ""
-    weights: str = "checkpoint"
-    weights_seed: int = 0
+    adapter: str = ""  # folder or hub id of the adapter that is merged into the weights; "" for none
+    adapter_revision: str = "main"  # its branch, tag or commit on the hub, as in the settings
+    adapter_commit: str = ""  # its commit on the hub; "" for a local folder
+    gguf: str = ""  # name of the GGUF file in the checkpoint; "" for none
+    weights: str = "checkpoint"  # "checkpoint", or "random" if they were initialised freshly
+    weights_seed: int = 0  # seed of random weights
 
     @property
     def head_spec(self) -> HeadSpec:
@@ -240,8 +182,7 @@ class Anatomy:
     @property
     def source(self) -> Commit:
         """The commit of the hub that the model is read from, if it comes from there."""
-        names = ("revision", "commit", "code", "adapter", "adapter_revision", "adapter_commit")
-        return Commit("model", self.checkpoint, **{name: getattr(self, name) for name in names})
+        return Commit("model", self.checkpoint, self.revision, **{name: getattr(self, name) for name in OF_COMMIT})
 
     @property
     def identity(self) -> dict[str, str]:

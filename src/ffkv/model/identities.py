@@ -7,15 +7,10 @@ TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2
 
 
 class Identity(NamedTuple):
-    """One identity of the proof, in words.
+    """One identity of the proof, in words."""
 
-    Attributes:
-        meaning: what holds if the identity holds, for `ffkv inspect` and the report.
-        failure: what is wrong with a model for which it does not hold, for the error message.
-    """
-
-    meaning: str
-    failure: str
+    meaning: str  # what holds if the identity holds, for `ffkv inspect` and the report
+    failure: str  # what is wrong with a model for which it does not hold, for the error message
 
 
 # In the order of the proof. `Anatomy.errors` has an entry for each identity that applies to the model.

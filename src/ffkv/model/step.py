@@ -16,11 +16,10 @@ from ffkv.base.files.provenance import versions
 from ffkv.base.files.steady import files_in, unchanged
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
 from ffkv.base.settings import Model
-from ffkv.model.anatomy import Anatomy, Layer, write_anatomy
+from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint, check_finite
 from ffkv.model.checkpoint.config import configured_activation
-from ffkv.model.checkpoint.fingerprint import tokenizer_hash
-from ffkv.model.checkpoint.known import hash_once, state_of
+from ffkv.model.checkpoint.fingerprint import hash_once, state_of, tokenizer_hash
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
@@ -109,18 +108,9 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         decomposition = prove_layers(model, *passages(model, tokenizer), settings.second_matrix)
     spec = decomposition.head_spec
     anatomy = Anatomy(
-        checkpoint=settings.checkpoint,
-        revision=settings.revision,
-        commit=commit.commit,
-        code=commit.code,
-        adapter=commit.adapter,
-        adapter_revision=commit.adapter_revision,
-        adapter_commit=commit.adapter_commit,
-        gguf=settings.gguf,
-        weights=settings.weights,
-        weights_seed=settings.weights_seed,
+        **{name: getattr(settings, name) for name in OF_SETTINGS},
+        **{name: getattr(commit, name) for name in OF_COMMIT},
         dtype=str(model.dtype).removeprefix("torch."),
-        trust_remote_code=settings.trust_remote_code,
         architecture=spec.architecture,
         activation=configured_activation(model.config.get_text_config(decoder=True)),
         parameters=sum(parameter.numel() for parameter in model.parameters()),

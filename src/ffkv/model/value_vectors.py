@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
-from ffkv.model.experts.record import expert_values, layout_of
+from ffkv.model.experts.layouts import layout_of
 from ffkv.model.placement.resident import in_float32, resident
 from ffkv.model.tap.assemble import norm_gain, scale_of
 
@@ -73,7 +73,8 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
     bias: Tensor | None
     if (layout := layout_of(module)) is not None:
         with torch.no_grad(), resident(module):
-            v, constant = expert_values(module).float(), layout.bank_bias()
+            v = torch.cat([layout.values(expert) for expert in range(layout.experts)]).float()
+            constant = layout.bank_bias()
             depends_on_token = layout.expert_bias(0) is not None or layout.passes_on
             bias = None if depends_on_token else v.new_zeros(v.shape[1]) if constant is None else constant.detach()
     else:
@@ -89,9 +90,7 @@ def _written(module: nn.Module, matrix: SecondMatrix) -> tuple[Tensor, Tensor | 
 
 
 def _plain_values(module: nn.Module, memories: int, for_zero: Tensor) -> Tensor | None:
-    """Returns the weight of a second matrix as values [memory, d], if some unit vectors show that it is nothing else;
-    else None.
-    """
+    """Returns the weight of a second matrix as values [memory, d]; None if some unit vectors show that it is more."""
     weight: Any = module.weight
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(memories, generator=generator)[:TRIED].to(weight.device)

@@ -1,6 +1,5 @@
 """The shape of a model: the sizes that a plan needs. No weight is read."""
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from ffkv.base.settings import EMBEDDED, Settings
 from ffkv.corpus.embedded.training import make_model
 from ffkv.model.checkpoint.read import load_form
 from ffkv.model.discover.find import block_of, candidates_of
-from ffkv.model.experts.record import layout_of, shape_of
+from ffkv.model.experts.layouts import layout_of
 
 
 class Shape(NamedTuple):
@@ -72,9 +71,9 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
     for name, block in candidates_of(model, modules, second_matrix).items():
         if name.startswith(text) and (count := _memories(modules[name], width)):
             memories[block] = memories.get(block, 0) + count
-            if layout_of(modules[name]) is not None and (sent := getattr(config, "num_experts_per_tok", None)):
+            if (layout := layout_of(modules[name])) and (sent := getattr(config, "num_experts_per_tok", None)):
                 weights = sum(weight.numel() for weight in modules[name].parameters())
-                share = 1 - min(1.0, sent / shape_of(modules[name])[0])
+                share = 1 - min(1.0, sent / layout.experts)
                 unused, idle = unused + weights * share, idle + count * share
     if not memories:
         remedy = "Set model.second_matrix; `ffkv inspect` shows the modules of the model."
@@ -91,7 +90,7 @@ def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
 
 def _memories(module: Any, width: int) -> int:
     """Number of memories of a second matrix or a bank of experts; 0 if it does not write into the residual stream."""
-    if layout_of(module) is not None:
-        return math.prod(shape_of(module))
+    if (layout := layout_of(module)) is not None:
+        return layout.experts * layout.units
     rows, columns = module.weight.shape if isinstance(module, nn.Linear) else reversed(module.weight.shape)
     return columns if rows == width else 0

@@ -13,8 +13,8 @@ from ffkv.base.files import hdf5
 from ffkv.base.hub.commit import Commit, resolve_dataset
 from ffkv.base.settings import EMBEDDED, Corpus, Settings, corpus_sources
 from ffkv.corpus import python_docs
-from ffkv.corpus.beginning import configured_bos, longest_sentence
-from ffkv.corpus.chat import Render, chat_renderer, find_chat_beginning
+from ffkv.corpus.beginning import configured_bos, find_beginning, longest_sentence
+from ffkv.corpus.chat import Render, chat_renderer
 from ffkv.corpus.document import Document
 from ffkv.corpus.embedded.tokenizer import train_tokenizer
 from ffkv.corpus.encode import Encoded, encode
@@ -74,7 +74,7 @@ def measure_text(
     else:
         tokenizer = load_tokenizer(named.checkpoint, commits.get("model"), named.trust_remote_code, named.gguf)
     render = chat_renderer(tokenizer, corpus)
-    beginning = find_chat_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict()), render)
+    beginning = find_beginning(tokenizer, corpus.bos, configured_bos(model.config.to_dict()), render)
     longest = longest_sentence(context_of(model, tokenizer), corpus.context, beginning)
     encoding = functools.partial(
         encode, tokenizer=tokenizer, max_tokens=longest, settings=corpus, beginning=beginning.ids

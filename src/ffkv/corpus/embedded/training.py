@@ -124,7 +124,7 @@ def fit(
     settings: Embedded,
     seed: int,
     advance: Callable[[int], object],
-    keep: Callable[[int, GPT2LMHeadModel], object] = lambda step, model: None,
+    keep: Callable[[int, GPT2LMHeadModel], object],
 ) -> Iterator[dict[str, Any]]:
     """Trains the model in place. Yields the rows of `training.csv`, one per split after every tenth of the steps.
 
@@ -144,9 +144,11 @@ def fit(
         tokens += size
         keep(step, model)
         if step in measured:
-            yield _row(step, tokens, "train", sum(losses) / len(losses))
             held_out = validation if step == settings.steps else sample
-            yield _row(step, tokens, "validation", evaluate(model, held_out, settings.batch_tokens))
+            reached = {"train": sum(losses) / len(losses)}
+            reached["validation"] = evaluate(model, held_out, settings.batch_tokens)
+            for split, loss in reached.items():
+                yield {"step": step, "tokens": tokens, "split": split, "loss": loss, "perplexity": math.exp(loss)}
             losses = []
 
 
@@ -159,10 +161,6 @@ def _descend(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, ids: Tens
     optimizer.step()
     optimizer.zero_grad()
     return loss.item()
-
-
-def _row(step: int, tokens: int, split: str, loss: float) -> dict[str, Any]:
-    return {"step": step, "tokens": tokens, "split": split, "loss": loss, "perplexity": math.exp(loss)}
 
 
 def schedule(step: int, steps: int) -> float:

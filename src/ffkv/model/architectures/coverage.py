@@ -18,21 +18,13 @@ SENTENCES, TOKENS = 2, 12
 
 @dataclass(frozen=True)
 class Row:
-    """One model type. Fields that do not apply are empty.
+    """One model type. Fields that do not apply are empty."""
 
-    Attributes:
-        model_type: as a checkpoint's config.json names it.
-        proven: "yes" or "no".
-        kind: how its feed-forward layers are built; several kinds are separated by |.
-        largest_error: largest relative error of all identities of the proof, to one digit.
-        reason: why it is not proven.
-    """
-
-    model_type: str
-    proven: str
-    kind: str = ""
-    largest_error: str = ""
-    reason: str = ""
+    model_type: str  # as a checkpoint's config.json names it
+    proven: str  # "yes" or "no"
+    kind: str = ""  # how its feed-forward layers are built; several kinds are separated by |
+    largest_error: str = ""  # largest relative error of all identities of the proof, to one digit
+    reason: str = ""  # why it is not proven
 
 
 COLUMNS = [field.name for field in fields(Row)]
@@ -73,7 +65,7 @@ def row(model_type: str) -> Row:
     try:
         model = tiny_model(model_type)
     except Exception as error:  # the type's own code may raise anything
-        return Row(model_type, "no", reason=f"not built: {_named(error)}")
+        return Row(model_type, "no", reason=f"not built: {type(error).__name__}: {_line(error)}")
     return proof(model_type, model)
 
 
@@ -86,7 +78,7 @@ def proof(model_type: str, model: Any) -> Row:
     except UserError as error:
         return Row(model_type, "no", reason=_line(error))
     except Exception as error:  # a defect of ffkv: in the table, so that it is seen
-        return Row(model_type, "no", reason=f"error: {_named(error)}")
+        return Row(model_type, "no", reason=f"error: {type(error).__name__}: {_line(error)}")
     kinds = sorted({layer.kind for layer in layers})
     return Row(model_type, "yes", kind=" | ".join(kinds), largest_error=f"{max(errors.values()):.0e}")
 
@@ -99,10 +91,6 @@ def _sentences() -> tuple[Any, ...]:
 
     generator = torch.Generator().manual_seed(0)
     return tuple(torch.randint(4, VOCABULARY - 6, (SENTENCES, TOKENS), generator=generator) for _ in range(2))
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {_line(error)}"
 
 
 def _line(error: Exception) -> str:

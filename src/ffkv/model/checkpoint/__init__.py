@@ -1,9 +1,9 @@
 """A checkpoint becomes a model and a tokenizer, each with a hash.
 
-`read` loads the model of a new checkpoint, of whatever form its weights are (`forms`): `config` and `code` say how it
-is built, `checks` says in words what is wrong with it, `failures` translates what a library raised. `tokenizer` loads
-the tokenizer, `vocabulary` stores the text of every token id.
+`read` loads the model of a new checkpoint, of whatever form its weights are (`forms`): `config` says how it is built,
+`checks` says in words what is wrong with it, `failures` translates what a library raised. `tokenizer` loads the
+tokenizer, `vocabulary` stores the text of every token id.
 
-`fingerprint` hashes model and tokenizer. `known` notes the hash of weights, so that they are hashed once per machine.
-`load` loads a proven model again and compares its hash.
+`fingerprint` hashes model and tokenizer, the weights once per machine. `load` loads a proven model again and compares
+its hash.
 """

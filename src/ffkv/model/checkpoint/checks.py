@@ -12,10 +12,10 @@ from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import Commit, may_be_on_hub
 from ffkv.base.hub.fetch import cached_names, choose_config_files, local_model
 from ffkv.base.settings import EMBEDDED, Model
-from ffkv.model.checkpoint.fingerprint import not_finite
 from ffkv.model.checkpoint.forms import check_gguf, refuse_other_forms, unpacking
 from ffkv.model.discover.find import SECOND_MATRIX_NAMES
-from ffkv.model.fairseq.folder import is_fairseq
+from ffkv.model.fairseq.dictionary import is_fairseq
+from ffkv.model.placement.resident import stored_tensor
 
 MOST_LAYERS = 1000
 
@@ -44,7 +44,7 @@ def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
             "The embedded model is not trained yet. Run snakemake or `ffkv train`, then name the checkpoint folder that it wrote."
         )
     if path.is_dir() and gguf:
-        check_gguf(checkpoint, gguf, _names_in(path))
+        check_gguf(checkpoint, gguf, [file.name for file in files_in(path)])
     elif path.is_dir():
         refuse_other_forms(checkpoint, path)
         if not (path / "config.json").is_file() and not is_fairseq(path):
@@ -65,22 +65,23 @@ def refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:
     folder = Path(local_model(commit, choose_config_files))
     names = cached_names(commit)
     if settings.gguf:
-        check_gguf(settings.checkpoint, settings.gguf, _names_in(folder) if names is None else names)
+        there = [file.name for file in files_in(folder)] if names is None else names
+        check_gguf(settings.checkpoint, settings.gguf, there)
         return {"quantization_config": GgufConfig(dequantize=True)}
     refuse_other_forms(settings.checkpoint, folder, names)
-    _refuse_absurd(settings, commit)
-    return unpacking(_config_of(settings, commit), settings.checkpoint)
-
-
-def _refuse_absurd(settings: Model, commit: Commit) -> None:
-    """Refuses a config with so many layers that only making its modules would take minutes."""
     config = _config_of(settings, commit)
+    _refuse_absurd(settings.checkpoint, config)
+    return unpacking(config, settings.checkpoint)
+
+
+def _refuse_absurd(checkpoint: str, config: dict[str, Any]) -> None:
+    """Refuses a config with so many layers that only making its modules would take minutes."""
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers"):
         for part in parts:
             if isinstance(count := part.get(name), int) and count > MOST_LAYERS:
                 raise UserError(
-                    f"The config of {settings.checkpoint} names {count:,} layers ({name}). ffkv reads models of up to"
+                    f"The config of {checkpoint} names {count:,} layers ({name}). ffkv reads models of up to"
                     f" {MOST_LAYERS:,} layers."
                 )
 
@@ -94,10 +95,6 @@ def _config_of(settings: Model, commit: Commit) -> dict[str, Any]:
     except Exception:  # whatever is wrong with it, the caller has an error to tell
         return {}
     return config if isinstance(config, dict) else {}
-
-
-def _names_in(folder: Path) -> list[str]:
-    return [file.name for file in files_in(folder)]
 
 
 def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]) -> None:
@@ -124,10 +121,8 @@ def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any])
 
 
 def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
-    """Tells whether a tensor without a place in the model is a second matrix of one of the model's own lists of blocks.
-
-    Other such tensors are left out rightly: the encoder of a model whose decoder is read, a vision tower.
-    """
+    """Tells whether a tensor without a place is a second matrix of one of the model's own lists of blocks."""
+    # Others are left out rightly: the encoder of a model whose decoder is read, a vision tower.
     blocks = re.match(r"(.+?)\.\d+\.", name)
     if not blocks or not re.search(SECOND_MATRIX_NAMES, name.removesuffix(".weight")):
         return False
@@ -138,12 +133,10 @@ def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
 
 
 def check_finite(settings: Model, model: PreTrainedModel) -> None:
-    """Refuses a model with a weight that is not finite.
-
-    Raises:
-        UserError: see above.
-    """
-    if name := not_finite(model):
-        raise UserError(
-            f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {model.dtype}: the file is damaged, the training diverged, or the type is too small for them."
-        )
+    """Refuses a model with a weight that is not finite, by raising a `UserError`."""
+    for name, _ in model.named_parameters():
+        if not torch.isfinite(stored_tensor(model, name)).all():
+            raise UserError(
+                f"The checkpoint {settings.checkpoint} has values that are not finite in {name}, as {model.dtype}: the"
+                " file is damaged, the training diverged, or the type is too small for them."
+            )

@@ -1,10 +1,17 @@
-"""What configs of `transformers` say under different names."""
+"""What configs of `transformers` say under different names, and how a model is built from one."""
+
+from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ffkv.base.files.fault import unreadable
+from ffkv.base.hub.commit import Commit
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
 ACTIVATION_NAMES = ("activation_function", "hidden_act", "hidden_activation", "activation_fn")
@@ -32,3 +39,31 @@ def configured_context(config: Any) -> int | None:
 def configured_activation(config: Any) -> str:
     """Returns the name of the activation function that a text config names, else "unknown"."""
     return str(next((getattr(config, name) for name in ACTIVATION_NAMES if hasattr(config, name)), "unknown"))
+
+
+def build_empty(config: PreTrainedConfig, dtype: torch.dtype, code_revision: str | None) -> Any:
+    """Builds a causal language model on torch's current device.
+
+    Args:
+        config: its config, which may name code.
+        dtype: type of its parameters.
+        code_revision: commit of the code that the config names; None to run no such code.
+    """
+    from transformers import AutoModelForCausalLM
+
+    named = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+    if not named or code_revision is None:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    # `from_config` would take a class of another commit if this process has loaded one before.
+    own: Any = get_class_from_dynamic_module(named, str(config.name_or_path), code_revision=code_revision)
+    return own._from_config(config, dtype=dtype)
+
+
+def reading(commit: Commit, trust_remote_code: bool, gguf: str = "") -> dict[str, Any]:
+    """Returns the arguments that tell `transformers` which commit of a checkpoint it reads, and whether to run its code."""
+    # Without a word about trust, transformers would ask whoever sits at the terminal.
+    arguments = {"revision": commit.read_at, "trust_remote_code": trust_remote_code}
+    arguments |= {"code_revision": commit.code_read_at} if trust_remote_code else {}
+    return arguments | ({"gguf_file": gguf} if gguf else {})

@@ -13,15 +13,14 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import is_local
 from ffkv.base.process.runtime import choose_device
 from ffkv.base.settings import Model
-from ffkv.model.anatomy import Anatomy, read_anatomy
-from ffkv.model.checkpoint.known import hash_once, state_of
+from ffkv.model.anatomy import OF_SETTINGS, Anatomy, read_anatomy
+from ffkv.model.checkpoint.fingerprint import hash_once, state_of
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.experts.record import record_experts
 from ffkv.model.placement.resident import device_of
 from ffkv.model.placement.spread import place
 from ffkv.model.tap.hooks import enough_memory
 
-RANDOM = ("weights", "weights_seed")
 NO_LIMITS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -62,8 +61,8 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
     """
     anatomy = read_anatomy(model_folder)
     located = _located(anatomy, Path(model_folder))
-    names = ("checkpoint", "revision", "adapter", "adapter_revision", "gguf", "dtype", "trust_remote_code", *RANDOM)
-    settings, commit = Model.model_validate({name: getattr(located, name) for name in names}), located.source
+    given = {name: getattr(located, name) for name in (*OF_SETTINGS, "adapter", "adapter_revision", "dtype")}
+    settings, commit = Model.model_validate(given), located.source
     placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
     state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize
     with enough_memory(lambda: float(anatomy.parameters * itemsize)):
@@ -77,12 +76,7 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
 
 
 def _located(anatomy: Anatomy, model_folder: Path) -> Anatomy:
-    """Returns the anatomy with paths that hold here.
-
-    A relative path starts in the working directory of the model step. Here it starts in the working directory too or,
-    if nothing is there, in the folder that holds `results`: it can be read from anywhere. The hash of the weights tells
-    whether it is the same checkpoint.
-    """
+    """Returns the anatomy with paths that start in the working directory or, if nothing is there, beside `results`."""
     above = model_folder.resolve().parents
 
     def locate(name: str, commit: str) -> str:

@@ -9,22 +9,15 @@ from transformers import PreTrainedModel
 from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
-from ffkv.base.hub.fetch import (
-    choose_config_files,
-    choose_files_of,
-    local_model,
-)
+from ffkv.base.hub.fetch import choose_config_files, choose_files_of, local_model
 from ffkv.base.settings import Model
 from ffkv.model.checkpoint.checks import check_checkpoint, check_weights, refuse_unreadable
-from ffkv.model.checkpoint.code import build_empty, trust
+from ffkv.model.checkpoint.config import build_empty, reading
 from ffkv.model.checkpoint.failures import explain_failure
-from ffkv.model.checkpoint.forms import (
-    forget_packing,
-    merge_adapter,
-)
-from ffkv.model.experts.record import layout_of
+from ffkv.model.checkpoint.forms import forget_packing, merge_adapter
+from ffkv.model.experts.layouts import layout_of
 from ffkv.model.fairseq import checkpoint as fairseq
-from ffkv.model.fairseq.folder import is_fairseq
+from ffkv.model.fairseq.dictionary import is_fairseq
 from ffkv.model.placement.spread import ON_CPU, Placement, arguments_of, dispatch, keep_blocks_whole
 
 
@@ -44,7 +37,9 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     verify_sum(Path(settings.checkpoint))  # of the model that the workflow trains
     if settings.weights == "random":
-        model = dispatch(_initialise(settings, commit), placement)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.weights_seed)
+            model = dispatch(_made_plain(load_form(settings, commit, "cpu")), placement)
     elif not settings.gguf and is_fairseq(settings.checkpoint):
         model = dispatch(fairseq.load_model(settings), placement)
     else:
@@ -58,23 +53,12 @@ def load_checkpoint(settings: Model, commit: Commit | None = None, placement: Pl
     return model
 
 
-def _initialise(settings: Model, commit: Commit) -> PreTrainedModel:
-    """Returns the model of a checkpoint's config with random weights, on the CPU.
-
-    The same seed gives the same weights.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.weights_seed)
-        return _made_plain(load_form(settings, commit, "cpu"))
-
-
 def _made_plain(model: PreTrainedModel) -> PreTrainedModel:
     """Returns the model, which returns nothing that nobody reads and runs its experts by the plainest code."""
     for config in (model.config, model.config.get_text_config(decoder=True)):
         config.output_attentions = False  # nobody reads them, and some attention codes refuse to be saved with them
-    if any(layout_of(module) is not None for module in model.modules()) and hasattr(
-        model, "set_experts_implementation"
-    ):
+    has_experts = any(layout_of(module) is not None for module in model.modules())
+    if has_experts and hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # the plainest code is what ffkv's own is proven against
     return model
 
@@ -90,7 +74,7 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
             source,
-            **_where(settings, commit),
+            **reading(commit, settings.trust_remote_code, settings.gguf),
             **packed,
             dtype=settings.dtype,
             output_loading_info=True,
@@ -108,12 +92,6 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
         forget_packing(model)
     check_weights(settings, model, info)
     return _made_plain(model)
-
-
-def _where(settings: Model, commit: Commit) -> dict[str, Any]:
-    """Returns the arguments that tell `transformers` which commit of the checkpoint, and of its code, it reads."""
-    file = {"gguf_file": settings.gguf} if settings.gguf else {}
-    return {"revision": commit.read_at, **file, **trust(commit, settings.trust_remote_code)}
 
 
 def load_form(settings: Model, commit: Commit | None = None, device: str = "meta") -> PreTrainedModel:
@@ -137,7 +115,7 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
     refuse_unreadable(settings, commit)
     source = local_model(commit, choose_files_of(settings.gguf) if settings.gguf else choose_config_files)
     try:
-        config = AutoConfig.from_pretrained(source, **_where(settings, commit))
+        config = AutoConfig.from_pretrained(source, **reading(commit, settings.trust_remote_code, settings.gguf))
         text = config.get_text_config(decoder=True)
         dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
         with torch.device(device):

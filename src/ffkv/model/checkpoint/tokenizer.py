@@ -9,10 +9,10 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import choose_files_of, choose_tokenizer_files, local_model
-from ffkv.model.checkpoint.code import trust
+from ffkv.model.checkpoint.config import reading
 from ffkv.model.checkpoint.failures import explain_failure, words_of
 from ffkv.model.checkpoint.forms import keep_own_tokens
-from ffkv.model.fairseq import folder as fairseq
+from ffkv.model.fairseq.dictionary import dictionary_tokenizer, is_fairseq, read_dictionary
 
 if TYPE_CHECKING:  # a tokenizer is loaded without the code of models, which takes seconds to import
     from transformers import PreTrainedTokenizerFast
@@ -31,22 +31,20 @@ def load_tokenizer(
     Raises:
         UserError: there is none, or it is not a fast one (a fast one knows the characters of each token).
     """
-    if not gguf and fairseq.is_fairseq(source):
-        return fairseq.load_tokenizer(source)
+    if not gguf and is_fairseq(source):
+        return dictionary_tokenizer(read_dictionary(Path(source)))
     verify_sum(Path(source))
     from transformers import AutoTokenizer, logging
 
     logging.set_verbosity_error()
     commit = commit or Commit("model", str(source), "main")
-    trusted = trust(commit, trust_remote_code) | ({"gguf_file": gguf} if gguf else {})
     folder = local_model(commit, choose_files_of(gguf) if gguf else choose_tokenizer_files)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, revision=commit.read_at, **trusted)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, **reading(commit, trust_remote_code, gguf))
     except Exception as error:  # the library raises many classes for a wrong name or file
         remedy = "" if commit.commit else " Put the tokenizer's files beside the model's."
-        raise UserError(
-            f"The tokenizer of {source} cannot be loaded: {explain_failure(error, commit)}{remedy}"
-        ) from error
+        reason = explain_failure(error, commit)
+        raise UserError(f"The tokenizer of {source} cannot be loaded: {reason}{remedy}") from error
     if not tokenizer.is_fast:
         raise UserError(
             f"{source} has a {type(tokenizer).__name__}, which does not tell the characters of each token. ffkv needs a fast tokenizer (tokenizer.json)."
@@ -63,9 +61,8 @@ def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:
         ids = tokenizer("A first text.", verbose=False)["input_ids"]
         float(tokenizer.model_max_length)
     except Exception as error:  # the library raises plain exceptions here
-        raise UserError(
-            f"The tokenizer of {source} does not work: {words_of(error)}. Fetch its files again."
-        ) from error
+        reason = words_of(error)
+        raise UserError(f"The tokenizer of {source} does not work: {reason}. Fetch its files again.") from error
     if not ids:
         raise UserError(
             f"The tokenizer of {source} makes no token of a text: there is no tokenizer.json, or its vocabulary is empty or damaged."

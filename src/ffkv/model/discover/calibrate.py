@@ -6,57 +6,34 @@ holds. No knowledge of the model's wiring is needed: this finds norms before and
 multipliers, gates and parallel attention.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
 from ffkv.model.anatomy import Layer, SecondMatrix
 from ffkv.model.discover.find import FoundBlock
 from ffkv.model.discover.first_matrices import find_first_matrices
-from ffkv.model.discover.replay import Arguments, BlockTrace, capture, replay
-from ffkv.model.discover.residual_path import Ablations, ResidualPath, ablate, residual_path
+from ffkv.model.discover.replay import Arguments, BlockTrace, capture, map_tensors, replay
+from ffkv.model.discover.residual_path import ResidualPath, residual_path
 from ffkv.model.discover.scaling import Scaling, proportion
-from ffkv.model.experts.record import coefficients, layout_of, shape_of
+from ffkv.model.experts.layouts import layout_of
+from ffkv.model.experts.record import coefficients
 from ffkv.model.placement.resident import HALF, in_float32
-
-TOLERANCE = 1e-4  # relative error up to which two tensors count as equal in float32: rounding, with room to spare
 
 
 class _Block(NamedTuple):
-    """One repeat of a block.
+    """One repeat of a block."""
 
-    Attributes:
-        name: name of the block in the model.
-        repeat: number of the repeat, from 0.
-        module: the block.
-        arguments: what the model calls it with.
-        intact: its trace as it is, with all its feed-forward layers.
-    """
-
-    name: str
-    repeat: int
+    name: str  # in the model
+    repeat: int  # from 0
     module: nn.Module
-    arguments: Arguments
-    intact: BlockTrace
+    arguments: Arguments  # what the model calls it with
+    intact: BlockTrace  # as it is, with all its feed-forward layers
 
     def path(self, inside: str) -> str:
         """Returns the name in the model of a module of the block; "" for ""."""
         return f"{self.name}.{inside}" if inside else ""
-
-
-class _Group(NamedTuple):
-    """Second matrices that are added to the residual stream at the same place.
-
-    Attributes:
-        matrices: their names in the block.
-        path: how their output gets into the residual stream.
-    """
-
-    matrices: list[str]
-    path: ResidualPath
 
 
 def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[Layer]:
@@ -79,85 +56,59 @@ def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[La
         module = model.get_submodule(name)
         try:
             with in_float32(module):
-                arguments = to_float32(captured[name, repeat])
+                arguments = map_tensors(_to_float32, captured[name, repeat])
                 block = _Block(name, repeat, module, arguments, replay(module, arguments))
-                layers += _layers(block, [matrix[len(name) + 1 :] for matrix in matrices], len(layers))
+                for group, path in _groups(block, [matrix[len(name) + 1 :] for matrix in matrices]):
+                    layers.append(_layer(block, group, path, len(layers)))
         except UserError as error:
             raise UserError(f"{name} ({type(module).__name__}), {error}") from error
     return layers
 
 
-def to_float32(arguments: Any) -> Any:
-    """Captured arguments with their half-precision tensors in float32."""
-    if torch.is_tensor(arguments):
-        return arguments.float() if arguments.dtype in HALF else arguments
-    if type(arguments) is dict:
-        return {name: to_float32(value) for name, value in arguments.items()}
-    return tuple(map(to_float32, arguments)) if type(arguments) is tuple else arguments
+def _to_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
-def _layers(block: _Block, matrices: list[str], index: int) -> Iterator[Layer]:
-    """Yields the layers of a block: one for each place where something is added to the residual stream."""
-    for group in _groups(block, matrices):
-        yield _layer(block, group, index)
-        index += 1
-
-
-def _groups(block: _Block, matrices: list[str]) -> list[_Group]:
-    """Groups the second matrices that are added at the same place."""
-    path = _path(block, matrices)
-    if isinstance(path, ResidualPath):
-        return [_Group(matrices, path)]
-    if len(matrices) == 1:
-        raise path
-    together: dict[str, list[str]] = {}
-    for matrix in matrices:
-        alone = _path(block, [matrix])
-        if not isinstance(alone, ResidualPath):
-            raise alone
-        together.setdefault(alone.sum_module, []).append(matrix)
-    if len(together) == 1:
-        raise path
+def _groups(block: _Block, matrices: list[str]) -> list[tuple[list[str], ResidualPath]]:
+    """Groups the second matrices that are added to the residual stream at the same place, with their path to it."""
+    try:
+        return [(matrices, _path(block, matrices))]
+    except UserError:
+        if len(matrices) == 1:
+            raise
+        together: dict[str, list[str]] = {}
+        for matrix in matrices:
+            together.setdefault(_path(block, [matrix]).sum_module, []).append(matrix)
+        if len(together) == 1:
+            raise
     order = list(block.intact.outputs)
-    groups = []
-    for group in sorted(together.values(), key=lambda group: order.index(group[-1])):
-        path = _path(block, group)
-        if not isinstance(path, ResidualPath):
-            raise path
-        groups.append(_Group(group, path))
-    return groups
+    groups = sorted(together.values(), key=lambda group: order.index(group[-1]))
+    return [(group, _path(block, group)) for group in groups]
 
 
-def _path(block: _Block, matrices: list[str]) -> ResidualPath | UserError:
-    """Returns the path of some second matrices to the residual stream, or the refusal."""
-    ablations: Ablations = ablate(block.module, block.arguments, block.intact, matrices)
-    path = residual_path(block.module, matrices, ablations, TOLERANCE)
+def _path(block: _Block, matrices: list[str]) -> ResidualPath:
+    """Returns the path of some second matrices to the residual stream."""
+    path = residual_path(block.module, block.arguments, block.intact, matrices)
     if isinstance(path, ResidualPath):
         return path
     if zero := [name for name in matrices if not any(p.any() for p in block.module.get_submodule(name).parameters())]:
-        return UserError(
+        raise UserError(
             f"{', '.join(zero)}: all its weights are zero, so that its memories write nothing. The layer is untrained or"
             " pruned, and nothing can be proven of it"
         )
     where = f"{', '.join(matrices)}: what is written is not added to a residual stream"
-    return UserError(f"{where} ({'; '.join(path[:3]) or 'no residual found'})")
+    raise UserError(f"{where} ({'; '.join(path[:3]) or 'no residual found'})")
 
 
-def _layer(block: _Block, group: _Group, index: int) -> Layer:
-    path, intact = group.path, block.intact
+def _layer(block: _Block, matrices: list[str], path: ResidualPath, index: int) -> Layer:
+    intact = block.intact
     second_matrices = [
-        _second_matrix(block, matrix, scaling) for matrix, scaling in zip(group.matrices, path.scalings, strict=True)
+        _second_matrix(block, matrix, scaling) for matrix, scaling in zip(matrices, path.scalings, strict=True)
     ]
-    summed = intact.outputs.get(path.sum_module)
-    post_norm = (
-        summed is not None
-        and summed.shape == intact.output.shape
-        and proportion(summed, intact.output, TOLERANCE) == 1.0
-    )
+    summed = intact.outputs.get(path.sum_module, intact.output.new_empty(0))
+    post_norm = summed.shape == intact.output.shape and proportion(summed, intact.output) == 1.0
     replay(block.module, block.arguments)  # so that the banks' last call is of the intact block
-    negative = (
-        coefficients(block.module.get_submodule(matrix), intact.inputs[matrix]) < 0 for matrix in group.matrices
-    )
+    negative = (coefficients(block.module.get_submodule(matrix), intact.inputs[matrix]) < 0 for matrix in matrices)
     return Layer(
         index,
         block.name,
@@ -175,26 +126,17 @@ def _layer(block: _Block, group: _Group, index: int) -> Layer:
 def _second_matrix(block: _Block, matrix: str, scaling: Scaling) -> SecondMatrix:
     name, module = block.path(matrix), block.module.get_submodule(matrix)
     scale = scaling.scale.flatten().tolist() if isinstance(scaling.scale, Tensor) else scaling.scale
+    to_sum: Any = {"scale": scale, "per_token_weight": scaling.per_token_weight}
     if (layout := layout_of(module)) is not None:
-        experts, units = shape_of(module)
         return SecondMatrix(
             name,
             [name if layout.reads_x else name.rpartition(".")[0]],
             "gated" if layout.gated else "plain",
-            experts * units,
+            layout.experts * layout.units,
             gate=name if layout.gate_has_sign else "",
-            experts=experts,
-            scale=scale,
-            per_token_weight=scaling.per_token_weight,
+            experts=layout.experts,
+            **to_sum,
         )
-    first = find_first_matrices(block.module, matrix, block.intact, block.arguments, TOLERANCE)
-    return SecondMatrix(
-        name,
-        [block.path(inside) for inside in first.names],
-        first.kind,
-        block.intact.inputs[matrix].shape[-1],
-        gate=block.path(first.gate),
-        gate_columns=first.gate_columns,
-        scale=scale,
-        per_token_weight=scaling.per_token_weight,
-    )
+    first, kind, gate, columns = find_first_matrices(block.module, matrix, block.intact, block.arguments)
+    names, memories = [block.path(inside) for inside in first], block.intact.inputs[matrix].shape[-1]
+    return SecondMatrix(name, names, kind, memories, gate=block.path(gate), gate_columns=columns, **to_sum)

@@ -1,15 +1,16 @@
 """Finds the modules that write into the residual stream: second matrices by name, banks of experts by their tensors."""
 
 import re
-from collections import Counter
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
-from ffkv.model.experts.record import layout_of, written
-from ffkv.model.tap.hooks import AfterHook, BeforeHook, after, before, forward, hidden_state
+from ffkv.model.experts.layouts import layout_of
+from ffkv.model.experts.record import written
+from ffkv.model.tap.hooks import after, before, counting_repeats, forward, hidden_state
 
 # The names of second matrices, at the end of their name inside the block. There is no other table of names.
 SECOND_MATRIX_NAMES = (
@@ -18,20 +19,15 @@ SECOND_MATRIX_NAMES = (
 )
 # Parts of a block in which such a name means something else.
 OTHER_PARTS = re.compile(r"att|norm|router|indexer|adapter|embed")
+INSIDE_A_ROUTER = re.compile(r"(^|\.)gate\.")  # unless it writes vectors of the residual stream's width
 
 
 class FoundBlock(NamedTuple):
-    """One repeat of a block, and what writes into the residual stream in it.
+    """One repeat of a block, and what writes into the residual stream in it."""
 
-    Attributes:
-        block: name of the block.
-        repeat: which repeat of the block within one forward pass, from 0.
-        matrices: names of its second matrices and banks, in order of execution.
-    """
-
-    block: str
-    repeat: int
-    matrices: list[str]
+    block: str  # name of the block
+    repeat: int  # which repeat of the block within one forward pass, from 0
+    matrices: list[str]  # names of its second matrices and banks, in order of execution
 
 
 def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "") -> list[FoundBlock]:
@@ -50,7 +46,8 @@ def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "")
     shapes, executed = _run(modules, candidates, model, ids)
     found = []
     for (block, repeat), ran in executed.items():
-        names = [name for name in ran if not _is_inside_a_router(name, shapes[name], shapes[block])]
+        width = shapes[block][-1]
+        names = [name for name in ran if shapes[name][-1] == width or not INSIDE_A_ROUTER.search(name)]
         for name in names:
             _check(block, name, names, shapes, modules, ids)
         if names:
@@ -63,35 +60,22 @@ def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "")
 def _run(
     modules: dict[str, nn.Module], candidates: dict[str, str], model: nn.Module, ids: Tensor
 ) -> tuple[dict[str, tuple[int, ...]], dict[tuple[str, int], list[str]]]:
-    """Runs a text.
-
-    Returns:
-        The shape of what each candidate writes and of what each block returns, by name; and the candidates that ran,
-        by block and repeat, in order of execution.
-    """
+    """Returns the shapes of what modules write, by name, and the candidates that ran, by block and repeat, in order."""
     shapes: dict[str, tuple[int, ...]] = {}
-    repeats: Counter[str] = Counter()
     executed: dict[tuple[str, int], list[str]] = {}
-
-    def count(block: str) -> BeforeHook:
-        return lambda module, args, kwargs: repeats.update([block])
-
-    def note(name: str) -> AfterHook:
-        def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            if (state := hidden_state(output)) is None:
-                return
-            shapes[name] = tuple(state.shape)
-            if name in candidates:
-                shapes[name] = tuple(written(module, state).shape)
-                block = candidates[name]
-                executed.setdefault((block, repeats[block] - 1), []).append(name)
-
-        return on_output
-
     blocks = {*candidates.values()}
-    counting = before(*[(modules[name], count(name)) for name in blocks])
-    noting = after(*[(modules[name], note(name)) for name in {*candidates, *blocks}])
-    with counting, noting:
+    repeats, counting = counting_repeats(model, blocks)
+
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        if (state := hidden_state(output)) is None:
+            return
+        shapes[name] = tuple(state.shape)
+        if name in candidates:
+            shapes[name] = tuple(written(module, state).shape)
+            block = candidates[name]
+            executed.setdefault((block, repeats[block] - 1), []).append(name)
+
+    with before(*counting), after(*[(modules[name], partial(note, name)) for name in {*candidates, *blocks}]):
         forward(model, ids)
     return shapes, executed
 
@@ -146,10 +130,6 @@ def _holds_tensors(module: nn.Module) -> bool:
     """Tells whether a module has matrices of its own, not modules that have them."""
     within = list(module.modules())
     return any(parameter.ndim > 1 for parameter in module.parameters()) and not any(map(is_matrix, within))
-
-
-def _is_inside_a_router(name: str, shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
-    return shape[-1] != block[-1] and bool(re.search(r"(^|\.)gate\.", name))
 
 
 def _check(

@@ -1,7 +1,6 @@
 """Finds what feeds a second matrix: the matrices that read the FF input x, and which of them is the gate."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import functools
 
 import torch
 from torch import Tensor, nn
@@ -9,31 +8,16 @@ from torch import Tensor, nn
 from ffkv.base.errors import UserError
 from ffkv.model.discover.find import OTHER_PARTS, is_matrix
 from ffkv.model.discover.replay import Arguments, BlockTrace, replay, reverse
+from ffkv.model.discover.scaling import TOLERANCE
 from ffkv.model.tap.assemble import columns_of
 from ffkv.model.tap.hooks import relative_error
 
 Factor = tuple[str, str]  # a first matrix, and the columns of its output
 
 
-class FirstMatrices(NamedTuple):
-    """The matrices that feed a second matrix.
-
-    Attributes:
-        names: names inside the block.
-        kind: see `anatomy.SecondMatrix`, as for the next two.
-        gate: name inside the block, "" without a gate.
-        gate_columns: "" without a gate.
-    """
-
-    names: list[str]
-    kind: str
-    gate: str
-    gate_columns: str
-
-
 def find_first_matrices(
-    block: nn.Module, matrix: str, intact: BlockTrace, arguments: Arguments, tolerance: float
-) -> FirstMatrices:
+    block: nn.Module, matrix: str, intact: BlockTrace, arguments: Arguments
+) -> tuple[list[str], str, str, str]:
     """Finds the matrices that read x and feed a second matrix, and how they make m: plain, gated, or gated and fused.
 
     Args:
@@ -41,7 +25,8 @@ def find_first_matrices(
         matrix: name of the second matrix inside the block.
         intact: the trace of the unchanged block on `arguments`.
         arguments: of the block.
-        tolerance: relative error up to which tensors are equal.
+    Returns:
+        The names of these matrices inside the block; and kind, gate and gate columns, see `anatomy.SecondMatrix`.
     Raises:
         UserError: none reads the residual stream, or m at a token depends on other tokens.
     """
@@ -63,19 +48,19 @@ def find_first_matrices(
         name for name in earlier if intact.inputs[name].shape == x.shape and torch.equal(intact.inputs[name], x)
     ]
     reversed_m = replay(block, arguments, reversed_inputs=tuple(same_input)).inputs[matrix]
-    if not relative_error(reversed_m, reverse(m, arguments)) < tolerance:
+    if not relative_error(reversed_m, reverse(m, arguments)) < TOLERANCE:
         raise UserError(f"{matrix}: its input at a token depends on other tokens, so it is not a feed-forward layer")
     names = [name for name in feeding if name in same_input]
     fused = intact.outputs[names[0]].shape[-1] == sizes[1]
     if len(names) == 1 and not fused:
-        return FirstMatrices(names, "plain", "", "")
+        return names, "plain", "", ""
     factors = [(names[0], "first half"), (names[0], "second half")] if fused else [(name, "all") for name in names]
-    gate = _find_gate(block, matrix, factors, intact, arguments, tolerance)
-    return FirstMatrices(names, "gated, fused" if fused else "gated", *gate)
+    gate = _find_gate(block, matrix, factors, intact, arguments)
+    return names, "gated, fused" if fused else "gated", *gate
 
 
 def _find_gate(
-    block: nn.Module, matrix: str, factors: list[Factor], intact: BlockTrace, arguments: Arguments, tolerance: float
+    block: nn.Module, matrix: str, factors: list[Factor], intact: BlockTrace, arguments: Arguments
 ) -> Factor:
     """Finds the factor that goes through the activation: m changes its sign if the other factor does.
 
@@ -84,19 +69,16 @@ def _find_gate(
     """
     m = intact.inputs[matrix]
     first, second = (columns_of(intact.outputs[name], columns) for name, columns in factors)
-    if (m * first.sign() * second.sign()).min() < 0:
+    if (m * first.sign() * second.sign()).min() < 0:  # a sigmoid, which is always positive
         return "", ""
     for (other, columns), gate in zip(factors, reversed(factors), strict=True):
-        negated_m = replay(block, arguments, {other: _negate(columns)}).inputs[matrix]
-        if relative_error(negated_m, -m) < tolerance:
+        negated_m = replay(block, arguments, {other: functools.partial(_negate, columns)}).inputs[matrix]
+        if relative_error(negated_m, -m) < TOLERANCE:
             return gate
     return "", ""
 
 
-def _negate(columns: str) -> Callable[[Tensor], Tensor]:
-    def negate(output: Tensor) -> Tensor:
-        negated = output.clone()
-        columns_of(negated, columns).neg_()
-        return negated
-
-    return negate
+def _negate(columns: str, output: Tensor) -> Tensor:
+    negated = output.clone()
+    columns_of(negated, columns).neg_()
+    return negated

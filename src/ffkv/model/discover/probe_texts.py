@@ -22,33 +22,23 @@ def passages(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> tupl
     """Returns the ids of two passages, each cut into two sentences of equal length [2, token].
 
     Raises:
-        UserError: see `check_vocabulary`.
-    """
-    check_vocabulary(model, tokenizer)
-    first, second = (_two_sentences(tokenizer, passage, model) for passage in PASSAGES)
-    return first, second
-
-
-def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuses a tokenizer with ids that the model does not embed.
-
-    Raises:
-        UserError: the largest id has no embedding; names both numbers.
+        UserError: the tokenizer has ids that the model does not embed, or the model reads too few tokens at a time.
     """
     embedded, largest = embedded_tokens(model), max(tokenizer.get_vocab().values(), default=0)
     if largest >= embedded:
         raise UserError(
             f"the tokenizer has ids up to {largest}, but the model embeds only {embedded} tokens: it is the tokenizer of another model, or tokens were added to it alone"
         )
+    first, second = (_two_sentences(tokenizer, passage, model) for passage in PASSAGES)
+    return first, second
 
 
 def _two_sentences(tokenizer: PreTrainedTokenizerFast, passage: str, model: PreTrainedModel) -> Tensor:
     ids = tokenizer(passage, add_special_tokens=False, verbose=False)["input_ids"]
     if len(set(ids)) < MIN_DISTINCT:  # a tokenizer that knows no English: any of its tokens will do
         generator = torch.Generator().manual_seed(len(passage))
-        ids = torch.randint(
-            min(len(tokenizer), embedded_tokens(model)), (2 * MAX_TOKENS,), generator=generator
-        ).tolist()
+        known = min(len(tokenizer), embedded_tokens(model))
+        ids = torch.randint(known, (2 * MAX_TOKENS,), generator=generator).tolist()
     context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or MAX_TOKENS
     tokens = min(len(ids) // 2, MAX_TOKENS, context)
     if tokens < MIN_TOKENS:

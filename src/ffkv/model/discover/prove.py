@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +13,11 @@ from ffkv.model.anatomy import HeadSpec, Layer
 from ffkv.model.discover.calibrate import calibrate
 from ffkv.model.discover.find import find_second_matrices
 from ffkv.model.discover.replay import Arguments, capture, replay
-from ffkv.model.experts.record import layout_of, record_experts
+from ffkv.model.experts.layouts import layout_of
+from ffkv.model.experts.record import record_experts
 from ffkv.model.head.head import Head
 from ffkv.model.identities import IDENTITIES, TOLERANCE
-from ffkv.model.tap.hooks import AfterHook, after, forward, known_state, relative_error
+from ffkv.model.tap.hooks import after, forward, known_state, relative_error
 from ffkv.model.tap.quantities import Quantity
 from ffkv.model.tap.tap import tap
 from ffkv.model.value_vectors import in_residual, values
@@ -27,22 +29,14 @@ States = dict[str, Tensor]  # of one layer, by quantity
 
 
 class Decomposition(NamedTuple):
-    """A decomposed model, of which the head is still to be proven.
+    """A decomposed model, of which the head is still to be proven."""
 
-    Attributes:
-        head_spec: the feed-forward layers, and what the head needs.
-        errors: largest relative error of each identity that applies.
-        final: what the head reads: o of the last layer, or the output of its `readout_block` [sentence, token, d],
-            float32.
-        logits: the model's own [sentence, token, vocabulary], float32.
-        dtype: type of the model's weights.
-    """
-
-    head_spec: HeadSpec
-    errors: dict[str, float]
+    head_spec: HeadSpec  # the feed-forward layers, and what the head needs
+    errors: dict[str, float]  # largest relative error of each identity that applies
+    # what the head reads: o of the last layer, or the output of its `readout_block` [sentence, token, d], float32
     final: Tensor
-    logits: Tensor
-    dtype: torch.dtype
+    logits: Tensor  # the model's own [sentence, token, vocabulary], float32
+    dtype: torch.dtype  # type of the model's weights
 
 
 def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix: str = "") -> Decomposition:
@@ -65,10 +59,10 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
         errors["experts"] = _prove_experts(model, first)
         _require("experts", errors["experts"], _dtype(model))
     layers = calibrate(model, find_second_matrices(model, first, second_matrix), first)
-    end = _last_block(model, layers, second)
+    last_block, returns, output, logits = _last_block(model, layers, second)
     last = layers[-1]
-    if end.block != last.block or (last.sum_module and not last.post_norm):
-        layers[-1] = replace(last, readout_block=end.block)
+    if last_block != last.block or (last.sum_module and not last.post_norm):
+        layers[-1] = replace(last, readout_block=last_block)
     states = observe(model, layers, second, PROVEN_QUANTITIES)
     for layer, found in zip(layers, _layer_errors(model, layers, states, second), strict=True):
         for identity, error in found.items():
@@ -77,10 +71,9 @@ def prove_layers(model: nn.Module, first: Tensor, second: Tensor, second_matrix:
     if any(layer.signed or bool((states[layer.index]["m"] < 0).any()) for layer in layers):
         # All layers share one activation function: a short text may miss its negative side in a layer.
         layers = [replace(layer, signed=True) for layer in layers]
-    final = end.output if layers[-1].readout_block else states[-1]["o"]
-    return Decomposition(
-        HeadSpec(type(model).__name__, layers, end.block, end.returns), errors, final, end.logits, _dtype(model)
-    )
+    spec = HeadSpec(type(model).__name__, layers, last_block, returns)
+    final = output if layers[-1].readout_block else states[-1]["o"]
+    return Decomposition(spec, errors, final, logits, _dtype(model))
 
 
 def _check_logits(model: nn.Module, ids: Tensor) -> None:
@@ -103,13 +96,10 @@ def _prove_experts(model: nn.Module, ids: Tensor) -> float:
     names = [name if layout.reads_x else name.rpartition(".")[0] for name, layout in layouts.items()]
     original: dict[str, Tensor] = {}
 
-    def note(name: str) -> AfterHook:
-        def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            original.setdefault(name, known_state(output).clone())
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        original.setdefault(name, known_state(output).clone())
 
-        return on_output
-
-    with after(*[(model.get_submodule(name), note(name)) for name in names]):
+    with after(*[(model.get_submodule(name), partial(note, name)) for name in names]):
         arguments = capture(model, names, ids)
     record_experts(model)
     errors = [0.0]
@@ -123,10 +113,7 @@ def _prove_experts(model: nn.Module, ids: Tensor) -> float:
 def _layer_errors(
     model: nn.Module, layers: list[Layer], states: list[States], ids: Tensor
 ) -> Iterator[dict[str, float]]:
-    """Yields the relative errors of each layer, by identity.
-
-    `states` are those of the layers on `ids` [sentence, token].
-    """
+    """Yields the relative errors of each layer, by identity. `states` are those on `ids` [sentence, token]."""
     prefixes = observe(model, layers, ids[:, : ids.shape[1] * 2 // 3], "m")
     arguments = capture(model, [layer.block for layer in layers], ids)
     for layer in layers:
@@ -182,9 +169,7 @@ def prove_head(head: Head, decomposition: Decomposition) -> float:
     Raises:
         UserError: the error is larger than the tolerance.
     """
-    last = decomposition.head_spec.layers[-1]
-    vectors = decomposition.final.reshape(-1, decomposition.final.shape[-1])
-    logits = head.logits(vectors, None if last.readout_block else last.index)
+    logits = _logits(head, decomposition)
     error = relative_error(logits.reshape(decomposition.logits.shape).cpu(), decomposition.logits)
     _require("head", error, decomposition.dtype)
     return error
@@ -192,11 +177,15 @@ def prove_head(head: Head, decomposition: Decomposition) -> float:
 
 def has_final_norm(head: Head, decomposition: Decomposition) -> bool:
     """Tells whether the head reads the direction of a vector alone, so that its length changes no logit."""
-    last = decomposition.head_spec.layers[-1]
-    vectors = decomposition.final.reshape(-1, decomposition.final.shape[-1])
     # Far beyond the constant that norms add to a variance.
-    long, longer = (head.logits(times * vectors, None if last.readout_block else last.index) for times in (1e3, 1e4))
+    long, longer = (_logits(head, decomposition, times) for times in (1e3, 1e4))
     return relative_error(longer, long) < SAME_DIRECTION
+
+
+def _logits(head: Head, decomposition: Decomposition, times: float = 1.0) -> Tensor:
+    """Reads multiples of the final vectors out [n, vocabulary]."""
+    last = decomposition.head_spec.layers[-1]
+    return head.logits(times * decomposition.final.flatten(0, -2), None if last.readout_block else last.index)
 
 
 def observe(
@@ -213,39 +202,23 @@ def observe(
     return states
 
 
-class _End(NamedTuple):
-    """The block that runs last.
+def _last_block(model: nn.Module, layers: list[Layer], ids: Tensor) -> tuple[str, int, Tensor, Tensor]:
+    """Finds the block that runs last, with or without a feed-forward layer.
 
-    Attributes:
-        block: its name.
-        returns: length of the tuple that it returns; 0: it returns a tensor.
-        output: what it returns first.
-        logits: the logits of the model.
+    Returns its name, the length of the tuple that it returns (0: a tensor), what it returns first, and the logits.
     """
-
-    block: str
-    returns: int
-    output: Tensor
-    logits: Tensor
-
-
-def _last_block(model: nn.Module, layers: list[Layer], ids: Tensor) -> _End:
-    """Finds the block that runs last, with or without a feed-forward layer."""
     lists = dict.fromkeys(layer.block.rpartition(".")[0] for layer in layers)
     blocks = {f"{path}.{name}": block for path in lists for name, block in model.get_submodule(path).named_children()}
     latest: dict[str, tuple[int, Tensor]] = {}  # of one block at a time
 
-    def note(name: str) -> AfterHook:
-        def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            latest.clear()
-            latest[name] = 0 if torch.is_tensor(output) else len(output), known_state(output).float().clone()
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        latest.clear()
+        latest[name] = 0 if torch.is_tensor(output) else len(output), known_state(output).float().clone()
 
-        return on_output
-
-    with after(*[(block, note(name)) for name, block in blocks.items()]):
+    with after(*[(block, partial(note, name)) for name, block in blocks.items()]):
         logits = forward(model, ids).logits.float()
     name, (returns, output) = latest.popitem()
-    return _End(name, returns, output, logits)
+    return name, returns, output, logits
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,8 +11,6 @@ from torch import Tensor, nn
 
 from ffkv.model.experts.record import written
 from ffkv.model.tap.hooks import (
-    AfterHook,
-    BeforeHook,
     after,
     before,
     forward,
@@ -26,16 +25,12 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named argum
 
 
 class BlockTrace(NamedTuple):
-    """The states inside a block that was run once more.
+    """The states inside a block that was run once more."""
 
-    Attributes:
-        output: hidden state that the block returned.
-        inputs: hidden state that each module read, by the module's name inside the block, in order of execution.
-        outputs: hidden state that each module returned, likewise; for a bank of experts, what it wrote for each token.
-    """
-
-    output: Tensor
+    output: Tensor  # hidden state that the block returned
+    # hidden state that each module read, by the module's name inside the block, in order of execution
     inputs: dict[str, Tensor]
+    # hidden state that each module returned, likewise; for a bank of experts, what it wrote for each token
     outputs: dict[str, Tensor]
 
     def at(self, sum_module: str) -> Tensor | None:
@@ -56,14 +51,11 @@ def capturing(model: nn.Module, modules: list[str]) -> Iterator[dict[tuple[str, 
     captured: dict[tuple[str, int], Arguments] = {}
     repeats: Counter[str] = Counter()
 
-    def note(name: str) -> BeforeHook:
-        def on_input(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            captured[name, repeats[name]] = _copy((args, kwargs))
-            repeats[name] += 1
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        captured[name, repeats[name]] = _copied((args, kwargs))
+        repeats[name] += 1
 
-        return on_input
-
-    with before(*[(model.get_submodule(name), note(name)) for name in dict.fromkeys(modules)]):
+    with before(*[(model.get_submodule(name), partial(note, name)) for name in dict.fromkeys(modules)]):
         yield captured
 
 
@@ -83,35 +75,25 @@ def replay(
     outputs: dict[str, Tensor] = {}
     changes = changes or {}
 
-    def on_input(name: str) -> BeforeHook:
-        def note(module: nn.Module, args: tuple, kwargs: dict) -> Arguments | None:
-            if (state := hidden_argument(args, kwargs)) is not None:
-                inputs[name] = state.clone()
-            if state is None or name not in reversed_inputs:
-                return None
-            return replace_hidden_argument(args, kwargs, reverse(state, arguments))
+    def on_input(name: str, module: nn.Module, args: tuple, kwargs: dict) -> Arguments | None:
+        if (state := hidden_argument(args, kwargs)) is not None:
+            inputs[name] = state.clone()
+        if state is None or name not in reversed_inputs:
+            return None
+        return replace_hidden_argument(args, kwargs, reverse(state, arguments))
 
-        return note
-
-    def on_output(name: str) -> AfterHook:
-        def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-            state = hidden_state(output)
-            if state is None:
-                return output
-            if name in changes:
-                output = replace_hidden_state(output, changes[name](state))
-                state = changes[name](written(module, state))
-            else:
-                state = written(module, state)
-            outputs[name] = state.clone()
+    def on_output(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
+        state = hidden_state(output)
+        if state is None:
             return output
-
-        return note
+        change = changes.get(name, lambda tensor: tensor)
+        outputs[name] = change(written(module, state)).clone()
+        return replace_hidden_state(output, change(state)) if name in changes else output
 
     modules = [(name, module) for name, module in block.named_modules() if name]
-    reading = before(*[(module, on_input(name)) for name, module in modules])
-    writing = after(*[(module, on_output(name)) for name, module in modules])
-    args, kwargs = _copy(arguments)
+    reading = before(*[(module, partial(on_input, name)) for name, module in modules])
+    writing = after(*[(module, partial(on_output, name)) for name, module in modules])
+    args, kwargs = _copied(arguments)
     with torch.no_grad(), reading, writing:
         output = known_state(block(*args, **kwargs)).clone()
     return BlockTrace(output, inputs, outputs)
@@ -123,10 +105,15 @@ def reverse(states: Tensor, arguments: Arguments) -> Tensor:
     return states.reshape(sentences, tokens, -1).flip(1).reshape(states.shape)
 
 
-def _copy(arguments: Any) -> Any:
-    """Captured arguments with their tensors cloned, because some models add to the residual in place."""
+def _copied(arguments: Arguments) -> Arguments:
+    """Clones the tensors of captured arguments, because some models add to the residual in place."""
+    return map_tensors(torch.clone, arguments)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], arguments: Any) -> Any:
+    """Returns captured arguments, however nested, with a function of each tensor in its place."""
     if torch.is_tensor(arguments):
-        return arguments.clone()
+        return function(arguments)
     if type(arguments) is dict:
-        return {name: _copy(value) for name, value in arguments.items()}
-    return tuple(map(_copy, arguments)) if type(arguments) is tuple else arguments
+        return {name: map_tensors(function, value) for name, value in arguments.items()}
+    return tuple(map_tensors(function, value) for value in arguments) if type(arguments) is tuple else arguments

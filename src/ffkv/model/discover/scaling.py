@@ -4,19 +4,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+TOLERANCE = 1e-4  # relative error up to which two tensors count as equal in float32: rounding, with room to spare
 ROUNDS = 30  # of alternating least squares, which converges in a few
 
 
 class Scaling(NamedTuple):
-    """arrived = weight * scale * sent.
+    """arrived = weight * scale * sent."""
 
-    Attributes:
-        scale: one number, or one per dimension [d].
-        per_token_weight: whether there is also a weight per token.
-    """
-
-    scale: float | Tensor
-    per_token_weight: bool
+    scale: float | Tensor  # one number, or one per dimension [d]
+    per_token_weight: bool  # whether there is also a weight per token
 
 
 def find_scaling(sent: Tensor, arrived: Tensor, tolerance: float) -> Scaling | None:
@@ -38,13 +34,13 @@ def find_scaling(sent: Tensor, arrived: Tensor, tolerance: float) -> Scaling | N
     return Scaling(vector, True) if _close(weight * vector * z, d, tolerance) else None
 
 
-def is_per_token(sent: Tensor, arrived: Tensor, tolerance: float) -> bool:
+def is_per_token(sent: Tensor, arrived: Tensor) -> bool:
     """Tells whether `arrived` is `sent`, both [token, d], times one number per token."""
     z, d = sent.double().reshape(-1, sent.shape[-1]), arrived.double().reshape(-1, arrived.shape[-1])
-    return _close(_ratio(z, d, 1) * z, d, tolerance)
+    return _close(_ratio(z, d, 1) * z, d, TOLERANCE)
 
 
-def proportion(tensor: Tensor, expected: Tensor, tolerance: float) -> float | None:
+def proportion(tensor: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> float | None:
     """Returns the number a with a * tensor = expected; None if there is none."""
     tensor, expected = tensor.double(), expected.double()
     number = _ratio(tensor, expected, tuple(range(tensor.ndim)))

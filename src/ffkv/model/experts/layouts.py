@@ -1,48 +1,142 @@
-"""The layouts of banks of experts in `transformers`. Each one is recognised by the tensors that the module holds."""
+"""What ffkv must know of a bank of experts, and the layouts of banks in `transformers`.
 
+A layout is recognised by the tensors that a module holds. A new one is a subclass here and an entry of `LAYOUTS`.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ffkv.model.experts.layout import ExpertLayout, RoutedTokens, gated_product, has_parameter
+
+class RoutedTokens(NamedTuple):
+    """The tokens that one expert works on."""
+
+    expert: int  # number of the expert
+    tokens: Tensor  # numbers of the tokens [n]
+    x: Tensor  # what the expert reads [n, d]
+    weight: Tensor | None  # the router's weight [n, 1]; None if x already carries it
+
+
+class ExpertLayout(ABC):
+    """How a bank stores the matrices of its experts, and which tokens it sends to them. An instance describes one bank.
+
+    Attributes:
+        passes_on: experts beyond the last one pass their tokens on as they are; else they are slots that route nowhere.
+        reads_x: the bank's own input is the FF input x; else the input of its parent is.
+        activation_name: name of the activation function inside the bank.
+        bank: the module.
+        experts: number of experts.
+        units: units per expert.
+    """
+
+    passes_on: ClassVar[bool] = False
+    reads_x: ClassVar[bool] = True
+    activation_name: ClassVar[str] = "act_fn"
+
+    def __init__(self, bank: nn.Module, experts: int, units: int):
+        """Describes a bank by what `recognise` tells of it."""
+        self.bank: Any = bank
+        self.experts, self.units = experts, units
+
+    @staticmethod
+    @abstractmethod
+    def recognise(module: Any) -> tuple[int, int] | None:
+        """Returns the numbers of experts, and of units per expert, of a bank; None for any other module."""
+
+    @property
+    def activation(self) -> Callable[[Tensor], Tensor]:
+        """The activation function, of the gate if there is one."""
+        return attrgetter(self.activation_name)(self.bank)
+
+    @property
+    def gated(self) -> bool:
+        """Whether coefficients are products of a gate and another factor."""
+        return True
+
+    @property
+    def gate_has_sign(self) -> bool:
+        """Whether the activated gate has the sign of the gate, or is 0."""
+        positive, negative = self.activation(torch.tensor([1.0, -1.0])).tolist()
+        return positive * negative <= 0
+
+    def route(self, states: Tensor, *arguments: Any) -> Iterator[RoutedTokens]:
+        """Yields the tokens of each expert, for inputs [row, d] and the bank's other arguments.
+
+        By default these arguments are the router's choice: experts [token, slot] and weights [token, slot].
+        """
+        index, weights = arguments[:2]
+        for expert in index.unique().tolist():
+            tokens, slots = torch.where(index == expert)
+            yield RoutedTokens(expert, tokens, states[tokens], weights[tokens, slots, None])
+
+    @abstractmethod
+    def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Coefficients [n, unit] of an expert without the router's weight, and whether their gates are positive.
+
+        The second is None in a bank without gates.
+        """
+
+    @abstractmethod
+    def values(self, expert: int) -> Tensor:
+        """Returns the values of an expert [unit, d]."""
+
+    def expert_bias(self, expert: int) -> Tensor | None:
+        """Returns what an expert adds beside its values [d]; None: nothing."""
+        return None
+
+    def bank_bias(self) -> Tensor | None:
+        """Returns what the bank adds to every token [d]; None: nothing."""
+        return None
+
+    def count_tokens(self, states: Tensor) -> int:
+        """Counts the tokens that the inputs [row, d] are for."""
+        return len(states)
+
+    def output(self, argument: Tensor, written: Tensor) -> Tensor:
+        """Returns the output of the bank, from its first argument and what it writes [token, d]."""
+        return written.reshape(argument.shape)
+
+
+def _has(module: Any, dimensions: int, *names: str) -> bool:
+    """Tells whether a module holds tensors of these names with so many dimensions."""
+    return all(getattr(getattr(module, name, None), "ndim", 0) == dimensions for name in names)
+
+
+def _gated_product(gate_and_up: Tensor, activation: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """act(gate) * up, and whether the gate is positive; gate and up are the halves of one output [n, 2 unit]."""
+    gate, up = gate_and_up.chunk(2, -1)
+    return activation(gate) * up, gate > 0
 
 
 class LibraryInterface(ExpertLayout):
     """Experts that follow the library's own interface (`use_experts_implementation`)."""
 
     @staticmethod
-    def fits(module: Any) -> bool:
+    def recognise(module: Any) -> tuple[int, int] | None:
         """It has `_apply_gate` and second matrices [expert, ., .]."""
-        gated = hasattr(module, "_apply_gate") and has_parameter(module, "down_proj", 3)
-        return gated and not module.has_post_expert_norm
-
-    def __init__(self, bank: nn.Module):
-        """Banks of this layout may have no gate."""
-        super().__init__(bank)
-        self.gated = self.bank.has_gate
+        if not hasattr(module, "_apply_gate") or not _has(module, 3, "down_proj") or module.has_post_expert_norm:
+            return None
+        return module.num_experts, module.down_proj.shape[1 if module.is_transposed else 2]
 
     @property
-    def activation(self) -> Callable[[Tensor], Tensor]:
-        """The activation function."""
-        return self.bank.act_fn
+    def gated(self) -> bool:
+        """Banks of this layout may have no gate."""
+        return self.bank.has_gate
 
     @property
     def gate_has_sign(self) -> bool:
         """Tried on the model's own gate function, which may do more than the activation."""
         if not self.gated:
             return False
-        both = self.bank.down_proj.new_full((2, 2, self.shape[1]), 0.5)  # two tokens; gate and the other factor
+        both = self.bank.down_proj.new_full((2, 2, self.units), 0.5)  # two tokens; gate and the other factor
         both[0, 0], both[1, 0] = 1, -1
         stored = both if self.bank.is_concatenated else both.transpose(1, 2)
         positive, negative = self.bank._apply_gate(stored.reshape(2, -1))[:, 0].tolist()
         return positive * negative <= 0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Experts and units."""
-        return self.bank.num_experts, self.bank.down_proj.shape[1 if self.bank.is_transposed else 2]
 
     def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Gate and up are halves of the columns, or take turns."""
@@ -68,24 +162,16 @@ class LibraryInterface(ExpertLayout):
 class StackedMatrices(ExpertLayout):
     """The matrices of all experts are stacked in one matrix of two dimensions (DBRX)."""
 
+    activation_name = "mlp.activation_fn"
+
     @staticmethod
-    def fits(module: Any) -> bool:
+    def recognise(module: Any) -> tuple[int, int] | None:
         """Its `mlp` holds w1, v1 and w2 with two dimensions."""
-        return all(has_parameter(getattr(module, "mlp", None), name, 2) for name in ("w1", "v1", "w2"))
-
-    @property
-    def activation(self) -> Callable[[Tensor], Tensor]:
-        """The activation function."""
-        return self.bank.mlp.activation_fn
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Experts and units."""
-        return self.bank.num_experts, self.bank.ffn_hidden_size
+        stacked = _has(getattr(module, "mlp", None), 2, "w1", "v1", "w2")
+        return (module.num_experts, module.ffn_hidden_size) if stacked else None
 
     def _rows(self, name: str, expert: int) -> Tensor:
-        units = self.bank.ffn_hidden_size
-        return getattr(self.bank.mlp, name)[expert * units : (expert + 1) * units]
+        return getattr(self.bank.mlp, name)[expert * self.units : (expert + 1) * self.units]
 
     def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """act(x w1) * (x v1)."""
@@ -103,23 +189,15 @@ class WithIdentityExperts(ExpertLayout):
     passes_on = True
 
     @staticmethod
-    def fits(module: Any) -> bool:
+    def recognise(module: Any) -> tuple[int, int] | None:
         """It has an `identity_expert` and second matrices [expert, d, unit]."""
-        return hasattr(module, "identity_expert") and has_parameter(module, "down_proj", 3)
-
-    @property
-    def activation(self) -> Callable[[Tensor], Tensor]:
-        """The activation function."""
-        return self.bank.act_fn
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Experts and units."""
-        return self.bank.down_proj.shape[0], self.bank.down_proj.shape[2]
+        if not hasattr(module, "identity_expert") or not _has(module, 3, "down_proj"):
+            return None
+        return module.down_proj.shape[0], module.down_proj.shape[2]
 
     def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Gate and up are halves."""
-        return gated_product(x @ self.bank.gate_up_proj[expert].T, self.activation)
+        return _gated_product(x @ self.bank.gate_up_proj[expert].T, self.activation)
 
     def values(self, expert: int) -> Tensor:
         """Columns of the second matrix."""
@@ -135,30 +213,21 @@ class EveryToken(ExpertLayout):
     reads_x = False
 
     @staticmethod
-    def fits(module: Any) -> bool:
+    def recognise(module: Any) -> tuple[int, int] | None:
         """It holds both matrices with three dimensions, and is none of the library's interface."""
-        matrices = has_parameter(module, "gate_up_proj", 3) and has_parameter(module, "down_proj", 3)
-        return matrices and not hasattr(module, "_apply_gate") and hasattr(module, "expert_dim")
-
-    @property
-    def activation(self) -> Callable[[Tensor], Tensor]:
-        """The activation function."""
-        return self.bank.act_fn
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Experts and units."""
-        return self.bank.num_experts, self.bank.down_proj.shape[1]
+        if not _has(module, 3, "gate_up_proj", "down_proj") or hasattr(module, "_apply_gate"):
+            return None
+        return (module.num_experts, module.down_proj.shape[1]) if hasattr(module, "expert_dim") else None
 
     def route(self, states: Tensor, *arguments: Any) -> Iterator[RoutedTokens]:
         """The inputs hold all tokens once per expert."""
-        for expert, x in enumerate(states.chunk(self.bank.num_experts)):
+        for expert, x in enumerate(states.chunk(self.experts)):
             tokens = x.any(-1).nonzero()[:, 0]
             yield RoutedTokens(expert, tokens, x[tokens], None)
 
     def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Gate and up are halves."""
-        return gated_product(x @ self.bank.gate_up_proj[expert], self.activation)
+        return _gated_product(x @ self.bank.gate_up_proj[expert], self.activation)
 
     def values(self, expert: int) -> Tensor:
         """Rows of the second matrix."""
@@ -166,7 +235,7 @@ class EveryToken(ExpertLayout):
 
     def count_tokens(self, states: Tensor) -> int:
         """The inputs hold all tokens once per expert."""
-        return len(states) // self.bank.num_experts
+        return len(states) // self.experts
 
     def output(self, argument: Tensor, written: Tensor) -> Tensor:
         """The model sums what the experts return: the first one returns everything, the others zeros."""
@@ -178,24 +247,16 @@ class EveryToken(ExpertLayout):
 class SortedByRouter(ExpertLayout):
     """The router sorts the tokens by expert (JetMoE)."""
 
+    activation_name = "activation"
+
     @staticmethod
-    def fits(module: Any) -> bool:
+    def recognise(module: Any) -> tuple[int, int] | None:
         """Its linear layers hold weights of three dimensions."""
-        linear = ("input_linear", "output_linear")
-        return all(has_parameter(getattr(module, name, None), "weight", 3) for name in linear) and hasattr(
-            module, "activation"
-        )
-
-    @property
-    def activation(self) -> Callable[[Tensor], Tensor]:
-        """The activation function."""
-        return self.bank.activation
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Experts and units."""
-        weight = self.bank.output_linear.weight
-        return weight.shape[0], weight.shape[2]
+        linear = (getattr(module, name, None) for name in ("input_linear", "output_linear"))
+        if not all(_has(each, 3, "weight") for each in linear) or not hasattr(module, "activation"):
+            return None
+        experts, _, units = module.output_linear.weight.shape
+        return experts, units
 
     def route(self, states: Tensor, *arguments: Any) -> Iterator[RoutedTokens]:
         """The bank holds the router itself."""
@@ -205,7 +266,7 @@ class SortedByRouter(ExpertLayout):
 
     def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Gate and up are halves."""
-        return gated_product(x @ self.bank.input_linear.weight[expert].T, self.activation)
+        return _gated_product(x @ self.bank.input_linear.weight[expert].T, self.activation)
 
     def values(self, expert: int) -> Tensor:
         """Columns of the second matrix."""
@@ -216,10 +277,12 @@ class SortedByRouter(ExpertLayout):
         return self.bank.bias
 
 
-LAYOUTS: tuple[type[ExpertLayout], ...] = (
-    LibraryInterface,
-    StackedMatrices,
-    WithIdentityExperts,
-    EveryToken,
-    SortedByRouter,
-)
+LAYOUTS = (LibraryInterface, StackedMatrices, WithIdentityExperts, EveryToken, SortedByRouter)
+
+
+def layout_of(module: nn.Module) -> ExpertLayout | None:
+    """Returns the layout of a bank of experts; None for any other module."""
+    for layout in LAYOUTS:
+        if (told := layout.recognise(module)) is not None:
+            return layout(module, *told)
+    return None

@@ -17,38 +17,26 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ffkv.model.experts.layout import ExpertLayout
-from ffkv.model.experts.layouts import LAYOUTS
-from ffkv.model.placement.resident import replace_forward, resident
+from ffkv.model.experts.layouts import ExpertLayout, layout_of
+from ffkv.model.placement.resident import replace_forward
 
 
 class ExpertCall(NamedTuple):
-    """What one expert did.
+    """What one expert did."""
 
-    Attributes:
-        expert: number of the expert.
-        tokens: numbers of its tokens [n].
-        coefficients: with the router's weight [n, unit].
-        positive: whether the gates were positive [n, unit]; None without a gate.
-    """
-
-    expert: int
-    tokens: Tensor
-    coefficients: Tensor
-    positive: Tensor | None
+    expert: int  # number of the expert
+    tokens: Tensor  # numbers of its tokens [n]
+    coefficients: Tensor  # with the router's weight [n, unit]
+    positive: Tensor | None  # whether the gates were positive [n, unit]; None without a gate
 
 
 class BankCall(NamedTuple):
-    """What a bank of experts did in one call.
+    """What a bank of experts did in one call."""
 
-    Attributes:
-        experts: the calls of its experts.
-        written: what the bank wrote for each token [token, d].
-        bias: the part of `written` that no memory wrote [token, d]: biases, and tokens that were passed on as they are.
-    """
-
-    experts: list[ExpertCall]
-    written: Tensor
+    shape: tuple[int, int]  # number of experts, and units per expert
+    experts: list[ExpertCall]  # the calls of its experts
+    written: Tensor  # what the bank wrote for each token [token, d]
+    # the part of `written` that no memory wrote [token, d]: biases, and tokens that were passed on as they are
     bias: Tensor
 
 
@@ -63,16 +51,6 @@ def record_experts(model: nn.Module) -> None:
     for module in model.modules():
         if (layout := layout_of(module)) is not None:
             replace_forward(module, functools.partial(_forward, layout))
-
-
-def layout_of(module: nn.Module) -> ExpertLayout | None:
-    """Returns the layout of a bank of experts; None for any other module."""
-    return next((layout(module) for layout in LAYOUTS if layout.fits(module)), None)
-
-
-def shape_of(bank: nn.Module) -> tuple[int, int]:
-    """Returns the number of experts of a bank, and units per expert."""
-    return _layout(bank).shape
 
 
 def last_call(module: nn.Module) -> BankCall | None:
@@ -100,7 +78,7 @@ def coefficients(module: nn.Module, state: Tensor) -> Tensor:
     call = last_call(module)
     if call is None:
         return state
-    experts, units = shape_of(module)
+    experts, units = call.shape
     m = call.written.new_zeros(len(call.written), experts * units)
     for expert, tokens, values, _ in call.experts:
         m[:, expert * units : (expert + 1) * units].index_add_(0, tokens, values)
@@ -109,7 +87,8 @@ def coefficients(module: nn.Module, state: Tensor) -> Tensor:
 
 def positive_gates(bank: nn.Module) -> Tensor:
     """Tells whether the gate of each memory of a bank was positive [token, memory]; False if it was not evaluated."""
-    call, (experts, units) = _last_calls[bank], shape_of(bank)
+    call = _last_calls[bank]
+    experts, units = call.shape
     positive = torch.zeros(len(call.written), experts * units, dtype=torch.bool, device=call.written.device)
     for expert, tokens, _, gates in call.experts:
         assert gates is not None, "a bank without gates"
@@ -126,31 +105,17 @@ def written(module: nn.Module, output: Tensor) -> Tensor:
     return output if call is None else call.written
 
 
-def expert_values(bank: nn.Module) -> Tensor:
-    """Returns the values of a bank [memory, d], as its second matrices store them."""
-    layout = _layout(bank)
-    with resident(bank):
-        return torch.cat([layout.values(expert) for expert in range(layout.shape[0])])
-
-
-def _layout(bank: nn.Module) -> ExpertLayout:
-    layout = layout_of(bank)
-    if layout is None:
-        raise TypeError(f"{type(bank).__name__} is not a bank of experts")
-    return layout
-
-
 def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
     """Returns the forward pass of a bank, one expert at a time."""
     argument, *others = (*args, *kwargs.values())
     states = argument.reshape(-1, argument.shape[-1])
-    experts, calls = layout.shape[0], []
+    calls = []
     memories_wrote = states.new_zeros(layout.count_tokens(states), states.shape[-1])
     bias = torch.zeros_like(memories_wrote)
     for expert, tokens, x, weight in layout.route(states, *others):
         if not len(tokens):
             continue
-        if expert >= experts:
+        if expert >= layout.experts:
             if layout.passes_on:
                 bias.index_add_(0, tokens, (x if weight is None else x * weight).to(bias.dtype))
             continue
@@ -166,5 +131,5 @@ def _forward(layout: ExpertLayout, *args: Any, **kwargs: Any) -> Tensor:
             bias.index_add_(0, tokens, own.expand(len(tokens), -1))
     if (shared := layout.bank_bias()) is not None:
         bias += shared
-    call = _last_calls[layout.bank] = BankCall(calls, memories_wrote + bias, bias)
+    call = _last_calls[layout.bank] = BankCall((layout.experts, layout.units), calls, memories_wrote + bias, bias)
     return layout.output(argument, call.written)

@@ -17,7 +17,6 @@ from ffkv.base.errors import UserError
 from ffkv.base.settings import Model
 from ffkv.model.fairseq import dictionary
 from ffkv.model.fairseq.arguments import read_arguments
-from ffkv.model.fairseq.folder import MODEL_FILE
 from ffkv.model.fairseq.state import fill, upgrade
 
 
@@ -37,7 +36,7 @@ def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:
     folder, dtype = Path(settings.checkpoint), settings.dtype
     if settings.trust_remote_code:
         raise UserError(f"{folder} is a fairseq checkpoint and brings no code: set model.trust_remote_code to false.")
-    path, words = folder / MODEL_FILE, dictionary.read_dictionary(folder)
+    path, words = folder / dictionary.MODEL_FILE, dictionary.read_dictionary(folder)
     args, state = read_checkpoint(path)
     try:
         _check_dictionary(words, state)

@@ -1,4 +1,7 @@
-"""fairseq's dictionary, `dict.txt`, as a tokenizer that splits on blanks. Each line is `word count`."""
+"""The folder of a fairseq checkpoint, and its dictionary, `dict.txt`, as a tokenizer that splits on blanks.
+
+Each line of the dictionary is `word count`. Nothing here needs torch.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,10 +11,18 @@ from ffkv.base.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-DICTIONARY_FILE = "dict.txt"
+MODEL_FILE, DICTIONARY_FILE = "model.pt", "dict.txt"
 REMEDY = "Take the dictionary that fairseq wrote with the model."
 # Ids 0 to 3. Texts begin with </s>, never with <s>.
 BOS, PAD, EOS, UNKNOWN = SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def is_fairseq(checkpoint: Path | str) -> bool:
+    """Tells whether a checkpoint is a folder of fairseq, perhaps an incomplete one."""
+    folder = Path(checkpoint)
+    return not (folder / "config.json").exists() and any(
+        (folder / name).is_file() for name in (MODEL_FILE, DICTIONARY_FILE)
+    )
 
 
 def read_dictionary(folder: Path) -> list[str]:

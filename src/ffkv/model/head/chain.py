@@ -4,6 +4,7 @@ Such a head is rebuilt from its tensors alone. A job that needs no other part of
 code, which takes some four CPU seconds.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import HeadModule
 from ffkv.model.head.emptied import EmptiedModel
-from ffkv.model.tap.hooks import AfterHook, after, hidden_input
+from ffkv.model.tap.hooks import after, hidden_input
 
 PLAIN: dict[str, type[nn.Module]] = {"LayerNorm": nn.LayerNorm, "Linear": nn.Linear}
 ROWS = 3  # of random vectors on which chain and model are compared
@@ -56,12 +57,12 @@ def find_chain(emptied: EmptiedModel, width: int) -> list[HeadModule]:
     plain = {name: module for name, module in model.named_modules() if type(module) in PLAIN.values()}
     calls: list[tuple[str, Tensor, Tensor]] = []
 
-    def note(name: str) -> AfterHook:
-        return lambda module, args, kwargs, output: calls.append((name, hidden_input(args, kwargs), output))
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
+        calls.append((name, hidden_input(args, kwargs), output))
 
     dtype = next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
     vectors = torch.randn(ROWS, width, generator=torch.Generator().manual_seed(0)).to(dtype)
-    with torch.no_grad(), after(*[(module, note(name)) for name, module in plain.items()]):
+    with torch.no_grad(), after(*[(module, partial(note, name)) for name, module in plain.items()]):
         logits = emptied.read_out(vectors, None)
     state, chain = vectors[:, None], []
     for name, argument, output in calls:

@@ -37,8 +37,7 @@ class EmptiedModel:
                     del block._modules[child]
                 block._parameters.clear()
                 block._buffers.clear()
-                forward = self._pass_vectors if path == spec.last_block else self._pass_input
-                block.forward = forward
+                block.forward = self._pass_vectors if path == spec.last_block else self._pass_input
 
     @property
     def reads_through_norms(self) -> bool:

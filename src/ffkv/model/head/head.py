@@ -83,11 +83,7 @@ class Head:
             return torch.autograd.grad(logit, vector)[0]
 
     def _one_row_suffices(self, vector: Tensor, layer: int | None) -> bool:
-        """Tells whether a head with one row of its output embedding gives that token's logit: nothing mixes logits
-        afterwards.
-
-        It is tried once, on a vector [1, d].
-        """
+        """Tells whether one row of the output embedding gives its token's logit, tried once on a vector [1, d]."""
         if self._mixes_no_logits is None:
             self._mixes_no_logits = self._try_one_row(vector, layer)
         return self._mixes_no_logits
@@ -109,9 +105,8 @@ class Head:
         """Inside the `with` statement, the output embedding has one row: that of a token."""
         parameters = self._source.output_module._parameters
         whole = {name: parameter for name, parameter in parameters.items() if parameter is not None}
-        parameters.update(
-            {name: nn.Parameter(parameter.detach()[token : token + 1], False) for name, parameter in whole.items()}
-        )
+        for name, parameter in whole.items():
+            parameters[name] = nn.Parameter(parameter.detach()[token : token + 1], False)
         try:
             yield
         finally:

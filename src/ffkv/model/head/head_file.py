@@ -21,7 +21,7 @@ from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
 from ffkv.base.process.runtime import choose_device
 from ffkv.model.anatomy import HeadSpec, read_anatomy
-from ffkv.model.checkpoint.config import read_config
+from ffkv.model.checkpoint.config import build_empty, read_config, reading
 from ffkv.model.head.chain import ModuleChain
 from ffkv.model.head.emptied import EmptiedModel
 from ffkv.model.head.head import Head
@@ -40,10 +40,8 @@ def write_head(folder: Path, model: nn.Module, spec: HeadSpec) -> EmptiedModel:
     stored_names: dict[int, str] = {}
     names: dict[str, str] = {}
     tensors: dict[str, Tensor] = {}
-    for name, tensor in [
-        *emptied.named_parameters(remove_duplicate=False),
-        *emptied.named_buffers(remove_duplicate=False),
-    ]:
+    parameters = emptied.named_parameters(remove_duplicate=False)
+    for name, tensor in [*parameters, *emptied.named_buffers(remove_duplicate=False)]:
         stored_name = names[name] = stored_names.setdefault(id(tensor), name)
         if stored_name not in tensors:
             tensors[stored_name] = stored_tensor(emptied, name).detach().cpu().contiguous()
@@ -80,12 +78,10 @@ def load_head(model_folder: Path | str, device: str = "auto", projection: str = 
 
 
 def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> EmptiedModel:
-    """Reads the emptied model that `write_head` wrote.
+    """Reads the emptied model that `write_head` wrote into the folder of the model step.
 
-    Args:
-        folder: the folder of the model step.
-        spec: of the model.
-        code: the checkpoint that brings the model's code; None for models of `transformers` and fairseq.
+    `code`: the checkpoint that brings the model's code; None for models of `transformers` and fairseq.
+
     Raises:
         UserError: the folder holds no readable head.
     """
@@ -103,11 +99,7 @@ def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> Empti
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Returns the tensors of a head, and for each tensor name of the model the tensor's name in the file.
-
-    Raises:
-        UserError: the folder holds no readable head.
-    """
+    """Returns the tensors of a head, and for each tensor name of the model the tensor's name in the file."""
     verify_sum(folder)
     path = folder / HEAD_FILE
     if not path.exists():
@@ -121,10 +113,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | None) -> Any:
-    """Returns a model of the stored config on torch's current device.
-
-    Imports the code of this one class if possible.
-    """
+    """Returns a model of the stored config on torch's current device, with the code of this one class if possible."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -139,24 +128,18 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
         return known._from_config(config_class.from_pretrained(folder), dtype=dtype)
     from transformers import AutoConfig
 
-    trusted = {"trust_remote_code": True, "code_revision": code.code_read_at} if code else {}
-    where = {"revision": code.read_at, **trusted} if code else {}
+    where = reading(code, True) if code else {}
     config = AutoConfig.from_pretrained(local_model(code) if code else folder, **where)
     # The class itself if it is the library's: a text model inside a larger one has no entry in the automatic choice.
     if known is not None:
         return known._from_config(config, dtype=dtype)
-    from ffkv.model.checkpoint.code import build_empty
-
     return build_empty(config, dtype, code.code_read_at if code else None)
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -> None:
     """Gives an emptied model its tensors. Parameters that share memory become one."""
-    parameters = {
-        name: nn.Parameter(tensor, requires_grad=False)
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point()
-    }
+    floating = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    parameters = {name: nn.Parameter(tensor, requires_grad=False) for name, tensor in floating.items()}
     for name, stored_name in names.items():
         owner, _, attribute = name.rpartition(".")
         module = model.get_submodule(owner)

@@ -10,17 +10,11 @@ from ffkv.model.head.topk import highest, log_probabilities
 
 
 class Predictions(NamedTuple):
-    """The predictions of n vectors.
+    """The predictions of n vectors."""
 
-    Attributes:
-        ids: top(h), the lowest id of equal logits [n].
-        tied: whether several ids share the highest logit [n].
-        probability: of one given token per vector, float32 [n]; [0] if no tokens were given.
-    """
-
-    ids: np.ndarray
-    tied: np.ndarray
-    probability: np.ndarray
+    ids: np.ndarray  # top(h), the lowest id of equal logits [n]
+    tied: np.ndarray  # whether several ids share the highest logit [n]
+    probability: np.ndarray  # of one given token per vector, float32 [n]; [0] if no tokens were given
 
 
 def predictions(head: Head, vectors: np.ndarray, layer: int | None, tokens: np.ndarray | None = None) -> Predictions:

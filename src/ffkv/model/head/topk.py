@@ -9,17 +9,11 @@ GROUP_SIZE = 64  # neighbouring logits of which the extremes are compared first
 
 
 class Extremes(NamedTuple):
-    """The highest logits of many rows, or the lowest.
+    """The highest logits of many rows, or the lowest."""
 
-    Attributes:
-        first: id of the most extreme logit, the lowest id of equal ones [n].
-        tied: whether several ids share this logit [n].
-        ids: ids from the most extreme logit on, equal ones in any order [n, count].
-    """
-
-    first: Tensor
-    tied: Tensor
-    ids: Tensor
+    first: Tensor  # id of the most extreme logit, the lowest id of equal ones [n]
+    tied: Tensor  # whether several ids share this logit [n]
+    ids: Tensor  # ids from the most extreme logit on, equal ones in any order [n, count]
 
 
 def highest(logits: Tensor, count: int = 1) -> Extremes:

@@ -28,17 +28,13 @@ def running_in_float32(model: nn.Module) -> Iterator[None]:
 
     with ExitStack() as afterwards:
         # Parameters and buffers that belong to no module of their own are few and small.
-        named = [*model.named_parameters(), *model.named_buffers()]
-        for name, tensor in named:
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name in parts.outside and tensor.dtype in HALF:
                 afterwards.callback(setattr, tensor, "data", tensor.data)
                 tensor.data = tensor.data.float()
         for name in (*parts.outside, *parts.blocks):
             if (module := modules.get(name)) is not None:
                 # The end is called even if a hook of ffkv ends the pass in the middle of the part.
-                for handle in (
-                    module.register_forward_pre_hook(begin),
-                    module.register_forward_hook(end, always_call=True),
-                ):
-                    afterwards.callback(handle.remove)
+                afterwards.callback(module.register_forward_pre_hook(begin).remove)
+                afterwards.callback(module.register_forward_hook(end, always_call=True).remove)
         yield

@@ -26,16 +26,12 @@ Device = int | str  # the number of a GPU, "cpu" or "disk"
 
 
 class Placement(NamedTuple):
-    """Where a model lies.
+    """Where a model lies."""
 
-    Attributes:
-        device: the torch device that reads the ids.
-        device_map: the device of each part of the model, by its name; {"": device} if all is on one device.
-        offload_folder: where weights are stored that are on the disk in no other form; "" if none are on the disk.
-    """
-
-    device: str
+    device: str  # the torch device that reads the ids
+    # the device of each part of the model, by its name; {"": device} if all is on one device
     device_map: dict[str, Device]
+    # where weights are stored that are on the disk in no other form; "" if none are on the disk
     offload_folder: str = ""
 
     @property
@@ -48,15 +44,10 @@ ON_CPU = Placement(CPU, {"": CPU})
 
 
 class Parts(NamedTuple):
-    """The parts of a model, with their sizes in bytes.
+    """The parts of a model, with their sizes in bytes."""
 
-    Attributes:
-        outside: what is not in a block, by name.
-        blocks: the items of the outermost module lists, by name, in order.
-    """
-
-    outside: dict[str, int]
-    blocks: dict[str, int]
+    outside: dict[str, int]  # what is not in a block, by name
+    blocks: dict[str, int]  # the items of the outermost module lists, by name, in order
 
 
 def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_memory: Mapping[str, str]) -> Placement:
@@ -78,10 +69,8 @@ def place(make_form: Callable[[], nn.Module], device: str, spreads: bool, max_me
     device_map = arrange(parts_of(make_form()), room, bool(max_memory))
     if set(device_map.values()) == {first} and first != DISK:
         return one if not max_memory else Placement(_name(first), {"": _name(first)})
-    folder = ""
     logging.getLogger("accelerate").setLevel(logging.ERROR)  # it warns of weights that are elsewhere
-    if DISK in device_map.values():
-        folder = tempfile.mkdtemp(prefix="ffkv-offload-")
+    folder = tempfile.mkdtemp(prefix="ffkv-offload-") if DISK in device_map.values() else ""
     return Placement(_name(first), device_map, folder)
 
 
@@ -141,13 +130,9 @@ def _bytes(tensors: list[torch.Tensor], seen: set[int]) -> int:
 
 
 def arrange(parts: Parts, room: Mapping[Device, float], limited: bool) -> dict[str, Device]:
-    """Returns the device of each part: the first device, if it takes the whole model and no limits were set; else see
-    `spread`.
+    """Returns the device of each part: the first one, if it takes all of them and no limits are set; else see `spread`.
 
-    Args:
-        parts: of the model.
-        room: bytes of each device, the first one first; the last one takes everything.
-        limited: whether `model.max_memory` sets limits.
+    `limited`: whether `model.max_memory` sets limits.
     """
     first = next(iter(room))
     if not limited and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]:
@@ -216,9 +201,8 @@ def arguments_of(placement: Placement) -> dict[str, Any]:
     """Returns the arguments that tell `from_pretrained` of transformers a placement."""
     if placement.device_map == {"": CPU}:
         return {}
-    return {"device_map": placement.device_map} | (
-        {"offload_folder": placement.offload_folder} if placement.offload_folder else {}
-    )
+    folder = {"offload_folder": placement.offload_folder} if placement.offload_folder else {}
+    return {"device_map": placement.device_map, **folder}
 
 
 def _name(device: Device) -> str:

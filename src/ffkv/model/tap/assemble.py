@@ -4,57 +4,34 @@ What each second matrix did is collected during the forward pass. As soon as the
 y.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer, SecondMatrix
-from ffkv.model.experts.record import coefficients, forget_call, last_call, layout_of, positive_gates, written
+from ffkv.model.experts.layouts import layout_of
+from ffkv.model.experts.record import coefficients, forget_call, last_call, positive_gates, written
 from ffkv.model.placement.resident import resident
 from ffkv.model.tap.hooks import AfterHook, hidden_input, known_state
 from ffkv.model.tap.quantities import OnTensor, Quantity
 
 
-class SecondMatrixTrace(NamedTuple):
-    """What one second matrix did.
+class _Trace(NamedTuple):
+    """What one second matrix did."""
 
-    Attributes:
-        m: its coefficients [token, memory].
-        z: what it wrote [token, d].
-        bias: the part of z that no memory wrote [token or 1, d].
-    """
-
-    m: Tensor
-    z: Tensor
-    bias: Tensor
+    m: Tensor  # its coefficients [token, memory]
+    z: Tensor  # what it wrote [token, d]
+    bias: Tensor  # the part of z that no memory wrote [token or 1, d]
 
 
-class OutputModuleTrace(NamedTuple):
-    """What a layer's output module did.
+class _Outcome(NamedTuple):
+    """What a layer's output module did."""
 
-    Attributes:
-        input: what it read [token, d].
-        output: what it returned [token, d].
-    """
-
-    input: Tensor
-    output: Tensor
-
-
-class LayerTrace(NamedTuple):
-    """What a layer did.
-
-    Attributes:
-        m: its coefficients [token, memory].
-        y: what it added to the residual stream [token, d].
-        bias: what the sum before the output module holds beside the memories [token or 1, d].
-    """
-
-    m: Tensor
-    y: Tensor
-    bias: Tensor
+    input: Tensor  # what it read [token, d]
+    output: Tensor  # what it returned [token, d]
 
 
 def assembly_hooks(
@@ -62,12 +39,11 @@ def assembly_hooks(
 ) -> tuple[list, list[tuple[nn.Module, AfterHook]]]:
     """Returns the hooks, before and after modules, that assemble m and y of a layer and pass them to `emit`."""
     assembly = _Assembly(model, layer, wanted, emit)
-    after: list[tuple[nn.Module, AfterHook]] = [
-        (model.get_submodule(matrix.module), assembly.on_second_matrix(matrix)) for matrix in layer.second_matrices
-    ]
+    after: list[tuple[nn.Module, AfterHook]] = []
     for matrix in layer.second_matrices:
+        after.append((model.get_submodule(matrix.module), partial(assembly.on_second_matrix, matrix)))
         if matrix.gate and matrix.gate_columns and Quantity.GATE in wanted:
-            after.append((model.get_submodule(matrix.gate), assembly.on_gate(matrix)))
+            after.append((model.get_submodule(matrix.gate), partial(assembly.on_gate, matrix)))
     if layer.output_module:
         after.append((model.get_submodule(layer.output_module), assembly.on_output_module))
     return [], after
@@ -78,42 +54,33 @@ class _Assembly:
 
     def __init__(self, model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor):
         self.layer, self.wanted, self.emit = layer, wanted, emit
-        self.traces: dict[str, SecondMatrixTrace] = {}
+        self.traces: dict[str, _Trace] = {}
         self.gates: dict[str, Tensor] = {}
-        self.biases = {
-            matrix.module: bias_of(model.get_submodule(matrix.module), matrix) for matrix in layer.second_matrices
-        }
+        modules = {matrix.module: model.get_submodule(matrix.module) for matrix in layer.second_matrices}
+        self.biases = {matrix.module: bias_of(modules[matrix.module], matrix) for matrix in layer.second_matrices}
         self.gain: Tensor | None = None
         if layer.output_kind == "norm":
             self.gain = norm_gain(model.get_submodule(layer.output_module), next(iter(self.biases.values())))
 
-    def on_second_matrix(self, matrix: SecondMatrix) -> AfterHook:
-        """Returns the hook that collects what a second matrix or a bank did."""
+    def on_second_matrix(self, matrix: SecondMatrix, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """Collects what a second matrix or a bank did."""
+        self.traces[matrix.module] = _read(module, hidden_input(args, kwargs), output, self.biases[matrix.module])
+        if last_call(module) is not None:
+            if matrix.gate and Quantity.GATE in self.wanted:
+                self.gates[matrix.module] = positive_gates(module)
+            forget_call(module)
+        if not self.layer.output_module and len(self.traces) == len(self.layer.second_matrices):
+            self._finish(None)
 
-        def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            self.traces[matrix.module] = trace(module, hidden_input(args, kwargs), output, self.biases[matrix.module])
-            if last_call(module) is not None:
-                if matrix.gate and Quantity.GATE in self.wanted:
-                    self.gates[matrix.module] = positive_gates(module)
-                forget_call(module)
-            if not self.layer.output_module and len(self.traces) == len(self.layer.second_matrices):
-                self._finish(None)
-
-        return note
-
-    def on_gate(self, matrix: SecondMatrix) -> AfterHook:
-        """Returns the hook that collects the signs of a gate."""
-
-        def note(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
-            self.gates[matrix.module] = flat(columns_of(output, matrix.gate_columns)) > 0
-
-        return note
+    def on_gate(self, matrix: SecondMatrix, module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> None:
+        """Collects the signs of a gate."""
+        self.gates[matrix.module] = flat(columns_of(output, matrix.gate_columns)) > 0
 
     def on_output_module(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Reads the module after the second matrices."""
-        self._finish(OutputModuleTrace(flat(hidden_input(args, kwargs)), flat(known_state(output))))
+        self._finish(_Outcome(flat(hidden_input(args, kwargs)), flat(known_state(output))))
 
-    def _finish(self, outcome: OutputModuleTrace | None) -> None:
+    def _finish(self, outcome: _Outcome | None) -> None:
         """Emits everything and forgets the pieces."""
         layer, matrices = self.layer, self.layer.second_matrices
         traces = [self.traces[matrix.module] for matrix in matrices]
@@ -124,53 +91,45 @@ class _Assembly:
         ]
         self.traces.clear()
         self.gates.clear()
-        state = assemble(layer, traces, outcome)
-        del traces  # they are as large as the state
+        m, y, bias = _assemble(layer, traces, outcome)
+        del traces  # they are as large as m, y and bias
         if gates:
             self.emit(layer, Quantity.GATE, torch.cat(gates, -1))
-        self.emit(layer, Quantity.COEFFICIENTS, state.m)
-        self.emit(layer, Quantity.BIAS, state.bias.expand(state.y.shape))
+        self.emit(layer, Quantity.COEFFICIENTS, m)
+        self.emit(layer, Quantity.BIAS, bias.expand(y.shape))
         if self.gain is not None and outcome is not None and Quantity.FACTOR in self.wanted:
-            self.emit(layer, Quantity.FACTOR, norm_factor(self.gain, outcome))
-        self.emit(layer, Quantity.FF_OUTPUT, state.y)
+            direction = self.gain * outcome.input  # output = factor * gain * input
+            factor = token_weights(direction[None], outcome.output)[0][:, None].to(direction.dtype)
+            self.emit(layer, Quantity.FACTOR, factor)
+        self.emit(layer, Quantity.FF_OUTPUT, y)
 
 
-def trace(module: nn.Module, state: Tensor, output: Tensor, bias: Tensor) -> SecondMatrixTrace:
-    """Reads what a second matrix or a bank did.
-
-    Args:
-        module: the second matrix or bank.
-        state: what it read.
-        output: what it returned.
-        bias: what it returns for zero [1, d].
-    """
+def _read(module: nn.Module, state: Tensor, output: Tensor, bias: Tensor) -> _Trace:
+    """Reads what a second matrix or a bank did with a state. `bias`: what a matrix returns for zero [1, d]."""
     call = last_call(module)
     bias = bias if call is None else call.bias
     # Copies, because the model may add to its own memory in place before the layer is finished.
     m, z, bias = (flat(tensor).clone() for tensor in (coefficients(module, state), written(module, output), bias))
-    return SecondMatrixTrace(m, z, bias)
+    return _Trace(m, z, bias)
 
 
-def assemble(layer: Layer, traces: list[SecondMatrixTrace], outcome: OutputModuleTrace | None) -> LayerTrace:
-    """Puts together what the second matrices of a layer did, in their order.
-
-    `outcome`: None without an output module.
-    """
+def _assemble(layer: Layer, traces: list[_Trace], outcome: _Outcome | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns m and y of a layer, and what the sum before its output module holds beside memories [token or 1, d]."""
     scales = [scale_of(matrix, own.z) for matrix, own in zip(layer.second_matrices, traces, strict=True)]
     weights = _weights(layer, [scale * own.z for scale, own in zip(scales, traces, strict=True)], outcome)
     weighted = list(zip(weights, scales, traces, strict=True))
     m = torch.cat([weight * own.m for weight, _, own in weighted], -1)
     bias = _sum(weight * scale * own.bias for weight, scale, own in weighted)
     if outcome is None:
-        return LayerTrace(m, _sum(weight * scale * own.z for weight, scale, own in weighted), bias)
-    return LayerTrace(m, layer.output_scale * outcome.output, bias)
+        return m, _sum(weight * scale * own.z for weight, scale, own in weighted), bias
+    return m, layer.output_scale * outcome.output, bias
 
 
 def _sum(tensors: Iterable[Tensor]) -> Tensor:
     return torch.as_tensor(sum(tensors))
 
 
-def _weights(layer: Layer, scaled: list[Tensor], outcome: OutputModuleTrace | None) -> list[Tensor]:
+def _weights(layer: Layer, scaled: list[Tensor], outcome: _Outcome | None) -> list[Tensor]:
     """Returns the block's own weight of each second matrix, per token [token, 1]; 1 if there is none."""
     weights = [torch.ones_like(z[:, :1]) for z in scaled]
     weighted = [number for number, matrix in enumerate(layer.second_matrices) if matrix.per_token_weight]
@@ -222,24 +181,10 @@ def norm_gain(module: nn.Module, like: Tensor) -> Tensor:
         return known_state(module(ones))[0]
 
 
-def norm_factor(gain: Tensor, outcome: OutputModuleTrace) -> Tensor:
-    """Returns the factor by which a norm scales each token [token, 1]: output = factor * gain * input."""
-    direction = gain * outcome.input
-    return token_weights(direction[None], outcome.output)[0][:, None].to(direction.dtype)
-
-
-COLUMNS: dict[str, Callable[[int], slice]] = {
-    "all": lambda width: slice(None),
-    "first half": lambda width: slice(0, width // 2),
-    "second half": lambda width: slice(width // 2, None),
-}
-
-
 def columns_of(output: Tensor, columns: str) -> Tensor:
-    """Returns the columns of a first matrix's output that `SecondMatrix.gate_columns` names: "all", "first half",
-    "second half".
-    """
-    return output[..., COLUMNS[columns](output.shape[-1])]
+    """Returns the columns of a first matrix's output that `SecondMatrix.gate_columns` names."""
+    half = output.shape[-1] // 2
+    return output[..., {"all": slice(None), "first half": slice(half), "second half": slice(half, None)}[columns]]
 
 
 def flat(state: Tensor) -> Tensor:

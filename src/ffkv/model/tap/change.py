@@ -3,13 +3,15 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer
-from ffkv.model.experts.record import Change, changed_coefficients, layout_of, shape_of
+from ffkv.model.experts.layouts import layout_of
+from ffkv.model.experts.record import Change, changed_coefficients
 from ffkv.model.tap.hooks import BeforeHook, before, counting_repeats, hidden_input, replace_hidden_argument
 
 Place = tuple[int, int]  # a layer and a memory, both from 0
@@ -36,23 +38,20 @@ def scaled(
     banks: dict[nn.Module, list[Change]] = {}
     for layer in changed:
         ends = accumulate((matrix.memories for matrix in layer.second_matrices), initial=0)
+        own = {memory: factor for (number, memory), factor in factors.items() if number == layer.index}
+        runs = _in_repeat(layer, repeats)
         for matrix, first in zip(layer.second_matrices, ends, strict=False):
-            inside = {
-                memory - first: factor
-                for (number, memory), factor in factors.items()
-                if number == layer.index and 0 <= memory - first < matrix.memories
-            }
+            inside = {m - first: factor for m, factor in own.items() if 0 <= m - first < matrix.memories}
             module = model.get_submodule(matrix.module)
             if not inside:
                 continue
-            runs = _in_repeat(layer, repeats)
-            if layout_of(module) is None:
+            if (layout := layout_of(module)) is None:
                 hooks.append((module, _scale_input(inside, token, runs)))
             else:
-                banks.setdefault(module, []).append(_scale_experts(inside, token, shape_of(module)[1], runs))
+                banks.setdefault(module, []).append(_scale_experts(inside, token, layout.units, runs))
     with before(*hooks), contextlib.ExitStack() as stack:
         for bank, changes in banks.items():
-            stack.enter_context(changed_coefficients(bank, _one_after_the_other(changes)))
+            stack.enter_context(changed_coefficients(bank, partial(_one_after_the_other, changes)))
         yield
 
 
@@ -69,14 +68,12 @@ def _scale_input(factors: Mapping[int, float], token: int | None, runs: Callable
         state = hidden_input(args, kwargs)
         rows = state.reshape(-1, state.shape[-1]).clone()
         columns = torch.tensor([*factors], device=state.device)
-        rows[_tokens(token), columns] *= torch.tensor([*factors.values()], dtype=state.dtype, device=state.device)
+        rows[slice(None) if token is None else token, columns] *= torch.tensor(
+            [*factors.values()], dtype=state.dtype, device=state.device
+        )
         return replace_hidden_argument(args, kwargs, rows.view(state.shape))
 
     return hook
-
-
-def _tokens(token: int | None) -> slice | int:
-    return slice(None) if token is None else token
 
 
 def _scale_experts(factors: Mapping[int, float], token: int | None, units: int, runs: Callable[[], bool]) -> Change:
@@ -94,10 +91,7 @@ def _scale_experts(factors: Mapping[int, float], token: int | None, units: int, 
     return change
 
 
-def _one_after_the_other(changes: Sequence[Change]) -> Change:
-    def change(expert: int, tokens: Tensor, m: Tensor) -> Tensor:
-        for one in changes:
-            m = one(expert, tokens, m)
-        return m
-
-    return change
+def _one_after_the_other(changes: Sequence[Change], expert: int, tokens: Tensor, m: Tensor) -> Tensor:
+    for change in changes:
+        m = change(expert, tokens, m)
+    return m

@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,23 +19,19 @@ AfterHook = Callable[[nn.Module, tuple, dict, Any], Any]
 @contextlib.contextmanager
 def before(*pairs: tuple[nn.Module, BeforeHook]) -> Iterator[None]:
     """Inside the `with` statement, calls hook(module, args, kwargs) before each forward pass of its module."""
-    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module, hook in pairs]
-    try:
+    with contextlib.ExitStack() as stack:
+        for module, hook in pairs:
+            stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
 def after(*pairs: tuple[nn.Module, AfterHook]) -> Iterator[None]:
     """Inside the `with` statement, calls hook(module, args, kwargs, output) after each forward pass of its module."""
-    handles = [module.register_forward_hook(hook, with_kwargs=True) for module, hook in pairs]
-    try:
+    with contextlib.ExitStack() as stack:
+        for module, hook in pairs:
+            stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def counting_repeats(
@@ -47,13 +44,11 @@ def counting_repeats(
     """
     repeats: Counter[str] = Counter()
 
-    def count(block: str) -> BeforeHook:
-        return lambda *_: repeats.update([block])
+    def count(block: str, *_: Any) -> None:
+        repeats[block] += 1
 
-    return repeats, [
-        (model, lambda *_: repeats.clear()),
-        *((model.get_submodule(block), count(block)) for block in blocks),
-    ]
+    counting = [(model.get_submodule(block), partial(count, block)) for block in blocks]
+    return repeats, [(model, lambda *_: repeats.clear()), *counting]
 
 
 def hidden_state(output: Any) -> Tensor | None:

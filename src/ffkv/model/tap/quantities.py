@@ -18,9 +18,7 @@ class Quantity(StrEnum):
     GATE = "g"  # whether the gate of each memory is positive [sentence, token, d_m]; gated layers only
     COEFFICIENTS = "m"  # [sentence, token, d_m]
     BIAS = "b"  # what the layer adds beside its memories, before a norm or map after it [sentence, token, d]
-    FACTOR = (
-        "s"  # the factor by which a norm after the layer scales each token [sentence, token, 1]; only with such a norm
-    )
+    FACTOR = "s"  # by which a norm after the layer scales each token [sentence, token, 1]; only with such a norm
     FF_OUTPUT = "y"  # as it is added to the residual [sentence, token, d]
     BLOCK_OUTPUT = "o"  # [sentence, token, d]
     END = "e"  # what the head reads [sentence, token, d]; only for a last layer whose o is something else

@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer
 from ffkv.model.tap.hooks import (
-    AfterHook,
     after,
     before,
     counting_repeats,
@@ -28,13 +28,12 @@ def noting_returns(model: nn.Module, layers: Sequence[Layer]) -> Iterator[dict[s
     """
     returns: dict[str, Any] = {}
 
-    def note(name: str) -> AfterHook:
-        def on_output(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            returns[name] = replace_hidden_state(output, torch.empty(0))
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        returns[name] = replace_hidden_state(output, torch.empty(0))
 
-        return on_output
-
-    with after(*[(model.get_submodule(name), note(name)) for name in dict.fromkeys(layer.block for layer in layers)]):
+    with after(
+        *[(model.get_submodule(name), partial(note, name)) for name in dict.fromkeys(layer.block for layer in layers)]
+    ):
         yield returns
 
 
@@ -89,17 +88,14 @@ def resumed(
         for name in {block for block, _ in skipped}:
             block = model.get_submodule(name)
             stack.enter_context(_instead_of(block, _passing_on(block, name, skipped, repeats, returns[name])))
-        given = with_output(model, layer, lambda o: states.to(o.device, o.dtype).reshape(o.shape))
-        stack.enter_context(given)
+        stack.enter_context(with_output(model, layer, lambda o: states.to(o.device, o.dtype).reshape(o.shape)))
         yield
 
 
 def _passing_on(
     block: nn.Module, name: str, skipped: set[tuple[str, int]], repeats: Counter[str], returned: Any
 ) -> Callable[..., Any]:
-    """Returns a forward function that returns its input, in the form in which the block returns its output, where it is
-    to be skipped.
-    """
+    """Returns a forward function that, where it is to be skipped, returns its input in the form of its output."""
     own = block.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:

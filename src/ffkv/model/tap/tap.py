@@ -4,12 +4,13 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from ffkv.model.anatomy import Layer
-from ffkv.model.experts.record import layout_of
+from ffkv.model.experts.layouts import layout_of
 from ffkv.model.tap.assemble import assembly_hooks, bias_of, columns_of, flat
 from ffkv.model.tap.hooks import (
     AfterHook,
@@ -75,20 +76,16 @@ def tap(
     behind = []
     for layer in layers:
         hooks_before, hooks_after = _layer_hooks(model, layer, wanted, emit)
-        ahead += [(module, _in_own_repeat(layer, repeats, hook)) for module, hook in hooks_before]
-        behind += [(module, _in_own_repeat(layer, repeats, hook)) for module, hook in hooks_after]
+        ahead += [(module, partial(_in_own_repeat, layer, repeats, hook)) for module, hook in hooks_before]
+        behind += [(module, partial(_in_own_repeat, layer, repeats, hook)) for module, hook in hooks_after]
     with before(*ahead), after(*behind):
         yield run
 
 
-def _in_own_repeat(layer: Layer, repeats: Counter[str], hook: Callable[..., None]) -> Callable[..., None]:
-    """Returns the hook, called only in the layer's own repeat of its block."""
-
-    def only(*arguments: Any) -> None:
-        if repeats[layer.block] == layer.repeat + 1:
-            hook(*arguments)
-
-    return only
+def _in_own_repeat(layer: Layer, repeats: Counter[str], hook: Callable[..., None], *arguments: Any) -> None:
+    """Calls a hook only in the layer's own repeat of its block."""
+    if repeats[layer.block] == layer.repeat + 1:
+        hook(*arguments)
 
 
 def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Hooks:
@@ -96,33 +93,29 @@ def _layer_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: O
     ahead: list[tuple[nn.Module, BeforeHook]] = []
     behind: list[tuple[nn.Module, AfterHook]] = []
 
-    def emit_input(quantity: Quantity) -> BeforeHook:
-        return lambda module, args, kwargs: emit(layer, quantity, hidden_input(args, kwargs))
+    def emit_input(quantity: Quantity, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        emit(layer, quantity, hidden_input(args, kwargs))
 
-    def emit_output(quantity: Quantity) -> AfterHook:
-        return lambda module, args, kwargs, output: emit(layer, quantity, known_state(output))
+    def emit_output(quantity: Quantity, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        emit(layer, quantity, known_state(output))
 
     if Quantity.FF_INPUT in wanted:
         reader = layer.second_matrices[0].first_matrices[0]
-        ahead.append((model.get_submodule(reader), emit_input(Quantity.FF_INPUT)))
+        ahead.append((model.get_submodule(reader), partial(emit_input, Quantity.FF_INPUT)))
     if OF_MATRICES & {*wanted}:
-        hooks = _matrix_hooks if _is_simple(model, layer) else assembly_hooks
+        alone = len(layer.second_matrices) == 1 and not layer.output_module
+        # y is the output of one second matrix, as it is or scaled.
+        simple = alone and layout_of(model.get_submodule(layer.second_matrices[0].module)) is None
+        hooks = _matrix_hooks if simple else assembly_hooks
         hooks_before, hooks_after = hooks(model, layer, wanted, emit)
         ahead, behind = ahead + hooks_before, behind + hooks_after
     if Quantity.BLOCK_OUTPUT in wanted and layer.sum_module:
-        ahead.append((model.get_submodule(layer.sum_module), emit_input(Quantity.BLOCK_OUTPUT)))
+        ahead.append((model.get_submodule(layer.sum_module), partial(emit_input, Quantity.BLOCK_OUTPUT)))
     elif Quantity.BLOCK_OUTPUT in wanted:
-        behind.append((model.get_submodule(layer.block), emit_output(Quantity.BLOCK_OUTPUT)))
+        behind.append((model.get_submodule(layer.block), partial(emit_output, Quantity.BLOCK_OUTPUT)))
     if Quantity.END in wanted and layer.readout_block:
-        behind.append((model.get_submodule(layer.readout_block), emit_output(Quantity.END)))
+        behind.append((model.get_submodule(layer.readout_block), partial(emit_output, Quantity.END)))
     return ahead, behind
-
-
-def _is_simple(model: nn.Module, layer: Layer) -> bool:
-    """Tells whether y is the output of one second matrix, as it is or scaled."""
-    matrix = layer.second_matrices[0]
-    alone = len(layer.second_matrices) == 1 and not layer.output_module
-    return alone and layout_of(model.get_submodule(matrix.module)) is None
 
 
 def _matrix_hooks(model: nn.Module, layer: Layer, wanted: list[Quantity], emit: OnTensor) -> Hooks:
