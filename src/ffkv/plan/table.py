@@ -23,8 +23,7 @@ def as_text(plan: Mapping[str, Any]) -> str:
         lines.append(f"Run {run}: " + (shape + "|V| = {vocabulary:,}, {dtype}").format(**found["shape"]))
         for name, split in found["text"].items():
             lines.append("  {}: {tokens:,.0f} tokens in {sentences:,.0f} sentences ({source})".format(name, **split))
-        if found["download"]:
-            lines.append(f"  hub: {in_bytes(found['download'])} to download")
+        lines += [f"  hub: {in_bytes(found['download'])} to download"] * (found["download"] > 0)
         weights, working = found["device"].values()
         need = f"{in_bytes(weights + working)} per job that runs the model ({in_bytes(weights)} of weights)"
         lines += [f"  GPU memory: {need}", LINE.format("", "jobs", "disk", "memory per job", "time")]

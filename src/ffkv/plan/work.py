@@ -35,8 +35,8 @@ def measure_memory(run: RunFacts, rule: str, libraries: str) -> float:
     """Returns the bytes that a job of a rule holds, as far as they grow. `libraries`: see `libraries_of`."""
     shape, device = run.shape, device_bytes(run)
     passing = 1.25 * device["weights"] + device["working"] + run.trigger_bytes  # a quarter more while weights are read
-    block = 4 * min(run.sampled, run.settings.batches.block_sentences)
-    block *= shape.all_memories + 2 * shape.layers * shape.width
+    states = shape.all_memories + 2 * shape.layers * shape.width  # of a prefix
+    block = 4 * states * min(run.sampled, run.settings.batches.block_sentences)
     held = {
         "corpus": 20 * run.text["train"].text_bytes,  # lists and arrays beside the text
         "sampled_prefixes": passing + block * (block < IN_MEMORY),

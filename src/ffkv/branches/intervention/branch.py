@@ -15,11 +15,11 @@ def _amount(run: Any) -> tuple[float, float]:
     after = shape.body * (layers - 1) / 2  # of all layers
     prefixes = its.memories * its.examples * run.signs
     changes = prefixes * (len(its.scales) + 1 + its.controls + its.directions + its.similar)
-    kept = its.top_k_prefixes * (2 * len(its.top_k) + 1)
+    top_k = its.top_k_prefixes * (2 * len(its.top_k) + 1)
     passes = (prefixes + its.top_k_prefixes) * run.text["train"].prefix_tokens * (layers * shape.body + after)
     # Of own changes the direct effect is read too; it is the total one in the last layer.
-    read = (changes * (2 * layers - 1) + kept * layers) * shape.head
-    return passes + (changes + kept) * after + read, its.memories * layers
+    read = (changes * (2 * layers - 1) + top_k * layers) * shape.head
+    return passes + (changes + top_k) * after + read, its.memories * layers
 
 
 BRANCH = Branch(
