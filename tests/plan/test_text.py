@@ -11,9 +11,9 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit
 from ffkv.base.settings import Settings
 from ffkv.corpus.hub_rows import HubSplit
-from ffkv.plan import text
-from ffkv.plan.shape import load_model_form
-from ffkv.plan.text import measure_text
+from ffkv.plan import facts
+from ffkv.plan.facts import inspect_run
+from ffkv.workflow.jobs import Job
 
 SENTENCES = random_sentences(3, 3000)
 TOKENS = sum(len(sentence.split()) for sentence in SENTENCES)
@@ -23,14 +23,15 @@ TOKENS = sum(len(sentence.split()) for sentence in SENTENCES)
 def splits(checkpoints, tmp_path, monkeypatch):
     """The splits of a corpus that lies in the working directory."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(facts, "resolve_dataset", lambda corpus: Commit("dataset", corpus.dataset, "main", "a" * 40))
+    monkeypatch.setattr(facts, "measure_missing", lambda *_: {})
 
-    def measure(tokens=None, written=None, **corpus):
+    def measure(tokens=None, **corpus):
         model = {"checkpoint": str(checkpoints("gpt2"))}
-        settings = Settings(
-            model=model, corpus={"dataset": "files", "splitter": "line", "deduplicate": False, **corpus}
-        )
-        commits = {"dataset": Commit("dataset", settings.corpus.dataset, "main", "a" * 40)}
-        return measure_text(settings, load_model_form(settings), written or {}, tokens or {}, commits)[0]
+        corpus = {"dataset": "files", "splitter": "line", "deduplicate": False, **corpus}
+        commit = Job("resolve_commit", "mine", 1, "", [], ["commits/dataset.json"], False)
+        jobs = {} if corpus["dataset"] == "files" else {"resolve_commit": [commit]}
+        return inspect_run(Settings(model=model, corpus=corpus), jobs, tokens).text
 
     return measure
 
@@ -56,7 +57,7 @@ def test_a_small_corpus_is_counted(splits, tmp_path):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_large_corpus_is_estimated_from_its_first_documents(splits, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(text, "SAMPLE_BYTES", 40_000)
+    monkeypatch.setattr(facts, "SAMPLE_BYTES", 40_000)
     FORMS[name](tmp_path / name)
     found = splits(train=[name], validation_share=0.25)
     assert found["train"].source.startswith("estimated from ")
@@ -74,31 +75,36 @@ def test_a_packed_file_is_estimated_by_how_far_it_is_read(splits, tmp_path, monk
 
 def test_a_limit_is_a_number_of_documents(splits, tmp_path):
     FORMS["text.txt"](tmp_path / "text.txt")
-    assert splits(train=["text.txt"], limit=300)["train"].documents == 300
+    found = splits(train=["text.txt"], limit=300, validation_share=0.01)
+    assert found["train"].documents == 300
+    assert 10 < found["validation"].documents < 60  # as many as there are
 
 
 def test_the_hub_is_asked_for_its_size_alone(splits, monkeypatch):
-    monkeypatch.setattr(text, "describe_split", lambda *_: HubSplit(1000, 9_000_000, []))
+    monkeypatch.setattr(facts, "describe_split", lambda *_: HubSplit(1000, 9_000_000, []))
     found = splits(dataset="some/corpus")
-    assert found["train"].text_bytes == pytest.approx(0.9 * 9_000_000)
+    assert found["train"].text_bytes == pytest.approx(9_000_000)
     assert found["validation"].tokens == pytest.approx(found["train"].tokens / 9)
+    part = splits(dataset="some/corpus", limit=100)
+    assert part["train"].tokens == pytest.approx(found["train"].tokens / 10)
+    assert part["validation"].documents == 100
 
 
 def test_what_the_hub_does_not_say_is_to_be_given(splits, monkeypatch):
-    monkeypatch.setattr(text, "describe_split", lambda *_: HubSplit(None, None, []))
-    with pytest.raises(UserError, match="Pass --train-tokens and --validation-tokens"):
+    monkeypatch.setattr(facts, "describe_split", lambda *_: HubSplit(None, None, []))
+    with pytest.raises(UserError, match="Pass --train-tokens"):
         splits(dataset="some/corpus")
-    found = splits({"train": 10**8, "validation": 10**5}, dataset="some/corpus")
-    assert (found["train"].tokens, found["validation"].tokens) == pytest.approx((10**8, 10**5))
+    found = splits(9 * 10**7, dataset="some/corpus")
+    assert (found["train"].tokens, found["validation"].tokens) == pytest.approx((9 * 10**7, 10**7))
 
 
 def test_given_tokens_hide_no_missing_data_set(splits, monkeypatch):
     def refuse(*_):
         raise UserError("The corpus nobody/nothing has no split train.")
 
-    monkeypatch.setattr(text, "describe_split", refuse)
+    monkeypatch.setattr(facts, "describe_split", refuse)
     with pytest.raises(UserError, match="nobody/nothing has no split"):
-        splits({"train": 10**8, "validation": 10**5}, dataset="nobody/nothing")
+        splits(10**8, dataset="nobody/nothing")
 
 
 def test_a_shorter_context_makes_more_sentences(splits, tmp_path):

@@ -6,7 +6,7 @@ import torch
 from ffkv.base.errors import UserError
 from ffkv.base.process import runtime
 from ffkv.base.process.defect import explain
-from ffkv.base.system.memory import is_out_of_memory, out_of_memory
+from ffkv.base.system.memory import free_memory, is_out_of_memory, out_of_memory
 from ffkv.model.checkpoint.load import load
 from ffkv.model.tap.hooks import forward
 
@@ -72,3 +72,11 @@ def test_gpus_are_counted_without_torch(monkeypatch):
     for visible, count in {"0,1": 2, "GPU-8f": 1, "": 0, "-1": 0}.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert runtime.count_gpus() == count
+
+
+def test_the_limit_of_a_control_group_counts(tmp_path):
+    for name, text in {"max": "6000000", "current": "5000000", "stat": "anon 1\ninactive_file 500000"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert free_memory(tmp_path) == 1_500_000
+    (tmp_path / "memory.max").write_text("max")
+    assert free_memory(tmp_path) > 1_500_000

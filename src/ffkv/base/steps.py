@@ -3,9 +3,10 @@
 A rule takes its options and its reruns from this description, and the command takes its options from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from ffkv.base.dependencies import code_hash
 from ffkv.base.files.columns import GROUP, Table
@@ -47,6 +48,9 @@ class Step:
         writes: what it returns, in this order.
         imports: what its jobs import, see `ffkv.workflow.jobs.LIBRARIES`.
         also: folders of modules that it imports by name while it runs.
+        amount: how much it has to do in a run (`ffkv.plan.facts.RunFacts`): operations, or things, of all its jobs; and rows or
+            numbers that it writes. `ffkv plan` takes both beside those of a small run, so that a constant factor is left
+            out. None: neither grows with the run.
     """
 
     function: str
@@ -56,6 +60,7 @@ class Step:
     writes: tuple[Table | File, ...] = ()
     imports: str = "tables"
     also: tuple[str, ...] = ()
+    amount: Callable[[Any], tuple[float, float]] | None = None
 
     @property
     def has_threads(self) -> bool:

@@ -1,7 +1,5 @@
-"""What a run will cost, before anything long starts: tokens, operations, disk, memory, time.
+"""What a run will take, before anything long starts: disk, memory, time.
 
-`known` gathers facts without a trial: the `shape` of the model, the size of the `text`, what comes from the `hub`,
-what the `devices` hold. `trial` runs the workflow's own commands on a small copy of the run, `growth` says with which
-amounts each rule grows, `speed` measures the machine. `step` puts the plan together, `cluster` compares it with the
-profile for SLURM, `table` prints it. `commands` is `ffkv plan`.
+`facts` knows the run without a trial, `trial` runs the workflow's own commands on a small copy of it, `work` says how
+much more the run has to do. `step` puts the plan together, `table` prints it, `commands` is `ffkv plan`.
 """

@@ -1,192 +1,165 @@
-"""The plan: what is left to do, and what a trial run says that it takes."""
+"""The plan: what is left to do, what a trial says that it takes, and which settings would save most of it."""
 
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from subprocess import Popen
+from typing import Any
 
-from ffkv.base.settings import EMBEDDED, Comparison, Settings
+from ffkv.base.settings import EMBEDDED, Settings
 from ffkv.base.system.memory import free_memory
 from ffkv.base.terminal import in_bytes
-from ffkv.plan.devices import warn_of_slow_devices
-from ffkv.plan.growth import Amounts, measure_amounts, measure_comparison
-from ffkv.plan.hub import warn_of_cache
-from ffkv.plan.known import Known, as_trained, look
-from ffkv.plan.trial import Measured, Tried, try_out
-from ffkv.workflow.jobs import Job, import_libraries, libraries_of, read_jobs
+from ffkv.branches.registry import BRANCHES
+from ffkv.plan.facts import RunFacts, as_trained, inspect_run
+from ffkv.plan.trial import Trial, measure_trial
+from ffkv.plan.work import device_bytes, measure_amounts, measure_memory
+from ffkv.workflow.jobs import import_libraries, libraries_of, read_jobs
 
 RESULTS = Path("results")
+SAMPLES = ("prefixes", *BRANCHES)  # sections with sizes of samples
 
 
-class Row(NamedTuple):
-    """What is left to do of a rule of a run or of a comparison.
-
-    Attributes:
-        run: name of the run, or of the comparison.
-        rule: name of the rule.
-        jobs: number of its jobs that are not done.
-        done: whether all its jobs are done.
-        at_once: number of its jobs that run at the same time.
-        tokens: tokens that the model reads.
-        written: bytes of the outputs.
-        memory: bytes of one job at its peak.
-        seconds: seconds of all jobs, with nothing else on the cores.
-    """
-
-    run: str
-    rule: str
-    jobs: int
-    done: bool
-    at_once: int = 1
-    tokens: float = 0.0
-    written: float = 0.0
-    memory: float = 0.0
-    seconds: float = 0.0
-
-
-def make_plan(
-    runs: Mapping[str, Settings],
-    snakemake: subprocess.Popen,
-    cores: int,
-    tokens: Mapping[str, int] = MappingProxyType({}),
-    gpus: Sequence[float] = (),
-    comparisons: Mapping[str, Comparison] = MappingProxyType({}),
-) -> dict[str, Any]:
+def make_plan(runs: Mapping[str, Settings], snakemake: Popen, cores: int, tokens: int | None = None) -> dict[str, Any]:
     """Plans runs, in the working directory.
 
     Args:
         runs: the settings of each run.
         snakemake: the Snakemake that lists their jobs, see `ask_snakemake`.
         cores: cores that snakemake may use.
-        tokens: numbers of tokens by split, for a corpus whose size cannot be known.
-        gpus: bytes of each GPU that a job will have. If none is named, those of this machine.
-        comparisons: the settings of each comparison.
+        tokens: number of tokens of the train split, for a corpus whose size cannot be known.
     Returns:
-        "runs": shape, text, downloads, GPU memory and rules of each run.
-        "comparisons": rules of each comparison.
-        "total": seconds and bytes of all, and what is free.
-        "warnings": what is too small or too slow.
-        "not_estimated": rules that are left to do and that are not among those.
+        "runs": sizes of model and text, bytes on a GPU, rules (see `plan_rules`). "savings": see `find_savings`.
+        "total": seconds and bytes, and what is free. "warnings": what is too small. "not_estimated": other rules left.
     Raises:
         UserError: the settings, a checkpoint or a corpus cannot be read, or the hub does not give it.
     """
-    jobs = read_jobs(snakemake)
-    known, amounts = {}, {}
-    for run, settings in runs.items():
-        own = [job for job in jobs if job.run == run]
-        known[run] = found = look(as_trained(settings, runs, jobs), own, tokens, gpus)
-        amounts[run] = measure_amounts(found)
-    over = {name: measure_comparison(one, name, [known[run] for run in one.runs]) for name, one in comparisons.items()}
-    tried = _try_out(known, comparisons, jobs, cores)
-    rows = {run: _rows(run, each, jobs, tried, cores) for run, each in amounts.items()}
-    compared = {name: _rows(name, each, jobs, tried, cores) for name, each in over.items()}
-    todo = [row for each in (*rows.values(), *compared.values()) for row in each if not row.done]
+    own: dict[str, Any] = {run: {} for run in runs}
+    for job in (jobs := read_jobs(snakemake)):
+        own.setdefault(job.run, {}).setdefault(job.rule, []).append(job)
+    facts = {run: inspect_run(as_trained(run, runs, own), own[run], tokens) for run in runs}
+    trials = _try_out(facts, cores)
+    rows = {run: plan_rules(each, trials.get(run), cores) for run, each in facts.items()}
+    todo = [(run, row) for run, each in rows.items() for row in each if not row["done"]]
     total = {
-        "seconds": sum(row.seconds for row in todo),
+        "seconds": sum(row["seconds"] for _, row in todo),
         "cores": cores,
-        "written": sum(row.written for row in todo),
-        "memory": max((row.memory for row in todo), default=0.0),
+        "written": sum(row["written"] for _, row in todo),
+        "memory": max((row["memory"] for _, row in todo), default=0.0),
         "disk_left": shutil.disk_usage(RESULTS if RESULTS.exists() else Path()).free,
         "memory_left": free_memory(),
     }
-    slow = [warning for run, found in known.items() for warning in warn_of_slow_devices(found.device, run)]
-    downloads = warn_of_cache([download for found in known.values() for download in found.downloads])
-    left_out = {job.rule for job in jobs if not job.done and job.run and job.rule not in amounts[job.run]}
-    return {
-        "runs": {
-            run: {**found.as_dict(), "rules": [row._asdict() for row in rows[run]]} for run, found in known.items()
-        },
-        "comparisons": {name: [row._asdict() for row in each] for name, each in compared.items()},
-        "total": total,
-        "warnings": [*slow, *downloads, *find_warnings(todo, total)],
-        "not_estimated": sorted(left_out),
-    }
+    told: dict[str, dict[str, Any]] = {}
+    for run, each in facts.items():
+        text = {name: split._asdict() for name, split in each.text.items()}
+        shape = each.shape._asdict() | {"layers": each.shape.layers, "all_memories": each.shape.all_memories}
+        told[run] = {"shape": shape, "text": text, "download": each.download, "device": device_bytes(each)}
+        told[run]["rules"] = rows[run]
+    left_out = {job.rule for job in jobs if not job.done} - {row["rule"] for _, row in todo}
+    savings, warnings = find_savings(facts, trials, cores), find_warnings(todo, total)
+    return {"runs": told, "savings": savings, "total": total, "warnings": warnings, "not_estimated": sorted(left_out)}
 
 
-def _try_out(
-    known: Mapping[str, Known], comparisons: Mapping[str, Comparison], jobs: Sequence[Job], cores: int
-) -> Tried:
-    """Tries what is left to do. Runs that are alike share a trial. A comparison is tried with its first run."""
-    left = {job.of for job in jobs if not job.done}
-    trained = all(job.done for job in jobs if job.rule == "train")
-    alike: dict[str, list[str]] = {}
-    for run, found in known.items():
-        embedded = found.settings.model.checkpoint == EMBEDDED
-        model = found.settings.model.model_copy(update={"checkpoint": "", "revision": ""})
-        settings = found.settings.model_copy(update={"model": model, "seed": 0})
-        sizes = [split[:4] for split in found.text.values()]
-        alike.setdefault(repr((found.shape, sizes, embedded, settings)), []).append(run)
-    tried: Tried = {}
-    for runs in alike.values():
-        first = {name: one for name, one in comparisons.items() if one.runs[0] in runs and name in left}
-        if first or left.intersection(runs):
-            for (of, rule), taken in try_out(known[runs[0]], cores, trained, first).items():
-                tried |= {(name, rule): taken for name in ([of] if of else runs)}
-    return tried
+def _try_out(facts: Mapping[str, RunFacts], cores: int) -> dict[str, Trial]:
+    """Tries each run of which something is left to do. Runs that are alike share a trial."""
+    trials, alike = dict[str, Trial](), dict[str, Trial]()
+    for run, each in facts.items():
+        undone = [rule for rule, jobs in each.jobs.items() if not all(job.done for job in jobs)]
+        if undone:
+            key = repr((each.shape, each.settings.model_copy(update={"model": None, "seed": 0}), "train" in undone))
+            trials[run] = alike[key] = alike.get(key) or measure_trial(each, cores)
+    return trials
 
 
-def _rows(of: str, amounts: Mapping[str, Amounts], jobs: Sequence[Job], tried: Tried, cores: int) -> list[Row]:
-    """What is left to do of each rule of a run or of a comparison."""
-    own = {rule: [job for job in jobs if job.of == of and job.rule == rule] for rule in amounts}
-    return [_row(own[rule], each, tried.get((of, rule)), cores) for rule, each in amounts.items() if own[rule]]
+def plan_rules(run: RunFacts, trial: Trial | None, cores: int) -> list[dict[str, Any]]:
+    """Says what is left to do of each rule: what it took in the trial, as many times as there is more to do.
 
-
-def _row(jobs: list[Job], amounts: Amounts, tried: tuple[Amounts, list[Measured]] | None, cores: int) -> Row:
-    """What is left to do of one rule: the trial's costs, as many times as there is more to do."""
-    rule, count, todo = jobs[0].rule, len(jobs), sum(not job.done for job in jobs)
-    if not todo or not tried:
-        return Row(jobs[0].of, rule, todo, not todo)
-    small, measured = tried
-    # How many times as much the run has to do.
-    pairs = (amounts.work, small.work), (amounts.once, small.once), (amounts.stored, small.stored)
-    work, once, stored = (most / max(least, 1e-9) if most else 1.0 for most, least in pairs)
-    start, base = import_libraries()[libraries_of(rule)]
-    around, least, working = _split_seconds(measured, amounts.work > 0)
-    text = amounts.text / (jobs[0].threads if rule == "corpus" else 1)  # its threads are processes
-    seconds = start + around + least * once + (working * work + text) / count
-    at_once = max(1, min(cores // jobs[0].threads, todo))
-    return Row(
-        jobs[0].of,
-        rule,
-        todo,
-        done=False,
-        at_once=at_once,
-        tokens=amounts.tokens * todo / count,
-        written=sum(one.written for one in measured) * stored * todo / count,
-        memory=base + max(one.memory for one in measured) + max(amounts.memory - small.memory, 0.0),
-        seconds=-(-todo // at_once) * seconds,
-    )
-
-
-def _split_seconds(measured: list[Measured], grows: bool) -> tuple[float, float, float]:
-    """The seconds of each job of the trial around its progress bars and, whatever its layers are, with an open bar; and the
-    seconds of work of all jobs.
-
-    Work is done while a bar is open. What the job that has no layers takes with an open bar is not work.
+    Returns:
+        "rule", "jobs" (their number), "done"; if some are left: "at_once" (how many of them run together), "written"
+        (bytes of all outputs), "memory" (bytes of a job at its peak), "seconds" (of all, with nothing else running).
     """
-    if not grows:
-        return max(one.seconds for one in measured), 0.0, 0.0
-    working = [one.seconds if one.working is None else one.working for one in measured]
-    least = min(working) if len(measured) > 1 else 0.0
-    around = max(one.seconds - work for one, work in zip(measured, working, strict=True))
-    return around, least, sum(working) - len(working) * least
+    rows, (small, taken) = [], trial or (run, {})
+    works = measure_amounts(run), measure_amounts(small)
+    for rule, jobs in run.jobs.items():
+        todo, threads, libraries = sum(not job.done for job in jobs), jobs[0].threads, libraries_of(rule)
+        if not todo:
+            rows.append({"rule": rule, "jobs": 0, "done": True})
+        if not todo or rule not in taken:
+            continue
+        (start, base), costs = import_libraries()[libraries], taken[rule]
+        (amount, stored), (tried, kept) = (of.get(rule, (0.0, 1.0)) for of in works)
+        working = [cost.working if amount else 0.0 for cost in costs]  # what grows is done while a progress bar is open
+        least = min(working) if len(costs) > 1 else 0.0  # but not what the job that has no layers does then
+        around = least + max(cost.seconds - work for cost, work in zip(costs, working, strict=True))
+        growing = (sum(working) - len(working) * least) * amount / (tried or 1)
+        if rule in ("corpus", "train"):  # the threads of `corpus` are processes
+            growing += sum(split.seconds for split in run.text.values()) / (threads if rule == "corpus" else 1)
+        elif libraries == "model":
+            around += run.loading
+        at_once, share = max(1, min(cores // threads, todo)), todo / len(jobs)
+        more = measure_memory(run, rule, libraries) - measure_memory(small, rule, libraries)
+        row = {"rule": rule, "jobs": todo, "done": False, "at_once": at_once}
+        row["written"] = sum(cost.written for cost in costs) * stored / kept * share
+        row["memory"] = base + max(cost.memory for cost in costs) + max(more, 0.0)
+        row["seconds"] = -(-todo // at_once) * (start + around + growing / len(jobs))
+        rows.append(row)
+    return rows
 
 
-def find_warnings(todo: list[Row], total: dict[str, float]) -> list[str]:
-    """Says where the disk or the memory does not suffice for what is left to do."""
-    warnings, disk, memory = [], total["disk_left"], total["memory_left"]
-    if total["written"] > disk:
-        warnings.append(
-            f"Not enough disk space: the remaining files need up to {in_bytes(total['written'])}, but only "
-            f"{in_bytes(disk)} is free in {RESULTS}/. Free some, or lower prefixes.count, triggers.per_key or shards."
-        )
-    for row in todo:
-        if row.memory * row.at_once > memory:
-            jobs, size = f"{row.at_once} x {row.rule} ({row.run})", in_bytes(row.memory)
-            warnings.append(
-                f"Not enough memory: {jobs} at the same time need {size} per job, but only {in_bytes(memory)} is free. "
-                "Run snakemake with fewer --cores, or raise layer_groups, or lower triggers.per_key."
-            )
+def find_savings(facts: Mapping[str, RunFacts], trials: Mapping[str, Trial], cores: int) -> list[dict[str, Any]]:
+    """Finds the two settings that would save most time at a tenth of their value.
+
+    Returns:
+        "setting" (such as "keys.per_layer"), "instead_of" (its value), "value" (a tenth of it), "seconds" (that it
+        saves, the second one on top of the first).
+    """
+
+    def seconds(runs: Mapping[str, RunFacts]) -> float:
+        return sum(row.get("seconds", 0.0) for run in runs for row in plan_rules(runs[run], trials.get(run), cores))
+
+    found: list[dict[str, Any]] = []
+    for _ in range(2):
+        options = sorted({option for each in facts.values() for option in _smaller(each)})
+        changed = {option: {run: _with(each, *option) for run, each in facts.items()} for option in options}
+        saved = {option: seconds(facts) - seconds(each) for option, each in changed.items()}
+        best = max(options, key=saved.__getitem__)
+        if saved[best] < 60:  # seconds: not worth a line
+            break
+        facts = changed[best]
+        found.append({"setting": best[0], "instead_of": best[1], "value": best[2], "seconds": saved[best]})
+    return found
+
+
+def _smaller(run: RunFacts) -> Iterator[tuple[str, int, int]]:
+    """Yields name, value, and a tenth of it, of each size of a sample."""
+    for section in SAMPLES:
+        for name, value in getattr(run.settings, section):
+            if type(value) is int and value > 1:
+                yield f"{section}.{name}", value, max(1, value // 10)
+    if run.settings.corpus.dataset != EMBEDDED:
+        yield "corpus.limit", run.settings.corpus.limit, max(2, int(run.text["train"].documents) // 10)
+
+
+def _with(run: RunFacts, name: str, value: int, less: int) -> RunFacts:
+    """Returns a run with a smaller value of a setting, if it has this value."""
+    section, key = name.split(".")
+    values, text = getattr(run.settings, section), run.text
+    if getattr(values, key) != value:
+        return run
+    if section == "corpus":
+        text = {split: size.times(min(1.0, less / size.documents), size.source) for split, size in text.items()}
+    settings = run.settings.model_copy(update={section: values.model_copy(update={key: less})})
+    return run._replace(settings=settings, text=text)
+
+
+def find_warnings(todo: Sequence[tuple[str, Mapping[str, Any]]], total: Mapping[str, float]) -> list[str]:
+    """Says where the disk or the memory does not suffice for what is left to do, by run and rule."""
+    written, disk, memory = (in_bytes(total[name]) for name in ("written", "disk_left", "memory_left"))
+    full = f"Not enough disk space: {written} will be written, but only {disk} is free in {RESULTS}/."
+    remedies = "Free some, or lower prefixes.count, triggers.per_key or shards."
+    warnings = [f"{full} {remedies}"] if total["written"] > total["disk_left"] else []
+    for run, row in todo:
+        if row["memory"] * row["at_once"] > total["memory_left"]:
+            need = f"{row['at_once']} x {row['rule']} ({run}) at the same time need {in_bytes(row['memory'])} per job"
+            remedies = "Run snakemake with fewer --cores, or raise layer_groups, or lower triggers.per_key."
+            warnings.append(f"Not enough memory: {need}, but only {memory} is free. {remedies}")
     return warnings

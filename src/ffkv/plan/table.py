@@ -1,63 +1,60 @@
 """A plan as text for a person."""
 
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import yaml
 
 from ffkv.base.terminal import in_bytes
-from ffkv.plan.cluster import tell_shortages
-from ffkv.plan.devices import DevicePlan
-from ffkv.plan.hub import Download
 from ffkv.run.report.text import duration
+from ffkv.workflow import ROOT
 
-COLUMNS = ["rule", "jobs", "tokens", "disk", "memory per job", "time"]
+SLURM = Path("profiles/slurm/profile.yaml")
+LINE = "  {:24}{:>5}{:>10}{:>16}{:>16}"
 
 
-def as_text(plan: dict[str, Any]) -> str:
-    """The plan for a person: a table per run, and the totals."""
-    lines, total = [], plan["total"]
+def as_text(plan: Mapping[str, Any]) -> str:
+    """Writes the plan for a person: a table per run, and the totals."""
+    lines, total, others = [], plan["total"], plan["not_estimated"]
     for run, found in plan["runs"].items():
-        lines.append(
-            "Run {run}: {architecture}, {parameters:,} parameters, {layers} layers, d = {width:,}, {all_memories:,} memories, "
-            "|V| = {vocabulary:,}, {dtype}".format(run=run, **found["shape"])
-        )
+        shape = "{architecture}, {parameters:,} parameters, {layers} layers, d = {width:,}, {all_memories:,} memories, "
+        lines.append(f"Run {run}: " + (shape + "|V| = {vocabulary:,}, {dtype}").format(**found["shape"]))
         for name, split in found["text"].items():
             lines.append("  {}: {tokens:,.0f} tokens in {sentences:,.0f} sentences ({source})".format(name, **split))
-        lines += [f"  hub: {Download(**one)}" for one in found["downloads"]]
-        lines.append(f"  GPU memory: {DevicePlan(**found['device'])}")
-        lines += _table(found["rules"])
-    for name, rules in plan["comparisons"].items():
-        lines += [f"Comparison {name}:", *_table(rules)]
-    if plan["not_estimated"]:
-        lines.append(f"Not estimated: {', '.join(plan['not_estimated'])}. They read finished runs.")
-    rows = [row for found in plan["runs"].values() for row in found["rules"]]
-    if all(row["done"] for row in [*rows, *(row for rules in plan["comparisons"].values() for row in rules)]):
-        return "\n".join([*lines, f"Nothing {'else ' * bool(plan['not_estimated'])}is left to do."])
-    sizes = {name: in_bytes(size) for name, size in total.items() if name not in ("seconds", "cores")}
-    time = duration(total["seconds"])
-    about = "" if time.startswith("under") else "up to about "
-    lines += [
-        *tell_shortages(rows),
-        f"Time: {about}{time} on {total['cores']} cores, with nothing else running.",
-        "Disk: {written} to be written, {disk_left} free.".format(**sizes),
-        "Memory: up to {memory} per job, {memory_left} free.".format(**sizes),
-    ]
+        lines += [f"  hub: {in_bytes(found['download'])} to download"] * (found["download"] > 0)
+        weights, working = found["device"].values()
+        need = f"{in_bytes(weights + working)} per job that runs the model ({in_bytes(weights)} of weights)"
+        lines += [f"  GPU memory: {need}", LINE.format("", "jobs", "disk", "memory per job", "time")]
+        for row in found["rules"]:
+            sizes = ["", "", "done"]
+            if not row["done"]:
+                sizes = [in_bytes(row["written"]), in_bytes(row["memory"]), duration(row["seconds"])]
+            lines.append(LINE.format(row["rule"], row["jobs"] or "", *sizes))
+    lines += [f"Not estimated: {', '.join(others)}. They read finished runs."] * bool(others)
+    rows = [row for found in plan["runs"].values() for row in found["rules"] if not row["done"]]
+    if not rows:
+        return "\n".join([*lines, f"Nothing {'else ' * bool(others)}is left to do."])
+    lines += tell_shortages(rows)
+    lines.append(f"Time: about {duration(total['seconds'])} on {total['cores']} cores, with nothing else running.")
+    for start, saving in zip(("Most time is saved by", "Then by"), plan["savings"], strict=False):
+        less, instead = duration(saving["seconds"]), saving["instead_of"] or "all documents"
+        lines.append(f"{start} `{saving['setting']}: {saving['value']}` instead of {instead}: {less} less.")
+    lines.append(f"Disk: {in_bytes(total['written'])} to be written, {in_bytes(total['disk_left'])} free.")
+    lines.append(f"Memory: up to {in_bytes(total['memory'])} per job, {in_bytes(total['memory_left'])} free.")
     return "\n".join(lines)
 
 
-def _table(rules: list[dict[str, Any]]) -> list[str]:
-    cells = pd.DataFrame([_cells(row) for row in rules], columns=COLUMNS).set_index("rule").rename_axis(None)
-    return [f"  {line}" for line in cells.fillna("").to_string().splitlines()]
-
-
-def _cells(row: dict[str, Any]) -> dict[str, str]:
-    if row["done"]:
-        return {"rule": row["rule"], "time": "done"}
-    return {
-        "rule": row["rule"],
-        "jobs": str(row["jobs"]),
-        "tokens": f"{row['tokens']:,.0f}" if row["tokens"] else "",
-        "disk": in_bytes(row["written"]),
-        "memory per job": in_bytes(row["memory"]),
-        "time": duration(row["seconds"]),
-    }
+def tell_shortages(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names the rules that need more memory per job than the profile for SLURM asks for, in one line if any do."""
+    path = SLURM if SLURM.exists() else ROOT / SLURM
+    profile, short = yaml.safe_load(path.read_text()) or {}, {}
+    for row in rows:
+        asks = profile.get("default-resources", {}) | profile.get("set-resources", {}).get(row["rule"], {})
+        # A number of MB, or an expression that begins with that of the first attempt.
+        asked = 1e6 * float((re.findall(r"^\d+", str(asks.get("mem_mb"))) or ["inf"])[0])
+        if asked < row["memory"]:
+            short[row["rule"]] = f"{row['rule']} {in_bytes(row['memory'])} ({in_bytes(asked)})"
+    told = f"SLURM: these rules need more memory than {path} asks for at first (in brackets)"
+    return [f"{told}: {', '.join(short.values())}."] if short else []

@@ -87,7 +87,7 @@ def read_jobs(snakemake: subprocess.Popen) -> list[Job]:
 
 
 def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[Job]:
-    """Returns the jobs of a settings file, done or not, from a dry run."""
+    """Returns the jobs of a settings file, done or not, from a dry run, in the order of the rules."""
     from snakemake.api import SnakemakeApi
     from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
 
@@ -96,8 +96,8 @@ def list_jobs(snakefile: str, folder: str, configfile: str, cores: str) -> list[
         workflow = api.workflow(*settings, snakefile=Path(snakefile), workdir=Path(folder))
         workflow.dag().execute_workflow(executor="dryrun")
         dag = workflow._workflow.dag  # no public way lists the jobs that are done
-        jobs = []
-        for job in dag.jobs:
+        order, jobs = [rule.name for rule in workflow._workflow.rules], []
+        for job in sorted(dag.jobs, key=lambda job: order.index(job.rule.name)):
             inputs, outputs = [str(path) for path in job.input], [str(path) for path in job.output]
             kept = [path for path in outputs if path not in job.temp_output]
             done = not dag.needrun(job) and all(Path(path).exists() for path in kept)

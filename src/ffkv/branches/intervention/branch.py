@@ -1,10 +1,26 @@
 """What the branch `intervention` is made of."""
 
+from typing import Any
+
 from ffkv.base.steps import Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.intervention import tables
 
 STEP = "ffkv.branches.intervention.step"
+
+
+def _amount(run: Any) -> tuple[float, float]:
+    """Returns the operations of passes over prefixes, of the blocks after each layer and of the head; and memories."""
+    its, shape, layers = run.settings.intervention, run.shape, run.shape.layers
+    after = shape.body * (layers - 1) / 2  # of all layers
+    prefixes = its.memories * its.examples * run.signs
+    changes = prefixes * (len(its.scales) + 1 + its.controls + its.directions + its.similar)
+    top_k = its.top_k_prefixes * (2 * len(its.top_k) + 1)
+    passes = (prefixes + its.top_k_prefixes) * run.text["train"].prefix_tokens * (layers * shape.body + after)
+    # Of own changes the direct effect is read too; it is the total one in the last layer.
+    read = (changes * (2 * layers - 1) + top_k * layers) * shape.head
+    return passes + (changes + top_k) * after + read, its.memories * layers
+
 
 BRANCH = Branch(
     name="intervention",
@@ -25,6 +41,7 @@ BRANCH = Branch(
             ),
             writes=(tables.BY_PREFIX, tables.BY_MEMORY, tables.KEPT),
             imports="model",
+            amount=_amount,
         ),
         "summarize": Step(
             f"{STEP}:summarize_interventions",

@@ -1,11 +1,29 @@
 """What the branch `keys` is made of."""
 
+from typing import Any
+
 from ffkv.base.steps import Step
 from ffkv.branches.branch import Branch
 from ffkv.branches.keys import tables
 
 STEP = "ffkv.branches.keys.step"
 PATTERNS = ("per_layer", "pattern_triggers", "minimum_prefixes", "false_discovery_rate", "background_prefixes")
+
+
+def _chosen(run: Any) -> float:
+    """Returns the number of keys of all layers."""
+    return sum(min(run.settings.keys.per_layer, size) for size in run.shape.memories)
+
+
+def _removal(run: Any) -> float:
+    """Returns the operations of token removal.
+
+    Prefixes without the last or a middle token are read once if they begin alike; those without the first one are not.
+    """
+    layers, train = run.shape.layers, run.text["train"]
+    removed = _chosen(run) * min(run.settings.keys.removal_triggers, run.settings.triggers.per_key)
+    return (2 * layers * train.tokens_read(removed / layers) + removed * train.prefix_tokens) * run.shape.to_layer
+
 
 BRANCH = Branch(
     name="keys",
@@ -18,6 +36,7 @@ BRANCH = Branch(
             reads=("triggers", "train"),
             settings=(*(f"keys/{name}" for name in PATTERNS), "seed", "layer_groups"),
             writes=(tables.PATTERNS, tables.BY_PREFIX),
+            amount=lambda run: (_chosen(run), _chosen(run)),
         ),
         "removal": Step(
             f"{STEP}:remove_tokens",
@@ -34,6 +53,7 @@ BRANCH = Branch(
             ),
             writes=(tables.REMOVAL,),
             imports="model",
+            amount=lambda run: (_removal(run), _chosen(run)),
         ),
         "precision": Step(
             f"{STEP}:measure_precision",
@@ -42,6 +62,10 @@ BRANCH = Branch(
             settings=("keys/per_layer", "batches/tokens", "model/device", "model/max_memory", "seed"),
             writes=(tables.PRECISION,),
             imports="model",
+            amount=lambda run: (
+                _chosen(run) * run.settings.triggers.per_key * run.shape.to_layer,
+                run.shape.layers,
+            ),
         ),
         "summarize": Step(
             f"{STEP}:summarize_keys",

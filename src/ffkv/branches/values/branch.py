@@ -21,6 +21,7 @@ BRANCH = Branch(
                 tables.BY_MEMORY,
             ),
             imports="head",
+            amount=lambda run: (run.shape.all_memories * run.shape.head, run.shape.all_memories),
         ),
         "summarize": Step(
             f"{STEP}:summarize_values",

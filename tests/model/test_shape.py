@@ -5,14 +5,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ffkv.base.errors import UserError
-from ffkv.base.settings import Settings
+from ffkv.base.settings import Model
 from ffkv.model.anatomy import read_anatomy
 from ffkv.model.architectures.tiny import tiny_config
-from ffkv.plan.shape import load_model_form, measure_shape
+from ffkv.model.checkpoint.read import load_form
+from ffkv.model.shape import measure_shape
 
 
 def shape_of(checkpoint, **model):
-    return measure_shape(load_model_form(Settings(model={"checkpoint": str(checkpoint), **model})))
+    return measure_shape(load_form(Model(checkpoint=str(checkpoint), **model)))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt2-relu", "opt-post-norm", "phi3", "gpt-oss"])

@@ -1,0 +1,77 @@
+"""What each rule has to do."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plan.hand import SHAPE, TEXT, facts
+
+from ffkv.plan.work import device_bytes, measure_amounts, measure_memory
+from ffkv.workflow import SNAKEFILE
+
+
+def amounts(**settings):
+    return measure_amounts(facts(**settings))
+
+
+def test_only_rules_of_the_workflow_have_work():
+    rules = Path(SNAKEFILE).parent.glob("rules/*.smk")
+    assert amounts().keys() <= {name for path in rules for name in re.findall(r"^rule (\w+):", path.read_text(), re.M)}
+
+
+@pytest.mark.parametrize("prefixes", [1, 10, 40, 90])
+def test_a_sentence_is_read_as_far_as_its_longest_sampled_prefix(prefixes):
+    """Against drawn samples of 50 sentences with 40 prefixes each. Their mean is known to about 1 %.
+
+    The formula takes lengths for real numbers and counts for independent of each other: 6 %.
+    """
+    sentences, length = 50, 40
+    stream, read = np.random.default_rng(0), []
+    for _ in range(200):
+        drawn = np.sort(stream.choice(sentences * length, prefixes, replace=False))
+        longest = np.zeros(sentences)
+        np.maximum.at(longest, drawn // length, drawn % length + 1)
+        read.append(longest.sum())
+    split = TEXT["train"]._replace(tokens=sentences * length, sentences=sentences)
+    assert split.tokens_read(prefixes) == pytest.approx(np.mean(read), rel=0.06)
+
+
+def test_bytes_of_triggers():
+    """Per trigger six numbers and a sign; per memory counts and 13 bins. Negative triggers add as many, but no bins."""
+    positive = 24 * (50 * 25 + 4 + 8 + 8 + 4 + 12 * 8)
+    stored, signed = amounts()["triggers"][1], SHAPE._replace(signed=True)
+    assert stored == pytest.approx(positive, rel=0.02)
+    both = amounts(shape=signed)["triggers"][1]
+    assert both == pytest.approx(positive + 24 * (50 * 25 + 4 + 8 + 4), rel=0.02)
+    assert amounts(shape=signed, triggers={"negative": False})["triggers"][1] == stored
+    # Until they are merged; a single shard becomes the merged file.
+    assert amounts(shards=3)["triggers"][1] == 4 * stored
+
+
+def test_experts_that_a_token_is_not_sent_to_leave_nothing_of_a_sample():
+    dense, few = amounts()["sampled_prefixes"][1], amounts(shape=SHAPE._replace(active=0.25))["sampled_prefixes"][1]
+    assert (dense, few) == (50 * (24 + 16), 50 * (6 + 16))
+
+
+def test_more_prefixes_than_there_are_cannot_be_sampled():
+    assert amounts(prefixes={"count": 10**6})["composition_measure"][1] == 270 * 2
+
+
+def test_layers_count_as_often_as_passes_go_through_them():
+    """A key's pass ends at its own layer; after a change the later layers run again."""
+    flat, deep = SHAPE._replace(memories=(8,)), SHAPE._replace(memories=(8,) * 10, body=10 * SHAPE.body)
+    one, ten = amounts(shape=flat), amounts(shape=deep)
+    assert ten["triggers"][0] == 10 * one["triggers"][0]
+    assert ten["keys_removal"][0] == pytest.approx(55 * one["keys_removal"][0])
+    assert ten["intervention_measure"][0] > 50 * one["intervention_measure"][0]
+
+
+def test_what_a_job_holds():
+    """A block of prefixes is in memory, unless it is too large; weights are on the GPU beside triggers and batches."""
+    run, large = facts(), facts(shape=SHAPE._replace(memories=(2**23, 2**23)))
+    passing = measure_memory(run, "keys_removal", "model")
+    assert measure_memory(run, "sampled_prefixes", "model") == passing + 50 * (24 + 16) * 4
+    assert measure_memory(large, "sampled_prefixes", "model") == measure_memory(large, "keys_removal", "model")
+    assert measure_memory(run, "report", "tables") > measure_memory(run, "composition_summarize", "tables") == 0
+    assert device_bytes(run)["weights"] == 1600 and device_bytes(run)["working"] > 5e8
