@@ -59,11 +59,7 @@ def find_first_matrices(
 def _find_gate(
     block: nn.Module, matrix: str, factors: list[Factor], intact: BlockTrace, arguments: Arguments
 ) -> Factor:
-    """Finds the factor that goes through the activation: m changes its sign if the other factor does.
-
-    ("", "") if that holds for neither, or if the signs of both factors do not make the sign of m (a sigmoid is always
-    positive).
-    """
+    """Finds the factor that goes through the activation, ("", "") if none: m changes its sign if the other one does."""
     m = intact.inputs[matrix]
     first, second = (columns_of(intact.outputs[name], columns) for name, columns in factors)
     if (m * first.sign() * second.sign()).min() < 0:  # a sigmoid, which is always positive
