@@ -81,10 +81,8 @@ def _automatic_beginning(tokenizer: PreTrainedTokenizerBase, configured: int | N
 def longest_sentence(context: int, bound: int, beginning: Beginning) -> int:
     """Maximum number of tokens of a sentence, without its beginning.
 
-    Args:
-        context: number of tokens that the model reads at a time.
-        bound: the setting `corpus.context`.
-        beginning: what precedes every sentence.
+    `context`: number of tokens that the model reads at a time. `bound`: the setting `corpus.context`.
+
     Raises:
         UserError: fewer than two tokens are left.
     """

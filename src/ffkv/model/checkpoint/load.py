@@ -26,17 +26,11 @@ NO_LIMITS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A proven model.
+    """A proven model."""
 
-    Attributes:
-        model: in evaluation mode, where it was placed.
-        anatomy: what was proven.
-        device: the torch device that reads the ids.
-    """
-
-    model: torch.nn.Module
-    anatomy: Anatomy
-    device: str
+    model: torch.nn.Module  # in evaluation mode, where it was placed
+    anatomy: Anatomy  # what was proven
+    device: str  # the torch device that reads the ids
 
     @property
     def devices(self) -> list[torch.device]:
