@@ -15,15 +15,8 @@ def summary(run: Run, control: Run | None = None) -> list[str]:
 def _control(run: Run, control: Run) -> str:
     """Returns the main numbers of a run beside those of its control."""
     pairs = [
-        f"{what}: {percent(own)}, {percent(its)} in the control"
-        for what, own, its in (
-            (what, write(run), write(control))
-            for what, write in (
-                ("keys with a pattern", _share_with_pattern),
-                ("values that predict what follows their key", _agreement),
-                ("prefixes whose residual predicts the model's prediction in the last layer", _last_residual),
-            )
-        )
+        f"{what}: {percent(share(run))}, {percent(share(control))} in the control"
+        for what, share in MAIN_SHARES.items()
     ]
     weights = " with random weights" if control.anatomy.weights == "random" else ""
     return f"Beside the control run {control.name}{weights}: {'; '.join(pairs)}."
@@ -38,5 +31,10 @@ def _agreement(run: Run) -> float:
     return weighted_mean(rows(run.table("figure_4_agreement"), source="trigger"), "rate", "keys")
 
 
-def _last_residual(run: Run) -> float:
-    return float(run.table("figure_9_residual_agreement")["share"].iloc[-1])
+MAIN_SHARES = {
+    "keys with a pattern": _share_with_pattern,
+    "values that predict what follows their key": _agreement,
+    "prefixes whose residual predicts the model's prediction in the last layer": lambda run: run.table(
+        "figure_9_residual_agreement"
+    )["share"].iloc[-1],
+}
