@@ -63,11 +63,7 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def read_journal(path: Path) -> Journal:
-    """Reads a journal. One that was never written has no entries.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Reads a journal. One that was never written has no entries. Raises UserError if it cannot be read."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
