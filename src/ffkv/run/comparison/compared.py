@@ -46,7 +46,7 @@ class Compared:
 
 
 def find_memories_by(settings: Comparison, models: Sequence[tuple[int, Sequence[int]]], name: str) -> str:
-    """How memories are found in other runs: "by_number", "by_correlation" or "no".
+    """See `Compared.memories`.
 
     Args:
         settings: the settings of the comparison.

@@ -54,11 +54,7 @@ class Measured:
 
 
 def write_comparison(measured: Measured, folder: Path | str) -> None:
-    """Writes a comparison into a new folder: `comparison.json` and its tables.
-
-    Raises:
-        UserError: see `files.atomic`.
-    """
+    """Writes a comparison into a new folder: `comparison.json` and its tables. Raises UserError: see `files.atomic`."""
     facts = {"name": measured.name, "memories": measured.memories, "settings": measured.settings.model_dump()}
     with atomic(folder) as temporary:
         temporary.mkdir()
