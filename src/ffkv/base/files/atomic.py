@@ -137,7 +137,7 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
 
 
 def _set_aside(path: Path, successor: Path) -> Path:
-    """Renames a folder that a new one replaces: a killed removal would leave half of it. Refuses one with other files."""
+    """Renames a folder that a new one replaces: a killed removal would leave half. Refuses one with other files."""
     others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
     if others:
         raise UserError(

@@ -37,10 +37,7 @@ def output_of(path: Path) -> Path:
 
 
 def target_of(path: Path) -> Path:
-    """Returns the output that a user deletes and Snakemake makes again if `path` is damaged.
-
-    It is `output_of(path)`; for a block, the file that reads it.
-    """
+    """Returns what a user deletes and Snakemake makes again if `path` is damaged: for a block, its reader."""
     return path.parent.with_suffix(".h5") if path.parent.suffix == BLOCKS else output_of(path)
 
 
@@ -86,8 +83,7 @@ def verify_sum(path: Path) -> None:
 def read_sums(output: Path) -> dict[Path, str] | None:
     """Returns the sum of each file that was written as `output`; None if there are no sums.
 
-    Raises:
-        UserError: the sums cannot be read, or are empty or damaged.
+    Raises UserError if the sums cannot be read, or are empty or damaged.
     """
     try:
         lines = sum_path(output).read_text(errors="replace").splitlines()

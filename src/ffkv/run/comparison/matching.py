@@ -73,7 +73,7 @@ def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.nda
 
 
 def standardise(m: np.ndarray) -> np.ndarray:
-    """Returns the columns with a mean of 0 and a length of 1, float32 [prefix, memory]; NaN if a column never changes."""
+    """Returns columns with a mean of 0 and a length of 1, float32 [prefix, memory]; NaN if a column never changes."""
     m = m.astype(np.float32)
     deviations = m - m.mean(0)
     squares = np.einsum("ij,ij->j", deviations, deviations, dtype=np.float64)
@@ -84,8 +84,7 @@ def standardise(m: np.ndarray) -> np.ndarray:
 def highest_correlation(own: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Finds, for each memory, the other memory that correlates most, and the correlation; -inf if no other one changes.
 
-    Args:
-        own, others: standardised coefficients [prefix, memory].
+    Both are standardised coefficients [prefix, memory].
     """
     correlation = np.nan_to_num(own.T @ others, nan=-np.inf)
     best = correlation.argmax(1)

@@ -42,8 +42,7 @@ class Memories(NamedTuple):
 def read_memories(run: Run) -> Memories:
     """Reads the memories of a run. The keys are read from the checkpoint.
 
-    Raises:
-        UserError: a file is missing or damaged, or the checkpoint is gone or another one.
+    Raises UserError if a file is missing or damaged, or the checkpoint is gone or another one.
     """
     places, table = indexes.trigger_places(run.files), indexes.values_by_memory(run.files)
     with run.files.open_values() as file:
@@ -122,10 +121,11 @@ def follow_memories(compared: Compared, seed: int = 0) -> tuple[pd.DataFrame, pd
         compared: runs of models of the same shape.
         seed: seed of the permutations.
     Returns:
-        A row per run, reference and memory: run, reference (the run that it is compared with), layer, memory, top_token and reference_token
-        (texts), top_probability, the columns of `compare_memories`, and kind (see `classify`; the order of the runs
-        counts). A row per run, reference and layer: run, reference, layer, memories, the means of these measures, their means over permuted
-        memories (columns `permuted_...`), and the number of memories of each kind.
+        A row per run, reference and memory: run, reference (the run that it is compared with), layer, memory,
+        top_token and reference_token (texts), top_probability, the columns of `compare_memories`, and kind (see
+        `classify`; the order of the runs counts). A row per run, reference and layer: run, reference, layer, memories,
+        the means of these measures, their means over permuted memories (columns `permuted_...`), and the number of
+        memories of each kind.
     Raises:
         UserError: see `read_memories`.
     """

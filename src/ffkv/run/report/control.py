@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
-    """Returns the curves of a run as a figure has them. A stacked one is the edge of bars, on top of those before it."""
+    """Returns the curves of a run as a figure has them. A stacked one is an edge of bars, on top of those before."""
     found, below = [], np.zeros(1)
     for curve in curves:
         points = curve.points(run)
@@ -47,8 +47,7 @@ def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
 def open_control(run: Run) -> Run | None:
     """Returns the control run of a run's settings; None if they name none.
 
-    Raises:
-        UserError: it is not there, or its model has another number of layers.
+    Raises UserError if it is not there, or its model has another number of layers.
     """
     name = run.settings.report.control
     if not name:

@@ -57,10 +57,7 @@ def points(found: pd.DataFrame, x: str, value: str, interval: Sequence[str] = ("
 
 
 def by_layer(table: str, value: str, **values: str | int) -> Callable[[Run], pd.DataFrame]:
-    """Points over the layers: a column of a table, of the rows with these values.
-
-    Boxes have no intervals of their medians.
-    """
+    """Points over the layers: a column of a table, of the rows with these values. A median has no interval."""
     interval = ("low", "high") if value != "median" else ("", "")
     return lambda run: points(rows(run.table(table), **values), LAYER, value, interval)
 

@@ -185,7 +185,6 @@ def linked(cell: Cell, pages: Collection[str], cards: Collection[str]) -> Markup
     """A cell as the page writes it. A memory leads to its page, or else to its card.
 
     Args:
-        cell: the cell.
         pages: names of the memories that have a page of their own in the folder `memories` beside the report.
         cards: names of those that have a card.
     """
