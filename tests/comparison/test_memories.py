@@ -22,15 +22,13 @@ from ffkv.run.comparison.same_memories import (
 
 
 def test_equal_runs_have_equal_memories(pair):
-    found = follow_memories(pair)
+    by_memory, by_layer = follow_memories(pair)
     for measure in ("jaccard", "rank_biased_overlap", "same_top_token", "key_cosine", "value_cosine"):
-        np.testing.assert_allclose(found.by_memory[measure].dropna(), 1, atol=1e-6)  # lengths of 1 in float32
-        assert (found.by_layer[f"permuted_{measure}"] < 0.9).all()  # a few tokens are on top of most values
-    assert set(found.by_memory["kind"]) <= {"stayed", ""} and (
-        found.by_layer[["appeared", "lost", "changed"]] == 0
-    ).all(axis=None)
-    assert (found.by_memory["top_token"] == found.by_memory["reference_token"]).all()
-    assert len(found.by_memory) == 2 * 2 * pair.runs[0].anatomy.layer_offset[-1]
+        np.testing.assert_allclose(by_memory[measure].dropna(), 1, atol=1e-6)  # lengths of 1 in float32
+        assert (by_layer[f"permuted_{measure}"] < 0.9).all()  # a few tokens are on top of most values
+    assert set(by_memory["kind"]) <= {"stayed", ""} and (by_layer[["appeared", "lost", "changed"]] == 0).all(axis=None)
+    assert (by_memory["top_token"] == by_memory["reference_token"]).all()
+    assert len(by_memory) == 2 * 2 * pair.runs[0].anatomy.layer_offset[-1]
 
 
 def test_permuted_memories_have_chance_overlap(pair, monkeypatch):
@@ -40,7 +38,7 @@ def test_permuted_memories_have_chance_overlap(pair, monkeypatch):
     memories, offset = read_memories(run), np.asarray(run.anatomy.layer_offset)
     permuted = take(memories, permute(offset, np.random.default_rng(3)))
     overlap = compare_memories(memories, permuted, True)["jaccard"].mean()
-    chance = follow_memories(pair).by_layer["permuted_jaccard"].mean()
+    chance = follow_memories(pair)[1]["permuted_jaccard"].mean()
     assert overlap == pytest.approx(chance, abs=0.05) and overlap < 0.3
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ffkv.base.errors import UserError
-from ffkv.base.files import hdf5, write_target
+from ffkv.base.files import hdf5
 from ffkv.base.system.signals import TOLD, end_in_good_order
 
 from .conftest import NUMBERS
@@ -52,7 +52,7 @@ def test_a_folder_without_the_right_to_write(tmp_path, monkeypatch):
 FILL = """
 import resource, signal, sys
 import numpy as np
-from ffkv.base.files import hdf5, write_target
+from ffkv.base.files import hdf5
 from ffkv.base.errors import UserError
 from ffkv.base.system.signals import TOLD, end_in_good_order
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -92,7 +92,7 @@ def test_a_signal_while_hdf5_writes_loses_no_data(tmp_path, monkeypatch, number,
             os.kill(os.getpid(), number)
         return memoryview(data)
 
-    monkeypatch.setattr(write_target, "memoryview", view, raising=False)
+    monkeypatch.setattr(hdf5, "memoryview", view, raising=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored
     end_in_good_order()
     try:

@@ -227,7 +227,8 @@ def run_all(folder, settings: Settings) -> None:
         projections = [folder / f"values/projections/{part.index}.h5" for part in groups]
         summaries["intervention"] = ffkv.summarize_interventions(*names, model, projections, seed)
     for name, frames in summaries.items():
-        tables.write_all(frames, folder / name)
+        for table, frame in frames.items():
+            tables.write(frame, folder / name / f"{table}.csv")
 
 
 @pytest.mark.slow

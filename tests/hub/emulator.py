@@ -19,9 +19,8 @@ hub off the network, and `hub.start()` brings it back under the same address.
 
 `hub.environment(cache)` is the environment of a child process. `hub.contents` makes tiny models and data sets.
 
-Emulated: information on repositories, trees with pages, paths, refs, commits, files with ranges, gates, private ones; with
-`hub.redirects` also the redirects to the cache of small files and to the storage of large files on another host. Not
-emulated: xet, uploads, search, the data set viewer (its address does not exist, so the clients go on without it).
+Emulated: information on repositories, trees with pages, paths, refs, files with ranges, gates, private ones. Not
+emulated: redirects, xet, uploads, search, the data set viewer (its address does not exist: the clients go on without).
 """
 
 import os
@@ -48,14 +47,12 @@ class Hook:
 class Hub:
     """An emulated hub. As a context manager it is on the network between start and end.
 
-    tokens: names of repositories that a token may access, by token. redirects: whether files are answered by redirects.
-    page_size: entries in a page of a listing.
+    tokens: names of repositories that a token may access, by token. page_size: entries in a page of a listing.
     """
 
     def __init__(self) -> None:
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.tokens: dict[str, set[str]] = {}
-        self.redirects = False
         self.page_size = 1000
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
@@ -75,11 +72,6 @@ class Hub:
     def url(self) -> str:
         """What HF_ENDPOINT must be."""
         return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def storage_url(self) -> str:
-        """The same server under another host's name."""
-        return f"http://localhost:{self.port}"
 
     def start(self) -> None:
         """Puts the hub on the network, under the address that it had before, if any."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qs, unquote
 
 from hub.repositories import Commit, File, Repository
 
@@ -111,37 +111,13 @@ def _file(commit: Commit, path: str) -> File:
 
 
 def _resolve(hub: "Hub", question: Question, name: str, revision: str, path: str, prefix: str = "") -> Answer:
-    """A file, or where it is if `hub.redirects`."""
     kind = "dataset" if prefix else "model"
     commit = _commit(_repository(hub, question, kind, name, content=True), revision)
     file = _file(commit, path)
     headers = {"X-Repo-Commit": commit.sha, "ETag": f'"{file.etag}"'}
     if file.large:
         headers |= {"X-Linked-Etag": f'"{file.sha256}"', "X-Linked-Size": str(len(file.content))}
-    if not hub.redirects:
-        return _content(question, file, headers)
-    if file.large:
-        # Another host, as the real one: the clients must not send it their token.
-        return Answer(
-            302, headers=headers | {"Location": f"{hub.storage_url}/storage/{file.sha256}?name={quote(path)}"}
-        )
-    location = f"/api/resolve-cache/{kind}s/{name}/{commit.sha}/{quote(path)}"
-    return Answer(307, headers=headers | {"Location": location})
-
-
-def _resolve_cache(hub: "Hub", question: Question, kind: str, name: str, revision: str, path: str) -> Answer:
-    commit = _commit(_repository(hub, question, kind, name, content=True), revision)
-    file = _file(commit, path)
-    return _content(question, file, {"X-Repo-Commit": commit.sha, "ETag": f'"{file.etag}"'})
-
-
-def _storage(hub: "Hub", question: Question, sha256: str) -> Answer:
-    """A large file by its hash, for anyone who knows it: the real hub signs such addresses instead."""
-    commits = [commit for repository in hub.repositories.values() for commit in repository.commits.values()]
-    for file in (file for commit in commits for file in commit.files.values()):
-        if file.large and file.sha256 == sha256:
-            return _content(question, file, {"ETag": f'"{sha256}"'})
-    raise RefusedError(403, "", "Access denied")
+    return _content(question, file, headers)
 
 
 def _content(question: Question, file: File, headers: dict[str, str]) -> Answer:
@@ -270,33 +246,12 @@ def _refs(hub: "Hub", question: Question, kind: str, name: str) -> Answer:
     )
 
 
-def _commits(hub: "Hub", question: Question, kind: str, name: str, revision: str) -> Answer:
-    history = _commit(_repository(hub, question, kind, name), revision).history()
-    return _json(
-        [{"id": one.sha, "title": one.message, "message": "", "date": one.date, "authors": []} for one in history]
-    )
-
-
-def _whoami(hub: "Hub", question: Question) -> Answer:
-    if question.token not in hub.tokens:
-        raise RefusedError(401, "", "Invalid credentials in Authorization header")
-    token = {"type": "access_token", "accessToken": {"displayName": "test", "role": "read"}}
-    return _json({"type": "user", "id": "0", "name": "someone", "orgs": [], "auth": token})
-
-
 # Paths are matched as they were sent: a revision or a folder with a slash in it is quoted.
 ROUTES: list[tuple[str, Callable[..., Answer]]] = [
-    (r"/api/whoami-v2", _whoami),
     (rf"{API}/revision/(?P<revision>[^/]+)", _information),
     (rf"{API}/tree/(?P<revision>[^/]+)(?:/(?P<path>.+))?", _tree),
     (rf"{API}/paths-info/(?P<revision>[^/]+)", _paths),
-    (rf"{API}/commits/(?P<revision>[^/]+)", _commits),
     (rf"{API}/refs", _refs),
-    (
-        rf"/api/resolve-cache/(?P<kind>model|dataset)s/{REPOSITORY}/(?P<revision>[0-9a-f]{{40}})/(?P<path>.+)",
-        _resolve_cache,
-    ),
     (API, _information),
-    (r"/storage/(?P<sha256>[0-9a-f]{64})", _storage),
     (rf"/(?P<prefix>datasets/)?{REPOSITORY}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", _resolve),
 ]

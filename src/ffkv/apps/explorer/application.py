@@ -43,24 +43,11 @@ class NoSuch(UserError):
 
 
 def create_application(shelf: Shelf, guard: Guard) -> Starlette:
-    """Creates the explorer of some runs.
-
-    Args:
-        shelf: the runs, from `open_shelf`.
-        guard: the secrets that the user has.
-    """
+    """Creates the explorer of the runs on a shelf, for the user who has the secrets of a guard."""
     routes = [Route(path, partial(_answer, partial(page, shelf)), methods=["GET"]) for path, page in PAGES.items()]
     routes.append(Route(ITEM, partial(_keep, shelf), methods=["POST"]))
     guarded = Middleware(Guarded, guard=guard, error_page=error_page, keeps=page_annotate.keeps)
     return Starlette(routes=routes, middleware=[guarded], exception_handlers={HTTPException: _no_page})
-
-
-def _runs(shelf: Shelf, request: Request) -> Response:
-    return page_run.runs(shelf)
-
-
-def _run(shelf: Shelf, request: Request) -> Response:
-    return page_run.run(_held(shelf, request))
 
 
 def _report(shelf: Shelf, request: Request) -> Response:
@@ -68,10 +55,6 @@ def _report(shelf: Shelf, request: Request) -> Response:
     if not file.is_file():
         raise NoSuch(f"{file} does not exist. The workflow writes it: `snakemake`.")
     return HTMLResponse(file.read_bytes(), headers={"Content-Security-Policy": REPORT_POLICY})
-
-
-def _memories(shelf: Shelf, request: Request) -> Response:
-    return page_search.memories(_held(shelf, request), request.query_params)
 
 
 def _exported(shelf: Shelf, request: Request) -> Response:
@@ -90,21 +73,11 @@ def _go(shelf: Shelf, request: Request) -> Response:
 
 
 def _memory(shelf: Shelf, request: Request) -> Response:
-    held = _held(shelf, request)
-    layer, index = _place(held, request)
+    held, layer, index = _memory_of(shelf, request)
     if request.query_params.get("format") == "json":
         return page_memory.as_json(held, layer, index)
     colours, everything = (name in request.query_params for name in ("colours", "all"))
     return page_memory.memory(held, shelf, layer, index, colours, everything)
-
-
-def _similar(shelf: Shelf, request: Request) -> Response:
-    held = _held(shelf, request)
-    return page_memory.similar(held, *_place(held, request))
-
-
-def _trace(shelf: Shelf, request: Request) -> Response:
-    return page_trace.trace(_held(shelf, request), shelf, request.query_params)
 
 
 def _compare(shelf: Shelf, request: Request) -> Response:
@@ -120,22 +93,9 @@ def _comparison(shelf: Shelf, request: Request) -> Response:
     return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-def _sheets(shelf: Shelf, request: Request) -> Response:
-    return page_annotate.overview(shelf, request.path_params.get("sheet", ""))
-
-
-def _sheet(shelf: Shelf, request: Request) -> Response:
-    return page_annotate.people(_held(shelf, request), request.path_params["sheet"])
-
-
-def _person(shelf: Shelf, request: Request) -> Response:
-    sheet, annotator = (request.path_params[name] for name in ("sheet", "annotator"))
-    return page_annotate.continue_at(_held(shelf, request), sheet, annotator)
-
-
-def _item(shelf: Shelf, request: Request) -> Response:
-    sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
-    return page_annotate.item(_held(shelf, request), sheet, annotator, number, request.query_params)
+def _names(request: Request) -> tuple[str, str, int]:
+    """Returns the sheet, the annotator and the number of an item that an address names."""
+    return tuple(request.path_params[name] for name in ("sheet", "annotator", "number"))
 
 
 async def _keep(shelf: Shelf, request: Request) -> Response:
@@ -146,11 +106,8 @@ async def _keep(shelf: Shelf, request: Request) -> Response:
         if len(body) > page_annotate.LARGEST:
             return error_page(413, "This is too long", "Shorten the words.")
 
-    def answer(request: Request) -> Response:
-        sheet, annotator, number = (request.path_params[name] for name in ("sheet", "annotator", "number"))
-        return page_annotate.keep(_held(shelf, request), sheet, annotator, number, body)
-
-    return await run_in_threadpool(_answer, answer, request)
+    keep = lambda request: page_annotate.keep(_held(shelf, request), *_names(request), body)  # noqa: E731
+    return await run_in_threadpool(_answer, keep, request)
 
 
 def _static_file(shelf: Shelf, request: Request) -> Response:
@@ -163,22 +120,28 @@ def _static_file(shelf: Shelf, request: Request) -> Response:
 ITEM = "/r/{run}/annotate/{sheet}/{annotator}/{number:int}"
 # Address: what shows its page.
 PAGES: dict[str, Callable[[Shelf, Request], Response]] = {
-    "/": _runs,
-    "/r/{run}/": _run,
+    "/": lambda shelf, request: page_run.runs(shelf),
+    "/r/{run}/": lambda shelf, request: page_run.run(_held(shelf, request)),
     "/r/{run}/report": _report,
-    "/r/{run}/memories": _memories,
+    "/r/{run}/memories": lambda shelf, request: page_search.memories(_held(shelf, request), request.query_params),
     "/r/{run}/memories/{page}": _exported,
     "/r/{run}/go": _go,
     "/r/{run}/m/{layer}/{index}": _memory,
-    "/r/{run}/m/{layer}/{index}/similar": _similar,
-    "/r/{run}/trace": _trace,
+    "/r/{run}/m/{layer}/{index}/similar": lambda shelf, request: page_memory.similar(*_memory_of(shelf, request)),
+    "/r/{run}/trace": lambda shelf, request: page_trace.trace(_held(shelf, request), shelf, request.query_params),
     "/compare": _compare,
     "/comparisons/{name}": _comparison,
-    "/annotate": _sheets,
-    "/annotate/{sheet}": _sheets,
-    "/r/{run}/annotate/{sheet}": _sheet,
-    "/r/{run}/annotate/{sheet}/{annotator}": _person,
-    ITEM: _item,
+    "/annotate": lambda shelf, request: page_annotate.overview(shelf),
+    "/annotate/{sheet}": lambda shelf, request: page_annotate.overview(shelf, request.path_params["sheet"]),
+    "/r/{run}/annotate/{sheet}": lambda shelf, request: page_annotate.people(
+        _held(shelf, request), request.path_params["sheet"]
+    ),
+    "/r/{run}/annotate/{sheet}/{annotator}": lambda shelf, request: page_annotate.continue_at(
+        _held(shelf, request), request.path_params["sheet"], request.path_params["annotator"]
+    ),
+    ITEM: lambda shelf, request: page_annotate.item(
+        _held(shelf, request), *_names(request), request.query_params.get("patterns", "")
+    ),
     "/static/{name}": _static_file,
 }
 
@@ -193,16 +156,13 @@ def _no_such() -> Iterator[None]:
 
 
 def _answer(function: Callable[[Request], Response], request: Request) -> Response:
-    """Runs a page's function.
-
-    Whatever goes wrong becomes a page; nothing of the address's questions goes to the log.
-    """
+    """Runs a page's function. What goes wrong becomes a page; nothing of the address's questions goes to the log."""
     try:
         return function(request)
     except (NoSuch, page_annotate.NoItem) as error:
         return _problem(request, 404, "There is no such page", str(error))
     except _OtherData as error:
-        return error.page
+        return error.args[0]
     except UserError as error:
         return _problem(request, 500, "This cannot be shown", str(error))
     except Exception as error:
@@ -224,40 +184,26 @@ def _no_page(request: Request, error: Exception) -> Response:
 
 
 class _OtherData(Exception):
-    """The address is about other data than the run of its name."""
-
-    def __init__(self, page: Response):
-        self.page = page
+    """The address is about other data than the run of its name. Its argument is the page that says so."""
 
 
 def _held(shelf: Shelf, request: Request) -> Held:
-    """Returns the run that an address names.
-
-    Raises:
-        NoSuch: no such run is open.
-    """
+    """Returns the run that an address names. Raises NoSuch if it is not open."""
     with _no_such():
         held = shelf.run(request.path_params["run"])
     if (data := request.query_params.get("data", held.data)) != held.data:
-        raise _OtherData(_other_data(held, request, data))
+        rest = {name: value for name, value in request.query_params.items() if name != "data"}
+        address = with_query(LIVE.run(held) + request.scope["path"].split("/", 3)[3], rest)
+        raise _OtherData(render("other_data.html", held=held, status=409, asked=data, address=address))
     return held
 
 
-def _other_data(held: Held, request: Request, data: str) -> Response:
-    rest = {name: value for name, value in request.query_params.items() if name != "data"}
-    address = with_query(LIVE.run(held) + request.scope["path"].split("/", 3)[3], rest)
-    return render("other_data.html", held=held, status=409, asked=data, address=address)
-
-
-def _place(held: Held, request: Request) -> tuple[int, int]:
-    """Returns the layer and the memory that an address names.
-
-    Raises:
-        NoSuch: the run has no such memory.
-    """
+def _memory_of(shelf: Shelf, request: Request) -> tuple[Held, int, int]:
+    """Returns the run, the layer and the memory that an address names. Raises NoSuch if there is no such memory."""
+    held = _held(shelf, request)
     layer, index = request.path_params["layer"], request.path_params["index"]
     if not (layer.isdecimal() and index.isdecimal() and len(layer + index) < 20):
         raise NoSuch("A memory's address ends with its layer and its number, such as m/3/17.")
     with _no_such():
         check_memory(int(layer), int(index), held.sizes)
-    return int(layer), int(index)
+    return held, int(layer), int(index)

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,7 +15,7 @@ from ffkv.base.terminal import say
 @click.command()
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS...")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="The port of 127.0.0.1. By default one that is free."
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1. By default one that is free."
 )
 @click.option("--socket", "socket_file", type=WRITABLE, help="Listen on this Unix socket instead, for `ssh -L`.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
@@ -23,12 +24,7 @@ from ffkv.base.terminal import say
     "--colours/--no-colours", default=True, show_default=True, help="Whether exported pages colour every token."
 )
 def explore(
-    results: tuple[str, ...],
-    port: int,
-    socket_file: Path | None,
-    no_browser: bool,
-    export_folder: Path | None,
-    colours: bool,
+    results: tuple[str, ...], export_folder: Path | None, colours: bool, no_browser: bool, **where: Any
 ) -> None:
     """Open finished runs in a browser.
 
@@ -47,13 +43,13 @@ def explore(
         (held,) = shelf.runs.values()
         say(f"{export(shelf, held, results[1:], export_folder, colours)[0]}: open it in a browser.")
         return
+    _serve([Path(folder) for folder in results], no_browser, **where)
+
+
+def _serve(folders: list[Path], no_browser: bool, port: int, socket_file: Path | None) -> None:
+    """Answers until Ctrl-C."""
     if socket_file and port:
         raise UserError("--port and --socket exclude each other. Name one of them.")
-    _serve([Path(folder) for folder in results], port, socket_file, not (no_browser or socket_file))
-
-
-def _serve(folders: list[Path], port: int, socket_file: Path | None, browser: bool) -> None:
-    """Answers until Ctrl-C."""
     from ffkv.apps.explorer.application import create_application
     from ffkv.apps.explorer.security import Guard
     from ffkv.apps.explorer.serve import has_display, listen_port, listen_socket, open_browser, serve
@@ -69,7 +65,7 @@ def _serve(folders: list[Path], port: int, socket_file: Path | None, browser: bo
         say(f"{address}  (after: ssh -L {place}:{socket_file.absolute()} HOST)" if socket_file else address)
         sys.stdout.flush()
         prepare_in_background(shelf)
-        if browser and has_display():
+        if not no_browser and not socket_file and has_display():
             open_browser(address)
 
     try:

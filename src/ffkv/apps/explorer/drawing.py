@@ -12,14 +12,16 @@ from ffkv.run.report.text import signed
 from ffkv.run.results.text import number
 
 STEPS = 8  # of the scale on each side of zero
+BIN = Markup(
+    '<g><title>{}: {} prefixes</title><rect x="{}" y="{:.1f}" width="36" height="{:.1f}" class="{}"/>'
+    '<text x="{}" y="87">{}</text></g>'
+)
 
 
 def step(value: float, largest: float) -> str:
     """Returns the class of a value on the signed scale: `p1` to `p8` above zero, `n1` to `n8` below, `zero`.
 
-    Args:
-        value: the value.
-        largest: the value, without sign, at the end of the scale.
+    `largest`: the value, without sign, at the end of the scale.
     """
     if not np.isfinite(value) or not largest > 0:
         return "zero"
@@ -59,21 +61,8 @@ def histogram(lows: Iterable[float], counts: Iterable[int]) -> Markup:
     for place, (low, count) in enumerate(zip(lows[:shown], counts)):
         height = 70 * float(np.log1p(count)) / tallest
         label = "≤ 0" if low < 0 else f"{low:.3g}"
-        parts.append(
-            Markup(
-                '<g><title>{}: {} prefixes</title><rect x="{}" y="{:.1f}" width="36" height="{:.1f}" class="{}"/>'
-                '<text x="{}" y="87">{}</text></g>'
-            ).format(
-                label,
-                number(count),
-                40 * place,
-                74 - height,
-                height,
-                "rests" if low < 0 else "fires",
-                40 * place + 18,
-                label,
-            )
-        )
+        left, look = 40 * place, "rests" if low < 0 else "fires"
+        parts.append(BIN.format(label, number(count), left, 74 - height, height, look, left + 18, label))
         told.append(f"{label}: {number(count)}")
     label = "Prefixes by coefficient, each bin by its lower end. " + "; ".join(told)
     return Markup('<svg class="histogram" role="img" aria-label="{}" viewBox="0 0 {} 92">{}</svg>').format(

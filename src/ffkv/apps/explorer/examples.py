@@ -3,8 +3,7 @@
 The sample is the run's own, see `Held.sample`. So the same run always shows the same texts, and no model is needed.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,7 @@ QUANTILES = (1.0, 0.95, 0.9, 0.75, 0.5, 0.25, 0.0)
 RANDOM = 5
 
 
-@dataclass(frozen=True)
-class Strengths:
+class Strengths(NamedTuple):
     """Texts of all strengths of one memory.
 
     Attributes:

@@ -44,15 +44,11 @@ class Exported(Live):
 
 
 def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours: bool) -> list[Path]:
-    """Writes the page of a run and those of some memories.
+    """Writes the page of a run and those of some memories into a folder. Returns the files, the run's first.
 
     Args:
-        shelf, held: the open runs, and which of them.
         names: the memories, such as "L3.17"; none: those that a report of 24 cards shows.
-        folder: where the files go.
         colours: whether every token of the trigger examples is coloured, which needs the model.
-    Returns:
-        The files, the run's first.
     Raises:
         UserError: there is no such memory; or the model cannot be loaded.
     """

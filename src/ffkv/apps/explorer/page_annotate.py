@@ -74,11 +74,7 @@ def people(held: Held, name: str) -> HTMLResponse:
 
 
 def sheet_of(held: Held, name: str) -> Sheet:
-    """Returns a sheet of a run.
-
-    Raises:
-        NoItem: there is none of this name.
-    """
+    """A sheet of a run. Raises NoItem if there is none of this name."""
     folder = folder_of(held)
     if name not in sheet_names(folder):
         raise NoItem(f"There is no sheet {name!r} of this run.")
@@ -99,25 +95,30 @@ def _order(sheet: Sheet, annotator: str) -> tuple[str, ...]:
     return sheet.orders[annotator]
 
 
-def item(held: Held, name: str, annotator: str, number: int, query: Mapping[str, str]) -> HTMLResponse:
-    """Returns one item, with what the person has said about it.
-
-    Args:
-        number: its place in the person's order, from 1.
-        query: `patterns`: for how many patterns there is room.
-    Raises:
-        NoItem: there is no such sheet, person or item.
-    """
-    sheet = sheet_of(held, name)
-    return _show(held, sheet, annotator, number, query.get("patterns", ""))
-
-
-def _show(held: Held, sheet: Sheet, annotator: str, number: int, asked: str = "", problem: str = "") -> HTMLResponse:
+def _item_at(sheet: Sheet, annotator: str, number: int) -> str:
+    """Returns the id of a person's item by its place, from 1."""
     order = _order(sheet, annotator)
     if not 1 <= number <= len(order):
         raise NoItem(f"{annotator} has the items 1 to {len(order)} of the sheet {sheet.name}.")
+    return order[number - 1]
+
+
+def item(held: Held, name: str, annotator: str, number: int, slots: str) -> HTMLResponse:
+    """One item, with what the person has said about it.
+
+    Args:
+        number: its place in the person's order, from 1.
+        slots: for how many patterns the address asks for room; "" if it does not.
+    Raises:
+        NoItem: there is no such sheet, person or item.
+    """
+    return _show(held, sheet_of(held, name), annotator, number, slots)
+
+
+def _show(held: Held, sheet: Sheet, annotator: str, number: int, asked: str = "", problem: str = "") -> HTMLResponse:
+    order, shown = _order(sheet, annotator), _item_at(sheet, annotator, number)
     said = latest_of_person(folder_of(held), sheet, annotator)
-    record = said.get(order[number - 1])
+    record = said.get(shown)
     slots = max(SLOTS, len(record.patterns) if record else 0, int(asked) if asked.isdecimal() and len(asked) < 4 else 0)
     answer = render(
         "annotate_item.html",
@@ -126,9 +127,9 @@ def _show(held: Held, sheet: Sheet, annotator: str, number: int, asked: str = ""
         sheet=sheet,
         annotator=annotator,
         number=number,
-        id=order[number - 1],
-        item=sheet.items[order[number - 1]],
-        texts=[with_marked_end(text) for text in sheet.items[order[number - 1]].prefixes],
+        id=shown,
+        item=sheet.items[shown],
+        texts=[with_marked_end(text) for text in sheet.items[shown].prefixes],
         record=record,
         slots=min(slots, MOST_PATTERNS),
         most=MOST_PATTERNS,
@@ -144,22 +145,17 @@ def _show(held: Held, sheet: Sheet, annotator: str, number: int, asked: str = ""
 
 
 def keep(held: Held, name: str, annotator: str, number: int, body: bytes) -> Response:
-    """Keeps what a page sends, and leads on.
+    """Keeps what a page sends, and leads on. Raises NoItem if there is no such sheet, person or item.
 
     The field `go` says whereto: "stay" (the script, while somebody writes), "save", "more" (room for another pattern),
     "previous", "next" or "done", which is the next item.
-
-    Raises:
-        NoItem: there is no such sheet, person or item.
     """
     sheet = sheet_of(held, name)
-    order = _order(sheet, annotator)
-    if not 1 <= number <= len(order):
-        raise NoItem(f"{annotator} has the items 1 to {len(order)} of the sheet {sheet.name}.")
+    shown = _item_at(sheet, annotator, number)
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS)
         sent = dict(fields)
-        if sent.get("which") != order[number - 1]:
+        if sent.get("which") != shown:
             return PlainTextResponse("The page is of another item. Open the sheet again.", 409)
         folder, before = folder_of(held), latest_of_person(folder_of(held), sheet, annotator).get(sent["which"])
         record = read_fields(sheet, annotator, fields)

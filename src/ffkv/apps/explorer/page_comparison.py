@@ -38,8 +38,7 @@ def _runs_of(facts: Path) -> list[str]:
 def comparison(shelf: Shelf, name: str) -> str:
     """Returns the report of a comparison as HTML. Memories lead to their pages in the first and the last run.
 
-    Raises:
-        UserError: there is no such comparison, or its runs are not open.
+    Raises UserError if there is no such comparison, or its runs are not open.
     """
     found = find_comparisons(shelf)
     if name not in found:

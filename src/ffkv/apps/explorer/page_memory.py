@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ffkv.apps.explorer.examples import strengths
 from ffkv.apps.explorer.pages import LIVE, Live, python_of, render, write
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.run.report.cards import Card, pattern_numbers
-from ffkv.run.report.text import MINUS
+from ffkv.run.report.text import decimals
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
 from ffkv.run.results.memory_name import memory_name
@@ -25,64 +24,44 @@ from ffkv.run.results.text import visible
 EXAMPLES = 10  # trigger examples per sign that the page shows at first
 PREDICTIONS = 20
 SIMILAR = 10
-SCORES = {
-    "detection": "detection",
-    "same_word": "detection of the same word",
-    "fuzzing": "fuzzing",
-    "simulation": "simulation",
-    "intruder": "intruder",
-}  # of explanations, in words
+SCORES = {"detection": "detection", "same_word": "detection of the same word"}  # of explanations, in words
+SCORES |= {name: name for name in ("fuzzing", "simulation", "intruder")}
 NO_RANK = -1  # of a key without trigger examples
 BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
 TOTAL = {"positive": "trigger_examples", "negative": "negative_trigger_examples"}
 
 
-@dataclass(frozen=True)
-class Side:
-    """The trigger examples of one sign, as the page shows them.
+def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> dict[str, Any]:
+    """Returns the trigger examples of one sign, as the page shows them: name, rows, total (how many there are).
 
-    Attributes:
+    Args:
         name: "positive" or "negative".
-        rows: the shown trigger examples, rows of `Memory.triggers`; also `numbers`, of the patterns that each has, and
-            `coloured`, the sentence with a colour per token, or None.
-        total: how many there are.
+        every: whether all trigger examples are shown, or the first ones.
+        coloured_by: the open runs, if each token is coloured.
+    Returns:
+        The rows are those of `Memory.triggers`; also `numbers`, of the patterns that each has, and `coloured`, the
+        sentence with a colour per token, or None.
     """
-
-    name: str
-    rows: list[Any]
-    total: int
-
-
-def side_of(held: Held, card: Card, name: str, every: bool, coloured_by: Shelf | None) -> Side:
-    """Returns the trigger examples of one sign; all of them, or the first ones."""
     memory = card.memory
     columns = example_columns(held.run.files, memory.layer, memory.memory, name, None if every else EXAMPLES)
     patterns = card.patterns if name == "positive" else []  # none are sought in the others
     coloured = colour(held, coloured_by, memory, name, columns) if coloured_by else [None] * len(columns["rank"])
     added = {"numbers": pattern_numbers(patterns, columns["rank"]), "coloured": coloured}
-    return Side(name, rows_of(columns | added), int(memory.statistics[TOTAL[name]]))
+    return {"name": name, "rows": rows_of(columns | added), "total": int(memory.statistics[TOTAL[name]])}
 
 
 def colour(held: Held, shelf: Shelf, memory: Memory, name: str, columns: Columns) -> list[Markup]:
-    """Returns the sentences of trigger examples, with a colour per token.
-
-    Args:
-        columns: the trigger examples.
-    """
+    """Returns the sentences of trigger examples, with a colour per token."""
     sentences, positions = (np.asarray(columns[each]).tolist() for each in ("sentence", "position"))
     m = colours_of(held, shelf, memory, name, sentences)
     largest = max((float(np.abs(each).max(initial=0)) for each in m), default=0.0)
-    return [
-        colour_sentence(held, sentence, position, each, largest)
-        for sentence, position, each in zip(sentences, positions, m)
-    ]
+    return [colour_sentence(held, *each, largest) for each in zip(sentences, positions, m)]
 
 
 def colours_of(held: Held, shelf: Shelf, memory: Memory, name: str, sentences: list[int]) -> list[np.ndarray]:
     """Coefficients of all tokens of the sentences of the first trigger examples. The first call loads the model.
 
-    Raises:
-        UserError: the checkpoint is gone, or its weights have changed.
+    Raises UserError if the checkpoint is gone, or its weights have changed.
     """
 
     def compute() -> list[np.ndarray]:
@@ -126,12 +105,7 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
 def memory(
     held: Held, shelf: Shelf, layer: int, index: int, colours: bool = False, every: bool = False
 ) -> HTMLResponse:
-    """Returns the page of a memory.
-
-    Args:
-        colours: whether the tokens of the trigger examples are coloured.
-        every: whether all trigger examples are shown.
-    """
+    """Returns the page of a memory, with a colour per token and with every trigger example if these are asked for."""
     return render("memory.html", held=held, **values(held, layer, index, LIVE, shelf if colours else None, every))
 
 
@@ -195,12 +169,8 @@ def scores_of(row: Mapping[str, Any]) -> str:
     for name, words in SCORES.items():
         value, other = (float(row.get(each, math.nan)) for each in (name, f"{name}_of_other"))
         if not math.isnan(value):
-            told.append(f"{words} {_decimals(value)}" + ("" if math.isnan(other) else f" ({_decimals(other)})"))
+            told.append(f"{words} {decimals(value)}" + ("" if math.isnan(other) else f" ({decimals(other)})"))
     return ", ".join(told) or "no scores"
-
-
-def _decimals(value: float) -> str:
-    return f"{value:.2f}".replace("-", MINUS)
 
 
 def neighbours(held: Held, layer: int, index: int, links: Live) -> dict[str, tuple[str, str]]:
@@ -233,24 +203,18 @@ def as_json(held: Held, layer: int, index: int) -> JSONResponse:
     """Returns a memory with everything that its page shows, but for texts of all strengths and similar memories."""
     memory = held.run.memory(layer, index)
     shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
-    tables: dict[str, Callable[[], pd.DataFrame]] = {
-        "triggers": lambda: memory.triggers,
-        "negative_triggers": lambda: memory.negative_triggers,
-        "promotes": lambda: memory.promotes(shown),
-        "demotes": lambda: memory.demotes(shown),
-        "patterns": lambda: memory.patterns,
-        "labels": lambda: memory.labels,
-        "explanations": lambda: memory.explanations,
-        "histogram": lambda: memory.histogram.replace([np.inf, -np.inf], np.nan),
+    tables = {
+        "triggers": memory.triggers,
+        "negative_triggers": memory.negative_triggers,
+        "promotes": memory.promotes(shown),
+        "demotes": memory.demotes(shown),
+        "patterns": memory.patterns,
+        "labels": memory.labels,
+        "explanations": memory.explanations,
+        "histogram": memory.histogram.replace([np.inf, -np.inf], np.nan),
     }
-    found = {
-        "run": held.name,
-        "data": held.data,
-        "name": memory.name,
-        "layer": layer,
-        "memory": index,
-        "unit": memory.unit,
-    }
+    found: dict[str, Any] = {"run": held.name, "data": held.data, "name": memory.name}
+    found |= {"layer": layer, "memory": index, "unit": memory.unit}
     statistics = json.loads(memory.statistics.to_json(double_precision=10))
-    rows = {name: json.loads(table().to_json(orient="records", double_precision=10)) for name, table in tables.items()}
+    rows = {name: json.loads(table.to_json(orient="records", double_precision=10)) for name, table in tables.items()}
     return JSONResponse(found | {"statistics": statistics} | rows)

@@ -12,11 +12,11 @@ from ffkv.apps.explorer.pages import LIVE, Live, render, write
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.run.results.text import number
 
-# Name of a table: its columns that the page shows, and their names there.
+# Name of a column on the page: its table, and its name there.
 LAYER_COLUMNS = {
-    "activity": {"firing_median": "firing"},
-    "figure_7_effective_number": {"effective_median": "effective"},
-    "figure_9_residual_agreement": {"share": "residual_agreement"},
+    "firing": ("activity", "firing_median"),
+    "effective": ("figure_7_effective_number", "effective_median"),
+    "residual_agreement": ("figure_9_residual_agreement", "share"),
 }
 
 
@@ -55,12 +55,9 @@ def runs(shelf: Shelf) -> HTMLResponse:
 def layers(held: Held) -> pd.DataFrame:
     """Returns one row per layer, with the columns of `COLUMNS` that the run has, and kind."""
     found = held.run.layers[["layer", "kind", "memories", "agreement", "dead"]]
-    for name, columns in LAYER_COLUMNS.items():
-        if name in held.run.tables:
-            table = held.run.table(name).set_index("layer")
-            found = found.assign(
-                **{new: found["layer"].map(table[old]) for old, new in columns.items() if old in table}
-            )
+    for name, (table, column) in LAYER_COLUMNS.items():
+        if table in held.run.tables:
+            found = found.assign(**{name: found["layer"].map(held.run.table(table).set_index("layer")[column])})
     return found
 
 

@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,31 +23,16 @@ from ffkv.run.results.search import Found, find
 
 PER_PAGE = 50
 PER_BLOCK = 10_000  # rows of a JSON or CSV list that are written together
-SHOWN = [
-    "firing_rate",
-    "maximum_coefficient",
-    "norm",
-    "contribution",
-    "top_token",
-    "top_probability",
-    "rank",
-    "agrees",
-    "matching",
-]
-FORMS = {"firing_rate": "percent", "top_probability": "percent", "negative_rate": "percent"}
-FORMS |= {"promoted_probability": "percent", "demoted_probability": "percent"}
+SHOWN = ["firing_rate", "maximum_coefficient", "norm", "contribution", "top_token", "top_probability", "rank"]
+SHOWN += ["agrees", "matching"]
+PERCENT = ["firing_rate", "top_probability", "negative_rate", "promoted_probability", "demoted_probability"]
 FOUND = [f"{what}_{name}" for what in ("promoted", "demoted") for name in ("token", "rank", "probability")]
-FOUND += [
-    "examples_with_text",
-    "coefficient_with_text",
-    "pattern_found",
-    "examples_with_pattern",
-    "explanation_detection",
-]
+FOUND += ["examples_with_text", "coefficient_with_text", "pattern_found", "examples_with_pattern"]
+FOUND += ["explanation_detection"]
 TEXTS = ("promotes", "demotes", "text", "pattern", "layer", "sort", "order")
 
 
-class Question:
+class Question(NamedTuple):
     """What an address asks of the search.
 
     Attributes:
@@ -55,42 +40,36 @@ class Question:
         options: the same as arguments of `Run.memories`.
     """
 
-    def __init__(self, query: Mapping[str, str]):
-        """Reads the address.
+    asked: dict[str, str]
+    options: dict[str, Any]
 
-        Raises:
-            UserError: a number is none.
-        """
-        ranges = {name: value for name, value in query.items() if name.startswith(("min_", "max_"))}
-        self.asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()}
-        self.asked |= {name: value for name, value in ranges.items() if value.strip()}
-        self.options: dict[str, Any] = {"any_case": True, "ascending": self.asked.get("order") == "ascending"}
-        for name in ("promotes", "demotes"):
-            if name in self.asked:
-                self.options[name] = token_of(self.asked[name].strip())
-        for name in ("pattern", "sort"):
-            if name in self.asked:
-                self.options[name] = self.asked[name]
-        if text := self.asked.get("text"):
-            expression = len(text) > 2 and text.startswith("/") and text.endswith("/")
-            self.options |= {"text": text[1:-1] if expression else text, "expression": expression}
-        if "layer" in self.asked:
-            self.options["layer"] = whole(self.asked["layer"], "layer")
-        between: dict[str, tuple[float | None, float | None]] = {}
-        for name, value in self.asked.items():
-            if name in ranges:
-                low, high = between.get(name[4:], (None, None))
-                least = name.startswith("min_")
-                limit = _decimal(f"The {'lower' if least else 'upper'} end of {name[4:].replace('_', ' ')}", value)
-                between[name[4:]] = (limit, high) if least else (low, limit)
-        self.options["between"] = between
+
+def read_question(query: Mapping[str, str]) -> Question:
+    """Reads what an address asks. Raises a UserError if a number is none."""
+    ranges = {name: query[name] for name in query if name.startswith(("min_", "max_")) and query[name].strip()}
+    asked = {name: query[name] for name in TEXTS if query.get(name, "").strip()} | ranges
+    options: dict[str, Any] = {name: asked[name] for name in ("pattern", "sort") if name in asked}
+    options |= {name: token_of(asked[name].strip()) for name in ("promotes", "demotes") if name in asked}
+    if text := asked.get("text"):
+        expression = len(text) > 2 and text.startswith("/") and text.endswith("/")
+        options |= {"text": text[1:-1] if expression else text, "expression": expression}
+    if "layer" in asked:
+        options["layer"] = whole(asked["layer"], "layer")
+    between: dict[str, tuple[float | None, float | None]] = {}
+    for name, value in ranges.items():
+        column, least = name[4:], name.startswith("min_")
+        low, high = between.get(column, (None, None))
+        limit = _decimal(f"The {'lower' if least else 'upper'} end of {column.replace('_', ' ')}", value)
+        between[column] = (limit, high) if least else (low, limit)
+    options |= {"any_case": True, "ascending": asked.get("order") == "ascending", "between": between}
+    return Question(asked, options)
 
 
 def _decimal(name: str, text: str) -> float:
     try:
         value = float(text)
-    except ValueError as error:
-        raise UserError(f"{name} is {text!r}. Write a number, such as 0.5.") from error
+    except ValueError:
+        value = math.nan
     if math.isnan(value):
         raise UserError(f"{name} is {text!r}. Write a number, such as 0.5.")
     return value
@@ -101,7 +80,7 @@ def memories(held: Held, query: Mapping[str, str]) -> Response:
     problem, found, question = "", None, None
     held.prepare()
     try:
-        question = Question(query)
+        question = read_question(query)
         page = whole(query.get("page", "") or "1", "page")
         found = find(held.run.files, **question.options)
     except (Damaged, Foreign):
@@ -134,17 +113,13 @@ def _page(
         problem=problem,
         rows=rows.to_dict("records"),
         columns=_columns(rows, asked.get("sort", "")),
-        forms={name: _form(rows[name]) if name in rows else "" for name in rows},
+        forms={name: _form(rows[name]) for name in rows},
         total=total,
         page=page,
         pages=pages,
         first=(page - 1) * PER_PAGE,
         sortable=[name for name in statistics if name not in ("layer", "memory", "name")],
-        limits=[
-            name
-            for name in statistics
-            if pd.api.types.is_numeric_dtype(statistics[name]) and name not in ("layer", "memory")
-        ],
+        limits=[name for name in statistics.select_dtypes(["number", "bool"]) if name not in ("layer", "memory")],
         layers=len(held.run.anatomy.layers),
         address=lambda **changed: LIVE.memories(held, **{**asked, **changed}),
     )
@@ -160,7 +135,7 @@ def _columns(rows: pd.DataFrame, sort: str) -> list[str]:
 def _form(values: pd.Series) -> str:
     """Returns the way in which the page writes a column."""
     name = str(values.name)
-    if name in FORMS:
+    if name in PERCENT:
         return "percent"
     if name.endswith("_token"):
         return "token"
@@ -170,10 +145,7 @@ def _form(values: pd.Series) -> str:
 
 
 def as_list(held: Held, found: Found, form: str) -> Response:
-    """Returns the memories that were found, in order, as JSON or CSV.
-
-    All of them, so they are written a block at a time.
-    """
+    """Returns all memories that were found, in order, as JSON or CSV. They are written a block at a time."""
     if form == "json":
         return StreamingResponse(_json(held, found), media_type="application/json")
     name = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "_" for one in held.name)
@@ -216,8 +188,7 @@ def _safe(value: object) -> object:
 def go(held: Held, text: str) -> Response:
     """Sends to the page of a memory by its name, or to a search for a token.
 
-    Raises:
-        UserError: the text is the name of a memory that the run does not have.
+    Raises a UserError if the text is the name of a memory that the run does not have.
     """
     if not NAME.fullmatch(text.strip()):
         return RedirectResponse(LIVE.memories(held, promotes=text), 303)

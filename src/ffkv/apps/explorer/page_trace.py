@@ -55,12 +55,7 @@ def _problem(held: Held, asked: dict[str, str], problem: str, status: int, query
 
 
 def _compute(held: Held, shelf: Shelf, asked: Mapping[str, str]) -> "Trace":
-    """Computes what an address asks.
-
-    Raises:
-        Busy: another trace is being computed.
-        UserError: the prompt is too long; see also `ffkv.run.trace.step.trace`.
-    """
+    """Computes what an address asks. Raises Busy, and UserError as `ffkv.run.trace.step.trace`."""
     prompt = asked["prompt"]
     if len(prompt) > LONGEST:
         raise UserError(f"The prompt has {len(prompt):,} characters. At most {LONGEST:,} are read: shorten it.")
@@ -119,13 +114,10 @@ def _map(found: "Trace", point: str) -> list[tuple[int, list[dict[str, Any]]]]:
 def _here(found: "Trace") -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
     """Returns the table behind the heat map at the chosen position: per layer and point the top tokens."""
     rows = found.predictions[found.predictions["position"] == found.position]
-    return [
-        (
-            int(layer),
-            {str(point): part.sort_values("rank").to_dict("records") for point, part in of_layer.groupby("point")},
-        )
-        for layer, of_layer in rows.groupby("layer")
-    ]
+    by_layer: dict[int, dict[str, list[dict[str, Any]]]] = {}
+    for (layer, point), part in rows.sort_values("rank").groupby(["layer", "point"]):
+        by_layer.setdefault(int(layer), {})[str(point)] = part.to_dict("records")
+    return [*by_layer.items()]
 
 
 def _by_layer(found: "Trace", by_logit: bool) -> dict[int, dict[str, Any]]:
@@ -151,11 +143,9 @@ def _by_layer(found: "Trace", by_logit: bool) -> dict[int, dict[str, Any]]:
 
 
 def _changed(found: "Trace", name: str, factor: float | None) -> dict[str, str]:
-    """Returns the questions `off` and `scale` with one memory changed: to a factor, or back to 1 if that is None."""
-    changes = {**found.changes}
-    changes.pop(name, None)
-    if factor is not None:
-        changes[name] = factor
+    """The questions `off` and `scale` with one memory changed: to a factor, or back to 1 if that is None."""
+    changes = {each: value for each, value in found.changes.items() if each != name}
+    changes |= {} if factor is None else {name: factor}
     off = [each for each, value in changes.items() if value == 0]
     scale = [f"{each}:{value:g}" for each, value in changes.items() if value != 0]
     return {"off": ",".join(off), "scale": ",".join(scale)}

@@ -2,6 +2,7 @@
 
 import functools
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -65,7 +66,7 @@ class Live:
 LIVE = Live()
 
 
-def report_file(held: Held) -> Any:
+def report_file(held: Held) -> Path:
     """Returns the path where the workflow writes the report of a run."""
     folder = held.run.folder.resolve()
     return folder.parent.parent / "reports" / folder.name / "index.html"
@@ -115,11 +116,7 @@ def python_of(memory: Memory, held: Held) -> str:
 
 
 def whole(text: str, name: str) -> int:
-    """Returns a whole number that a user wrote. `name`: what it is.
-
-    Raises:
-        UserError: it is none.
-    """
+    """A whole number that a user wrote. `name`: what it is. Raises UserError if it is none."""
     try:
         return int(text)
     except ValueError as error:

@@ -52,13 +52,7 @@ class Guard:
 class Guarded:
     """An application that answers only the user, and only questions, but for what its own pages ask it to keep."""
 
-    def __init__(
-        self,
-        application: ASGIApp,
-        guard: Guard,
-        error_page: ErrorPage,
-        keeps: Callable[[str], bool] = lambda path: False,
-    ):
+    def __init__(self, application: ASGIApp, guard: Guard, error_page: ErrorPage, keeps: Callable[[str], bool]):
         """Wraps an application.
 
         Args:
@@ -67,17 +61,14 @@ class Guarded:
             error_page: makes a page of a status, a heading and a text.
             keeps: whether a path takes what a page sends with POST.
         """
-        self._application, self._guard, self._error_page = application, guard, error_page
-        self._keeps = keeps
+        self._application, self._guard, self._error_page, self._keeps = application, guard, error_page, keeps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses a request, or passes it on and adds the headers."""
+        if scope["type"] == "websocket":
+            return await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-            else:
-                await self._application(scope, receive, send)
-            return
+            return await self._application(scope, receive, send)
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -87,7 +78,7 @@ class Guarded:
             await send(message)
 
         answer = self._refusal(scope) or self._exchange(scope) or self._stranger(scope)
-        await (answer or self._application)(scope, receive, send_safely)
+        return await (answer or self._application)(scope, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Refuses a request that no page of ours and no user makes."""
@@ -95,17 +86,13 @@ class Guarded:
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
         if name not in HOSTS:
-            return self._error_page(
-                403,
-                "This is not the explorer's address",
-                "Open it at 127.0.0.1 or localhost, with the port that it printed.",
-            )
+            remedy = "Open it at 127.0.0.1 or localhost, with the port that it printed."
+            return self._error_page(403, "This is not the explorer's address", remedy)
         if scope["method"] in ("GET", "HEAD"):
             return None
         if headers.get("origin") != f"http://{host}":
-            return self._error_page(
-                403, "This request comes from another site", "The explorer answers its own pages only."
-            )
+            told = "The explorer answers its own pages only."
+            return self._error_page(403, "This request comes from another site", told)
         if scope["method"] == "POST" and self._keeps(scope["path"]):
             return None
         return self._error_page(405, "The explorer changes nothing here", "This page is asked for with GET.")
@@ -117,9 +104,8 @@ class Guarded:
         if not tokens:
             return None
         if not _same(tokens[0], self._guard.token):
-            return self._error_page(
-                403, "This address is of another explorer", "Open the address that `ffkv explore` printed last."
-            )
+            remedy = "Open the address that `ffkv explore` printed last."
+            return self._error_page(403, "This address is of another explorer", remedy)
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         address = "/" + quote(scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
         if Headers(scope=scope).get("sec-fetch-site", "none") in ("none", "same-origin"):
@@ -135,11 +121,8 @@ class Guarded:
         cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
         if _same(cookies.get(self._guard.cookie, ""), self._guard.pass_word):
             return None
-        return self._error_page(
-            403,
-            "The explorer answers only whoever started it",
-            "Open the address that `ffkv explore` printed: it ends with ?token= and a secret.",
-        )
+        remedy = "Open the address that `ffkv explore` printed: it ends with ?token= and a secret."
+        return self._error_page(403, "The explorer answers only whoever started it", remedy)
 
 
 def _same(text: str, secret: str) -> bool:

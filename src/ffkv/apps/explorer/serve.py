@@ -27,11 +27,7 @@ UNREADABLE = (
 
 
 def listen_port(port: int) -> socket.socket:
-    """Listens on a port of 127.0.0.1; 0 for one that is free.
-
-    Raises:
-        UserError: the port is in use.
-    """
+    """Listens on a port of 127.0.0.1; 0 for one that is free. Raises UserError if the port is in use."""
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except (OSError, OverflowError) as error:
@@ -54,9 +50,8 @@ def listen_socket(path: Path) -> socket.socket:
     try:
         about = folder.lstat()
     except OSError as error:
-        raise UserError(
-            f"The folder {folder} cannot be used: {error.strerror}. Make it: mkdir -m 700 {folder}"
-        ) from error
+        problem = f"The folder {folder} cannot be used: {error.strerror}. Make it: mkdir -m 700 {folder}"
+        raise UserError(problem) from error
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
         raise UserError(
             f"The folder {folder} is not yours alone, so others could connect. Use a folder of mode 0700 that belongs to"
@@ -64,34 +59,25 @@ def listen_socket(path: Path) -> socket.socket:
         )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_left_over(path)
+        if path.is_socket() and not _answers(path):  # of an explorer that was killed
+            path.unlink()
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise UserError(
-            f"{path} cannot be made: {error.strerror or error}. Name another file with --socket."
-        ) from error
+        problem = f"{path} cannot be made: {error.strerror or error}. Name another file with --socket."
+        raise UserError(problem) from error
     path.chmod(0o600)
     listener.listen()
     return listener
 
 
-def _remove_left_over(path: Path) -> None:
-    """Removes the socket of an explorer that was killed. One that answers stays, and `bind` says so."""
-    if path.is_socket():
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(str(path)):
-                path.unlink()
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return not probe.connect_ex(str(path))
 
 
 def serve(application: ASGIApp, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Answers requests until the process is told to end.
-
-    Args:
-        application: the explorer.
-        listener: a socket that listens.
-        ready: is called when requests are answered.
-    """
+    """Answers requests until the process is told to end. Calls `ready` when it begins to."""
     config = uvicorn.Config(
         application, http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
         proxy_headers=False, h11_max_incomplete_event_size=LONGEST_REQUEST, timeout_graceful_shutdown=2,
@@ -135,8 +121,7 @@ def has_display() -> bool:
 def open_browser(address: str) -> threading.Thread:
     """Opens a browser at an address with a secret, in a thread.
 
-    The secret stands in a file of the user's, not in an argument of the browser, which every user of the machine can
-    read.
+    The secret stands in a file of the user's. An argument of the browser could be read by every user of the machine.
     """
     folder = tempfile.mkdtemp(prefix="ffkv-explore-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,8 +54,7 @@ class LruCache:
             return self._kept.get(question)
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """Coefficients of one layer on sampled prefixes.
 
     Attributes:
@@ -115,10 +114,8 @@ class Held:
             with self.run.files.open_sampled_prefixes() as file:
                 # The file has them in the order of the corpus, so every so many-th is a sample of the whole.
                 chosen = slice(0, None, max(1, -(-len(file["sentence"]) // SAMPLED)))
-                return Sample(
-                    file["m"][chosen, start:stop],
-                    *(file[name][chosen] for name in ("sentence", "position", "next_token")),
-                )
+                rest = (file[name][chosen] for name in ("sentence", "position", "next_token"))
+                return Sample(file["m"][chosen, start:stop], *rest)
 
         return self.samples.get(layer, read)
 
@@ -133,10 +130,8 @@ class Held:
         files = self.run.files
         for end in ("top", "bottom"):
             indexes.kept_tokens(files, end)
-        for index in (indexes.statistics, indexes.trigger_places, indexes.trigger_patterns):
-            index(files)
-        for index in (indexes.labels, indexes.explanations, indexes.effects_by_memory):
-            index(files)
+        for read in ("statistics", "trigger_places", "trigger_patterns", "labels", "explanations", "effects_by_memory"):
+            getattr(indexes, read)(files)
 
 
 @dataclass
@@ -152,39 +147,26 @@ class Shelf:
     model: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, name: str) -> Held:
-        """Returns an open run.
-
-        Raises:
-            UserError: no run of this name is open.
-        """
+        """An open run. Raises UserError if no run of this name is open."""
         if name not in self.runs:
             raise UserError(f"No run {plain(name)!r} is open. Open are: {', '.join(self.runs)}.")
         return self.runs[name]
 
 
 def open_shelf(folders: Sequence[Path]) -> Shelf:
-    """Opens finished runs. A second run of one name gets a number.
-
-    Raises:
-        UserError: see `ffkv.open`.
-    """
+    """Opens finished runs. A second run of one name gets a number. Raises UserError: see `ffkv.open`."""
     runs: dict[str, Held] = {}
     for folder in folders:
         run = open(folder, keep_open=True)
-        name, number = run.name, 1
-        while name in runs:
-            number += 1
-            name = f"{run.name}-{number}"
+        names = (run.name, *(f"{run.name}-{number}" for number in range(2, len(folders) + 1)))
+        name = next(name for name in names if name not in runs)
         runs[name] = Held(run, name)
         runs[name].hashes  # noqa: B018  # the corpus belongs to the model, or the run cannot be opened
     return Shelf(runs)
 
 
 def prepare_in_background(shelf: Shelf) -> None:
-    """Makes and reads what the first searches and pages would wait for, in a thread.
-
-    What goes wrong is said by the page that needs it.
-    """
+    """Reads what the first pages would wait for, in a thread. What goes wrong is said by the page that needs it."""
 
     def prepare() -> None:
         for held in shelf.runs.values():

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +42,11 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
     temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _refuse_others(path)
+        # A device, a pipe or a link is not replaced: only a file, or a folder, that is really there.
+        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+            raise UserError(
+                f"{path} is neither a file nor a folder, and ffkv does not replace it. Name another output."
+            )
         _sweep(path)
         yield temporary
         _finish(temporary, path, summed)
@@ -57,11 +60,7 @@ def atomic(path: Path | str, summed: bool = True) -> Iterator[Path]:
 
 
 def link(file: Path | str, path: Path | str) -> None:
-    """Gives a file a second name. On a file system without such links it becomes a copy.
-
-    Raises:
-        UserError: see `atomic`.
-    """
+    """Gives a file a second name, or makes a copy on a file system without such links. Raises: see `atomic`."""
     with atomic(path) as temporary:
         try:
             os.link(file, temporary)
@@ -69,16 +68,6 @@ def link(file: Path | str, path: Path | str) -> None:
             if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
                 raise
             shutil.copyfile(file, temporary)
-
-
-def _refuse_others(path: Path) -> None:
-    """Refuses to replace a device, a pipe or a link: only a file, or a folder, that is really there."""
-    with contextlib.suppress(FileNotFoundError):
-        mode = path.lstat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise UserError(
-                f"{path} is neither a file nor a folder, and ffkv does not replace it. Name another output."
-            )
 
 
 def remove(path: Path) -> None:
@@ -104,10 +93,7 @@ def host_name() -> str:
 
 
 def _sweep(path: Path) -> None:
-    """Removes unfinished versions of `path` whose process has ended.
-
-    Those of other machines stay: `ffkv check` names them.
-    """
+    """Removes unfinished versions of `path` whose process on this machine has ended. `ffkv check` names the others."""
     for entry in path.parent.iterdir():
         left = PARTIAL.fullmatch(entry.name)
         of_path = _final_name(entry.name) in (path.name, f"{path.name}.old", f"{path.name}.sha256")
@@ -151,10 +137,7 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
 
 
 def _set_aside(path: Path, successor: Path) -> Path:
-    """Renames a folder that a new one replaces, because a killed removal would leave half of it.
-
-    One with other files is refused.
-    """
+    """Renames a folder that a new one replaces: a killed removal would leave half. Refuses one with other files."""
     others = {entry.name for entry in path.iterdir()} - {entry.name for entry in successor.iterdir()}
     if others:
         raise UserError(
@@ -165,16 +148,14 @@ def _set_aside(path: Path, successor: Path) -> Path:
 
 def _share(path: Path) -> None:
     """Gives the files of a folder the rights that new files get here: some libraries keep theirs to the owner."""
-    if path.is_dir():
-        mask = os.umask(0)
-        os.umask(mask)
-        for entry in path.rglob("*"):
-            if entry.is_file():
-                entry.chmod(0o666 & ~mask)
+    mask = os.umask(0)
+    os.umask(mask)
+    for entry in (entry for entry in path.rglob("*") if entry.is_file()):
+        entry.chmod(0o666 & ~mask)
 
 
 def _sync(path: Path) -> None:
-    entries = [path, *path.rglob("*")] if path.is_dir() else [path]
+    entries = [path, *path.rglob("*")]
     if len(entries) > MANY:
         os.sync()
     for entry in entries:

@@ -4,7 +4,6 @@ import functools
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 from ffkv.base.errors import UserError
@@ -20,11 +19,6 @@ class Damaged(UserError):
 def sum_path(output: Path) -> Path:
     """Returns the file with the sums of a file, or of all files of a folder."""
     return output.with_name(f".{output.name}.sha256")
-
-
-def is_sum(path: Path) -> bool:
-    """Tells whether a file holds sums."""
-    return path.name.startswith(".") and path.suffix == ".sha256"
 
 
 def sums(place: Path, name: str) -> str:
@@ -43,10 +37,7 @@ def output_of(path: Path) -> Path:
 
 
 def target_of(path: Path) -> Path:
-    """Returns the output that a user deletes and Snakemake makes again if `path` is damaged.
-
-    It is `output_of(path)`; for a block, the file that reads it.
-    """
+    """Returns what a user deletes and Snakemake makes again if `path` is damaged: for a block, its reader."""
     return path.parent.with_suffix(".h5") if path.parent.suffix == BLOCKS else output_of(path)
 
 
@@ -58,8 +49,7 @@ def block_folder(path: Path) -> Path:
 def verify_sum(path: Path) -> None:
     """Compares a file, or all files of a folder, with their sums.
 
-    A file without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names
-    it.
+    One without sums passes: ffkv did not write it, or its writer was killed at the last moment. `ffkv check` names it.
 
     Raises:
         Damaged: a file is not what was written, or missing.
@@ -72,7 +62,9 @@ def verify_sum(path: Path) -> None:
     if written is None:
         return
     chosen = [file for file in written if path in (file, *file.parents)]
-    unlisted = unlisted_files(path, written) if path.is_dir() else [] if chosen or _is_hidden(path) else [path]
+    files = (file for file in sorted(path.rglob("*")) if file.is_file()) if path.is_dir() else [path]
+    # Systems make hidden files by themselves.
+    unlisted = [file for file in files if file not in written and not file.name.startswith(".")]
     if unlisted:
         raise UserError(
             f"{sum_path(output)} has no checksum of {unlisted[0]}: it is incomplete, or this file is not from ffkv."
@@ -91,8 +83,7 @@ def verify_sum(path: Path) -> None:
 def read_sums(output: Path) -> dict[Path, str] | None:
     """Returns the sum of each file that was written as `output`; None if there are no sums.
 
-    Raises:
-        UserError: the sums cannot be read, or are empty or damaged.
+    Raises UserError if the sums cannot be read, or are empty or damaged.
     """
     try:
         lines = sum_path(output).read_text(errors="replace").splitlines()
@@ -107,16 +98,6 @@ def read_sums(output: Path) -> dict[Path, str] | None:
             f" {_again(target_of(output))}"
         )
     return {output.parent / entry["name"]: entry["digest"] for entry in entries if entry}
-
-
-def unlisted_files(folder: Path, written: Mapping[Path, str]) -> list[Path]:
-    """Returns the files of a folder that have no sum, without hidden ones, which systems make by themselves."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path))
-    return [path for path in files if path not in written]
-
-
-def _is_hidden(path: Path) -> bool:
-    return path.name.startswith(".")
 
 
 def _again(target: Path) -> str:

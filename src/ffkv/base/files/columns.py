@@ -150,7 +150,7 @@ class Table:
     def frame(self, rows: Sequence[Any]) -> "pd.DataFrame":
         """Returns a table of rows, whose columns have their types also if there is no row.
 
-        Columns that are there only sometimes are left out unless the rows, as dictionaries, have them.
+        Optional columns are left out unless the rows, as dictionaries, have them.
         """
         import pandas as pd
 
@@ -160,11 +160,7 @@ class Table:
         return pd.DataFrame(rows, columns=[*types]).astype(types)
 
     def check(self, frame: "pd.DataFrame") -> None:
-        """Makes sure that a table has the columns that are described, in their order.
-
-        Raises:
-            ValueError: it has others. This is a defect of ffkv.
-        """
+        """Raises ValueError, a defect of ffkv, if a table does not have the described columns in their order."""
         expected = [each.name for each in self.columns if not each.optional or each.name in frame.columns]
         if frame.columns.tolist() != expected:
             raise ValueError(f"{self.path} has the columns {frame.columns.tolist()}; described are {expected}")

@@ -31,23 +31,23 @@ class Dataset:
     """What a dataset holds.
 
     Attributes:
-        name: name in the file.
         dimensions: a name for each axis.
         dtype: NumPy's name of the element type.
         unit: "1" for a plain number, "token", "nat", ...
         about: one phrase that says what a value means.
+        name: name in the file; "" for that of the field.
         chunks: the longest chunk along some dimensions: a number, or the name of a size. Other dimensions are not cut.
             Empty: about 1 MiB of leading rows per chunk.
         optional: whether a file may lack it.
         lazy: whether readers leave it in the file and read it piece by piece.
     """
 
-    name: str
     dimensions: tuple[str, ...]
     dtype: str
     unit: str
     about: str
-    chunks: Mapping[str, int | str]
+    name: str = ""
+    chunks: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
     optional: bool = False
     lazy: bool = False
 
@@ -99,35 +99,26 @@ class Group:
     about: str
 
 
-def dataset(
-    dimensions: str,
-    dtype: str,
-    *,
-    unit: str,
-    about: str,
-    name: str = "",
-    chunks: Mapping[str, int | str] | None = None,
-    optional: bool = False,
-    lazy: bool = False,
-) -> Any:
+def dataset(dimensions: str, dtype: str, **description: Any) -> Any:
     """Returns a field of a dataclass that is stored as a dataset. Arguments: see `Dataset`.
 
     An optional field is None if a file lacks it. `read` leaves a lazy field in the file (`Pieces`).
     """
-    return _field(Dataset(name, tuple(dimensions.split()), dtype, unit, about, chunks or {}, optional, lazy), optional)
+    described = Dataset(tuple(dimensions.split()), dtype, **description)
+    return _field(described, described.optional)
 
 
 def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> Any:
     """Returns a field of a dataclass that is stored as a dataset and has the same values in each file of a kind."""
-    description = Dataset("", tuple(dimensions.split()), str(values.dtype), unit, about, {})
+    description = Dataset(tuple(dimensions.split()), str(values.dtype), unit, about)
     return dataclasses.field(default_factory=lambda: values, metadata={KEY: description}, kw_only=True)
 
 
 def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False) -> Any:
     """Returns a field of a dataclass with the texts of a dimension: `Texts`, or any sequence of str for writing."""
-    data = Dataset(name, ("{}_byte",), "uint8", "byte", f"{about}, as UTF-8", {}, lazy=lazy)
+    data = Dataset(("{}_byte",), "uint8", "byte", f"{about}, as UTF-8", name, lazy=lazy)
     start = f"where each {dimension}'s part of `{{}}` starts"
-    return _field(TextDatasets(data, Dataset(name, (dimension + BOUNDARY,), "int64", "byte", start, {}, lazy=lazy)))
+    return _field(TextDatasets(data, Dataset((dimension + BOUNDARY,), "int64", "byte", start, name, lazy=lazy)))
 
 
 def group(record: type, *, about: str) -> Any:
@@ -136,9 +127,8 @@ def group(record: type, *, about: str) -> Any:
 
 
 def _field(description: Dataset | TextDatasets | Group, optional: bool = False) -> Any:
-    if optional:
-        return dataclasses.field(default=None, metadata={KEY: description}, kw_only=True)
-    return dataclasses.field(metadata={KEY: description})
+    missing: Any = {"default": None, "kw_only": True} if optional else {}
+    return dataclasses.field(metadata={KEY: description}, **missing)
 
 
 def described(record: Any) -> dict[str, Dataset | TextDatasets | Group]:
@@ -159,10 +149,7 @@ def _named(description: Dataset | TextDatasets | Group, field: str) -> Dataset |
 
 
 def datasets_of(record: Any, without: Sequence[str] = ()) -> dict[str, list[Dataset]]:
-    """Returns the datasets behind each stored field of a dataclass or of an object of it.
-
-    Those of a group are `group/name`.
-    """
+    """Returns the datasets behind each stored field of a dataclass or of an object. Those of a group: `group/name`."""
     datasets: dict[str, list[Dataset]] = {}
     for field, description in described(record).items():
         if isinstance(description, Dataset):
@@ -188,11 +175,7 @@ def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] 
 
 
 def allocate(
-    file: h5py.File,
-    record: type,
-    sizes: Mapping[str, int],
-    without: Sequence[str] = (),
-    compressed: Sequence[str] = (),
+    file: h5py.File, record: type, sizes: Mapping[str, int], without: Sequence[str] = (), compressed: Sequence[str] = ()
 ) -> None:
     """Makes the datasets of a new file (`hdf5.create`), to be filled piece by piece.
 
@@ -208,8 +191,7 @@ def allocate(
 
 
 def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, compressed: Sequence[str] = ()) -> None:
-    """Writes every stored field of a record into a new file (`hdf5.create`). Optional fields that are None are left
-    out.
+    """Writes every stored field of a record that is not None into a new file (`hdf5.create`).
 
     Args:
         sizes: the sizes that chunks name.
@@ -274,33 +256,21 @@ def read(file: h5py.File, record: type, dimension: str = "", place: slice = slic
         place: this part. Fields that are lazy are left whole.
         others: the fields that are not stored.
     """
-    descriptions = described(record)
     lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)
     kept_open = h5py.File(file.file.filename, "r")[file.name] if lazy else file
-    return record(
-        **{field: _read_field(file, kept_open, field, part, dimension, place) for field, part in descriptions.items()},
-        **others,
-    )
 
+    def read_field(field: str, description: Dataset | TextDatasets | Group) -> Any:
+        if isinstance(description, Group):
+            return read(file[field], description.record, dimension, place) if field in file else None
+        if isinstance(description, TextDatasets):
+            return Texts(*(read_field(field, part) for part in (description.data, description.offsets)))
+        if description.optional and description.name not in file:
+            return None
+        if description.lazy:
+            return Pieces(kept_open, description.name)
+        return file[description.name][_selection(description, dimension, place)]
 
-def _read_field(
-    file: h5py.Group,
-    kept_open: h5py.Group,
-    field: str,
-    description: Dataset | TextDatasets | Group,
-    dimension: str,
-    place: slice,
-) -> Any:
-    if isinstance(description, Group):
-        return read(file[field], description.record, dimension, place) if field in file else None
-    if isinstance(description, TextDatasets):
-        parts = (description.data, description.offsets)
-        return Texts(*(_read_field(file, kept_open, field, part, dimension, place) for part in parts))
-    if description.optional and description.name not in file:
-        return None
-    if description.lazy:
-        return Pieces(kept_open, description.name)
-    return file[description.name][_selection(description, dimension, place)]
+    return record(**{field: read_field(field, part) for field, part in described(record).items()}, **others)
 
 
 def _length(dimension: str, sizes: Mapping[str, int]) -> int:

@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ffkv.base.errors import UserError
@@ -21,11 +21,16 @@ class DoesNotFit(UserError):
     """A disk or a quota has no space for an output."""
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error, and the errors that it came from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error and the errors that it came from, each once, the outermost first."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop(0)
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            todo += [one.__cause__, one.__context__]
 
 
 def lacks_space(error: BaseException) -> bool:
@@ -42,7 +47,7 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
     Args:
         path: the output.
         unfinished: what is written of it.
-        error: what was raised while it was written.
+        error: what was raised meanwhile.
     """
     if isinstance(error, DoesNotFit):  # of an output inside of this one, which is named already
         return None
@@ -65,14 +70,13 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
     return UserError(f"{path} cannot be made, because of {culprit}: {error.strerror}. Check the rights of that file.")
 
 
-def unreadable(path: Path | str, error: BaseException) -> UserError:
-    """Makes the message about a file of ffkv that could not be read.
-
-    It says that the file is damaged only if its checksum does.
+def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = ()) -> UserError:
+    """Makes the message about a file of ffkv that could not be read. It is damaged only if a checksum says so.
 
     Args:
         path: the file. It is read again, as a whole.
         error: what was raised while it was read.
+        parts: files that it reads. They are read again, too.
     """
     path, reason = Path(path), " ".join(str(error).split())[:300] or type(error).__name__
     if lacks_space(error):
@@ -82,7 +86,8 @@ def unreadable(path: Path | str, error: BaseException) -> UserError:
         )
     try:
         forget_digests()
-        verify_sum(path)
+        for file in (path, *parts):
+            verify_sum(file)
     except UserError as found:
         return found
     if not path.exists():

@@ -11,6 +11,8 @@ files are compared with their sums as a whole.
 
 import contextlib
 import hashlib
+import io
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,14 +26,43 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.files.checksums import target_of, verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities, versions
-from ffkv.base.files.write_target import WriteTarget
-from ffkv.base.system.signals import end_if_told
+from ffkv.base.system.signals import end_if_told, uninterrupted
 
 FORMAT = 4  # raised whenever files of the number before cannot be read
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 # Every HDF5 has these filters. The bytes of a number are sorted by place first, which brings zeros together.
 COMPRESSION: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
+
+
+class WriteTarget(io.FileIO):
+    """A file that remembers the first write error, for example a full disk. `hdf5.create` raises it.
+
+    HDF5 writes much of its data when it closes a dataset or a file. h5py cannot raise an error, or a signal's
+    exception, that occurs there: the file would look complete, and the library would crash when the process ends.
+    """
+
+    failure: OSError | None = None
+
+    @uninterrupted
+    def write(self, data: Any) -> int:
+        """Writes all of `data`; nothing more once a write has failed."""
+        rest = memoryview(data).cast("B")
+        try:
+            while rest and not self.failure:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return len(data)
+
+    @uninterrupted
+    def truncate(self, size: int | None = None) -> int:
+        """Truncates the file; does nothing more once a write has failed."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
 
 
 @contextlib.contextmanager
@@ -69,19 +100,10 @@ def _checksum(attributes: Mapping[str, Any]) -> str:
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def put(
-    file: h5py.File,
-    name: str,
-    values: np.ndarray,
-    dimensions: Sequence[str],
-    unit: str,
-    description: str,
-    chunks: Sequence[int] | None = None,
-    compressed: bool = False,
-) -> None:
-    """Writes one dataset whole. See `allocate`."""
+def put(file: h5py.File, name: str, values: np.ndarray, dimensions: Sequence[str], *about: Any, **options: Any) -> None:
+    """Writes one dataset whole. Other arguments: see `allocate`."""
     values = np.asarray(values)
-    allocate(file, name, values.shape, values.dtype, dimensions, unit, description, chunks, compressed)[...] = values
+    allocate(file, name, values.shape, values.dtype, dimensions, *about, **options)[...] = values
 
 
 def allocate(
@@ -120,13 +142,11 @@ def write_rows(dataset: h5py.Dataset, starts: Sequence[tuple[int, ...]], rows: n
     """Writes rows into a dataset that `allocate` made, each at a place of its own. h5py's own way takes twice as long.
 
     Args:
-        dataset: the dataset.
         starts: where each row begins, a number per axis [row].
         rows: the rows, contiguous and of the dataset's type; each goes along the last axis [row, entry].
     """
-    width = rows.shape[1]
-    memory, place = h5py.h5s.create_simple((width,)), dataset.id.get_space()
-    box = (*[1] * (dataset.ndim - 1), width)
+    memory, place = h5py.h5s.create_simple(rows.shape[1:]), dataset.id.get_space()
+    box = (*[1] * (dataset.ndim - 1), rows.shape[1])
     for start, row in zip(starts, rows, strict=True):
         place.select_hyperslab(start, box)
         dataset.id.write(memory, place, row)
@@ -169,24 +189,20 @@ def link(
         names: the files that they are in, as paths from the folder of `file`.
         axis: the axis along which they are put together.
     """
-    shape, start = list(sources[0]), 0
-    shape[axis] = sum(source[axis] for source in sources)
-    layout = h5py.VirtualLayout(tuple(shape), dtype)
+    ends = [0, *itertools.accumulate(source[axis] for source in sources)]
+    before, after = sources[0][:axis], sources[0][axis + 1 :]
+    layout = h5py.VirtualLayout((*before, ends[-1], *after), dtype)
     layout.dcpl.set_obj_track_times(False)  # the same inputs give the same bytes, at whatever time
-    for source, source_file in zip(sources, names, strict=True):
-        stop = start + source[axis]
-        place = tuple(slice(start, stop) if at == axis else slice(None) for at in range(len(shape)))
+    for source, source_file, start, stop in zip(sources, names, ends, ends[1:]):
         if stop > start:
-            layout[place] = h5py.VirtualSource(source_file, name, source, dtype)
-        start = stop
+            layout[(*axis * [slice(None)], slice(start, stop))] = h5py.VirtualSource(source_file, name, source, dtype)
     nothing = np.nan if np.dtype(dtype).kind == "f" else -1
     _describe(file, file.create_virtual_dataset(name, layout, nothing), dimensions, unit, description)
 
 
 @contextlib.contextmanager
 def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | None = None) -> Iterator[h5py.File]:
-    """Opens a file for reading. Of a large file only the attributes are read at once. Data are checked when they are
-    read.
+    """Opens a file for reading. Of a large file only the attributes are read at once; data are checked when read.
 
     Args:
         path: the file.
@@ -220,8 +236,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError) as error:  # h5py raises these for bytes that were changed
-        _verify_sums(path)  # says more of files that it reads
-        raise unreadable(path, error) from error
+        raise unreadable(path, error, _all_linked_files(path)) from error
 
 
 def linked_files(file: h5py.File) -> list[Path]:
@@ -231,14 +246,12 @@ def linked_files(file: h5py.File) -> list[Path]:
     return [Path(file.filename).parent / name for name in names]
 
 
-def _verify_sums(path: Path) -> None:
-    """Compares a file, and all files that it reads, with their sums."""
-    verify_sum(path)
+def _all_linked_files(path: Path) -> list[Path]:
+    """Returns the files that a file reads, and those that these read in turn, as far as they can be opened."""
     parts: list[Path] = []
     with contextlib.suppress(OSError, KeyError, RuntimeError), h5py.File(path, "r") as file:
         parts = linked_files(file)
-    for part in parts:
-        _verify_sums(part)
+    return [*parts, *(deeper for part in parts for deeper in _all_linked_files(part))]
 
 
 def _check_part(path: Path, part: Path, attributes: Mapping[str, Any]) -> None:

@@ -32,10 +32,8 @@ class Journal(NamedTuple):
 def append_entry(path: Path, entry: Mapping[str, Any]) -> None:
     """Appends an entry. When this returns, it is on the disk. Several threads may append at once.
 
-    Two processes must not append to the same file: on NFS the appends of two hosts may overwrite each other.
-
-    Raises:
-        UserError: the folder cannot be written, or the disk is full.
+    Two processes must not append to the same file: on NFS the appends of two hosts may overwrite each other. Raises
+    UserError if the folder cannot be written, or the disk is full.
     """
     line = (json.dumps(entry, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
     try:
@@ -63,11 +61,7 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def read_journal(path: Path) -> Journal:
-    """Reads a journal. One that was never written has no entries.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Reads a journal. One that was never written has no entries. Raises UserError if it cannot be read."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

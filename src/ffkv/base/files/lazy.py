@@ -28,8 +28,7 @@ class Pieces:
     def __getitem__(self, at: int | slice | np.ndarray) -> Any:
         """Returns an entry by its number from 0, a range of entries, or any entries by their numbers (of any shape).
 
-        Raises:
-            UserError: the file is damaged.
+        Raises UserError if the file is damaged.
         """
         if isinstance(at, slice):
             start, stop, _ = at.indices(len(self))

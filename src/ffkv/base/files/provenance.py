@@ -20,8 +20,7 @@ class Foreign(UserError):
 def check_identities(path: Path | str, attributes: Mapping[str, Any], belongs_to: Mapping[str, Any]) -> None:
     """Refuses a file that belongs to another model, tokenizer, corpus or sample than the file with `belongs_to`.
 
-    Raises:
-        UserError: an identity that both files have differs.
+    Raises UserError if an identity that both files have differs.
     """
     for name in HASHES:
         if name in attributes and name in belongs_to and attributes[name] != belongs_to[name]:

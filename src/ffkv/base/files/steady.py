@@ -11,8 +11,7 @@ from ffkv.base.errors import UserError
 def unchanged(paths: Iterable[Path | str]) -> Iterator[None]:
     """Makes sure that files do not change inside the `with` statement: their sizes, times and inodes.
 
-    Raises:
-        UserError: a file changed, or is gone.
+    Raises UserError if a file changed, or is gone.
     """
     before = {Path(path): _state(Path(path)) for path in paths}
     yield

@@ -25,12 +25,6 @@ def write(frame: pd.DataFrame, path: Path | str) -> None:
             frame.to_csv(temporary, index=False, float_format="%.10g", quoting=_quoting(frame))
 
 
-def write_all(frames: Mapping[str, pd.DataFrame], folder: Path) -> None:
-    """Writes each table as `<name>.csv`."""
-    for name, frame in frames.items():
-        write(frame, folder / f"{name}.csv")
-
-
 def _quoting(frame: pd.DataFrame) -> int:
     """Quotes only texts that need it; every text if one has a carriage return, which pandas would not quote."""
     returns = any(isinstance(value, str) and "\r" in value for name in frame.columns for value in frame[name])
@@ -65,14 +59,12 @@ def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame
 
 
 def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], option: str) -> None:
-    """Refuses tables of layer groups that do not make a whole.
+    """Refuses tables of layer groups in which a layer is missing, does not belong there, or is there twice.
 
     Args:
         identity: the columns that name a row.
         layers: the layers that must be there.
         option: where the tables came from, for the message.
-    Raises:
-        UserError: a layer is missing, does not belong here, or is there twice.
     """
     if missing := layers ^ set(table["layer"]):
         raise UserError(f"{option}: layers {sorted(missing)} are missing, or not of this model; give every group once.")

@@ -49,6 +49,11 @@ class Commit:
         return self.commit or self.revision
 
     @property
+    def where(self) -> dict[str, Any]:
+        """What `huggingface_hub` takes beside the repository."""
+        return {"repo_type": self.kind, "revision": self.commit}
+
+    @property
     def code_read_at(self) -> str:
         """What libraries take as `code_revision`."""
         return next(iter(self.code.values()), self.read_at)
@@ -97,13 +102,12 @@ def resolve_model(settings: Model) -> Commit:
     if not settings.adapter:
         return dataclasses.replace(commit, code=code)
     adapter = _resolve_repository("model", settings.adapter, settings.adapter_revision)
-    return dataclasses.replace(
-        commit,
-        code=code,
-        adapter=settings.adapter,
-        adapter_revision=settings.adapter_revision,
-        adapter_commit=adapter.commit,
-    )
+    about: dict[str, Any] = {
+        "adapter": adapter.repository,
+        "adapter_revision": adapter.revision,
+        "adapter_commit": adapter.commit,
+    }
+    return dataclasses.replace(commit, code=code, **about)
 
 
 def write_commit(path: Path, commit: Commit) -> None:
@@ -112,11 +116,7 @@ def write_commit(path: Path, commit: Commit) -> None:
 
 
 def read_commit(path: Path | str) -> Commit:
-    """Reads what `write_commit` wrote.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """Reads what `write_commit` wrote. Raises UserError if the file is missing or damaged."""
     verify_sum(Path(path))
     try:
         return Commit(**json.loads(Path(path).read_text()))
@@ -125,11 +125,7 @@ def read_commit(path: Path | str) -> Commit:
 
 
 def check_commit(commit: Commit, settings: Model | Corpus) -> Commit:
-    """Returns a commit, if it is of the repository that the settings name.
-
-    Raises:
-        UserError: it is of another one.
-    """
+    """Returns a commit, if it is of the repository that the settings name. Raises UserError if it is of another one."""
     if isinstance(settings, Model):
         named = ("model", settings.checkpoint, settings.revision, settings.adapter, settings.adapter_revision)
     else:
@@ -159,7 +155,11 @@ def find_move(commit: Commit) -> str:
 
 def _resolve_repository(kind: Kind, repository: str, revision: str) -> Commit:
     if is_local(repository):
-        _say_what_is_hidden(kind, repository)
+        if re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", repository):
+            _warn(
+                f"{repository} is read from the folder of this name in the working directory. A {NAMES[kind]} of this"
+                " name on the hub is not looked at."
+            )
         return Commit(kind, repository, revision)
     return Commit(kind, repository, revision, _resolve(kind, repository, revision))
 
@@ -180,17 +180,14 @@ def _resolve(kind: Kind, repository: str, revision: str) -> str:
         if refused(error):
             raise UserError(_refusal(kind, repository, revision, error)) from error
         try:
-            cached = huggingface_hub.resolve_revision(
-                repository, repo_type=kind, revision=revision, local_files_only=True
-            )
+            where: Any = {"repo_type": kind, "revision": revision}
+            cached = huggingface_hub.resolve_revision(repository, **where, local_files_only=True)
         except (RevisionResolutionError, OSError, ValueError):  # not in the cache, or no id of a repository
             raise UserError(_refusal(kind, repository, revision, error)) from error
     if not is_offline():
-        say(
+        _warn(
             f"The hub does not answer. {repository} is read at commit {cached.resolved}, which {revision} was at when it"
-            " was fetched.",
-            error=True,
-            name=False,
+            " was fetched."
         )
     return str(cached.resolved)
 
@@ -231,11 +228,5 @@ def _repositories(auto_map: Any) -> list[str]:
     return [name.split("--")[0] for name in names if isinstance(name, str) and "--" in name]
 
 
-def _say_what_is_hidden(kind: Kind, repository: str) -> None:
-    if re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", repository):
-        say(
-            f"{repository} is read from the folder of this name in the working directory. A {NAMES[kind]} of this name on"
-            " the hub is not looked at.",
-            error=True,
-            name=False,
-        )
+def _warn(text: str) -> None:
+    say(text, error=True, name=False)

@@ -10,7 +10,7 @@ from typing import Any
 from ffkv.base.errors import UserError
 from ffkv.base.hub.client import prepare_client
 from ffkv.base.hub.commit import Commit
-from ffkv.base.hub.messages import NAMES, endpoint, explain, is_offline, refused, words
+from ffkv.base.hub.messages import NAMES, advise_download, endpoint, explain, is_offline, refused, words
 from ffkv.base.process.progress import progress
 from ffkv.base.terminal import in_bytes, say
 
@@ -62,11 +62,8 @@ def fetch(commit: Commit, choose: Choose) -> Path:
             )
             _download(commit, missing, size)
         # Notes the list of all files in the cache, so that later jobs ask nothing.
-        where: Any = {"repo_type": commit.kind, "revision": commit.commit}
-        patterns = [glob.escape(name) for name in chosen]
-        return Path(
-            snapshot_download(commit.repository, **where, allow_patterns=patterns, tqdm_class=_counting(lambda _: None))
-        )
+        patterns, bar = [glob.escape(name) for name in chosen], _counting(lambda _: None)
+        return Path(snapshot_download(commit.repository, **commit.where, allow_patterns=patterns, tqdm_class=bar))
     except UserError:
         raise
     except Exception as error:  # as in `resolve_commit`
@@ -74,12 +71,9 @@ def fetch(commit: Commit, choose: Choose) -> Path:
 
 
 def measure_missing(commit: Commit, choose: Choose) -> dict[str, int]:
-    """Name to bytes of the chosen files of a commit that are not in the cache yet. Nothing is fetched.
+    """Name to bytes of the chosen files of a commit that are not in the cache yet. A local folder misses none.
 
-    A local folder misses none.
-
-    Raises:
-        UserError: the hub refuses, or cannot be reached.
+    Nothing is fetched. Raises UserError if the hub refuses, or cannot be reached.
     """
     if not commit.commit:
         return {}
@@ -97,12 +91,12 @@ def _sizes(commit: Commit) -> dict[str, int] | None:
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
-    where: Any = {"repo_type": commit.kind, "revision": commit.commit}
     tree = _cached_tree(commit)
     if tree is None and is_offline():
         return None
     try:
-        tree = list(HfApi().list_repo_tree(commit.repository, recursive=True, **where)) if tree is None else tree
+        if tree is None:
+            tree = list(HfApi().list_repo_tree(commit.repository, recursive=True, **commit.where))
     except Exception as error:
         if not refused(error) and cached_folder(commit):
             return None
@@ -114,17 +108,16 @@ def _missing(commit: Commit, names: list[str]) -> UserError:
     which = (
         f"{len(names)} of its files were not fetched before, {names[0]} for one" if names else "it was never fetched"
     )
-    kind = "--repo-type dataset " if commit.kind == "dataset" else ""
     return UserError(
-        f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {which}. Fetch it first,"
-        f" with `hf download {kind}{commit.repository} --revision {commit.commit}`."
+        f"The {NAMES[commit.kind]} {commit.repository} cannot be read: HF_HUB_OFFLINE is set, and {which}."
+        f" {advise_download(commit.kind, commit.repository, commit.commit)}"
     )
 
 
 def _is_cached(commit: Commit, name: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(commit.repository, name, revision=commit.commit, repo_type=commit.kind)
+    found = try_to_load_from_cache(commit.repository, name, **commit.where)
     return isinstance(found, str) and Path(found).exists()
 
 
@@ -134,9 +127,7 @@ def _download(commit: Commit, names: list[str], size: int) -> None:
 
     with progress(size, "B", f"fetching {commit.repository}") as bar:
         for name in names:
-            path = hf_hub_download(
-                commit.repository, name, repo_type=commit.kind, revision=commit.commit, tqdm_class=_counting(bar.update)
-            )
+            path = hf_hub_download(commit.repository, name, **commit.where, tqdm_class=_counting(bar.update))
             _check_arrived(Path(path), name, commit)
 
 
@@ -161,9 +152,8 @@ def cached_folder(commit: Commit) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import IncompleteSnapshotError, LocalEntryNotFoundError
 
-    where: Any = {"repo_type": commit.kind, "revision": commit.commit, "local_files_only": True}
     try:
-        return Path(snapshot_download(commit.repository, **where))
+        return Path(snapshot_download(commit.repository, **commit.where, local_files_only=True))
     except IncompleteSnapshotError as error:
         return Path(error.snapshot_path)
     except LocalEntryNotFoundError:
@@ -181,30 +171,26 @@ def _cached_tree(commit: Commit) -> list[Any] | None:
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
     try:
-        return get_cached_repo_tree(commit.repository, repo_type=commit.kind, revision=commit.commit)
+        return get_cached_repo_tree(commit.repository, **commit.where)
     except CachedRepoTreeNotFoundError:
         return None
 
 
 def local_model(commit: Commit, choose: Choose | None = None) -> str:
-    """Returns the folder with the files of a model, which are fetched if they are not there.
+    """Returns the folder with the files of a model, which are fetched if they are not there; a local folder as it is.
 
-    Libraries that read a folder ask the hub nothing.
+    Libraries that read a folder ask the hub nothing. Raises: see `fetch`.
 
     Args:
-        commit: the commit; a local folder has none, and its name is returned.
+        commit: the commit; a local folder has none.
         choose: chooses the files; None for all that a model is made of.
-    Raises:
-        UserError: see `fetch`.
     """
     return str(fetch(commit, choose or choose_model_files)) if commit.commit else commit.repository
 
 
 def choose_config_files(names: list[str]) -> list[str]:
     """Chooses the files that tell how a model is built, without its weights."""
-    return [
-        name for name in names if name in ("config.json", "adapter_config.json") or re.fullmatch(r"[^/]+\.py", name)
-    ]
+    return [name for name in names if re.fullmatch(r"config\.json|adapter_config\.json|[^/]+\.py", name)]
 
 
 def choose_tokenizer_files(names: list[str]) -> list[str]:
@@ -215,9 +201,7 @@ def choose_tokenizer_files(names: list[str]) -> list[str]:
 def choose_files_of(gguf: str, with_weights: bool = True) -> Choose:
     """Chooses what is read of a model's repository: a file in the GGUF form alone; if "", see `choose_model_files`.
 
-    Args:
-        gguf: name of the file.
-        with_weights: False leaves out the weights.
+    `with_weights`: False leaves out the weights.
     """
     if gguf:
         return lambda names: [name for name in names if name == gguf]

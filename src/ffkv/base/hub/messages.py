@@ -1,7 +1,8 @@
 """What went wrong with the hub, in one sentence for the person who has to mend it."""
 
 import os
-from collections.abc import Iterator
+
+from ffkv.base.files.fault import causes
 
 NAMES = {"model": "model", "dataset": "data set"}
 ASK = "log in with `hf auth login` or set HF_TOKEN"
@@ -20,20 +21,20 @@ def endpoint() -> str:
 
 
 def explain(error: BaseException, kind: str, repository: str, revision: str) -> str:
-    """Says what is wrong and what to do, from an error of `huggingface_hub` or of a library that uses it.
+    """Says what is wrong and what to do, from an error of `huggingface_hub` or of a library above it, and its causes.
 
-    Args:
-        error: what was raised. Its causes are looked at, too.
-        kind: "model" or "dataset".
-        repository: its id on the hub.
-        revision: branch, tag or commit.
-    Returns:
-        One or two sentences; "" if neither the hub nor the way to it is behind the error.
+    Returns one or two sentences; "" if neither the hub nor the way to it is behind the error.
     """
-    for cause in _causes(error):
+    for cause in causes(error):
         if message := _explain(cause, kind, repository, revision):
             return message
     return ""
+
+
+def advise_download(kind: str, repository: str, revision: str) -> str:
+    """Says how to fetch a repository before HF_HUB_OFFLINE is set."""
+    kind = "--repo-type dataset " if kind == "dataset" else ""
+    return f"Fetch it first, with `hf download {kind}{repository} --revision {revision}`."
 
 
 def refused(error: BaseException) -> bool:
@@ -68,10 +69,8 @@ def _explain(error: BaseException, kind: str, repository: str, revision: str) ->
         return _explain_status(response.status_code)
     # Offline first: the library wraps the refusal to go online in errors of its own.
     if is_offline() and isinstance(error, errors.OfflineModeIsEnabled | errors.LocalEntryNotFoundError):
-        return (
-            "HF_HUB_OFFLINE is set, and not all of it was fetched before. Fetch it first, with"
-            f" `hf download {'--repo-type dataset ' if kind == 'dataset' else ''}{repository} --revision {revision}`."
-        )
+        advice = advise_download(kind, repository, revision)
+        return f"HF_HUB_OFFLINE is set, and not all of it was fetched before. {advice}"
     if type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "requests"):
         return f"the hub at {endpoint()} cannot be reached ({words(error)}). Check the network, then start again."
     if _is_no_answer_of_a_hub(error):
@@ -96,13 +95,10 @@ def _is_no_answer_of_a_hub(error: BaseException) -> bool:
 
 
 def _explain_status(status: int) -> str:
-    if status == 401:
-        from huggingface_hub import get_token
+    from huggingface_hub import get_token
 
-        if get_token():
-            return (
-                f"the hub refuses access (401). The token is wrong or has expired: {ASK} of an account that has access."
-            )
+    if status == 401 and get_token():
+        return f"the hub refuses access (401). The token is wrong or has expired: {ASK} of an account that has access."
     if status in (401, 403):
         return f"the hub refuses access ({status}). {ASK[0].upper()}{ASK[1:]} of an account that has access."
     if status == 429:
@@ -126,15 +122,3 @@ def _revisions(kind: str, repository: str) -> str:
     names = [ref.name for ref in [*refs.branches, *refs.tags]]
     more = f", and {len(names) - 20} more" if len(names) > 20 else ""
     return f" It has {', '.join(names[:20])}{more}." if names else ""
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yields the error and what caused it, the outermost first."""
-    seen: set[int] = set()
-    todo: list[BaseException | None] = [error]
-    while todo:
-        one = todo.pop(0)
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            todo += [one.__cause__, one.__context__]

@@ -42,10 +42,7 @@ def explain(error: Exception) -> tuple[str, int]:
 
 
 def write_defect(error: Exception) -> Path:
-    """Writes what the developers need into a new file of the temporary folder.
-
-    Raises OSError if that cannot be written.
-    """
+    """Writes what the developers need into a new file of the temporary folder. Raises OSError if it cannot."""
     versions = sorted(f"{one.name} {one.version}" for one in distributions() if one.name)
     frames = "".join(traceback.format_tb(error.__traceback__))
     kinds = " <- ".join(type(each).__name__ for each in causes(error))

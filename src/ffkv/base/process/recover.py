@@ -62,11 +62,7 @@ def note_owner(local: bool) -> None:
 
 
 def refuse_other_folders(folder: Path) -> None:
-    """Makes sure that snakemake has run in the folder.
-
-    Raises:
-        UserError: it has not; names the folder above in which it has, if there is one.
-    """
+    """Refuses a folder in which no snakemake has run; names the folder above in which one has, if there is one."""
     if (folder / ".snakemake").is_dir():
         return
     above = next((place for place in folder.parents if (place / ".snakemake").is_dir()), None)
@@ -75,13 +71,9 @@ def refuse_other_folders(folder: Path) -> None:
 
 
 def refuse_living(folder: Path, insist: bool = False) -> None:
-    """Makes sure that no snakemake works in the folder.
+    """Refuses a folder in which a snakemake works, here or perhaps on another host; names it.
 
-    Args:
-        folder: where snakemake ran.
-        insist: assume that a snakemake which was started on another host has ended.
-    Raises:
-        UserError: a snakemake works here, or perhaps on another host; names it.
+    `insist`: assume that a snakemake which was started on another host has ended.
     """
     owner, host = _owner(folder), socket.gethostname()
     for process in psutil.process_iter():
@@ -101,10 +93,8 @@ def refuse_living(folder: Path, insist: bool = False) -> None:
 def slurm_jobs(folder: Path) -> list[Job]:
     """Returns the SLURM jobs of this workflow that were submitted from the folder and have not ended.
 
-    SLURM is not asked if it is not installed, or if all jobs of the folder ran on the host itself.
-
-    Raises:
-        UserError: SLURM does not answer.
+    SLURM is not asked if it is not installed, or if all jobs of the folder ran on the host itself. Raises UserError if
+    it does not answer.
     """
     owner = _owner(folder)
     local = (owner is None or owner.local) and not (folder / SLURM_LOGS).exists()
@@ -121,9 +111,7 @@ def slurm_jobs(folder: Path) -> list[Job]:
 def local_orphans(folder: Path, jobs: list[Job]) -> list[psutil.Process]:
     """Returns the processes of steps that work in the folder on this host and whose snakemake has ended.
 
-    Args:
-        folder: where snakemake ran.
-        jobs: SLURM jobs. Their processes are left to SLURM, even if this host is one of its nodes.
+    Those of the SLURM jobs `jobs` are left to SLURM, even if this host is one of its nodes.
     """
     numbers = {job.number for job in jobs}
     orphans: dict[int, psutil.Process] = {}
@@ -163,8 +151,7 @@ def unlock(folder: Path) -> None:
 def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> None:
     """Ends jobs and processes, and waits until they have ended, because they write until then.
 
-    Raises:
-        UserError: SLURM does not answer, or something does not end.
+    Raises UserError if SLURM does not answer, or something does not end.
     """
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -37,10 +37,7 @@ def configure(threads: int) -> None:
 
 
 def torch_with(threads: int) -> None:
-    """Imports torch and limits its thread pools to `threads`.
-
-    The import is late, so that other commands start quickly.
-    """
+    """Imports torch and limits its thread pools to `threads`. Other commands start quickly without it."""
     import torch
 
     torch.set_num_threads(threads)
@@ -90,8 +87,7 @@ def choose_device(device: str) -> str:
     Model(device=device)  # refuses what a settings file may not say: torch knows other devices
     if device == "auto":
         return own_gpu(torch.cuda.device_count()) if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
+    if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= (count := torch.cuda.device_count()):
         raise UserError(
             f"model.device is {device!r}, but torch finds {count} GPUs on this machine. Use 'auto' or 'cpu'."
         )

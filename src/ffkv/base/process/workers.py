@@ -15,12 +15,7 @@ Result = TypeVar("Result")
 
 
 class _Worker(NamedTuple):
-    """A fork.
-
-    Attributes:
-        process: the process.
-        connection: this process's end of the pipe to it.
-    """
+    """A fork, and this process's end of the pipe to it."""
 
     process: Any
     connection: Connection

@@ -67,12 +67,8 @@ def _lines(fields: dict[str, FieldInfo], indent: str) -> str:
 
 def _comment(text: str | None, indent: str = "") -> str:
     """Returns a comment in lines of at most `COLUMNS` characters."""
-    return (
-        textwrap.fill(
-            text or "", COLUMNS, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_on_hyphens=False
-        )
-        + "\n"
-    )
+    lines = textwrap.wrap(text or "", COLUMNS - len(indent) - 2, break_on_hyphens=False)
+    return "".join(f"{indent}# {line}\n" for line in lines)
 
 
 def page() -> str:

@@ -22,10 +22,8 @@ class Configuration(Settings):
 
 
 def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
-    """Returns the complete settings of every run of a settings file.
+    """Returns the complete settings of every run of a settings file, from its content as nested dictionaries.
 
-    Args:
-        configuration: the content of the file, as nested dictionaries.
     Returns:
         Run name to settings. The run's own settings override the shared settings, and these override the defaults.
     Raises:

@@ -39,22 +39,17 @@ Whole = Annotated[int, Field(le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 UNITS = {"": 1} | {
     f"{prefix}{unit}": base**power
-    for unit, base in (("B", 1000), ("iB", 1024))
-    for power, prefix in enumerate("KMGT", 1)
+    for unit, base in (("b", 1000), ("ib", 1024))
+    for power, prefix in enumerate("kmgt", 1)
 }
 
 
 def memory_bytes(size: str) -> float:
-    """Returns the bytes of a size such as "20GiB", "1.5GB", "800MB" or "1000".
-
-    Raises:
-        ValueError: it is not a size.
-    """
+    """Returns the bytes of a size such as "20GiB", "1.5GB", "800MB" or "1000". Raises ValueError if it is none."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]i?B)?", size, re.IGNORECASE)
-    units = {unit.lower(): factor for unit, factor in UNITS.items()}
     if not found:
         raise ValueError("must be a size of memory such as '20GiB' or '800MB'")
-    return float(found[1]) * units[(found[2] or "").lower()]
+    return float(found[1]) * UNITS[(found[2] or "").lower()]
 
 
 def _memory(given: Any) -> Any:
@@ -161,12 +156,7 @@ class Section(BaseModel):
 
 
 def section(model: type[SectionType], /, **values: Any) -> SectionType:
-    """Makes one section from values, with the checks of a settings file.
-
-    Raises:
-        UserError: an unknown key, a wrong type, an impossible value or a contradiction; names the key, the value and
-            what is allowed.
-    """
+    """Makes one section from values, with the checks of a settings file. Raises: see `Section`, and contradictions."""
     made = model(**values)
     if problems := made.contradictions():
         raise UserError("\n".join(problems))

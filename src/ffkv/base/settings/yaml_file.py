@@ -4,6 +4,7 @@ Snakemake reads a settings file before it reads the Snakefile, and often answers
 therefore call `check_command_line` first, and the Snakefile calls `read_settings`.
 """
 
+import argparse
 import json
 import sys
 from collections import Counter
@@ -89,16 +90,16 @@ def _check_node(path: Path | str, top: yaml.Node) -> None:
             return
         if len(above) > DEEPEST:
             raise _wrong(path, line, "is nested too deeply")
+        inner = node.value
         if isinstance(node, yaml.ScalarNode):
+            inner = []
             if node.tag.endswith((":int", ":float")) and len(node.value) > LONGEST_NUMBER:
                 raise _wrong(path, line, f"a number of {len(node.value):,} digits")
         elif isinstance(node, yaml.MappingNode):
             _check_keys(path, node)
-            for _, value in node.value:
-                visit(value, (*above, id(node)))
-        else:
-            for value in node.value:
-                visit(value, (*above, id(node)))
+            inner = [value for _, value in node.value]
+        for value in inner:
+            visit(value, (*above, id(node)))
         done.add(id(node))
 
     visit(top, ())
@@ -121,17 +122,9 @@ def _check_keys(path: Path | str, node: yaml.MappingNode) -> None:
 
 def check_command_line() -> None:
     """Ends the program with a message if a settings file on the command line of Snakemake cannot be read."""
-    files: list[str] = []
-    named = False
-    for argument in sys.argv[1:]:
-        flag, _, value = argument.partition("=")
-        if argument.startswith("-"):
-            named = flag in ("--configfile", "--configfiles")
-            if named and value:  # after `--configfile=a`, the next word is a target
-                files.append(value)
-                named = False
-        elif named:
-            files.append(argument)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
+    files = parser.parse_known_args()[0].configfile
     for file in files or ["config.yaml"]:
         if Path(file).is_file() or (files and not Path(file).exists()):
             try:
@@ -144,11 +137,7 @@ def check_command_line() -> None:
 def typed(value: Any, given: Any) -> Any:
     """Returns settings with the types that a settings file would give them.
 
-    Snakemake passes on the values inside of `--config 'keys={per_layer: 9}'` as text.
-
-    Args:
-        value: the settings, as nested dictionaries.
-        given: those that are from the command line.
+    Snakemake passes on the values inside of `--config 'keys={per_layer: 9}'` as text. `given`: what is from there.
     """
     if isinstance(value, dict) and isinstance(given, dict):
         return {key: typed(inner, given[key]) if key in given else inner for key, inner in value.items()}

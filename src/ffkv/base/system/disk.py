@@ -15,10 +15,9 @@ FULL = 100_000  # free bytes below which Snakemake itself stops with a traceback
 
 
 def check_disk(folders: Iterable[Path]) -> None:
-    """Makes sure that folders that exist can be written. Snakemake itself would stop with a traceback.
+    """Makes sure that folders that exist can be written, and that their disks are not full.
 
-    Raises:
-        UserError: a folder cannot be written, or its disk is full; names it.
+    Raises UserError, which names the folder. Snakemake itself would stop with a traceback.
     """
     folders = list(folders)
     for folder in folders:
@@ -31,11 +30,7 @@ def check_disk(folders: Iterable[Path]) -> None:
 
 
 def temporary_folder() -> Path:
-    """Returns the folder for temporary files.
-
-    Raises:
-        UserError: none can be written. The usual reason is a full disk.
-    """
+    """Returns the folder for temporary files. Raises UserError if none can be written, usually for a full disk."""
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError as error:
@@ -46,11 +41,9 @@ def temporary_folder() -> Path:
 
 
 def temporary_folders() -> list[Path]:
-    """Returns the folders that libraries may take for temporary files: some obey the environment where Python would
-    not.
+    """Returns the folders that libraries may take for temporary files: some obey the environment, unlike Python.
 
-    Raises:
-        UserError: see `temporary_folder`.
+    Raises: see `temporary_folder`.
     """
     named = (Path(os.environ[name]) for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name))
     return [temporary_folder(), *named]
@@ -66,8 +59,5 @@ def full(folders: Iterable[Path]) -> list[Path]:
 
 
 def describe_full(folder: Path) -> str:
-    """Returns the message about a full disk.
-
-    It is shown by the workflow, because a step cannot write it into a log on that disk.
-    """
+    """Returns the message about a full disk. The workflow shows it: a step cannot write it into a log on that disk."""
     return f"The disk of {folder} is full. Free some space, then start the same command again."

@@ -15,10 +15,7 @@ TOLD: list[int] = []
 
 
 def uninterrupted(function: Callable) -> Callable:
-    """Marks a function that a library calls back and whose exceptions it would lose.
-
-    Signals are delayed until it returns.
-    """
+    """Marks a function that a library calls back and whose exceptions it would lose: signals wait until it returns."""
     UNINTERRUPTED.add(function.__code__)
     return function
 

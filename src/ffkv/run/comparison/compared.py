@@ -46,7 +46,7 @@ class Compared:
 
 
 def find_memories_by(settings: Comparison, models: Sequence[tuple[int, Sequence[int]]], name: str) -> str:
-    """How memories are found in other runs: "by_number", "by_correlation" or "no".
+    """See `Compared.memories`.
 
     Args:
         settings: the settings of the comparison.
@@ -89,9 +89,7 @@ def open_compared(folders: Sequence[Path | str], settings: Comparison, name: str
 
 
 def same_text(a: Run, b: Run, split: str) -> bool:
-    """Tells whether two runs read the same sentences of the same tokens in a split, so that a sentence has the same
-    number in both.
-    """
+    """Tells whether two runs read the same sentences of the same tokens in a split, which then have equal numbers."""
     names = ("tokenizer_hash", "corpus_hash")
     return all(a.files.identity(split)[name] == b.files.identity(split)[name] for name in names)
 

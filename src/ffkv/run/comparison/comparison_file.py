@@ -54,11 +54,7 @@ class Measured:
 
 
 def write_comparison(measured: Measured, folder: Path | str) -> None:
-    """Writes a comparison into a new folder: `comparison.json` and its tables.
-
-    Raises:
-        UserError: see `files.atomic`.
-    """
+    """Writes a comparison into a new folder: `comparison.json` and its tables. Raises UserError: see `files.atomic`."""
     facts = {"name": measured.name, "memories": measured.memories, "settings": measured.settings.model_dump()}
     with atomic(folder) as temporary:
         temporary.mkdir()
@@ -70,11 +66,7 @@ def write_comparison(measured: Measured, folder: Path | str) -> None:
 
 
 def read_comparison(folder: Path | str) -> Measured:
-    """Reads what `write_comparison` wrote.
-
-    Raises:
-        UserError: the folder holds no comparison, or a file in it is damaged.
-    """
+    """Reads what `write_comparison` wrote. Raises UserError if the folder holds none, or a file in it is damaged."""
     folder = Path(folder)
     verify_sum(folder)
     try:

@@ -85,14 +85,11 @@ def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
         for place, curve in enumerate(curves):
             for other, run in enumerate(compared.runs[1:]):
                 stream = random_stream(seed, Purpose.COMPARISON_BOOTSTRAP, number, place, other)
-                paired = _can_pair(curve.units, compared.memories == "by_number", same[run.name])
+                can_pair = {"memories": compared.memories == "by_number", "prefixes": same[run.name]}
+                paired = curve.units is not None and can_pair[curve.units.of]
                 rows = compare_curve(curve, run, first, paired, stream)
                 found.append(rows.assign(figure=name, curve=curve.label, run=run.name, baseline=first.name))
     return pd.concat(found, ignore_index=True)[DIFFERENCES]
-
-
-def _can_pair(units: Units | None, memories: bool, prefixes: bool) -> bool:
-    return units is not None and {"memories": memories, "prefixes": prefixes}[units.of]
 
 
 def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.random.Generator) -> pd.DataFrame:
@@ -107,9 +104,9 @@ def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.r
     for depth, x, x_first in places:
         if x not in of_run.index or x_first not in of_first.index:
             continue
-        a, b = of_run.loc[x], of_first.loc[x_first]
+        points = [of_run.loc[x], of_first.loc[x_first]]
         units = [found.get(place) for found, place in zip(by_layer, (x, x_first), strict=True)]
-        difference = compare_points(a, b, units, curve.units, paired, stream)
+        difference = _compare_points(points, units, curve.units, paired, stream)
         by = curve.units.of if curve.units and difference.pairs else ""
         rows.append({"x": x, "depth": depth, **difference._asdict(), "paired_by": by})
     return pd.DataFrame(rows, columns=["x", "depth", *Difference._fields, "paired_by"])
@@ -122,23 +119,14 @@ def _by_layer(units: Units | None, run: Run) -> dict[float, pd.Series]:
     return {layer: rows.set_index("unit")["value"] for layer, rows in units.numbers(run).groupby("layer")}
 
 
-def compare_points(
-    a: pd.Series,
-    b: pd.Series,
+def _compare_points(
+    points: list[pd.Series],
     units: list[pd.Series | None],
     of: Units | None,
     paired: bool,
     stream: np.random.Generator,
 ) -> Difference:
-    """Returns the difference a - b of two points.
-
-    Args:
-        a, b: value, low and high of each.
-        units: the numbers of the units that each point summarizes; None where they are not known.
-        of: what the units are.
-        paired: whether units of the same number are the same.
-        stream: random stream of the bootstrap.
-    """
+    """Returns the first minus the second point, from their values and intervals, or from the units behind each."""
     x, y = units
     if of is not None and x is not None and y is not None:
         if paired:
@@ -148,14 +136,11 @@ def compare_points(
             return difference_of_medians(x.to_numpy(), y.to_numpy(), paired, stream)
         if paired:
             return difference_of_means(x.to_numpy(), y.to_numpy())
-    return difference_of_intervals(*a[["value", "low", "high"]], *b[["value", "low", "high"]])
+    return difference_of_intervals(*(point[name] for point in points for name in ("value", "low", "high")))
 
 
 def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:
-    """Returns the mean of x - y over pairs, with the interval of the normal distribution.
-
-    Without two pairs there is no interval.
-    """
+    """Returns the mean of x - y over pairs, with the interval of the normal distribution, if there are two pairs."""
     deviations = x - y
     if not len(deviations):
         return Difference(np.nan, np.nan, np.nan)
@@ -177,10 +162,7 @@ def difference_of_medians(x: np.ndarray, y: np.ndarray, paired: bool, stream: np
 
 
 def _resampled_medians(values: np.ndarray, stream: np.random.Generator) -> np.ndarray:
-    """Returns the medians of resamples of units [quantity, resample].
-
-    `values`: some quantities of the same units [quantity, unit].
-    """
+    """Returns the medians of resamples of units [quantity, resample], from quantities of them [quantity, unit]."""
     units, medians = values.shape[1], []
     block = max(1, RESAMPLED_BYTES // (8 * units))
     for start in range(0, RESAMPLES, block):

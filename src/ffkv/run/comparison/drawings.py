@@ -1,6 +1,6 @@
 """The drawings of a comparison."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,8 @@ KINDS = {
 
 def look_of(style: int, count: int) -> dict[str, Any]:
     """Returns the look of a run's line: colour, dashes and marks."""
-    return {
-        "color": colours(count + 1)[style],
-        "ls": LINES[style % len(LINES)],
-        "marker": MARKERS[style % len(MARKERS)],
-        "ms": 4,
-    }
+    dashes, marker = LINES[style % len(LINES)], MARKERS[style % len(MARKERS)]
+    return {"color": colours(count + 1)[style], "ls": dashes, "marker": marker, "ms": 4}
 
 
 def draw_curves(measured: Measured, name: str, curves: Sequence[Curve]) -> Drawing:
@@ -116,32 +112,23 @@ def _finish_axis(axes: Axes, measured: Measured) -> None:
     places = sorted(measured.settings.values)
     positive = [place for place in places if place > 0]
     if positive and min(places) >= 0 and max(positive) > LOGARITHMIC * min(positive):
-        axes.set_xscale("log" if len(positive) == len(places) else "symlog", **_from_zero(places, positive))
+        if len(positive) == len(places):
+            axes.set_xscale("log")
+        else:  # linear up to the first place after 0
+            axes.set_xscale("symlog", linthresh=min(positive))
     axes.set_xticks(places, [f"{place:g}" for place in places], rotation=45 if len(places) > FEW_PLACES else 0)
     axes.minorticks_off()
     axes.set_xlabel(measured.settings.axis)
 
 
-def _from_zero(places: Sequence[float], positive: Sequence[float]) -> dict[str, float]:
-    """Makes a scale that begins at 0 linear up to its first other place."""
-    return {"linthresh": min(positive)} if len(positive) < len(places) else {}
-
-
 def draw_overlaps(measured: Measured) -> Drawing:
     """Draws how much of each memory is the same in the last run: a panel per measure, a line per other run."""
-    table = measured.by_layer
     last = measured.runs["run"].iloc[-1]
     others = measured.runs[measured.runs["run"] != last]
-    known = [measure for measure in OVERLAPS if table[measure].notna().any()]
-    figure, panels = canvas(len(known))
-    for axes, measure in zip(panels, known, strict=True):
-        for style, (run, label) in enumerate(others[["run", "label"]].itertuples(index=False)):
-            found = rows(table, run=run, reference=last)
-            axes.plot(found["layer"], found[measure], label=label, **look_of(style, len(others)))
-            chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
-            axes.plot(found["layer"], found[f"permuted_{measure}"], **chance)
-        axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
-        axes.set_title(OVERLAPS[measure], fontsize="small", wrap=True)
+    of_last = rows(measured.by_layer, reference=last)
+    lines = {label: rows(of_last, run=run).set_index("layer") for run, label in zip(others["run"], others["label"])}
+    figure, panels = _draw_measures(measured.by_layer, [*OVERLAPS], lines)
+    for axes in panels:
         axes.set_xlabel("layer")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     legend(figure, panels[0], columns=4)
@@ -150,22 +137,34 @@ def draw_overlaps(measured: Measured) -> Drawing:
 
 def draw_formation(measured: Measured) -> Drawing:
     """Draws how much of each memory is as in the first and in the last run, over the axis: means over the layers."""
-    table, last, first = measured.by_layer, measured.runs["run"].iloc[-1], measured.runs["run"].iloc[0]
     place = dict(zip(measured.runs["run"], measured.settings.values, strict=True))
-    known = [name for name in OVERLAPS if name != "rank_biased_overlap" and table[name].notna().any()]
-    figure, panels = canvas(len(known))
-    for axes, measure in zip(panels, known, strict=True):
-        for style, (reference, label) in enumerate(((first, "as in the first run"), (last, "as in the last run"))):
-            found = rows(table, reference=reference)
-            means = found.groupby(found["run"].map(place))[[measure, f"permuted_{measure}"]].mean()
-            axes.plot(means.index, means[measure], label=label, **look_of(style, 2))
-            chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
-            axes.plot(means.index, means[f"permuted_{measure}"], **chance)
+    measures = [name for name in OVERLAPS if name != "rank_biased_overlap"]
+    lines = {}
+    for number, label in ((0, "as in the first run"), (-1, "as in the last run")):
+        found = rows(measured.by_layer, reference=measured.runs["run"].iloc[number])
+        columns = [*measures, *(f"permuted_{name}" for name in measures)]
+        lines[label] = found.groupby(found["run"].map(place))[columns].mean()
+    figure, panels = _draw_measures(measured.by_layer, measures, lines)
+    for axes in panels:
         _finish_axis(axes, measured)
-        axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
-        axes.set_title(OVERLAPS[measure], fontsize="small", wrap=True)
     legend(figure, panels[0])
     return figure
+
+
+def _draw_measures(
+    table: pd.DataFrame, measures: Sequence[str], lines: Mapping[str, pd.DataFrame]
+) -> tuple[Drawing, np.ndarray]:
+    """Draws a panel per measure that is known, and in it a line per label, over a table's index, beside chance."""
+    known = [measure for measure in measures if table[measure].notna().any()]
+    figure, panels = canvas(len(known))
+    for axes, measure in zip(panels, known, strict=True):
+        for style, (label, found) in enumerate(lines.items()):
+            axes.plot(found.index, found[measure], label=label, **look_of(style, len(lines)))
+            chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
+            axes.plot(found.index, found[f"permuted_{measure}"], **chance)
+        axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
+        axes.set_title(OVERLAPS[measure], fontsize="small", wrap=True)
+    return figure, panels
 
 
 def draw_kinds(measured: Measured) -> Drawing:
@@ -186,9 +185,7 @@ def draw_kinds(measured: Measured) -> Drawing:
 
 
 def draw_matches(measured: Measured) -> Drawing:
-    """Draws the highest correlations of the memories of the first run with memories of each other run, beside rotated
-    layers.
-    """
+    """Draws how high the memories of the first run correlate with those of each other run, beside rotated layers."""
     figure, (axes,) = canvas()
     others = [run for run in measured.runs["run"].iloc[1:] if run in set(measured.matches["run"])]
     label_of = dict(zip(measured.runs["run"], measured.runs["label"], strict=True))
@@ -197,14 +194,8 @@ def draw_matches(measured: Measured) -> Drawing:
         above = 1 - np.arange(len(found)) / len(found)
         look = look_of(style, len(others)) | {"marker": ""}
         axes.plot(np.sort(found["correlation"]), above, label=label_of[run], **look)
-        axes.plot(
-            np.sort(found["rotated_correlation"]),
-            above,
-            lw=1,
-            color=GREY,
-            ls=look["ls"],
-            label=f"{label_of[run]}, rotated",
-        )
+        rotated = {"lw": 1, "color": GREY, "ls": look["ls"], "label": f"{label_of[run]}, rotated"}
+        axes.plot(np.sort(found["rotated_correlation"]), above, **rotated)
     share_axis(axes, "memories with at least this", whole=True)
     axes.set_xlabel("highest correlation of the coefficients")
     legend(figure, axes, columns=4)

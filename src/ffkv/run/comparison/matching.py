@@ -57,16 +57,7 @@ def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
 
 
 def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.ndarray]:
-    """Finds, for each memory, the memory of another run that correlates most with it.
-
-    Args:
-        own: standardised coefficients of the memories [prefix, memory].
-        run: the other run.
-        seed: seed of the rotations.
-        number: number of the other run in the comparison.
-    Returns:
-        The last four columns of `match_memories` [memory].
-    """
+    """Returns the last four columns of `match_memories`, from standardised coefficients [prefix, memory]."""
     highest, rotated = np.full((2, own.shape[1]), -np.inf)
     layer_of, memory_of = np.zeros((2, own.shape[1]), np.int64)
     with run.files.open_sampled_prefixes() as file:
@@ -82,9 +73,7 @@ def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.nda
 
 
 def standardise(m: np.ndarray) -> np.ndarray:
-    """Returns the columns with a mean of 0 and a length of 1, float32 [prefix, memory]; NaN where a coefficient never
-    changes.
-    """
+    """Returns columns with a mean of 0 and a length of 1, float32 [prefix, memory]; NaN if a column never changes."""
     m = m.astype(np.float32)
     deviations = m - m.mean(0)
     squares = np.einsum("ij,ij->j", deviations, deviations, dtype=np.float64)
@@ -95,8 +84,7 @@ def standardise(m: np.ndarray) -> np.ndarray:
 def highest_correlation(own: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Finds, for each memory, the other memory that correlates most, and the correlation; -inf if no other one changes.
 
-    Args:
-        own, others: standardised coefficients [prefix, memory].
+    Both are standardised coefficients [prefix, memory].
     """
     correlation = np.nan_to_num(own.T @ others, nan=-np.inf)
     best = correlation.argmax(1)

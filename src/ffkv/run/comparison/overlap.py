@@ -1,27 +1,12 @@
 """How much two lists of trigger examples have in common."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 PERSISTENCE = 0.9  # of rank-biased overlap: the first ten places have 86 % of the weight
 BLOCK_BYTES = 2**26  # of the pairs of examples that are compared at a time, a byte each
 NONE = -1
-
-
-class _Lists(NamedTuple):
-    """Two lists of each memory of a block of memories.
-
-    Attributes:
-        same: whether two examples are the same [memory, rank in a, rank in b].
-        length_a: length of list a [memory].
-        length_b: length of list b [memory].
-    """
-
-    same: np.ndarray
-    length_a: np.ndarray
-    length_b: np.ndarray
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -33,9 +18,9 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         Between 0 and 1 [memory]; NaN where both lists are empty.
     """
     found = [np.zeros(0)]
-    for lists in _blocks(a, b):
-        shared = lists.same.any(2).sum(1)
-        union = lists.length_a + lists.length_b - shared
+    for same, length_a, length_b in _blocks(a, b):
+        shared = same.any(2).sum(1)
+        union = length_a + length_b - shared
         found.append(np.divide(shared, union, out=np.full(len(shared), np.nan), where=union > 0))
     return np.concatenate(found)
 
@@ -51,7 +36,7 @@ def rank_biased_overlap(a: np.ndarray, b: np.ndarray, p: float = PERSISTENCE) ->
     Returns:
         1 for equal lists, 0 for lists without a common example [memory]; NaN where a list is empty.
     """
-    return np.concatenate([np.zeros(0), *(_overlap_of(lists, p) for lists in _blocks(a, b))])
+    return np.concatenate([np.zeros(0), *(_overlap_of(*block, p) for block in _blocks(a, b))])
 
 
 def block_size(length_a: int, length_b: int) -> int:
@@ -59,8 +44,7 @@ def block_size(length_a: int, length_b: int) -> int:
     return max(1, BLOCK_BYTES // max(1, length_a * length_b))
 
 
-def _overlap_of(lists: _Lists, p: float) -> np.ndarray:
-    same, length_a, length_b = lists
+def _overlap_of(same: np.ndarray, length_a: np.ndarray, length_b: np.ndarray, p: float) -> np.ndarray:
     deepest = max(same.shape[1:])
     rank_a, rank_b = np.arange(1, same.shape[1] + 1)[:, None], np.arange(1, same.shape[2] + 1)
     seen_at = np.broadcast_to(np.maximum(rank_a, rank_b), same.shape[1:])  # depth from which on a shared example counts
@@ -80,9 +64,10 @@ def _overlap_of(lists: _Lists, p: float) -> np.ndarray:
     return np.where(exists, found, np.nan)
 
 
-def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[_Lists]:
+def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields, of some memories each: whether examples are the same [memory, rank, rank]; both lengths [memory]."""
     size = block_size(a.shape[1], b.shape[1])
     for start in range(0, len(a), size):
         x, y = a[start : start + size], b[start : start + size]
         same = (x[:, :, None] == y[:, None, :]) & (x != NONE)[:, :, None]
-        yield _Lists(same, (x != NONE).sum(1), (y != NONE).sum(1))
+        yield same, (x != NONE).sum(1), (y != NONE).sum(1)

@@ -16,7 +16,7 @@ BY_CHANCE = 256  # memories per layer and permutation that are compared with a p
 TINY = np.finfo(np.float32).tiny
 MEASURES = ["jaccard", "rank_biased_overlap", "same_top_token", "key_cosine", "value_cosine"]
 # What became of a memory between two runs, by its agreement (figure 4) and the top token of its value.
-APPEARED, LOST, STAYED, CHANGED = "appeared", "lost", "stayed", "changed"
+KINDS = ["appeared", "lost", "stayed", "changed"]
 
 
 class Memories(NamedTuple):
@@ -42,8 +42,7 @@ class Memories(NamedTuple):
 def read_memories(run: Run) -> Memories:
     """Reads the memories of a run. The keys are read from the checkpoint.
 
-    Raises:
-        UserError: a file is missing or damaged, or the checkpoint is gone or another one.
+    Raises UserError if a file is missing or damaged, or the checkpoint is gone or another one.
     """
     places, table = indexes.trigger_places(run.files), indexes.values_by_memory(run.files)
     with run.files.open_values() as file:
@@ -112,32 +111,21 @@ def classify(before: Memories, after: Memories) -> np.ndarray:
     same = before.top_token == after.top_token
     both = before.agrees & after.agrees
     kinds = [~before.agrees & after.agrees, before.agrees & ~after.agrees, both & same, both & ~same]
-    return np.select(kinds, [APPEARED, LOST, STAYED, CHANGED], "")
+    return np.select(kinds, KINDS, "")
 
 
-class Followed(NamedTuple):
-    """The memories of all runs, followed by their numbers.
-
-    Attributes:
-        by_memory: one row per run, reference and memory.
-        by_layer: one row per run, reference and layer.
-    """
-
-    by_memory: pd.DataFrame
-    by_layer: pd.DataFrame
-
-
-def follow_memories(compared: Compared, seed: int = 0) -> Followed:
+def follow_memories(compared: Compared, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compares the memories of each run with those of the first run and of the last one, by their numbers.
 
     Args:
         compared: runs of models of the same shape.
         seed: seed of the permutations.
     Returns:
-        by_memory: run, reference (the run that it is compared with), layer, memory, top_token and reference_token
-        (texts), top_probability, the columns of `compare_memories`, and kind (see `classify`; the order of the runs
-        counts). by_layer: run, reference, layer, memories, the means of these measures, their means over permuted
-        memories (columns `permuted_...`), and the number of memories of each kind.
+        A row per run, reference and memory: run, reference (the run that it is compared with), layer, memory,
+        top_token and reference_token (texts), top_probability, the columns of `compare_memories`, and kind (see
+        `classify`; the order of the runs counts). A row per run, reference and layer: run, reference, layer, memories,
+        the means of these measures, their means over permuted memories (columns `permuted_...`), and the number of
+        memories of each kind.
     Raises:
         UserError: see `read_memories`.
     """
@@ -151,24 +139,24 @@ def follow_memories(compared: Compared, seed: int = 0) -> Followed:
         for other, reference in references.items():
             comparable = same_text(run, runs[other], "train")
             of = {"run": run.name, "reference": runs[other].name}
-            rows = place.assign(**of, **_tokens(run, own, runs[other], reference))
+            rows = place.assign(**of, top_token=np.asarray(run.vocabulary, object)[own.top_token])
+            rows["reference_token"] = np.asarray(runs[other].vocabulary, object)[reference.top_token]
+            rows["top_probability"] = own.top_probability
             rows = rows.join(compare_memories(own, reference, comparable))
             rows["kind"] = classify(own, reference) if number < other else classify(reference, own)
             means = rows.groupby("layer")[MEASURES].mean()
             stream = random_stream(seed, Purpose.COMPARISON_PERMUTATIONS, number, other)
             drawn = [_by_chance(own, reference, offset, comparable, stream) for _ in range(permutations)]
             chance = sum(drawn) / permutations
-            counts = pd.crosstab(rows["layer"], rows["kind"]).reindex(
-                columns=[APPEARED, LOST, STAYED, CHANGED], fill_value=0
-            )
+            counts = pd.crosstab(rows["layer"], rows["kind"]).reindex(columns=KINDS, fill_value=0)
             by_memory.append(rows)
             summary = means.join(chance.add_prefix("permuted_")).join(counts)
             by_layer.append(summary.assign(**of, memories=np.diff(offset)).reset_index())
     tokens = ["top_token", "reference_token", "top_probability"]
     columns = ["run", "reference", "layer", "memory", *tokens, *MEASURES, "kind"]
     chances = [f"permuted_{name}" for name in MEASURES]
-    layers = ["run", "reference", "layer", "memories", *MEASURES, *chances, APPEARED, LOST, STAYED, CHANGED]
-    return Followed(pd.concat(by_memory, ignore_index=True)[columns], pd.concat(by_layer, ignore_index=True)[layers])
+    layers = ["run", "reference", "layer", "memories", *MEASURES, *chances, *KINDS]
+    return pd.concat(by_memory, ignore_index=True)[columns], pd.concat(by_layer, ignore_index=True)[layers]
 
 
 def _by_chance(
@@ -182,12 +170,3 @@ def _by_chance(
     compared = compare_memories(take(own, rows), take(reference, permuted[rows]), comparable)
     layer = np.repeat(np.arange(len(sizes)), np.minimum(sizes, BY_CHANCE))
     return compared.groupby(pd.Series(layer, name="layer")).mean()
-
-
-def _tokens(run: Run, own: Memories, other: Run, reference: Memories) -> dict[str, object]:
-    """Returns the texts of the top tokens of both runs, and the probability in the first one."""
-    return {
-        "top_token": np.asarray(run.vocabulary, object)[own.top_token],
-        "reference_token": np.asarray(other.vocabulary, object)[reference.top_token],
-        "top_probability": own.top_probability,
-    }

@@ -34,9 +34,11 @@ def compare_runs(
     """
     settings = settings or Comparison(runs=[Path(folder).resolve().name for folder in folders])
     compared = open_compared(folders, settings, name)
-    by_memory, by_layer = (
-        follow_memories(compared, seed) if compared.memories == "by_number" else (pd.DataFrame(), pd.DataFrame())
-    )
+    by_memory = by_layer = matches = pd.DataFrame()
+    if compared.memories == "by_number":
+        by_memory, by_layer = follow_memories(compared, seed)
+    elif compared.memories == "by_correlation":
+        matches = match_memories(compared, seed)
     return Measured(
         name=name,
         settings=settings,
@@ -46,7 +48,7 @@ def compare_runs(
         differences=measure_differences(compared, seed),
         by_memory=by_memory,
         by_layer=by_layer,
-        matches=match_memories(compared, seed) if compared.memories == "by_correlation" else pd.DataFrame(),
+        matches=matches,
     )
 
 

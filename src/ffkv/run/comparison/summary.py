@@ -6,7 +6,7 @@ import pandas as pd
 from ffkv.run.comparison.comparison_file import Measured
 from ffkv.run.report.curve import LAYER
 from ffkv.run.report.registry import load_figure
-from ffkv.run.report.text import MINUS
+from ffkv.run.report.text import signed
 from ffkv.run.report.wording import rows
 from ffkv.run.results.text import number, percent
 
@@ -87,20 +87,21 @@ def describe_memories(measured: Measured, name: str) -> str:
 def summarize(measured: Measured) -> list[str]:
     """Says what the comparison found, a sentence or two per item."""
     first, last = measured.runs.iloc[0], measured.runs.iloc[-1]
-    sentences = [f"{len(measured.runs)} runs: {', '.join(measured.runs['label'])}."]
+    runs = dict(zip(measured.runs["run"], measured.runs["label"]))
+    sentences = [f"{len(runs)} runs: {', '.join(measured.runs['label'])}."]
     for name, curves in MAIN.items():
         for curve in curves:
             found = rows(measured.curves, figure=name, curve=curve)
             if len(found):
                 means = found.groupby("run")["value"].mean()
-                write = percent if _is_share(name, curve) else _nats
-                of = ", ".join(f"{write(means[run])} in {label}" for run, label in zip(*_names(measured)))
+                write = percent if _is_share(name, curve) else signed
+                of = ", ".join(f"{write(means[run])} in {label}" for run, label in runs.items())
                 sentences.append(f"{curve[0].upper() + curve[1:]}, mean over the layers: {of}.")
     if len(measured.by_layer):
         found = rows(measured.by_layer, run=last["run"], reference=first["run"])
         sentences += [_overlap_sentence(found, first["label"], last["label"]), _kinds_sentence(found, first, last)]
     if len(measured.matches):
-        sentences += [_match_sentence(measured, run, label) for run, label in list(zip(*_names(measured)))[1:]]
+        sentences += [_match_sentence(measured, run, label) for run, label in [*runs.items()][1:]]
     elif measured.memories == "by_correlation":
         sentences.append("No run read the same validation prefixes as the first one, so no memories were matched.")
     return sentences
@@ -110,28 +111,15 @@ def _is_share(name: str, label: str) -> bool:
     return next(curve.share for curve in load_figure(name).curves if curve.label == label)
 
 
-def _nats(value: float) -> str:
-    return number(value).replace("-", MINUS)
-
-
-def _names(measured: Measured) -> tuple[pd.Series, pd.Series]:
-    return measured.runs["run"], measured.runs["label"]
-
-
 def _overlap_sentence(found: pd.DataFrame, first: str, last: str) -> str:
     weights = found["memories"]
-    text = f"The same memory in {first} and in {last}: "
+    words = {"jaccard": "of trigger examples are in both lists", "same_top_token": "of values have the same top token"}
     parts = []
-    for measure, words in (
-        ("jaccard", "of trigger examples are in both lists"),
-        ("same_top_token", "of values have the same top token"),
-    ):
-        if found[measure].notna().any():
-            own, chance = (
-                np.average(found[column].fillna(0), weights=weights) for column in (measure, f"permuted_{measure}")
-            )
-            parts.append(f"{percent(own)} {words} ({percent(chance)} with memories permuted)")
-    return text + "; ".join(parts) + "."
+    for measure in (name for name in words if found[name].notna().any()):
+        columns = (found[column].fillna(0) for column in (measure, f"permuted_{measure}"))
+        own, chance = (percent(np.average(column, weights=weights)) for column in columns)
+        parts.append(f"{own} {words[measure]} ({chance} with memories permuted)")
+    return f"The same memory in {first} and in {last}: {'; '.join(parts)}."
 
 
 def _kinds_sentence(found: pd.DataFrame, first: pd.Series, last: pd.Series) -> str:

@@ -22,12 +22,7 @@ PREDICTIONS_PER_CARD = 10
 
 @dataclass(frozen=True)
 class Card:
-    """What a page shows of a memory. Each part is read when it is shown.
-
-    Attributes:
-        run: the run.
-        memory: the memory.
-    """
+    """What a page shows of a memory of a run. Each part is read when it is shown."""
 
     run: Run
     memory: Memory
@@ -68,12 +63,12 @@ class Card:
         most = self.run.settings.report.card_triggers
         return example_columns(self.run.files, self.memory.layer, self.memory.memory, side, most)
 
-    @functools.cached_property
+    @property
     def top(self) -> list[Any]:
         """Tokens with the highest logits of the value: rows of `Memory.promotes`."""
         return self._predictions("top")
 
-    @functools.cached_property
+    @property
     def bottom(self) -> list[Any]:
         """Tokens with the lowest logits of the value: rows of `Memory.demotes`."""
         return self._predictions("bottom")
@@ -133,10 +128,7 @@ class Card:
 
     @property
     def histogram(self) -> Markup:
-        """A small histogram of the coefficient, with logarithmic heights.
-
-        The bin of coefficients that are not positive is grey.
-        """
+        """A small histogram of the coefficient, with logarithmic heights. The bin of those not positive is grey."""
         bins = self.memory.histogram
         counts = bins["prefixes"].to_numpy()
         heights = np.log1p(counts) / max(np.log1p(counts).max(), 1)
@@ -190,9 +182,8 @@ def choose(patterns: pd.DataFrame, memories: pd.DataFrame, count: int) -> list[t
     per_layer = np.bincount(np.linspace(0, layers - 1e-9, count).astype(int), minlength=layers)
     strength = patterns.groupby(["layer", "memory"])["prefixes"].agg(["max", "size"]).reset_index()
     strength = strength.sort_values(["max", "size", "memory"], ascending=[False, False, True])
-    alive = memories[memories["trigger_examples"] > 0].sort_values(
-        "maximum_coefficient", ascending=False, kind="stable"
-    )
+    alive = memories[memories["trigger_examples"] > 0]
+    alive = alive.sort_values("maximum_coefficient", ascending=False, kind="stable")
     chosen = []
     for layer, wanted in enumerate(per_layer.tolist()):
         by_pattern = strength.loc[strength["layer"] == layer, "memory"].tolist()

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
 
 from ffkv.base.errors import UserError
 from ffkv.run.report.curve import Curve
 from ffkv.run.results.run import Run
 from ffkv.run.results.run import open as open_run
 
-GREY, DASHES = "0.35", (0, (2, 1.5))
+GREY = "0.35"
+LOOK: dict[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4, "marker": ".", "markersize": 3, "zorder": 3}
+LOOK |= {"color": GREY}
 
 
 class Line(NamedTuple):
@@ -32,25 +32,22 @@ class Line(NamedTuple):
 
 
 def lines(curves: Sequence[Curve], run: Run) -> list[Line]:
-    """Returns the curves of a run as a figure has them.
-
-    A stacked one is the edge of its bars, on top of those before it.
-    """
+    """Returns the curves of a run as a figure has them. A stacked one is an edge of bars, on top of those before."""
     found, below = [], np.zeros(1)
     for curve in curves:
         points = curve.points(run)
         if len(points):
             y = points["value"].to_numpy(float)
-            below = below + np.nan_to_num(y) if curve.stacked else np.zeros(1)
-            found.append(Line(curve.panel, points["x"].to_numpy(), below if curve.stacked else y))
+            if curve.stacked:
+                y = below = below + np.nan_to_num(y)
+            found.append(Line(curve.panel, points["x"].to_numpy(), y))
     return found
 
 
 def open_control(run: Run) -> Run | None:
     """Returns the control run of a run's settings; None if they name none.
 
-    Raises:
-        UserError: it is not there, or its model has another number of layers.
+    Raises UserError if it is not there, or its model has another number of layers.
     """
     name = run.settings.report.control
     if not name:
@@ -68,24 +65,18 @@ def open_control(run: Run) -> Run | None:
 def draw_control(figure: Drawing, curves: Sequence[Curve], control: Run) -> bool:
     """Draws the curves of a control run over a figure. Returns whether it has any."""
     panels = figure.axes
-    drawn = [_draw(panels[line.panel], line) for line in lines(curves, control) if line.panel < len(panels)]
-    if drawn:
-        _add_to_legend(figure, drawn[0], f"control: {control.name}")
-    return bool(drawn)
-
-
-def _draw(axes: Axes, line: Line) -> Line2D:
-    return axes.plot(line.x, line.y, color=GREY, linestyle=DASHES, linewidth=1.4, marker=".", markersize=3, zorder=3)[0]
-
-
-def _add_to_legend(figure: Drawing, line: Line2D, label: str) -> None:
-    handles: list[Any] = [line]
-    labels = [label]
+    shown = [line for line in lines(curves, control) if line.panel < len(panels)]
+    if not shown:
+        return False
+    drawn = [panels[line.panel].plot(line.x, line.y, **LOOK)[0] for line in shown]
+    handles: list[Any] = drawn[:1]
+    labels = [f"control: {control.name}"]
     for legend in [*figure.legends]:
         handles = [*legend.legend_handles, *handles]
         labels = [*(text.get_text() for text in legend.get_texts()), *labels]
         legend.remove()
     figure.legend(handles, labels, loc="outside upper left", ncols=4, columnspacing=1.4, handlelength=2.4)
+    return True
 
 
 def describe_control(control: Run) -> str:

@@ -10,8 +10,8 @@ from ffkv.run.report.wording import rows
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 
-POINTS = ["x", "value", "low", "high"]
 LAYER = "layer"
+Value = str | Callable[[pd.DataFrame], pd.Series]  # the numbers of a table: the name of a column, or what makes them
 
 
 class Units(NamedTuple):
@@ -57,30 +57,26 @@ def points(found: pd.DataFrame, x: str, value: str, interval: Sequence[str] = ("
 
 
 def by_layer(table: str, value: str, **values: str | int) -> Callable[[Run], pd.DataFrame]:
-    """Points over the layers: a column of a table, of the rows with these values.
-
-    Boxes have no intervals of their medians.
-    """
+    """Points over the layers: a column of a table, of the rows with these values. A median has no interval."""
     interval = ("low", "high") if value != "median" else ("", "")
     return lambda run: points(rows(run.table(table), **values), LAYER, value, interval)
 
 
-def by_memory(value: Callable[[pd.DataFrame], pd.Series], median: bool = False) -> Units:
+def by_memory(value: Value, median: bool = False) -> Units:
     """Returns a number per memory that has a trigger example, from the table `values/by_memory`."""
-
-    def numbers(run: Run) -> pd.DataFrame:
-        table = indexes.values_by_memory(run.files)
-        table = table[table["next_token"] >= 0]
-        return pd.DataFrame({"layer": table["layer"], "unit": table["memory"], "value": value(table).astype(float)})
-
-    return Units("memories", numbers, median)
+    return Units("memories", lambda run: _numbers(_with_trigger(run), "memory", value), median)
 
 
-def by_prefix(name: str, value: Callable[[pd.DataFrame], pd.Series], median: bool = False) -> Units:
+def by_prefix(name: str, value: Value, median: bool = False) -> Units:
     """Returns a number per layer and sampled validation prefix, from a table such as `refinement/by_prefix`."""
+    return Units("prefixes", lambda run: _numbers(run.files.details(name), "prefix", value), median)
 
-    def numbers(run: Run) -> pd.DataFrame:
-        table = run.files.details(name)
-        return pd.DataFrame({"layer": table["layer"], "unit": table["prefix"], "value": value(table).astype(float)})
 
-    return Units("prefixes", numbers, median)
+def _with_trigger(run: Run) -> pd.DataFrame:
+    table = indexes.values_by_memory(run.files)
+    return table[table["next_token"] >= 0]
+
+
+def _numbers(table: pd.DataFrame, unit: str, value: Value) -> pd.DataFrame:
+    numbers = table[value] if isinstance(value, str) else value(table)
+    return pd.DataFrame({"layer": table["layer"], "unit": table[unit], "value": numbers.astype(float)})

@@ -55,10 +55,7 @@ def colours(count: int) -> list[tuple[float, float, float]]:
 
 
 def canvas(panels: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
-    """Returns an empty figure of the report's width, and its panels [panel], side by side.
-
-    `subplots` gets the options.
-    """
+    """Returns an empty figure of the report's width, and its panels [panel], side by side. Options: of `subplots`."""
     figure = Figure(figsize=(8.4, 3.7), layout="constrained")
     return figure, figure.subplots(1, panels, squeeze=False, **options)[0]
 
@@ -94,10 +91,16 @@ def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 
     apart = min(0.01 * len(table), 0.1)
     x = table["layer"] + apart * (style - (count - 1) / 2)
     colour = colours(count + 1)[style]
-    bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
     size = 5 if len(table) <= 24 else 3
     axes.plot(x, table[value], MARKERS[style], ls=LINES[style], ms=size, label=label, color=colour)
-    axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+    intervals(axes, x, table, value, colour)
+
+
+def intervals(axes: Axes, x: Any, table: pd.DataFrame, value: str, colour: Any, **look: Any) -> None:
+    """Draws intervals from the column `low` to the column `high` around the column `value`."""
+    bars = np.clip([table[value] - table["low"], table["high"] - table[value]], 0, None)
+    look = {"elinewidth": 1, "capsize": 2} | look
+    axes.errorbar(x, table[value], yerr=bars, fmt="none", ecolor=colour, **look)
 
 
 def paper_curve(axes: Axes, values: Sequence[float], layers: int, label: str = "the paper", style: int = 5) -> None:
@@ -139,10 +142,7 @@ def finish_shares(
 
 
 def boxes(axes: Axes, table: pd.DataFrame) -> None:
-    """Draws a box per layer [layer, whisker_low, q1, median, q3, whisker_high].
-
-    Layers without a median are left out.
-    """
+    """Draws a box per layer that has a median [layer, whisker_low, q1, median, q3, whisker_high]."""
     table = table.dropna(subset=["median"])
     fields = {"whisker_low": "whislo", "q1": "q1", "median": "med", "q3": "q3", "whisker_high": "whishi"}
     stats = table.rename(columns=fields)[list(fields.values())].to_dict("records")
@@ -170,10 +170,7 @@ def shares_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> dict[st
 
 
 def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
-    """Draws panels of stacked shares per layer, three side by side.
-
-    `paper`: the last one shows the paper's layers, from 1.
-    """
+    """Draws panels of stacked shares per layer, three side by side. `paper`: the last one shows the paper's layers."""
     across = min(len(panels), PANELS_ACROSS)
     down = -(-len(panels) // PANELS_ACROSS)
     figure = Figure(figsize=(8.4, 3.7 + 2.7 * (down - 1)), layout="constrained")
@@ -182,7 +179,7 @@ def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
         unused.remove()
     for place, (axis, (title, layers, shares)) in enumerate(zip(axes, panels)):
         of_paper = paper and place == len(panels) - 1
-        first = 1 if of_paper else 0
+        first = int(of_paper)
         _stack(axis, np.arange(first, first + layers), shares)
         layer_axis(axis, layers, first, "the paper's layer, counted from 1" if of_paper else "layer")
         axis.set_title(title, parse_math=False)  # a name may have a $
@@ -212,8 +209,7 @@ def svg(figure: Figure, name: str, title: str, description: str) -> str:
     element = buffer.getvalue()[buffer.getvalue().index("<svg") :]
     element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
     label = f'role="img" aria-labelledby="{name}-title {name}-description"'
-    texts = (
-        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-description">{escape(description)}</desc>'
-    )
+    title = f'<title id="{name}-title">{escape(title)}</title>'
+    description = f'<desc id="{name}-description">{escape(description)}</desc>'
     head, body = element.split(">", 1)
-    return f"{head.replace('<svg', f'<svg {label}', 1)}>\n{texts}{body}"
+    return f"{head.replace('<svg', f'<svg {label}', 1)}>\n{title}{description}{body}"

@@ -90,36 +90,31 @@ def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
     often = "once" if text.deduplicate else "each time"
     empty = "The empty prefix counts too" if triggers.include_empty_prefix else "A prefix has at least one token"
     per_sentence = "one per sentence" if triggers.one_prefix_per_sentence else "any number per sentence"
-    shared = "competes once" if triggers.shared_prefixes_compete == "once" else "competes in each of them"
-    terms = [
-        (
-            "sentence",
-            f"a {text.splitter}. Sentences longer than the model's context {long}. Identical sentences count {often}.",
+    identical = "competes once" if triggers.shared_prefixes_compete == "once" else "competes in each of them"
+    terms = {
+        "sentence": (
+            f"a {text.splitter}. Sentences longer than the model's context {long}. Identical sentences count {often}."
         ),
-        (
-            "prefix",
+        "prefix": (
             f"the first j tokens of a sentence, never the whole sentence. {empty}. A prefix that several sentences begin"
-            f" with {shared}.",
+            f" with {identical}."
         ),
-        (
-            "trigger examples of a key",
-            f"the {triggers.per_key} prefixes with the highest positive coefficients, {per_sentence}",
+        "trigger examples of a key": (
+            f"the {triggers.per_key} prefixes with the highest positive coefficients, {per_sentence}"
         ),
-    ]
+    }
     if signed:
         negative = f"the {triggers.per_key} prefixes with the most negative coefficients, {per_sentence}"
-        terms.append(("negative trigger examples", negative if triggers.negative else "not kept"))
-    return terms
+        terms["negative trigger examples"] = negative if triggers.negative else "not kept"
+    return [*terms.items()]
 
 
 def _sampled_prefixes(run: Run) -> str:
     """Says how many prefixes were drawn, and how."""
     validation, drawn = run.files.corpora["validation"], run.table("figure_9_residual_agreement")["prefixes"].max()
     total = validation["tokens"] - validation["sentences"]
-    how = {
-        "sentence": "a random sentence, then a random position in it",
-        "prefix": "all prefixes equally probable",
-    }[run.settings.prefixes.sample]
+    by_sentence = run.settings.prefixes.sample == "sentence"
+    how = "a random sentence, then a random position in it" if by_sentence else "all prefixes equally probable"
     text = f"{number(drawn)} of the {number(total)} prefixes of the validation split; {how}"
     if drawn < NEARLY_ALL * total:
         return text
@@ -128,28 +123,26 @@ def _sampled_prefixes(run: Run) -> str:
 
 def _definitions_of_methods(run: Run) -> Terms:
     keys, values, composition = run.settings.keys, run.settings.values, run.settings.composition
-    return [
-        ("sampled prefixes", _sampled_prefixes(run)),
-        (
-            "pattern",
+    terms = {
+        "sampled prefixes": _sampled_prefixes(run),
+        "pattern": (
             f"a feature that at least {keys.minimum_prefixes} of a key's {keys.pattern_triggers} strongest trigger "
             f"examples share, and that is more frequent in them than in {number(keys.background_prefixes)} random "
-            f"prefixes, at a false discovery rate of {percent(keys.false_discovery_rate)}",
+            f"prefixes, at a false discovery rate of {percent(keys.false_discovery_rate)}"
         ),
-        (
-            "agreement",
+        "agreement": (
             "a value predicts the token that follows its key's strongest trigger example. Only keys with a trigger "
-            "example count.",
+            "example count."
         ),
-        ("prediction", projection(run)),
-        ("predictive values", f"the {values.predictive} values with the highest probability of their top token"),
-        ("active memory", "a memory whose coefficient is positive"),
-        (
-            "effective number of memories",
-            f"the smallest number of memories that carry {percent(composition.mass)} of the sum of |m|·‖v‖",
+        "prediction": projection(run),
+        "predictive values": f"the {values.predictive} values with the highest probability of their top token",
+        "active memory": "a memory whose coefficient is positive",
+        "effective number of memories": (
+            f"the smallest number of memories that carry {percent(composition.mass)} of the sum of |m|·‖v‖"
         ),
-        ("short prefix", f"a prefix of fewer than {composition.short_prefix} words; punctuation marks are words"),
-    ]
+        "short prefix": f"a prefix of fewer than {composition.short_prefix} words; punctuation marks are words",
+    }
+    return [*terms.items()]
 
 
 def proof(run: Run) -> Terms:

@@ -40,15 +40,6 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Boxes per layer. Median: {course(table, 'median')}.")
 
 
-FIGURE = Figure(
-    (PROBABILITY,),
-    draw,
-    caption,
-    curves=(
-        Curve(
-            "median probability of the model's prediction",
-            by_layer(PROBABILITY, "median"),
-            units=by_prefix("refinement/by_prefix", lambda table: table["probability"], median=True),
-        ),
-    ),
-)
+UNITS = by_prefix("refinement/by_prefix", "probability", median=True)
+CURVE = Curve("median probability of the model's prediction", by_layer(PROBABILITY, "median"), units=UNITS)
+FIGURE = Figure((PROBABILITY,), draw, caption, curves=(CURVE,))

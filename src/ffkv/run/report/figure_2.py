@@ -102,15 +102,8 @@ def _description(examples: pd.DataFrame) -> str:
     )
 
 
-FIGURE = Figure(
-    (SHARES, COUNTS),
-    draw,
-    caption,
-    curves=(
-        *(
-            Curve(category, by_layer(SHARES, "share", sample="trigger", category=category), stacked=True)
-            for category in CATEGORIES[:-1]
-        ),
-    ),
-    more_tables=(BY_ANNOTATOR, "annotators"),
-)
+CURVES = [
+    Curve(category, by_layer(SHARES, "share", sample="trigger", category=category), stacked=True)
+    for category in CATEGORIES[:-1]
+]
+FIGURE = Figure((SHARES, COUNTS), draw, caption, curves=(*CURVES,), more_tables=(BY_ANNOTATOR, "annotators"))

@@ -14,6 +14,7 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import number
 
 REMOVAL = "figure_3_removal"
+REMOVED = ("first", "random", "last")
 TOP = 100  # % at which the axis ends: coefficients near 0 make relative changes of any size
 FAR = 10  # % between mean and median over keys from which the caption names them
 
@@ -22,7 +23,7 @@ def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
     """Lines per layer: the first, a random and the last token removed."""
     removal = run.table(REMOVAL)
     figure, (axes,) = canvas()
-    for style, removed in enumerate(["first", "random", "last"]):
+    for style, removed in enumerate(REMOVED):
         curve(axes, rows(removal, removed=removed), "change", f"{removed} token", style, 3)
         if paper:
             paper_curve(axes, paper[removed], depth(removal), f"the paper: {removed}", style)
@@ -37,17 +38,15 @@ def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
 def caption(run: Run) -> Caption:
     """Names the number of keys and of trigger examples."""
     table = run.table(REMOVAL)
-    counts = " ".join(_count(rows(table, removed=removed), removed) for removed in ("first", "random", "last"))
+    counts = " ".join(_count(rows(table, removed=removed), removed) for removed in REMOVED)
     text = (
         "Mean relative change of a key's memory coefficient when the first, the last or another random token of its "
         f"trigger example is removed. A key has up to {run.settings.keys.removal_triggers} trigger examples. {counts} "
         f"Those that are too short to lose such a token are left out. {INTERVALS}{_outliers(table)}"
     ) + paper_line(run, "Grey lines are the paper's.")
-    courses = [
-        f"{removed} token removed: {course(rows(table, removed=removed), 'change', change)}"
-        for removed in ("first", "random", "last")
-    ]
-    return Caption(text, f"Lines per layer. {'; '.join(courses)}.")
+    courses = (course(rows(table, removed=removed), "change", change) for removed in REMOVED)
+    told = "; ".join(f"{removed} token removed: {said}" for removed, said in zip(REMOVED, courses))
+    return Caption(text, f"Lines per layer. {told}.")
 
 
 def _count(table: pd.DataFrame, removed: str) -> str:
@@ -59,26 +58,21 @@ def _count(table: pd.DataFrame, removed: str) -> str:
 def _outliers(table: pd.DataFrame) -> str:
     """Says where few keys make the mean, and where the axis cuts something off, with a space in front; else ""."""
     apart = (table["change"] - table["median"]).abs()
-    far = table.loc[apart.idxmax()] if apart.notna().any() and apart.max() > FAR else None
     said = ""
-    if far is not None:
+    if apart.max() > FAR:
+        far = table.loc[apart.idxmax()]
         said = (
             f" The largest difference between mean and median over keys: {far['removed']} token, layer {far['layer']}, mean"
             f" {change(far['change'])}, median {change(far['median'])}. Where a coefficient is near 0, its relative change is"
             " large, and a few such keys make the mean."
         )
-    cut = " The vertical axis ends at 100 %: what is longer is cut off." if table["high"].max() > TOP else ""
-    return said + cut
+    if table["high"].max() > TOP:
+        said += " The vertical axis ends at 100 %: what is longer is cut off."
+    return said
 
 
-FIGURE = Figure(
-    (REMOVAL,),
-    draw,
-    caption,
-    curves=(
-        *(
-            Curve(f"{removed} token removed (%)", by_layer(REMOVAL, "change", removed=removed), share=False)
-            for removed in ("first", "random", "last")
-        ),
-    ),
-)
+CURVES = [
+    Curve(f"{removed} token removed (%)", by_layer(REMOVAL, "change", removed=removed), share=False)
+    for removed in REMOVED
+]
+FIGURE = Figure((REMOVAL,), draw, caption, curves=(*CURVES,))

@@ -56,15 +56,5 @@ def caption(run: Run) -> Caption:
     return Caption(text + paper_line(run, "The grey line is the paper's."), description)
 
 
-FIGURE = Figure(
-    (AGREEMENT,),
-    draw,
-    caption,
-    curves=(
-        Curve(
-            "agreement rate",
-            by_layer(AGREEMENT, "rate", source="trigger"),
-            units=by_memory(lambda table: table["agrees"]),
-        ),
-    ),
-)
+CURVE = Curve("agreement rate", by_layer(AGREEMENT, "rate", source="trigger"), units=by_memory("agrees"))
+FIGURE = Figure((AGREEMENT,), draw, caption, curves=(CURVE,))

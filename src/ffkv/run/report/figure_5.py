@@ -41,16 +41,6 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Boxes per layer. Median rank: {course(table, 'median', number)}.")
 
 
-FIGURE = Figure(
-    (RANK,),
-    draw,
-    caption,
-    curves=(
-        Curve(
-            "median rank of the next token",
-            by_layer(RANK, "median"),
-            share=False,
-            units=by_memory(lambda table: table["rank"], median=True),
-        ),
-    ),
-)
+UNITS = by_memory("rank", median=True)
+CURVE = Curve("median rank of the next token", by_layer(RANK, "median"), share=False, units=UNITS)
+FIGURE = Figure((RANK,), draw, caption, curves=(CURVE,))

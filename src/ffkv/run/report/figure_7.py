@@ -78,22 +78,15 @@ def caption(run: Run) -> Caption:
     return Caption(text, description)
 
 
-FIGURE = Figure(
-    (ACTIVE, EFFECTIVE),
-    draw,
-    caption,
-    curves=(
-        Curve(
-            "median share of active memories",
-            by_layer(ACTIVE, "median"),
-            units=by_prefix("composition/by_prefix", lambda table: table["share"], median=True),
-        ),
-        Curve(
-            "median effective number of memories",
-            by_layer(EFFECTIVE, "effective_median"),
-            share=False,
-            panel=1,
-            units=by_prefix("composition/by_prefix", lambda table: table["effective"], median=True),
-        ),
+SHARE, NUMBER = (by_prefix("composition/by_prefix", name, median=True) for name in ("share", "effective"))
+CURVES = (
+    Curve("median share of active memories", by_layer(ACTIVE, "median"), units=SHARE),
+    Curve(
+        "median effective number of memories",
+        by_layer(EFFECTIVE, "effective_median"),
+        share=False,
+        panel=1,
+        units=NUMBER,
     ),
 )
+FIGURE = Figure((ACTIVE, EFFECTIVE), draw, caption, curves=CURVES)

@@ -13,6 +13,7 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
 NO_AGREEMENT, CASES = "figure_8_no_agreement", "figure_8_agreement_cases"
+READINGS = {"active": "no active memory agrees", "all": "no memory agrees"}
 ALL_LAYERS = -1  # the row of CASES that counts all layers together
 
 
@@ -20,7 +21,7 @@ def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     """Lines per layer: no active memory agrees, and no memory at all agrees."""
     table = run.table(NO_AGREEMENT)
     figure, (axes,) = canvas()
-    for style, (reading, label) in enumerate([("active", "no active memory agrees"), ("all", "no memory agrees")]):
+    for style, (reading, label) in enumerate(READINGS.items()):
         curve(axes, rows(table, reading=reading), "share", label, style, 2)
     finish_shares(figure, axes, "prefixes", depth(table), paper, whole=True)
     return figure
@@ -56,20 +57,10 @@ def _tell_stop_words(cases: pd.Series) -> str:
     )
 
 
-FIGURE = Figure(
-    (NO_AGREEMENT, CASES),
-    draw,
-    caption,
-    curves=(
-        Curve(
-            "no active memory agrees",
-            by_layer(NO_AGREEMENT, "share", reading="active"),
-            units=by_prefix("composition/by_prefix", lambda table: table["agreeing"] == 0),
-        ),
-        Curve(
-            "no memory agrees",
-            by_layer(NO_AGREEMENT, "share", reading="all"),
-            units=by_prefix("composition/by_prefix", lambda table: table["agreeing_all"] == 0),
-        ),
-    ),
-)
+def _curve(reading: str, agreeing: str) -> Curve:
+    units = by_prefix("composition/by_prefix", lambda table: table[agreeing] == 0)
+    return Curve(READINGS[reading], by_layer(NO_AGREEMENT, "share", reading=reading), units=units)
+
+
+CURVES = (_curve("active", "agreeing"), _curve("all", "agreeing_all"))
+FIGURE = Figure((NO_AGREEMENT, CASES), draw, caption, curves=CURVES)

@@ -12,13 +12,14 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import number
 
 RESIDUAL = "figure_9_residual_agreement"
+PREDICTS = "the residual predicts what the model predicts"
 
 
 def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     """Draws one line per layer."""
     table = run.table(RESIDUAL)
     figure, (axes,) = canvas()
-    curve(axes, table, "share", "the residual predicts what the model predicts")
+    curve(axes, table, "share", PREDICTS)
     finish_shares(figure, axes, "prefixes", depth(table), paper, whole=True)
     return figure
 
@@ -36,15 +37,5 @@ def caption(run: Run) -> Caption:
     )
 
 
-FIGURE = Figure(
-    (RESIDUAL,),
-    draw,
-    caption,
-    curves=(
-        Curve(
-            "the residual predicts what the model predicts",
-            by_layer(RESIDUAL, "share"),
-            units=by_prefix("refinement/by_prefix", lambda table: table["top_residual"] == table["final"]),
-        ),
-    ),
-)
+UNITS = by_prefix("refinement/by_prefix", lambda table: table["top_residual"] == table["final"])
+FIGURE = Figure((RESIDUAL,), draw, caption, curves=(Curve(PREDICTS, by_layer(RESIDUAL, "share"), units=UNITS),))

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, points
-from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, legend
+from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, intervals, legend
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.interventions import REACHES, finish_effects, nats
 from ffkv.run.report.wording import INTERVALS, rows
@@ -27,11 +27,9 @@ def draw(run: Run, paper: Any) -> Drawing:
             found = rows(table, side=side, reach=reach).sort_values("scale")
             x, y = [*found["scale"], 1], [*found["top"], 0]  # a factor of 1 changes nothing
             order, colour = np.argsort(x), colours(3)[style]
-            panel.plot(
-                np.take(x, order), np.take(y, order), MARKERS[style], ls=LINES[style], ms=5, color=colour, label=label
-            )
-            bars = np.clip([found["top"] - found["low"], found["high"] - found["top"]], 0, None)
-            panel.errorbar(found["scale"], found["top"], yerr=bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+            look = {"ls": LINES[style], "ms": 5, "color": colour, "label": label}
+            panel.plot(np.take(x, order), np.take(y, order), MARKERS[style], **look)
+            intervals(panel, found["scale"], found, "top", colour)
         panel.set_title(f"{side} coefficients")
         panel.set_xlabel("factor of the coefficient")
         finish_effects(panel)
@@ -59,15 +57,10 @@ def caption(run: Run) -> Caption:
     return Caption(text, f"Lines by factor. Total effect: {effects or 'nothing to show'}.")
 
 
-def by_factor(run: Run) -> pd.DataFrame:
-    """Returns the total effect of a run by factor, of positive coefficients."""
+def _by_factor(run: Run) -> pd.DataFrame:
     table = rows(run.table(BY_DOSE), layer=-1, change="scale", side="positive", reach="total").sort_values("scale")
     return points(table, "scale", "top")
 
 
-FIGURE = Figure(
-    (BY_DOSE,),
-    draw,
-    caption,
-    curves=(Curve("total effect (nats)", by_factor, "factor of the coefficient", share=False),),
-)
+CURVE = Curve("total effect (nats)", _by_factor, "factor of the coefficient", share=False)
+FIGURE = Figure((BY_DOSE,), draw, caption, curves=(CURVE,))

@@ -103,9 +103,4 @@ def _curve(reach: str) -> Curve:
     )
 
 
-FIGURE = Figure(
-    (BY_LAYER,),
-    draw,
-    caption,
-    curves=(*map(_curve, REACHES),),
-)
+FIGURE = Figure((BY_LAYER,), draw, caption, curves=(*map(_curve, REACHES),))

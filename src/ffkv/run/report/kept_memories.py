@@ -75,9 +75,4 @@ def _curve(panel: int, choice: str) -> Curve:
     return Curve(label, by_number, "memories kept", panel=panel)
 
 
-FIGURE = Figure(
-    (KEPT,),
-    draw,
-    caption,
-    curves=(_curve(0, "largest"), _curve(1, "random")),
-)
+FIGURE = Figure((KEPT,), draw, caption, curves=(_curve(0, "largest"), _curve(1, "random")))

@@ -1,15 +1,16 @@
 """The tables of the page: the run's tables as they are, and two tables for reading."""
 
 import base64
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv.run.report.text import MINUS
+from ffkv.run.report.text import MINUS, decimals
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import ending, number, percent, shortened, token, visible
@@ -20,17 +21,19 @@ MOST_SPECIFIC = 50  # memories with the largest specific effects
 MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """A cell that names a memory.
 
     Attributes:
-        text: what the cell shows.
         memory: the memory's name, such as "L3.17".
+        text: what the cell shows; "" for the name.
     """
 
-    text: str
     memory: str
+    text: str = ""
+
+
+Cell = Markup | str | Named
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class PageTable:
     name: str
     headers: list[str]
     numeric: list[bool]
-    rows: list[list[Markup | str | Named]]
+    rows: list[list[Cell]]
     file: str = ""
     href: str = ""
 
@@ -61,22 +64,18 @@ def data_table(run: Run, name: str) -> PageTable:
 
 
 def whole_table(name: str, frame: pd.DataFrame, file: Path | None = None) -> PageTable:
-    """Returns a table with all its columns, and its file, if it has one.
-
-    The page offers the content of a small file.
-    """
+    """Returns a table with all its columns, and its file, if it has one. The page offers the content of a small file."""
+    small = file is not None and file.stat().st_size <= MAX_FILE_BYTES
     return PageTable(
         name=name,
         headers=[column.replace("_", " ") for column in frame],
         numeric=[pd.api.types.is_numeric_dtype(frame[column]) for column in frame],
         rows=[_row(dict(zip(frame, row))) for row in frame.itertuples(index=False, name=None)],
         file=file.name if file else "",
-        href=_data_link(file) if file and file.stat().st_size <= MAX_FILE_BYTES else "",
+        href=f"data:text/csv;charset=utf-8;base64,{base64.b64encode(file.read_bytes()).decode()}"
+        if file and small
+        else "",
     )
-
-
-def _data_link(file: Path) -> str:
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(file.read_bytes()).decode()
 
 
 def agreement_of_annotators(run: Run) -> PageTable:
@@ -88,68 +87,48 @@ def agreement_of_annotators(run: Run) -> PageTable:
         ("pattern", "jaccard"): "patterns",
         ("change", "alpha"): "changes, alpha",
     }
-    rows: dict[tuple[str, str], list[Markup | str | Named]] = {}
+    rows: list[list[Cell]] = []
     for (first, second), pair in run.table("agreement").groupby(["first", "second"], sort=False):
         found = {(row.unit, row.statistic): row for row in pair.itertuples()}
         keys = max((row.keys for row in found.values() if row.unit != "change"), default=0)
         cells = [_with_interval(found.get(header)) for header in headers]
-        rows[first, second] = [visible(first), visible(second), number(keys), *cells]
-    return PageTable(
-        name="agreement_of_annotators",
-        headers=["annotator", "annotator", "keys", *headers.values()],
-        numeric=[False, False, True, *[True] * len(headers)],
-        rows=list(rows.values()),
-    )
+        rows.append([visible(first), visible(second), number(keys), *cells])
+    names = ["annotator", "annotator", "keys", *headers.values()]
+    return PageTable("agreement_of_annotators", names, [False, False, *[True] * (1 + len(headers))], rows)
 
 
 def scores_of_machines(run: Run) -> PageTable:
     """Returns how good the labels of each machine are, over all layers, one row per machine and score."""
     table = run.table("machine_scores_by_layer").query("layer == -1")
-    rows: list[list[Markup | str | Named]] = []
+    rows: list[list[Cell]] = []
     for (annotator, score), own in table.groupby(["annotator", "score"], sort=False):
         found = {row.label: row for row in own.itertuples()}
         about = found.get("own", found.get("none"))
         if about is None:
             continue
-        means = [found.get(label) for label in ("other", "own - other")]
+        means = [_with_interval(row, "mean") for row in (about, found.get("other"), found.get("own - other"))]
         refused = f"{number(about.refused)} of {number(about.asked)}"
-        means_with_interval = [_with_interval(row, "mean") for row in (about, *means)]
-        rows.append(
-            [visible(annotator), score, number(about.memories), *means_with_interval, f"{about.chance:.2g}", refused]
-        )
-    headers = [
-        "machine",
-        "score",
-        "memories",
-        "mean",
-        "label of another memory",
-        "difference",
-        "chance",
-        "refused questions",
-    ]
-    return PageTable("scores_of_machines", headers, [False, False, *[True] * 6], rows)
+        rows.append([visible(annotator), score, number(about.memories), *means, f"{about.chance:.2g}", refused])
+    headers = ["machine", "score", "memories", "mean", "label of another memory", "difference", "chance"]
+    return PageTable("scores_of_machines", [*headers, "refused questions"], [False, False, *[True] * 6], rows)
 
 
 def _with_interval(row: Any, statistic: str = "value") -> str:
-    """Returns a statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
-    if row is None or pd.isna(getattr(row, statistic)):
-        return "–"
-    value, low, high = (f"{each:.2f}".replace("-", MINUS) for each in (getattr(row, statistic), row.low, row.high))
-    return value if pd.isna(row.low) else f"{value} ({low} to {high})"
+    """A statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
+    value = decimals(getattr(row, statistic, math.nan))
+    return value if row is None or pd.isna(row.low) else f"{value} ({decimals(row.low)} to {decimals(row.high)})"
 
 
 def predictive_values(run: Run) -> PageTable:
-    """Returns the values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
-    rows: list[list[Markup | str | Named]] = [
+    """The values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
+    rows: list[list[Cell]] = [
         [
-            Named(memory_name(row.layer, row.memory), memory_name(row.layer, row.memory)),
+            Named(memory_name(row.layer, row.memory)),
             chip(row.token),
             percent(row.top_probability),
             number(row.contribution),
             f"{row.matching} of {row.triggers}",
-            Markup("{} {}").format(ending(row.prefix, MAX_TEXT_CHARACTERS), chip(row.next_token))
-            if row.next_token
-            else "",
+            _prefix(row.prefix, row.next_token) if row.next_token else "",
         ]
         for row in run.table("table_2_predictive_values").itertuples()
     ]
@@ -159,12 +138,12 @@ def predictive_values(run: Run) -> PageTable:
 
 
 def prediction_changes(run: Run) -> PageTable:
-    """Returns the sampled changes of prediction in the last layer."""
-    rows: list[list[Markup | str | Named]] = [
+    """The sampled changes of prediction in the last layer."""
+    rows: list[list[Cell]] = [
         [
-            Markup("{} {}").format(ending(row.text, MAX_TEXT_CHARACTERS), chip(row.next_token)),
+            _prefix(row.text, row.next_token),
             Markup("{} → {}").format(chip(row.residual_token), chip(row.output_token)),
-            "–" if pd.isna(row.cosine) else f"{row.cosine:.2f}".replace("-", MINUS),
+            decimals(row.cosine),
             percent(row.cosine_percentile),
         ]
         for row in run.table("prediction_changes").itertuples()
@@ -176,9 +155,9 @@ def prediction_changes(run: Run) -> PageTable:
 def specific_effects(run: Run) -> PageTable:
     """Returns the memories with the largest specific total effects."""
     table = run.table("intervention_memories")
-    rows: list[list[Markup | str | Named]] = [
+    rows: list[list[Cell]] = [
         [
-            Named(memory_name(row.layer, row.memory), memory_name(row.layer, row.memory)),
+            Named(memory_name(row.layer, row.memory)),
             row.side,
             chip(row.token),
             *(
@@ -194,31 +173,35 @@ def specific_effects(run: Run) -> PageTable:
     return PageTable("specific effects", headers, [False, False, False, *6 * [True]], rows)
 
 
+def _prefix(text: str, next_token: str) -> Markup:
+    return Markup("{} {}").format(ending(text, MAX_TEXT_CHARACTERS), chip(next_token))
+
+
 def chip(text: str) -> Markup:
     """Returns a token, set off from the text around it."""
     return Markup('<span class="token">{}</span>').format(token(text))
 
 
-def linked(cell: Markup | str | Named, pages: Collection[str], cards: Collection[str]) -> Markup | str:
-    """Returns a cell as the page writes it. A memory leads to its page, or else to its card.
+def linked(cell: Cell, pages: Collection[str], cards: Collection[str]) -> Markup | str:
+    """A cell as the page writes it. A memory leads to its page, or else to its card.
 
     Args:
-        cell: the cell.
         pages: names of the memories that have a page of their own in the folder `memories` beside the report.
         cards: names of those that have a card.
     """
     if not isinstance(cell, Named):
         return cell
+    text = cell.text or cell.memory
     if cell.memory in pages:
-        return Markup('<a href="memories/{}.html">{}</a>').format(cell.memory, cell.text)
-    return Markup('<a href="#{}">{}</a>').format(cell.memory, cell.text) if cell.memory in cards else cell.text
+        return Markup('<a href="memories/{}.html">{}</a>').format(cell.memory, text)
+    return Markup('<a href="#{}">{}</a>').format(cell.memory, text) if cell.memory in cards else text
 
 
-def _row(row: dict[str, Any]) -> list[Markup | str | Named]:
-    """Returns the cells of a row. Where layer and memory are known, the memory is named."""
-    cells: dict[str, Markup | str | Named] = {column: _cell(column, value) for column, value in row.items()}
+def _row(row: dict[str, Any]) -> list[Cell]:
+    """The cells of a row. Where layer and memory are known, the memory is named."""
+    cells: dict[str, Cell] = {column: _cell(column, value) for column, value in row.items()}
     if {"layer", "memory"} <= {*row}:
-        cells["memory"] = Named(number(row["memory"]), memory_name(int(row["layer"]), int(row["memory"])))
+        cells["memory"] = Named(memory_name(int(row["layer"]), int(row["memory"])), number(row["memory"]))
     return [*cells.values()]
 
 

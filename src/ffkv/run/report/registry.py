@@ -58,10 +58,7 @@ def has_figure(run: "Run", name: str) -> bool:
 
 
 def load_words(branch: str) -> "Words":
-    """Loads what a branch says on the page: `ffkv.run.report.section_<branch>`.
-
-    A branch without this module says nothing.
-    """
+    """Loads what a branch says on the page: `ffkv.run.report.section_<branch>`; nothing without this module."""
     from ffkv.run.report.section import Words
 
     module = f"ffkv.run.report.section_{branch}"

@@ -49,27 +49,6 @@ class TableBlock:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A section of the page: words, tables, figures, tables.
-
-    Attributes:
-        name: id of the section.
-        heading: the heading.
-        introduction: the paragraph below the heading.
-        exhibits: the figures.
-        before: the tables above the figures.
-        after: the tables below the figures.
-    """
-
-    name: str
-    heading: str
-    introduction: str
-    exhibits: list[Exhibit]
-    before: list[TableBlock]
-    after: list[TableBlock]
-
-
-@dataclass(frozen=True)
 class Words:
     """What a branch says on the page beside its figures. The module `ffkv.run.report.section_<branch>` has it as
     `WORDS`.

@@ -5,7 +5,7 @@ from markupsafe import Markup
 from ffkv.run.report.page_tables import agreement_of_annotators, data_table, scores_of_machines
 from ffkv.run.report.section import TableBlock, Words
 from ffkv.run.report.text import change
-from ffkv.run.report.wording import course, rows, weighted_mean
+from ffkv.run.report.wording import course, rows, share_with_pattern, weighted_mean
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent, visible
 
@@ -41,17 +41,10 @@ def summarize(run: Run) -> list[str]:
 def _patterns(run: Run) -> str:
     patterns = run.table("figure_2_pattern_counts")
     trigger, random = rows(patterns, sample="trigger"), rows(patterns, sample="random")
-    with_pattern, by_chance = (
-        table["keys_with_pattern"].sum() / max(table["keys"].sum(), 1) for table in (trigger, random)
-    )
+    with_pattern, by_chance = (share_with_pattern(table) for table in (trigger, random))
     examples = rows(run.table("figure_2_categories"), sample="trigger")
-    shallow, semantic = (
-        examples[examples["category"].isin([family, "shallow and semantic"])]
-        .groupby("layer")["share"]
-        .sum()
-        .reset_index()
-        for family in ("shallow", "semantic")
-    )
+    families = (examples[examples["category"].isin([name, "shallow and semantic"])] for name in ("shallow", "semantic"))
+    shallow, semantic = (family.groupby("layer", as_index=False)["share"].sum() for family in families)
     return (
         f"Of {number(trigger['keys'].sum())} keys, {percent(with_pattern)} have a pattern in their trigger examples "
         f"(in random prefixes: {percent(by_chance)}). Share of trigger examples with a shallow pattern: "

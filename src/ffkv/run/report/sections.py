@@ -1,6 +1,7 @@
 """The sections of the page: the words, the figures and the tables of each branch."""
 
 from dataclasses import replace
+from typing import Any
 
 from markupsafe import Markup
 
@@ -9,22 +10,19 @@ from ffkv.run.report.control import describe_control, draw_control
 from ffkv.run.report.figure import paper_numbers
 from ffkv.run.report.page_tables import data_table
 from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_words
-from ffkv.run.report.section import Exhibit, Section
+from ffkv.run.report.section import Exhibit
 from ffkv.run.results.run import Run
 
 
 def draw_exhibits(run: Run, control: Run | None = None) -> dict[str, Exhibit]:
-    """Draws the figures that the run has, in the order of the registry: name to figure.
-
-    A control run is drawn in grey.
-    """
+    """Draws the figures that the run has, in the order of the registry: name to figure. A control run is grey."""
     paper = paper_numbers() if run.settings.report.paper_curves else {}
     exhibits = {}
     with drawing.look():
         for name in FIGURES:
-            figure = load_figure(name)
             if not has_figure(run, name):
                 continue
+            figure = load_figure(name)
             heading, caption = heading_of(name), figure.caption(run)
             drawn = figure.draw(run, paper.get(name))
             if control is not None and has_figure(control, name) and draw_control(drawn, figure.curves, control):
@@ -42,14 +40,18 @@ def heading_of(name: str) -> str:
     return number + FIGURES[name].title
 
 
-def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[Section]:
-    """Returns the sections of the page, one per branch of the run. The run's own section is written apart."""
-    sections = []
-    for branch in branches_of(run):
-        words, shown = load_words(branch.name), of_section(branch.name, exhibits)
-        tables = words.before(run), words.after(run)
-        sections.append(Section(branch.name, branch.heading, branch.introduction, shown, *tables))
-    return sections
+def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[dict[str, Any]]:
+    """The sections of the page, one per branch: the branch, the tables before its figures, these, the tables after."""
+    branches = [(branch, load_words(branch.name)) for branch in branches_of(run)]
+    return [
+        {
+            "branch": branch,
+            "before": words.before(run),
+            "exhibits": of_section(branch.name, exhibits),
+            "after": words.after(run),
+        }
+        for branch, words in branches
+    ]
 
 
 def of_section(section: str, exhibits: dict[str, Exhibit]) -> list[Exhibit]:

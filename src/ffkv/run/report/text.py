@@ -12,6 +12,11 @@ def signed(value: float) -> str:
     return number(value).replace("-", MINUS)
 
 
+def decimals(value: float) -> str:
+    """Returns a number that can be negative with two decimals; a dash for NaN."""
+    return "–" if pd.isna(value) else f"{value:.2f}".replace("-", MINUS)
+
+
 def change(value: float) -> str:
     """Returns a change in per cent, with its sign; a dash for NaN."""
     return "–" if pd.isna(value) else f"{value:+.1f}{NO_BREAK_SPACE}%".replace("-", MINUS)

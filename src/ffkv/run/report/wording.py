@@ -48,6 +48,11 @@ def rows(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
     return table
 
 
+def share_with_pattern(counts: pd.DataFrame) -> float:
+    """Returns the share of keys with a pattern, from rows of `figure_2_pattern_counts`."""
+    return counts["keys_with_pattern"].sum() / max(counts["keys"].sum(), 1)
+
+
 def weighted_mean(table: pd.DataFrame, value: str, weight: str) -> float:
     """Returns the mean of the column `value`, each row weighted by the column `weight`; NaN where all weights are 0."""
     total = table[weight].sum()
