@@ -165,11 +165,15 @@ def test_many_trigger_examples_of_one_token_are_a_warning(run, change):
 
 def test_a_sample_of_nearly_everything_is_said_to_be_one(run, change):
     corpora = {**run.files.corpora, "validation": {**run.files.corpora["validation"], "tokens": 1060, "sentences": 60}}
-    told = dict(facts.facts(change(files=SimpleNamespace(corpora=corpora)))["Definitions"])["sampled prefixes"]
+    told = dict(
+        facts.facts(change(files=SimpleNamespace(corpora=corpora, benchmarks=run.files.benchmarks)))["Definitions"]
+    )["sampled prefixes"]
     assert told.startswith("400 of the 1,000 prefixes of the validation split")
     assert "nearly all" not in told
     corpora["validation"]["tokens"] = 560
-    told = dict(facts.facts(change(files=SimpleNamespace(corpora=corpora)))["Definitions"])["sampled prefixes"]
+    told = dict(
+        facts.facts(change(files=SimpleNamespace(corpora=corpora, benchmarks=run.files.benchmarks)))["Definitions"]
+    )["sampled prefixes"]
     assert told.startswith("400 of the 500 prefixes")
     assert "These are nearly all of its prefixes" in told
 
