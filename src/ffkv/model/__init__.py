@@ -9,6 +9,6 @@ Later steps read `model/anatomy.json`, and then `values_file` (the values v_i, m
 (the keys k_i), `tap` (x, m, y, o of a running model) and `head` (vectors become logits). `shape` tells the sizes of a
 model without weights.
 
-`architectures` proves a tiny model of every model type of transformers. `commands` is `ffkv model` and `ffkv
-inspect`.
+`shape` has the sizes of a model before any weight is read, for plans. `architectures` proves a tiny model of every
+model type of transformers. `commands` is `ffkv model` and `ffkv inspect`.
 """
