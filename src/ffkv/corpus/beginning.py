@@ -81,8 +81,10 @@ def _automatic_beginning(tokenizer: PreTrainedTokenizerBase, configured: int | N
 def longest_sentence(context: int, bound: int, beginning: Beginning) -> int:
     """Maximum number of tokens of a sentence, without its beginning.
 
-    `context`: number of tokens that the model reads at a time. `bound`: the setting `corpus.context`.
-
+    Args:
+        context: number of tokens that the model reads at a time.
+        bound: the setting `corpus.context`.
+        beginning: what precedes every sentence.
     Raises:
         UserError: fewer than two tokens are left.
     """

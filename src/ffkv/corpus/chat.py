@@ -38,8 +38,9 @@ def row_text(value: Any, field: str, place: str, render: Render | None) -> str:
     if render is None:
         if not isinstance(value, str):
             remedy = " or corpus.chat_template" if isinstance(value, list) else ""
-            kind = type(value).__name__
-            raise UserError(f"{place}: field {field!r} contains {kind}, not text. Set corpus.text_field{remedy}.")
+            raise UserError(
+                f"{place}: field {field!r} contains {type(value).__name__}, not text. Set corpus.text_field{remedy}."
+            )
         return value
     _check_messages(value, f"{place}: field {field!r}")
     try:

@@ -132,8 +132,12 @@ def _encode_chunk(
 def tokenize(
     texts: list[str], tokenizer: PreTrainedTokenizerBase, beginning: list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Encodes sentences, see `encode`. Their texts contain no lone surrogates, see `replace_surrogates`.
+    """Encodes sentences.
 
+    Args:
+        texts: their texts. See `replace_surrogates`.
+        tokenizer: a fast tokenizer of transformers.
+        beginning: ids that precede every sentence. A sentence that contains them itself loses them.
     Yields:
         Per sentence its ids without the beginning [token], the end (exclusive) of each token's characters in its text
         [token], and this text.

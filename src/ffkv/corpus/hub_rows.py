@@ -58,8 +58,12 @@ class HubSplit(NamedTuple):
 
 
 def describe_split(commit: Commit, config: str, split: str) -> HubSplit:
-    """Asks how large a split is, see `read_rows`. Nothing is fetched but what describes the data set.
+    """Asks how large a split is. Nothing is fetched but what describes the data set.
 
+    Args:
+        commit: the commit of the data set.
+        config: name of the configuration; "default" for the default one.
+        split: name of the split.
     Raises:
         UserError: there is no such data set, configuration or split, or it may not be read.
     """

@@ -35,12 +35,19 @@ from ffkv.model.values_file import write_values
 
 @dataclass(frozen=True)
 class ProvenModel:
-    """A model whose feed-forward layers are proven. Its head is proven as it is written."""
+    """A model whose feed-forward layers are proven. Its head is proven as it is written.
 
-    model: PreTrainedModel  # the model on the CPU. `write` empties its blocks.
-    tokenizer: PreTrainedTokenizerFast  # its tokenizer
-    anatomy: Anatomy  # what is known of it
-    decomposition: Decomposition  # what the head is to be proven on
+    Attributes:
+        model: the model on the CPU. `write` empties its blocks.
+        tokenizer: its tokenizer.
+        anatomy: what is known of it.
+        decomposition: what the head is to be proven on.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    anatomy: Anatomy
+    decomposition: Decomposition
 
     def write(self, folder: Path | str, values_file: Path | str | None = None) -> Anatomy:
         """Writes anatomy, tokenizer, vocabulary and head into an existing folder, and the values into a file.
@@ -122,10 +129,16 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
 
 
 def prove_in_memory(model: nn.Module, first: Tensor, second: Tensor) -> tuple[list[Layer], dict[str, float]]:
-    """Proves a model that is not a checkpoint, and empties it. Arguments and errors are those of `prove_layers`.
+    """Proves a model that is not a checkpoint, and empties it.
 
+    Args:
+        model: a causal language model.
+        first: the text for calibration, ids [sentence, token].
+        second: the text for the proof, ids [sentence, token].
     Returns:
         The layers, and the largest relative error of each identity that applies.
+    Raises:
+        UserError: the model cannot be read as memories; gives the reason.
     """
     decomposition = prove_layers(model, first, second)
     spec = decomposition.head_spec

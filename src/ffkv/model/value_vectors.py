@@ -51,7 +51,8 @@ def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: boo
     """Maps vectors from the sum of the second matrices to the residual stream, without the factor of a token.
 
     Args:
-        model, layer: a norm or linear map of the layer may follow the sum.
+        model: the model.
+        layer: the layer whose norm or linear map follows the sum, if it has one.
         vectors: vectors at the sum [n, d].
         directions: the vectors are differences of such sums, so nothing constant is added to them.
     Returns:

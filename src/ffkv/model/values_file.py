@@ -35,12 +35,19 @@ class ValuesFile:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of some layers."""
+    """The values of some layers.
 
-    layer: np.ndarray  # layer of each memory, from 0 [row]
-    memory: np.ndarray  # number of each memory in its layer, from 0 [row]
-    value: np.ndarray  # v_i [row, d]
-    attributes: dict[str, Any]  # what the file says of itself
+    Attributes:
+        layer: layer of each memory, from 0 [row].
+        memory: number of each memory in its layer, from 0 [row].
+        value: v_i [row, d].
+        attributes: what the file says of itself.
+    """
+
+    layer: np.ndarray
+    memory: np.ndarray
+    value: np.ndarray
+    attributes: dict[str, Any]
 
     @property
     def norm(self) -> np.ndarray:

@@ -74,7 +74,7 @@ def people(held: Held, name: str) -> HTMLResponse:
 
 
 def sheet_of(held: Held, name: str) -> Sheet:
-    """A sheet of a run. Raises NoItem if there is none of this name."""
+    """Returns a sheet of a run. Raises NoItem if there is none of this name."""
     folder = folder_of(held)
     if name not in sheet_names(folder):
         raise NoItem(f"There is no sheet {name!r} of this run.")
@@ -104,7 +104,7 @@ def _item_at(sheet: Sheet, annotator: str, number: int) -> str:
 
 
 def item(held: Held, name: str, annotator: str, number: int, slots: str) -> HTMLResponse:
-    """One item, with what the person has said about it.
+    """Returns one item, with what the person has said about it.
 
     Args:
         number: its place in the person's order, from 1.

@@ -143,7 +143,7 @@ def _by_layer(found: "Trace", by_logit: bool) -> dict[int, dict[str, Any]]:
 
 
 def _changed(found: "Trace", name: str, factor: float | None) -> dict[str, str]:
-    """The questions `off` and `scale` with one memory changed: to a factor, or back to 1 if that is None."""
+    """Returns the questions `off` and `scale` with one memory changed: to a factor, or back to 1 if that is None."""
     changes = {each: value for each, value in found.changes.items() if each != name}
     changes |= {} if factor is None else {name: factor}
     off = [each for each, value in changes.items() if value == 0]

@@ -116,7 +116,7 @@ def python_of(memory: Memory, held: Held) -> str:
 
 
 def whole(text: str, name: str) -> int:
-    """A whole number that a user wrote. `name`: what it is. Raises UserError if it is none."""
+    """Returns a whole number that a user wrote. `name`: what it is. Raises UserError if it is none."""
     try:
         return int(text)
     except ValueError as error:

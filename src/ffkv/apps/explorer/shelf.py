@@ -130,8 +130,10 @@ class Held:
         files = self.run.files
         for end in ("top", "bottom"):
             indexes.kept_tokens(files, end)
-        for read in ("statistics", "trigger_places", "trigger_patterns", "labels", "explanations", "effects_by_memory"):
-            getattr(indexes, read)(files)
+        for index in (indexes.statistics, indexes.trigger_places, indexes.trigger_patterns):
+            index(files)
+        for index in (indexes.labels, indexes.explanations, indexes.effects_by_memory):
+            index(files)
 
 
 @dataclass
@@ -147,7 +149,7 @@ class Shelf:
     model: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, name: str) -> Held:
-        """An open run. Raises UserError if no run of this name is open."""
+        """Returns an open run. Raises UserError if no run of this name is open."""
         if name not in self.runs:
             raise UserError(f"No run {plain(name)!r} is open. Open are: {', '.join(self.runs)}.")
         return self.runs[name]

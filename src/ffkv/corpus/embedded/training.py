@@ -37,12 +37,19 @@ Sentences = list[np.ndarray]  # token ids without BOS [sentence][token]
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a training."""
+    """The result of a training.
 
-    model: GPT2LMHeadModel  # the trained model
-    tokenizer: PreTrainedTokenizerFast  # its tokenizer
-    curve: pd.DataFrame  # the table `training.csv`
-    summary: dict[str, float]  # the entries of `training.json`
+    Attributes:
+        model: the trained model.
+        tokenizer: its tokenizer.
+        curve: the table `training.csv`.
+        summary: the entries of `training.json`.
+    """
+
+    model: GPT2LMHeadModel
+    tokenizer: PreTrainedTokenizerFast
+    curve: pd.DataFrame
+    summary: dict[str, float]
 
 
 def train_model(

@@ -23,6 +23,9 @@ MOST_LAYERS = 1000
 def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
     """Refuses a name that is neither a local folder nor a possible hub id, before the hub is asked.
 
+    Args:
+        checkpoint: the name.
+        gguf: the setting `model.gguf`.
     Raises:
         UserError: it is neither; says which of the two the name looks like.
     """

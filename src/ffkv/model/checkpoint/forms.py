@@ -83,8 +83,12 @@ def refuse_other_forms(checkpoint: str, folder: Path, names: list[str] | None = 
 
 
 def check_gguf(checkpoint: str, name: str, names: list[str]) -> None:
-    """Refuses a file in the GGUF form that is not among the `names` of a checkpoint's files, or a part of a model.
+    """Refuses a file in the GGUF form that does not exist, or is only a part of a model.
 
+    Args:
+        checkpoint: as in the settings.
+        name: the setting `model.gguf`.
+        names: names of the files that the folder or repository has.
     Raises:
         UserError: see above; names the files that there are.
     """
@@ -126,6 +130,9 @@ def _gguf_files(names: list[str]) -> list[str]:
 def merge_adapter(model: PreTrainedModel, commit: Commit) -> PreTrainedModel:
     """Merges a PEFT adapter into the weights of a model, in the model's type.
 
+    Args:
+        model: the model, whose weights change.
+        commit: the adapter: a local folder, or a commit on the hub.
     Raises:
         UserError: the adapter cannot be read, is of another model, or cannot be merged.
     """

@@ -26,11 +26,17 @@ NO_LIMITS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A proven model."""
+    """A proven model.
 
-    model: torch.nn.Module  # in evaluation mode, where it was placed
-    anatomy: Anatomy  # what was proven
-    device: str  # the torch device that reads the ids
+    Attributes:
+        model: in evaluation mode, where it was placed.
+        anatomy: what was proven.
+        device: the torch device that reads the ids.
+    """
+
+    model: torch.nn.Module
+    anatomy: Anatomy
+    device: str
 
     @property
     def devices(self) -> list[torch.device]:

@@ -97,9 +97,10 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
 def load_form(settings: Model, commit: Commit | None = None, device: str = "meta") -> PreTrainedModel:
     """Builds the model of a checkpoint from its config alone. No weight is read.
 
-    `commit`: see `load_checkpoint`. `device`: "meta", which has no weights; or "cpu", with those that the model's class
-    initialises.
-
+    Args:
+        settings: name the checkpoint and the type of its weights.
+        commit: see `load_checkpoint`.
+        device: "meta", which has no weights; or "cpu", with those that the model's class initialises.
     Raises:
         UserError: there is no such checkpoint, it cannot be reached, or it is not a causal language model.
     """

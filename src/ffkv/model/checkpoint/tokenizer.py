@@ -51,6 +51,12 @@ def load_tokenizer(
         )
     if gguf:
         keep_own_tokens(tokenizer)
+    _try_out(source, tokenizer)
+    return tokenizer
+
+
+def _try_out(source: Path | str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuses a tokenizer that loads but cannot encode a text."""
     try:
         ids = tokenizer("A first text.", verbose=False)["input_ids"]
         float(tokenizer.model_max_length)
@@ -62,4 +68,3 @@ def load_tokenizer(
             f"The tokenizer of {source} makes no token of a text: there is no tokenizer.json, or its vocabulary is empty or damaged."
             " Put the tokenizer's files beside the model's."
         )
-    return tokenizer

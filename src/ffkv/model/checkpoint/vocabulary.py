@@ -60,8 +60,9 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
     pairs = [[before]] + [[before, number] for number in range(known)]
     text_before, *texts = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
     special = {*tokenizer.all_special_ids, *(n for n, name in enumerate(names) if BYTE.fullmatch(name))}
-    # A blank that is not decoded at the end.
-    suffix = getattr(tokenizer.backend_tokenizer.model, "end_of_word_suffix", None)
+    suffix = getattr(
+        tokenizer.backend_tokenizer.model, "end_of_word_suffix", None
+    )  # a blank that is not decoded at the end
     added = [
         text.removeprefix(text_before) + " " * bool(suffix and name.endswith(suffix))
         for text, name in zip(texts, names, strict=True)

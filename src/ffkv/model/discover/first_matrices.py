@@ -20,8 +20,11 @@ def find_first_matrices(
 ) -> tuple[list[str], str, str, str]:
     """Finds the matrices that read x and feed a second matrix, and how they make m: plain, gated, or gated and fused.
 
-    `intact` is the trace of the unchanged block on `arguments`.
-
+    Args:
+        block: the block that holds the second matrix.
+        matrix: name of the second matrix inside the block.
+        intact: the trace of the unchanged block on `arguments`.
+        arguments: of the block.
     Returns:
         The names of these matrices inside the block; and kind, gate and gate columns, see `anatomy.SecondMatrix`.
     Raises:
@@ -59,7 +62,11 @@ def find_first_matrices(
 def _find_gate(
     block: nn.Module, matrix: str, factors: list[Factor], intact: BlockTrace, arguments: Arguments
 ) -> Factor:
-    """Finds the factor that goes through the activation, ("", "") if none: m changes its sign if the other one does."""
+    """Finds the factor that goes through the activation: m changes its sign if the other factor does.
+
+    ("", "") if that holds for neither, or if the signs of both factors do not make the sign of m (a sigmoid is always
+    positive).
+    """
     m = intact.inputs[matrix]
     first, second = (columns_of(intact.outputs[name], columns) for name, columns in factors)
     if (m * first.sign() * second.sign()).min() < 0:  # a sigmoid, which is always positive

@@ -1,6 +1,6 @@
 """The proof that runs on every model before any analysis: the identities of the decomposition, on real tokens."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -137,10 +137,15 @@ def _from_memories(model: nn.Module, layer: Layer, states: States) -> Tensor:
 def without_layer(model: nn.Module, layer: Layer, arguments: Arguments) -> Tensor:
     """Returns the residual: the block output without the feed-forward layer [sentence, token, d].
 
-    `arguments`: of the call of the layer's block, see `capture`.
+    Args:
+        model: the model.
+        layer: the layer.
+        arguments: of the call of its block, see `capture`.
     """
     inside = len(layer.block) + 1
-    off = dict.fromkeys((matrix.module[inside:] for matrix in layer.second_matrices), torch.zeros_like)
+    off: dict[str, Callable[[Tensor], Tensor]] = {
+        matrix.module[inside:]: torch.zeros_like for matrix in layer.second_matrices
+    }
     trace = replay(model.get_submodule(layer.block), arguments, off)
     return known_state(trace.at(layer.sum_module[inside:])).float()
 

@@ -42,8 +42,11 @@ def residual_path(
     The block is run again: with all `matrices` off, with each alone off, and with each alone doubled. Its output is
     tried first, then the inputs of its later modules.
 
-    `intact` is the trace of the unchanged block on `arguments`.
-
+    Args:
+        block: the block.
+        arguments: of its call.
+        intact: the trace of the unchanged block on `arguments`.
+        matrices: names of the second matrices inside the block.
     Returns:
         The path; if there is none, the reasons against the places that were tried.
     """

@@ -97,7 +97,10 @@ def positive_gates(bank: nn.Module) -> Tensor:
 
 
 def written(module: nn.Module, output: Tensor) -> Tensor:
-    """Returns what a second matrix or a bank writes for each token. A bank may shape its `output` otherwise."""
+    """Returns what a second matrix or a bank writes for each token.
+
+    `output`: what it returned; a bank may shape it otherwise.
+    """
     call = last_call(module)
     return output if call is None else call.written
 

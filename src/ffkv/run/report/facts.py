@@ -90,14 +90,14 @@ def _definitions_of_examples(settings: Settings, signed: bool) -> Terms:
     often = "once" if text.deduplicate else "each time"
     empty = "The empty prefix counts too" if triggers.include_empty_prefix else "A prefix has at least one token"
     per_sentence = "one per sentence" if triggers.one_prefix_per_sentence else "any number per sentence"
-    identical = "competes once" if triggers.shared_prefixes_compete == "once" else "competes in each of them"
+    shared = "competes once" if triggers.shared_prefixes_compete == "once" else "competes in each of them"
     terms = {
         "sentence": (
             f"a {text.splitter}. Sentences longer than the model's context {long}. Identical sentences count {often}."
         ),
         "prefix": (
             f"the first j tokens of a sentence, never the whole sentence. {empty}. A prefix that several sentences begin"
-            f" with {identical}."
+            f" with {shared}."
         ),
         "trigger examples of a key": (
             f"the {triggers.per_key} prefixes with the highest positive coefficients, {per_sentence}"

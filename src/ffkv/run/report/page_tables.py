@@ -114,13 +114,13 @@ def scores_of_machines(run: Run) -> PageTable:
 
 
 def _with_interval(row: Any, statistic: str = "value") -> str:
-    """A statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
+    """Returns a statistic with its interval: 0.61 (0.52 to 0.70); a dash where there is none."""
     value = decimals(getattr(row, statistic, math.nan))
     return value if row is None or pd.isna(row.low) else f"{value} ({decimals(row.low)} to {decimals(row.high)})"
 
 
 def predictive_values(run: Run) -> PageTable:
-    """The values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
+    """Returns the values with the highest top probabilities, each with a trigger example (table 2 of the paper)."""
     rows: list[list[Cell]] = [
         [
             Named(memory_name(row.layer, row.memory)),
@@ -138,7 +138,7 @@ def predictive_values(run: Run) -> PageTable:
 
 
 def prediction_changes(run: Run) -> PageTable:
-    """The sampled changes of prediction in the last layer."""
+    """Returns the sampled changes of prediction in the last layer."""
     rows: list[list[Cell]] = [
         [
             _prefix(row.text, row.next_token),
@@ -183,7 +183,7 @@ def chip(text: str) -> Markup:
 
 
 def linked(cell: Cell, pages: Collection[str], cards: Collection[str]) -> Markup | str:
-    """A cell as the page writes it. A memory leads to its page, or else to its card.
+    """Returns a cell as the page writes it. A memory leads to its page, or else to its card.
 
     Args:
         pages: names of the memories that have a page of their own in the folder `memories` beside the report.
@@ -198,7 +198,7 @@ def linked(cell: Cell, pages: Collection[str], cards: Collection[str]) -> Markup
 
 
 def _row(row: dict[str, Any]) -> list[Cell]:
-    """The cells of a row. Where layer and memory are known, the memory is named."""
+    """Returns the cells of a row. Where layer and memory are known, the memory is named."""
     cells: dict[str, Cell] = {column: _cell(column, value) for column, value in row.items()}
     if {"layer", "memory"} <= {*row}:
         cells["memory"] = Named(memory_name(int(row["layer"]), int(row["memory"])), number(row["memory"]))

@@ -41,7 +41,7 @@ def heading_of(name: str) -> str:
 
 
 def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[dict[str, Any]]:
-    """The sections of the page, one per branch: the branch, the tables before its figures, these, the tables after."""
+    """Returns the sections of the page, one per branch: the branch, its figures, and the tables before and after."""
     branches = [(branch, load_words(branch.name)) for branch in branches_of(run)]
     return [
         {
