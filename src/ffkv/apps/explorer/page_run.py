@@ -56,8 +56,8 @@ def layers(held: Held) -> pd.DataFrame:
     """Returns one row per layer, with the columns of `COLUMNS` that the run has, and kind."""
     found = held.run.layers[["layer", "kind", "memories", "agreement", "dead"]]
     for name, (table, column) in LAYER_COLUMNS.items():
-        if table in held.run.tables:
-            found = found.assign(**{name: found["layer"].map(held.run.table(table).set_index("layer")[column])})
+        if table in held.run.tables and column in (values := held.run.table(table).set_index("layer")):
+            found = found.assign(**{name: found["layer"].map(values[column])})
     return found
 
 
