@@ -137,9 +137,8 @@ def test_removal_of_a_run(run, fake_model):
 
 def test_precision_of_a_run(run, fake_model):
     """The fixtures' coefficients are 100, 99, ... by rank; the fake model's go by length and memory."""
-    output = run.folder / "precision.csv"
-    ffkv_keys(f"precision --model {run.folder} {files(run)} --per-layer 100 --output {output}")
-    table, triggers = tables.read(output), read_triggers(run.triggers)
+    ffkv_keys(f"precision --model {run.folder} {files(run)} --per-layer 100 --output {run.folder}")
+    table, triggers = tables.read(run.folder / "precision.csv"), read_triggers(run.triggers)
     assert table["layer"].tolist() == [0, 1, 2]
     assert table["keys"].tolist() == [6, 0, 5]
     assert table["triggers"].tolist() == [150, 0, 125]

@@ -90,6 +90,7 @@ rule keys_precision:
     resources:
         gpu=gpus(on_cluster=True),
     params:
+        folder=subpath(output.precision, parent=True),
         options=runs.options("keys_precision"),
         memory=runs.memory_limits(),
         code=code("keys_precision"),
@@ -102,7 +103,7 @@ rule keys_precision:
             --triggers {input.triggers:q} \
             --train {input.train:q} \
             --threads {threads} \
-            --output {output.precision:q} \
+            --output {params.folder:q} \
             >{log:q} 2>&1
         """
 

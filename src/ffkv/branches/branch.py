@@ -21,7 +21,7 @@ class Branch:
     Attributes:
         name: its name.
         about: one line about it, for the list of commands.
-        split: the split of the corpus that its numbers are about: "train" or "validation".
+        split: the split of the corpus that its numbers are about: "train", "validation", or "" if they are about none.
         steps: its steps, by name. The rule `<branch>_<step>` calls `ffkv <branch> <step>`.
         heading: heading of its section in the report.
         introduction: the paragraph below the heading.

@@ -59,7 +59,7 @@ def _input(name: str, branch: Branch) -> Callable:
 
 def _outputs(step: Step) -> dict[str, str]:
     """Returns the options that write, and their help. Tables that are not by group go into one folder."""
-    if len(step.writes) > 1 and not any(GROUP in each.path for each in step.writes):
+    if not any(GROUP in each.path for each in step.writes):
         return {"output": f"Folder to write into, {step.writes[0].path.split('/')[0]}/."}
     names = [f"output_{each.name}" for each in step.writes] if len(step.writes) > 1 else ["output"]
     return {
@@ -69,11 +69,12 @@ def _outputs(step: Step) -> dict[str, str]:
 
 
 def _write(step: Step, made: Any, outputs: Mapping[str, Path]) -> None:
-    """Writes what a step returned: one table, several things in the order of `step.writes`, or tables by name."""
+    """Writes what a step returned: tables by name into a folder; or by group one thing, or several as `step.writes` has them."""
     from ffkv.base.files import tables
 
-    if isinstance(made, dict):
+    if not any(GROUP in each.path for each in step.writes):
         described = {each.name: each for each in step.writes}
+        made = made if isinstance(made, dict) else {step.writes[0].name: made}
         if made.keys() != described.keys():
             raise ValueError(f"{step.function} returned {sorted(made)}; described are {sorted(described)}")
         (folder,) = outputs.values()

@@ -33,7 +33,7 @@ SPLIT_OF = {
     "triggers": "train",
     "sampled_prefixes": "validation",
     "annotation": "train",
-    **{branch.name: branch.split for branch in BRANCHES.values()},
+    **{branch.name: branch.split for branch in BRANCHES.values() if branch.split},
     **{str(Path(table.path).parent): table.split for table in TABLES.values() if table.split},
 }
 
