@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ffkv.branches.registry import BRANCHES
+from ffkv.run.report.registry import FIGURES
+
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 ROOMS = [path for path in ROOT.glob("src/ffkv/**/__init__.py") if path.parent.name != "ffkv"]
