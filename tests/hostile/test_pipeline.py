@@ -117,7 +117,7 @@ def random_settings(random, folder) -> Settings:
         "prefixes": {
             "count": pick(1, 5, 10**9),
             "sample": pick("sentence", "prefix"),
-            "keep": pick([], ["x"], ["x", "factor"]),
+            "extra_states": pick([], ["x"], ["x", "factor"]),
         },
         "keys": {
             "per_layer": pick(1, 5, 10**9),
