@@ -28,6 +28,7 @@ BRANCH = Branch(
             "Write the tables of figures 4 to 6 and of table 2.",
             reads=("by_memory*", "model", "triggers", "train"),
             settings=("values/predictive", "values/bins", "seed"),
+            imports="head",
             writes=(
                 tables.FIGURE_4,
                 tables.FIGURE_5,
