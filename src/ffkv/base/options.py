@@ -20,16 +20,10 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 WRITABLE = click.Path(path_type=Path)
 
 
-def _input(flag: str, about: str) -> Callable:
-    return click.option(flag, f"{flag[2:]}_file", type=READABLE, required=True, help=about)
-
-
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The folder model/ of the run.")
-VALUES = _input("--values", "The run's values.h5.")
-TRIGGERS = _input("--triggers", "The run's triggers.h5.")
-PREFIXES = _input("--prefixes", "The run's sampled_prefixes.h5.")
-CORPUS = _input("--corpus", "A split of the corpus, corpus/<split>.h5.")
-PROJECTIONS = _input("--projections", "The projections of this layer group, values/projections/<group>.h5.")
+CORPUS = click.option(
+    "--corpus", "corpus_file", type=READABLE, required=True, help="A split of the corpus, corpus/<split>.h5."
+)
 
 
 COMMIT = click.option(
