@@ -62,31 +62,22 @@ def in_cache(m: Tensor) -> list[slice]:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences that the model reads together, without their last tokens: no token follows the whole sentence.
+    """Sentences that the model reads together, without their last tokens: no token follows the whole sentence."""
 
-    Attributes:
-        ids: token ids, BOS among them, padded with 0 [sentence, token].
-        competing: the positions at which prefixes may compete: all but those of BOS.
-        left_out: flat positions among these at which no prefix competes: padding, and prefixes that compete in another
-            sentence; None if there are none.
-        multiplicity: how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not
-            compete. float32, or float64 if float32 cannot count them [sentence, token].
-        in_histogram: flat positions of the prefixes that the histogram counts.
-        histogram_multiplicity: how often it counts each of them [position in the histogram]; None: each once.
-        place: place in the corpus of each sentence's shortest prefix that may compete [sentence].
-        tokens: number of tokens of the sentences, their last ones included.
-        prefixes: number of prefixes of the corpus that the batch stands for.
-    """
-
-    ids: Tensor
-    competing: slice
+    ids: Tensor  # token ids, BOS among them, padded with 0 [sentence, token]
+    competing: slice  # the positions at which prefixes may compete: all but those of BOS
+    # flat positions among these at which no prefix competes: padding, and prefixes that compete in another sentence;
+    # None if there are none
     left_out: Tensor | None
+    # how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not compete. float32, or
+    # float64 if float32 cannot count them [sentence, token].
     multiplicity: Tensor
-    in_histogram: Tensor
+    in_histogram: Tensor  # flat positions of the prefixes that the histogram counts
+    # how often it counts each of them [position in the histogram]; None: each once
     histogram_multiplicity: Tensor | None
-    place: Tensor
-    tokens: int
-    prefixes: int
+    place: Tensor  # place in the corpus of each sentence's shortest prefix that may compete [sentence]
+    tokens: int  # number of tokens of the sentences, their last ones included
+    prefixes: int  # number of prefixes of the corpus that the batch stands for
 
     def on(self, device: torch.device) -> "Batch":
         """Returns the batch with its tensors on a device."""

@@ -21,23 +21,14 @@ from ffkv.model.checkpoint.load import LoadedModel
 
 @dataclass
 class PassState:
-    """The state of a trigger pass.
+    """The state of a trigger pass."""
 
-    Attributes:
-        highest: the top t of positive coefficients [layer].
-        lowest: the top t of negative coefficients [layer]; empty if they are not kept.
-        statistics: the statistics [layer].
-        batches: number of batches of the shard that have been seen.
-        tokens: number of their tokens.
-        prefixes: number of prefixes of the corpus that they stand for.
-    """
-
-    highest: list[TopT]
-    lowest: list[TopT]
-    statistics: list[Statistics]
-    batches: int = 0
-    tokens: int = 0
-    prefixes: int = 0
+    highest: list[TopT]  # the top t of positive coefficients [layer]
+    lowest: list[TopT]  # the top t of negative coefficients [layer]; empty if they are not kept
+    statistics: list[Statistics]  # the statistics [layer]
+    batches: int = 0  # number of batches of the shard that have been seen
+    tokens: int = 0  # number of their tokens
+    prefixes: int = 0  # number of prefixes of the corpus that they stand for
 
     def add(self, batch: Batch, layer: Layer, m: Tensor, gate: Tensor | None) -> None:
         """Adds the coefficients of one layer on one batch.

@@ -80,19 +80,14 @@ class SampledPrefixes:
 
 
 class Storage(NamedTuple):
-    """How the states of a sample are stored.
+    """How the states of a sample are stored."""
 
-    Attributes:
-        sizes: the length of each dimension of `SampledPrefixes` but "prefix", and the sizes that its chunks name.
-        without: the optional datasets that the file lacks.
-        compressed: the datasets whose chunks are compressed.
-        in_memory: whether the states of a block are kept in memory until it is complete. If not, a chunk holds one
-            prefix, so that prefixes can be written in the order in which the model reads them.
-    """
-
+    # the length of each dimension of `SampledPrefixes` but "prefix", and the sizes that its chunks name
     sizes: dict[str, int]
-    without: list[str]
-    compressed: tuple[str, ...]
+    without: list[str]  # the optional datasets that the file lacks
+    compressed: tuple[str, ...]  # the datasets whose chunks are compressed
+    # whether the states of a block are kept in memory until it is complete. If not, a chunk holds one prefix, so that
+    # prefixes can be written in the order in which the model reads them.
     in_memory: bool
 
 
@@ -177,19 +172,12 @@ def write_linked(path: Path | str, parts: Sequence[Path], attributes: Mapping[st
 
 @dataclass(frozen=True)
 class PrefixLayer:
-    """One layer of the sampled prefixes, float32. What was not asked for is empty.
+    """One layer of the sampled prefixes, float32. What was not asked for is empty."""
 
-    Attributes:
-        r: residual, what the FF output is added to: o - y [prefix, d].
-        y: FF output, as it is added to the residual [prefix, d].
-        o: block output [prefix, d].
-        m: memory coefficients [prefix, memory].
-    """
-
-    r: np.ndarray
-    y: np.ndarray
-    o: np.ndarray
-    m: np.ndarray
+    r: np.ndarray  # residual, what the FF output is added to: o - y [prefix, d]
+    y: np.ndarray  # FF output, as it is added to the residual [prefix, d]
+    o: np.ndarray  # block output [prefix, d]
+    m: np.ndarray  # memory coefficients [prefix, memory]
 
 
 def read_layer(file: h5py.File, layer: int, quantities: str = "yrom") -> PrefixLayer:

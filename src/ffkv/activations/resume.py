@@ -47,17 +47,11 @@ class SavedState:
 
 @dataclass(frozen=True)
 class ProgressFile:
-    """Where a pass saves its state.
+    """Where a pass saves its state."""
 
-    Attributes:
-        path: the file.
-        identity: all that the pass's numbers follow from; a state of another identity is not continued.
-        every: seconds between two savings.
-    """
-
-    path: Path
-    identity: dict[str, Any]
-    every: float
+    path: Path  # the file
+    identity: dict[str, Any]  # all that the pass's numbers follow from; a state of another identity is not continued
+    every: float  # seconds between two savings
 
 
 def progress_path(output: Path) -> Path:

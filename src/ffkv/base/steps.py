@@ -18,15 +18,10 @@ EVERY_GROUP = "*"  # after the name of what a step reads: the files of all group
 
 @dataclass(frozen=True)
 class File:
-    """A file that a step writes and that is no table.
+    """A file that a step writes and that is no table."""
 
-    Attributes:
-        path: its path below the folder of the run; with "{group}" if each group of layers has a file of its own.
-        writer: "module:function" of what writes it, from its path and what the step returns.
-    """
-
-    path: str
-    writer: str
+    path: str  # its path below the folder of the run; with "{group}" if each group of layers has a file of its own
+    writer: str  # "module:function" of what writes it, from its path and what the step returns
 
     @property
     def name(self) -> str:
@@ -36,30 +31,22 @@ class File:
 
 @dataclass(frozen=True)
 class Step:
-    """A step, which a rule and a command of the same name start.
+    """A step, which a rule and a command of the same name start."""
 
-    Attributes:
-        function: "module:function" of the function that a notebook can call, too.
-        about: what the command does, for its help.
-        reads: the files that it reads, by name, see `ffkv.branches.commands.INPUTS`. A name with `*` stands for the
-            files of all groups of layers.
-        settings: the settings that it takes: sections such as "triggers", settings such as "model/device", or settings
-            of the top level such as "seed".
-        writes: what it returns, in this order.
-        imports: what its jobs import, see `ffkv.workflow.jobs.LIBRARIES`.
-        also: folders of modules that it imports by name while it runs.
-        amount: how much it has to do in a run (`ffkv.plan.facts.RunFacts`): operations, or things, of all its jobs; and rows or
-            numbers that it writes. `ffkv plan` takes both beside those of a small run, so that a constant factor is left
-            out. None: neither grows with the run.
-    """
-
-    function: str
-    about: str = ""
+    function: str  # "module:function" of the function that a notebook can call, too
+    about: str = ""  # what the command does, for its help
+    # the files that it reads, by name, see `ffkv.branches.commands.INPUTS`. A name with `*` stands for the files of all
+    # groups of layers.
     reads: tuple[str, ...] = ()
+    # the settings that it takes: sections such as "triggers", settings such as "model/device", or settings of the top
+    # level such as "seed"
     settings: tuple[str, ...] = ()
-    writes: tuple[Table | File, ...] = ()
-    imports: str = "tables"
-    also: tuple[str, ...] = ()
+    writes: tuple[Table | File, ...] = ()  # what it returns, in this order
+    imports: str = "tables"  # what its jobs import, see `ffkv.workflow.jobs.LIBRARIES`
+    also: tuple[str, ...] = ()  # folders of modules that it imports by name while it runs
+    # how much it has to do in a run (`ffkv.plan.facts.RunFacts`): operations, or things, of all its jobs; and rows or
+    # numbers that it writes. `ffkv plan` takes both beside those of a small run, so that a constant factor is left out.
+    # None: neither grows with the run.
     amount: Callable[[Any], tuple[float, float]] | None = None
 
     @property

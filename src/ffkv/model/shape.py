@@ -12,33 +12,19 @@ from ffkv.model.experts.layouts import layout_of
 
 
 class Shape(NamedTuple):
-    """The sizes of a model.
+    """The sizes of a model."""
 
-    Attributes:
-        architecture: name of its class.
-        memories: d_m, number of memories [layer].
-        width: d, size of the residual stream.
-        vocabulary: |V|.
-        parameters: number of all weights.
-        body: number of weights in the blocks, without those of experts that a token is not sent to.
-        outside: number of weights outside of the blocks: the embeddings, the head.
-        dtype: name of the weights' type.
-        itemsize: bytes of a weight.
-        signed: whether coefficients can be negative, as far as the name of the activation tells.
-        active: share of the memories that a token is sent to; 1 without experts.
-    """
-
-    architecture: str
-    memories: tuple[int, ...]
-    width: int
-    vocabulary: int
-    parameters: int
-    body: int
-    outside: int
-    dtype: str
-    itemsize: int
-    signed: bool = True
-    active: float = 1.0
+    architecture: str  # name of its class
+    memories: tuple[int, ...]  # d_m, number of memories [layer]
+    width: int  # d, size of the residual stream
+    vocabulary: int  # |V|
+    parameters: int  # number of all weights
+    body: int  # number of weights in the blocks, without those of experts that a token is not sent to
+    outside: int  # number of weights outside of the blocks: the embeddings, the head
+    dtype: str  # name of the weights' type
+    itemsize: int  # bytes of a weight
+    signed: bool = True  # whether coefficients can be negative, as far as the name of the activation tells
+    active: float = 1.0  # share of the memories that a token is sent to; 1 without experts
 
     @property
     def layers(self) -> int:

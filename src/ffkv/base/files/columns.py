@@ -23,29 +23,17 @@ GROUP = "{group}"  # in the path of a table that is written in parts, one for ea
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds.
-
-    Attributes:
-        name: its name.
-        dtype: pandas' name of its type: "int64", "float32", "bool", "str", or "object" for a list of numbers.
-        about: a phrase that says what a value means.
-        unit: "1" for a plain number; "" for words.
-        lowest, highest: limits of the values; None where there is none.
-        choices: the words that it may hold; none if it may hold any.
-        foreign: whether it holds text that strangers wrote, such as a token. It stays text also where it reads "nan" or
-            "1".
-        optional: when it is there; "" if always.
-    """
+    """What a column holds."""
 
     name: str
-    dtype: str
-    about: str
-    unit: str = ""
-    lowest: float | None = None
+    dtype: str  # pandas' name of its type: "int64", "float32", "bool", "str", or "object" for a list of numbers
+    about: str  # a phrase that says what a value means
+    unit: str = ""  # "1" for a plain number; "" for words
+    lowest: float | None = None  # limit of the values; None where there is none
     highest: float | None = None
-    choices: tuple[str, ...] = ()
-    foreign: bool = False
-    optional: str = ""
+    choices: tuple[str, ...] = ()  # the words that it may hold; none if it may hold any
+    foreign: bool = False  # whether strangers wrote its text, such as a token. It stays text if it reads "nan" or "1".
+    optional: str = ""  # when it is there; "" if always
 
 
 NEGATIVE = "with negative coefficients"  # when columns about them are there
@@ -113,23 +101,14 @@ WILSON = interval("Wilson interval (95 %)")
 
 @dataclass(frozen=True)
 class Table:
-    """What a table holds.
+    """What a table holds."""
 
-    Attributes:
-        path: its file below the folder of the run; with "{group}" if each group of layers has a file of its own.
-        about: one sentence that says what a row is.
-        columns: its columns, in their order.
-        split: the split of the corpus that it is about; "" for that of its branch.
-        only: when a run has it; "" if always.
-        applies: whether a run with such settings has it.
-    """
-
-    path: str
-    about: str
-    columns: tuple[Column, ...]
-    split: str = ""
-    only: str = ""
-    applies: "Callable[[Settings], bool]" = lambda settings: True
+    path: str  # its file below the folder of the run; with "{group}" if each group of layers has a file of its own
+    about: str  # one sentence that says what a row is
+    columns: tuple[Column, ...]  # its columns, in their order
+    split: str = ""  # the split of the corpus that it is about; "" for that of its branch
+    only: str = ""  # when a run has it; "" if always
+    applies: "Callable[[Settings], bool]" = lambda settings: True  # whether a run with such settings has it
 
     @property
     def name(self) -> str:

@@ -28,28 +28,18 @@ CHECKSUM_BYTES = 4  # of fletcher32, per chunk
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a dataset holds.
+    """What a dataset holds."""
 
-    Attributes:
-        dimensions: a name for each axis.
-        dtype: NumPy's name of the element type.
-        unit: "1" for a plain number, "token", "nat", ...
-        about: one phrase that says what a value means.
-        name: name in the file; "" for that of the field.
-        chunks: the longest chunk along some dimensions: a number, or the name of a size. Other dimensions are not cut.
-            Empty: about 1 MiB of leading rows per chunk.
-        optional: whether a file may lack it.
-        lazy: whether readers leave it in the file and read it piece by piece.
-    """
-
-    dimensions: tuple[str, ...]
-    dtype: str
-    unit: str
-    about: str
-    name: str = ""
+    dimensions: tuple[str, ...]  # a name for each axis
+    dtype: str  # NumPy's name of the element type
+    unit: str  # "1" for a plain number, "token", "nat", ...
+    about: str  # one phrase that says what a value means
+    name: str = ""  # name in the file; "" for that of the field
+    # the longest chunk along some dimensions: a number, or the name of a size. Other dimensions are not cut. Empty:
+    # about 1 MiB of leading rows per chunk.
     chunks: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
-    optional: bool = False
-    lazy: bool = False
+    optional: bool = False  # whether a file may lack it
+    lazy: bool = False  # whether readers leave it in the file and read it piece by piece
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Returns the length of each axis, from the length of each dimension."""
@@ -75,28 +65,18 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TextDatasets:
-    """What a list of texts holds: the texts as one run of UTF-8 bytes, and the offsets between them.
+    """What a list of texts holds: the texts as one run of UTF-8 bytes, and the offsets between them."""
 
-    Attributes:
-        data: the bytes, dataset `name`.
-        offsets: where each text starts, dataset `name_offset`.
-    """
-
-    data: Dataset
-    offsets: Dataset
+    data: Dataset  # the bytes, dataset `name`
+    offsets: Dataset  # where each text starts, dataset `name_offset`
 
 
 @dataclass(frozen=True)
 class Group:
-    """Datasets in a group of their own, which has the name of the field.
+    """Datasets in a group of their own, which has the name of the field."""
 
-    Attributes:
-        record: the dataclass that describes them.
-        about: what precedes each description in the file.
-    """
-
-    record: type
-    about: str
+    record: type  # the dataclass that describes them
+    about: str  # what precedes each description in the file
 
 
 def dataset(dimensions: str, dtype: str, **description: Any) -> Any:

@@ -18,15 +18,10 @@ _appending = threading.Lock()
 
 
 class Journal(NamedTuple):
-    """What a journal holds.
+    """What a journal holds."""
 
-    Attributes:
-        entries: number of the line, counted from 1, and what it says.
-        torn: numbers of the lines that are not whole.
-    """
-
-    entries: list[tuple[int, Any]]
-    torn: list[int]
+    entries: list[tuple[int, Any]]  # number of the line, counted from 1, and what it says
+    torn: list[int]  # numbers of the lines that are not whole
 
 
 def append_entry(path: Path, entry: Mapping[str, Any]) -> None:

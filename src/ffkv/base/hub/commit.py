@@ -21,27 +21,17 @@ LOOK_SECONDS = 5  # to look whether a branch has moved, which no number depends 
 
 @dataclass(frozen=True)
 class Commit:
-    """The commit of a repository that a run reads.
+    """The commit of a repository that a run reads."""
 
-    Attributes:
-        kind: "model" or "dataset".
-        repository: its id on the hub, or a local folder.
-        revision: branch, tag or commit, as in the settings.
-        commit: 40 hexadecimal digits; "" for a local folder.
-        code: other repositories whose Python code the model runs, and their commits.
-        adapter: id or folder of the adapter that is merged into the model; "" for none.
-        adapter_revision: its branch, tag or commit, as in the settings.
-        adapter_commit: its commit; "" for a local folder.
-    """
-
-    kind: Kind
-    repository: str
-    revision: str
-    commit: str = ""
+    kind: Kind  # "model" or "dataset"
+    repository: str  # its id on the hub, or a local folder
+    revision: str  # branch, tag or commit, as in the settings
+    commit: str = ""  # 40 hexadecimal digits; "" for a local folder
+    # other repositories whose Python code the model runs, and their commits
     code: dict[str, str] = field(default_factory=dict)
-    adapter: str = ""
-    adapter_revision: str = "main"
-    adapter_commit: str = ""
+    adapter: str = ""  # id or folder of the adapter that is merged into the model; "" for none
+    adapter_revision: str = "main"  # its branch, tag or commit, as in the settings
+    adapter_commit: str = ""  # its commit; "" for a local folder
 
     @property
     def read_at(self) -> str:

@@ -28,31 +28,19 @@ ANSWER_SECONDS, END_SECONDS = 60, 120  # longest wait for an answer of SLURM, an
 
 
 class Job(NamedTuple):
-    """A SLURM job of this folder.
+    """A SLURM job of this folder."""
 
-    Attributes:
-        number: its SLURM id.
-        state: its SLURM state, such as RUNNING.
-        step: the rule and its wildcards.
-    """
-
-    number: str
-    state: str
-    step: str
+    number: str  # its SLURM id
+    state: str  # its SLURM state, such as RUNNING
+    step: str  # the rule and its wildcards
 
 
 class Owner(NamedTuple):
-    """The snakemake process that last started in a folder.
+    """The snakemake process that last started in a folder."""
 
-    Attributes:
-        host: name of its host.
-        pid: number of its process.
-        local: whether all its jobs are processes of that host.
-    """
-
-    host: str
-    pid: int
-    local: bool
+    host: str  # name of its host
+    pid: int  # number of its process
+    local: bool  # whether all its jobs are processes of that host
 
 
 def note_owner(local: bool) -> None:

@@ -9,14 +9,7 @@ PAPER_BANDS: Any = ((20_000, 1024), (60_000, 256), (267_744, 64))
 
 
 class FairseqConfig(PreTrainedConfig):
-    """What `ffkv.model.fairseq.modeling` needs to know; the defaults are those of the paper's model.
-
-    Attributes:
-        input_bands: for each band of the vocabulary, its end (exclusive) and the width of its vectors.
-        output_bands: likewise for the softmax.
-        tie_words: the softmax uses the input embeddings of the words.
-        tie_projections: the softmax uses the input projections of all bands but the first.
-    """
+    """What `ffkv.model.fairseq.modeling` needs to know; the defaults are those of the paper's model."""
 
     model_type = "fairseq_adaptive_lm"
 
@@ -29,10 +22,12 @@ class FairseqConfig(PreTrainedConfig):
     activation_function: str = "relu"
     scale_embedding: bool = True
     final_norm: bool = False
-    input_bands: list[list[int]] = PAPER_BANDS
-    output_bands: list[list[int]] = PAPER_BANDS
-    tie_words: bool = True
-    tie_projections: bool = True
+    input_bands: list[list[int]] = (
+        PAPER_BANDS  # of each band of words: its end (exclusive), and the width of its vectors
+    )
+    output_bands: list[list[int]] = PAPER_BANDS  # likewise for the softmax
+    tie_words: bool = True  # the softmax uses the input embeddings of the words
+    tie_projections: bool = True  # it uses the input projections of all bands but the first
     pad_token_id: int | None = 1
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 2
