@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from support import ROOT, snakemake
 from workflow.dry_run import planned
 
-from ffkv.apps.explorer.page_comparison import comparison as show_comparison
-from ffkv.apps.explorer.page_comparison import find_comparisons
+from ffkv.apps.explorer.page_run import comparison as show_comparison
+from ffkv.apps.explorer.page_run import find_comparisons
 from ffkv.apps.explorer.page_run import runs as runs_page
 from ffkv.apps.explorer.shelf import open_shelf
 from ffkv.base.errors import UserError

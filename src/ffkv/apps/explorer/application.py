@@ -12,15 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from ffkv.apps.explorer import (
-    page_annotate,
-    page_compare,
-    page_comparison,
-    page_memory,
-    page_run,
-    page_search,
-    page_trace,
-)
+from ffkv.apps.explorer import page_annotate, page_compare, page_memory, page_run, page_search, page_trace
 from ffkv.apps.explorer.pages import LIVE, error_page, render, report_file, static, with_query
 from ffkv.apps.explorer.security import Guard, Guarded
 from ffkv.apps.explorer.shelf import Held, Shelf
@@ -72,14 +64,6 @@ def _go(shelf: Shelf, request: Request) -> Response:
         return page_search.go(held, request.query_params.get("q", ""))
 
 
-def _memory(shelf: Shelf, request: Request) -> Response:
-    held, layer, index = _memory_of(shelf, request)
-    if request.query_params.get("format") == "json":
-        return page_memory.as_json(held, layer, index)
-    colours, everything = (name in request.query_params for name in ("colours", "all"))
-    return page_memory.memory(held, shelf, layer, index, colours, everything)
-
-
 def _compare(shelf: Shelf, request: Request) -> Response:
     a, b, *memories = (request.query_params.get(each, "") for each in ("a", "b", "memory", "memory_b"))
     with _no_such():
@@ -89,13 +73,17 @@ def _compare(shelf: Shelf, request: Request) -> Response:
 
 def _comparison(shelf: Shelf, request: Request) -> Response:
     with _no_such():
-        page = page_comparison.comparison(shelf, request.path_params["name"])
+        page = page_run.comparison(shelf, request.path_params["name"])
     return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-def _names(request: Request) -> tuple[str, str, int]:
-    """Returns the sheet, the annotator and the number of an item that an address names."""
-    return tuple(request.path_params[name] for name in ("sheet", "annotator", "number"))
+def _item(shelf: Shelf, request: Request, body: bytes | None = None) -> Response:
+    """Shows an item of a sheet, or keeps what its page sends."""
+    held, place = _held(shelf, request), request.path_params
+    sheet, annotator, number = page_annotate.sheet_of(held, place["sheet"]), place["annotator"], place["number"]
+    if body is None:
+        return page_annotate.item(held, sheet, annotator, number, request.query_params.get("patterns", ""))
+    return page_annotate.keep(held, sheet, annotator, number, body)
 
 
 async def _keep(shelf: Shelf, request: Request) -> Response:
@@ -105,9 +93,7 @@ async def _keep(shelf: Shelf, request: Request) -> Response:
         body += part
         if len(body) > page_annotate.LARGEST:
             return error_page(413, "This is too long", "Shorten the words.")
-
-    keep = lambda request: page_annotate.keep(_held(shelf, request), *_names(request), body)  # noqa: E731
-    return await run_in_threadpool(_answer, keep, request)
+    return await run_in_threadpool(_answer, partial(_item, shelf, body=body), request)
 
 
 def _static_file(shelf: Shelf, request: Request) -> Response:
@@ -126,7 +112,9 @@ PAGES: dict[str, Callable[[Shelf, Request], Response]] = {
     "/r/{run}/memories": lambda shelf, request: page_search.memories(_held(shelf, request), request.query_params),
     "/r/{run}/memories/{page}": _exported,
     "/r/{run}/go": _go,
-    "/r/{run}/m/{layer}/{index}": _memory,
+    "/r/{run}/m/{layer}/{index}": lambda shelf, request: page_memory.memory(
+        shelf, *_memory_of(shelf, request), request.query_params
+    ),
     "/r/{run}/m/{layer}/{index}/similar": lambda shelf, request: page_memory.similar(*_memory_of(shelf, request)),
     "/r/{run}/trace": lambda shelf, request: page_trace.trace(_held(shelf, request), shelf, request.query_params),
     "/compare": _compare,
@@ -139,9 +127,7 @@ PAGES: dict[str, Callable[[Shelf, Request], Response]] = {
     "/r/{run}/annotate/{sheet}/{annotator}": lambda shelf, request: page_annotate.continue_at(
         _held(shelf, request), request.path_params["sheet"], request.path_params["annotator"]
     ),
-    ITEM: lambda shelf, request: page_annotate.item(
-        _held(shelf, request), *_names(request), request.query_params.get("patterns", "")
-    ),
+    ITEM: _item,
     "/static/{name}": _static_file,
 }
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import numpy as np
 from markupsafe import Markup
 
-from ffkv.run.report.text import signed
 from ffkv.run.results.text import number
 
 STEPS = 8  # of the scale on each side of zero
@@ -68,8 +67,3 @@ def histogram(lows: Iterable[float], counts: Iterable[int]) -> Markup:
     return Markup('<svg class="histogram" role="img" aria-label="{}" viewBox="0 0 {} 92">{}</svg>').format(
         label, 40 * max(shown, 8), Markup("").join(parts)
     )
-
-
-def told(value: float) -> str:
-    """Returns a coefficient in words for a screen reader and for a tip."""
-    return f"coefficient {signed(float(value))}"

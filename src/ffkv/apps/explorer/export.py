@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ffkv.apps.explorer.page_memory import write_memory
-from ffkv.apps.explorer.page_run import write_run
-from ffkv.apps.explorer.pages import Live
+from ffkv.apps.explorer import page_memory, page_run
+from ffkv.apps.explorer.pages import Live, write
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
@@ -26,11 +25,7 @@ class Exported(Live):
         """memories: layer and number of those that have pages."""
         self._memories = set(memories)
 
-    def home(self) -> str:
-        """Returns the file of the run."""
-        return "index.html"
-
-    def run(self, held: Held, **query: Any) -> str:
+    def run(self, held: Held, part: str = "", **query: Any) -> str:
         """Returns the file of the run."""
         return "index.html"
 
@@ -57,16 +52,17 @@ def export(shelf: Shelf, held: Held, names: Sequence[str], folder: Path, colours
     places = list(dict.fromkeys((memory.layer, memory.memory) for memory in memories))
     if not places:
         places = choose(indexes.trigger_patterns(run.files), run.memories(), PAGES)
-    links = Exported(places)
-    pages = {"index.html": write_run(held, links)}
-    for layer, index in places:
+    links, coloured_by = Exported(places), shelf if colours else None
+    pages = {"index.html": write("run.html", held=held, links=links, **page_run.values(held))}
+    for place in places:
         try:
-            page = write_memory(held, links, layer, index, shelf if colours else None)
+            shown = page_memory.values(held, *place, links, coloured_by)
         except UserError as error:
             if not colours:
                 raise
             raise UserError(f"{error} Or write the pages without colours: --no-colours.") from error
-        pages[links.memory(held, layer, index)] = page
+        near = page_memory.similar_to(held, *place)
+        pages[links.memory(held, *place)] = write("memory.html", held=held, links=links, near=near, **shown)
     for name, page in pages.items():
         with atomic(folder / name, summed=False) as temporary:
             temporary.write_text(page, encoding="utf-8")

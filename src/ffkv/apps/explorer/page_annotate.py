@@ -5,7 +5,6 @@ They say nothing about what an item is, and lead to no page that does.
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import parse_qsl, quote
 
 from pydantic import ValidationError
@@ -15,7 +14,7 @@ from ffkv.apps.annotation.csv_sheets import with_marked_end
 from ffkv.apps.annotation.records import MOST_PATTERNS, Record, append_record, identity_of
 from ffkv.apps.annotation.sheets import Sheet, annotations_folder, read_sheet, sheet_names
 from ffkv.apps.annotation.step import latest_of_person
-from ffkv.apps.explorer.pages import render, with_query
+from ffkv.apps.explorer.pages import LIVE, render, with_query
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.base.errors import UserError
 
@@ -36,15 +35,9 @@ def keeps(path: str) -> bool:
     return KEEPS.fullmatch(path) is not None
 
 
-def folder_of(held: Held) -> Path:
-    """Returns the folder of the annotations of a run."""
-    return annotations_folder(held.run)
-
-
-def address(held: Held, sheet: str = "", annotator: str = "", number: int | None = None) -> str:
-    """Returns the address of a sheet, of a person's items, or of one of them, from 1."""
-    parts = [sheet, annotator, "" if number is None else str(number)]
-    return "/".join([f"/r/{quote(held.name, safe='')}/annotate", *(quote(part, safe="") for part in parts if part)])
+def address(held: Held, *parts: str | int) -> str:
+    """Returns the address of a sheet, of a person's items, or of one of them: sheet, annotator, number from 1."""
+    return LIVE.run(held, "/".join(["annotate", *(quote(str(part), safe="") for part in parts)]))
 
 
 def overview(shelf: Shelf, name: str = "") -> Response:
@@ -54,7 +47,10 @@ def overview(shelf: Shelf, name: str = "") -> Response:
         NoItem: no open run has a sheet of this name.
     """
     sheets = [
-        (held, each) for held in shelf.runs.values() for each in sheet_names(folder_of(held)) if name in ("", each)
+        (held, each)
+        for held in shelf.runs.values()
+        for each in sheet_names(annotations_folder(held.run))
+        if name in ("", each)
     ]
     if name and not sheets:
         raise NoItem(f"No open run has a sheet {name!r}.")
@@ -68,23 +64,28 @@ def people(held: Held, name: str) -> HTMLResponse:
     sheet = sheet_of(held, name)
     rows = []
     for annotator, order in sheet.orders.items():
-        done = sum(record.done for record in latest_of_person(folder_of(held), sheet, annotator).values())
+        done = sum(record.done for record in _said(held, sheet, annotator).values())
         rows.append((annotator, address(held, name, annotator), done, len(order)))
     return render("annotate_people.html", sheet=sheet, people=rows)
 
 
 def sheet_of(held: Held, name: str) -> Sheet:
     """Returns a sheet of a run. Raises NoItem if there is none of this name."""
-    folder = folder_of(held)
+    folder = annotations_folder(held.run)
     if name not in sheet_names(folder):
         raise NoItem(f"There is no sheet {name!r} of this run.")
     return read_sheet(folder, name, identity_of(held.run.files.identity("train")))
 
 
+def _said(held: Held, sheet: Sheet, annotator: str) -> dict[str, Record]:
+    """Returns the latest record of each item that a person has said something about."""
+    return latest_of_person(annotations_folder(held.run), sheet, annotator)
+
+
 def continue_at(held: Held, name: str, annotator: str) -> Response:
     """Leads to the first item that the person is not done with; to the first one if there is none."""
     sheet = sheet_of(held, name)
-    order, said = _order(sheet, annotator), latest_of_person(folder_of(held), sheet, annotator)
+    order, said = _order(sheet, annotator), _said(held, sheet, annotator)
     open_items = (place for place, item in enumerate(order, 1) if not (item in said and said[item].done))
     return RedirectResponse(address(held, name, annotator, next(open_items, 1)), 303)
 
@@ -103,23 +104,21 @@ def _item_at(sheet: Sheet, annotator: str, number: int) -> str:
     return order[number - 1]
 
 
-def item(held: Held, name: str, annotator: str, number: int, slots: str) -> HTMLResponse:
+def item(
+    held: Held, sheet: Sheet, annotator: str, number: int, asked_slots: str = "", problem: str = ""
+) -> HTMLResponse:
     """Returns one item, with what the person has said about it.
 
     Args:
         number: its place in the person's order, from 1.
-        slots: for how many patterns the address asks for room; "" if it does not.
+        asked_slots: for how many patterns the address asks for room; "" if it does not.
+        problem: why it cannot be done; "" if it can.
     Raises:
-        NoItem: there is no such sheet, person or item.
+        NoItem: there is no such person or item.
     """
-    return _show(held, sheet_of(held, name), annotator, number, slots)
-
-
-def _show(held: Held, sheet: Sheet, annotator: str, number: int, asked: str = "", problem: str = "") -> HTMLResponse:
-    order, shown = _order(sheet, annotator), _item_at(sheet, annotator, number)
-    said = latest_of_person(folder_of(held), sheet, annotator)
+    order, shown, said = _order(sheet, annotator), _item_at(sheet, annotator, number), _said(held, sheet, annotator)
     record = said.get(shown)
-    slots = max(SLOTS, len(record.patterns) if record else 0, int(asked) if asked.isdecimal() and len(asked) < 4 else 0)
+    slots = max(SLOTS, len(record.patterns) if record else 0, _small(asked_slots) or 0)
     answer = render(
         "annotate_item.html",
         status=400 if problem else 200,
@@ -144,30 +143,34 @@ def _show(held: Held, sheet: Sheet, annotator: str, number: int, asked: str = ""
     return answer
 
 
-def keep(held: Held, name: str, annotator: str, number: int, body: bytes) -> Response:
-    """Keeps what a page sends, and leads on. Raises NoItem if there is no such sheet, person or item.
+def _small(text: str) -> int | None:
+    """Returns a number of at most three digits; None if the text is none."""
+    return int(text) if text.isdecimal() and len(text) < 4 else None
+
+
+def keep(held: Held, sheet: Sheet, annotator: str, number: int, body: bytes) -> Response:
+    """Keeps what a page sends, and leads on. Raises NoItem if there is no such person or item.
 
     The field `go` says whereto: "stay" (the script, while somebody writes), "save", "more" (room for another pattern),
     "previous", "next" or "done", which is the next item.
     """
-    sheet = sheet_of(held, name)
     shown = _item_at(sheet, annotator, number)
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS)
         sent = dict(fields)
         if sent.get("which") != shown:
             return PlainTextResponse("The page is of another item. Open the sheet again.", 409)
-        folder, before = folder_of(held), latest_of_person(folder_of(held), sheet, annotator).get(sent["which"])
+        before = _said(held, sheet, annotator).get(shown)
         record = read_fields(sheet, annotator, fields)
     except (ValidationError, ValueError) as error:  # no page of ours sends this
         return PlainTextResponse(f"This cannot be kept: {str(error)[:500]}", 400)
     wanted = sent.get("go") == "done" or (before is not None and before.done)
     record = record.model_copy(update={"done": wanted and not record.missing})
-    if before is not None and record == before.model_copy(update={"time": record.time}):
+    if before is not None and record.repeats(before):
         record = before
     else:
         try:
-            append_record(folder, record)
+            append_record(annotations_folder(held.run), record)
         except UserError as error:
             if sent.get("go") == "stay":  # the script shows it beside what is written
                 return PlainTextResponse(str(error), 500)
@@ -175,7 +178,7 @@ def keep(held: Held, name: str, annotator: str, number: int, body: bytes) -> Res
     if sent.get("go") == "stay":
         return PlainTextResponse(record.time)
     if sent.get("go") == "done" and record.missing:
-        return _show(held, sheet, annotator, number, sent.get("slots", ""), record.missing)
+        return item(held, sheet, annotator, number, sent.get("slots", ""), record.missing)
     return RedirectResponse(_next(held, sheet, annotator, number, sent), 303)
 
 
@@ -183,8 +186,8 @@ def _next(held: Held, sheet: Sheet, annotator: str, number: int, sent: Mapping[s
     """Returns the address that a page leads to."""
     go, last = sent.get("go", ""), len(sheet.orders[annotator])
     if go == "more":
-        slots = sent.get("slots", "")
-        more = min(int(slots) + 1, MOST_PATTERNS) if slots.isdecimal() and len(slots) < 4 else SLOTS
+        slots = _small(sent.get("slots", ""))
+        more = SLOTS if slots is None else min(slots + 1, MOST_PATTERNS)
         return with_query(address(held, sheet.name, annotator, number), {"patterns": more})
     if go in ("done", "next") and number == last:
         return address(held, sheet.name)

@@ -6,7 +6,7 @@ from starlette.responses import HTMLResponse
 
 from ffkv.apps.explorer.page_memory import values
 from ffkv.apps.explorer.page_run import COLUMNS, layers
-from ffkv.apps.explorer.pages import LIVE, render
+from ffkv.apps.explorer.pages import render
 from ffkv.apps.explorer.shelf import Held
 from ffkv.base.errors import UserError
 from ffkv.run.results.depth import pair_layers
@@ -33,7 +33,7 @@ def compare(names: list[str], runs: list[Held], memories: list[str]) -> HTMLResp
         except UserError as error:
             problems.append(f"Run {held.name}: {error}")
         else:
-            columns.append({"held": held} | values(held, layer, index, LIVE, None, False))
+            columns.append({"held": held} | values(held, layer, index))
     depths = by_depth(*runs)
     return render(
         "compare.html",

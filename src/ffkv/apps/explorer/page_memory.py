@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from ffkv.apps.explorer import drawing
 from ffkv.apps.explorer.examples import strengths
-from ffkv.apps.explorer.pages import LIVE, Live, python_of, render, write
+from ffkv.apps.explorer.pages import LIVE, Live, render
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.run.report.cards import Card, pattern_numbers
-from ffkv.run.report.text import decimals
+from ffkv.run.report.text import decimals, signed
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import Columns, example_columns, prediction_columns, rows_of
 from ffkv.run.results.memory_name import memory_name
@@ -26,6 +26,11 @@ PREDICTIONS = 20
 SIMILAR = 10
 SCORES = {"detection": "detection", "same_word": "detection of the same word"}  # of explanations, in words
 SCORES |= {name: name for name in ("fuzzing", "simulation", "intruder")}
+FACTS = {  # of the memory: how each is written
+    "firing_rate": "percent", "mean_coefficient": "signed", "maximum_coefficient": "number",
+    "negative_rate": "percent", "minimum_coefficient": "signed", "norm": "number", "contribution": "number",
+    "top_probability": "percent", "rank": "number", "trigger_examples": "number", "matching": "number",
+}  # fmt: skip
 NO_RANK = -1  # of a key without trigger examples
 BEFORE, AFTER = 60, 15  # tokens of a coloured sentence that are shown before and after the end of the trigger example
 TOTAL = {"positive": "trigger_examples", "negative": "negative_trigger_examples"}
@@ -94,7 +99,7 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
                 drawing.step(m[place], largest),
                 after,
                 0 if place == focus else -1,
-                drawing.told(m[place]),
+                f"coefficient {signed(float(m[place]))}",
                 visible(text[start:end]),
             )
         )
@@ -102,30 +107,23 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
     return Markup("").join([*pieces, "…"] if until < len(m) else pieces)
 
 
-def memory(
-    held: Held, shelf: Shelf, layer: int, index: int, colours: bool = False, every: bool = False
-) -> HTMLResponse:
-    """Returns the page of a memory, with a colour per token and with every trigger example if these are asked for."""
-    return render("memory.html", held=held, **values(held, layer, index, LIVE, shelf if colours else None, every))
+def memory(shelf: Shelf, held: Held, layer: int, index: int, query: Mapping[str, str]) -> Response:
+    """Returns the page of a memory, or its JSON. An address asks for `colours` of each token, for `all` examples."""
+    if query.get("format") == "json":
+        return as_json(held, layer, index)
+    coloured_by = shelf if "colours" in query else None
+    return render("memory.html", held=held, **values(held, layer, index, LIVE, coloured_by, "all" in query))
 
 
-def write_memory(held: Held, links: Live, layer: int, index: int, shelf: Shelf | None) -> str:
-    """Returns the same page as a file, coloured if `shelf` is given."""
-    return write(
-        "memory.html",
-        held=held,
-        links=links,
-        **values(held, layer, index, links, shelf, False),
-        near=similar_to(held, layer, index),
-    )
-
-
-def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf | None, every: bool) -> dict[str, Any]:
-    """Returns what the template of a memory shows."""
+def values(
+    held: Held, layer: int, index: int, links: Live = LIVE, coloured_by: Shelf | None = None, every: bool = False
+) -> dict[str, Any]:
+    """Returns what the template of a memory shows. The arguments are those of `side_of`."""
     memory = held.run.memory(layer, index)
     card = Card(held.run, memory)
-    shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
-    top, bottom = (rows_of(prediction_columns(held.run.files, layer, index, end, shown)) for end in ("top", "bottom"))
+    top, bottom = (
+        rows_of(prediction_columns(held.run.files, layer, index, end, _predictions(held))) for end in ("top", "bottom")
+    )
     return {
         "memory": memory,
         "card": card,
@@ -142,20 +140,21 @@ def values(held: Held, layer: int, index: int, links: Live, coloured_by: Shelf |
         ],
         "effects": memory.effects.to_dict("records"),
         "neighbours": neighbours(held, layer, index, links),
-        "python": python_of(memory, held),
+        "python": f"import ffkv\n\nmemory = ffkv.open({str(held.run.folder)!r}).memory({memory.name!r})",
     }
+
+
+def _predictions(held: Held) -> int:
+    """Returns how many tokens are shown at each end of a value's prediction."""
+    return min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
 
 
 def facts(card: Card) -> list[tuple[str, float, str]]:
     """Returns the memory's numbers: name, value and form ("percent", "number" or "signed")."""
     numbers = card.memory.statistics
-    rows = [("firing_rate", "percent"), ("mean_coefficient", "signed"), ("maximum_coefficient", "number")]
-    rows += [("negative_rate", "percent"), ("minimum_coefficient", "signed")]
-    rows += [("norm", "number"), ("contribution", "number"), ("top_probability", "percent")]
-    rows += [("rank", "number"), ("trigger_examples", "number"), ("matching", "number")]
     found = [
         (name.replace("_", " "), numbers[name], form)
-        for name, form in rows
+        for name, form in FACTS.items()
         if name in numbers and not (name == "rank" and numbers[name] == NO_RANK)
     ]
     if numbers["trigger_examples"]:
@@ -193,7 +192,7 @@ def similar_to(held: Held, layer: int, index: int) -> dict[str, pd.DataFrame]:
     )
 
 
-def similar(held: Held, layer: int, index: int) -> HTMLResponse:
+def similar(held: Held, layer: int, index: int) -> Response:
     """Returns the page of a memory's similar ones; the script puts its main part into the memory's page."""
     memory = held.run.memory(layer, index)
     return render("similar.html", held=held, memory=memory, near=similar_to(held, layer, index))
@@ -202,12 +201,11 @@ def similar(held: Held, layer: int, index: int) -> HTMLResponse:
 def as_json(held: Held, layer: int, index: int) -> JSONResponse:
     """Returns a memory with everything that its page shows, but for texts of all strengths and similar memories."""
     memory = held.run.memory(layer, index)
-    shown = min(PREDICTIONS, held.run.settings.values.top_tokens, held.run.anatomy.vocabulary)
     tables = {
         "triggers": memory.triggers,
         "negative_triggers": memory.negative_triggers,
-        "promotes": memory.promotes(shown),
-        "demotes": memory.demotes(shown),
+        "promotes": memory.promotes(_predictions(held)),
+        "demotes": memory.demotes(_predictions(held)),
         "patterns": memory.patterns,
         "labels": memory.labels,
         "explanations": memory.explanations,

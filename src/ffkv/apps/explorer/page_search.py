@@ -121,7 +121,7 @@ def _page(
         sortable=[name for name in statistics if name not in ("layer", "memory", "name")],
         limits=[name for name in statistics.select_dtypes(["number", "bool"]) if name not in ("layer", "memory")],
         layers=len(held.run.anatomy.layers),
-        address=lambda **changed: LIVE.memories(held, **{**asked, **changed}),
+        address=lambda **changed: LIVE.run(held, "memories", **{**asked, **changed}),
     )
 
 
@@ -191,7 +191,7 @@ def go(held: Held, text: str) -> Response:
     Raises a UserError if the text is the name of a memory that the run does not have.
     """
     if not NAME.fullmatch(text.strip()):
-        return RedirectResponse(LIVE.memories(held, promotes=text), 303)
+        return RedirectResponse(LIVE.run(held, "memories", promotes=text), 303)
     layer, index = parse_memory_name(text)
     check_memory(layer, index, held.sizes)
     return RedirectResponse(LIVE.memory(held, layer, index), 303)

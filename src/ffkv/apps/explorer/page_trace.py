@@ -82,7 +82,7 @@ def _page(
     held: Held, asked: dict[str, str], found: "Trace | None" = None, problem: str = "", status: int = 200
 ) -> Response:
     values: dict[str, Any] = {"held": held, "asked": asked, "found": found, "problem": problem, "longest": LONGEST}
-    values |= {"points": POINTS, "address": lambda **changed: LIVE.trace(held, **{**asked, **changed})}
+    values |= {"points": POINTS, "address": lambda **changed: LIVE.run(held, "trace", **{**asked, **changed})}
     if found is not None:
         point = asked.get("point", "output")
         tokens = found.tokens.to_dict("records")

@@ -15,7 +15,6 @@ from ffkv.apps.explorer.shelf import Held
 from ffkv.base.errors import UserError
 from ffkv.base.terminal import plain
 from ffkv.run.report.templates import make_environment
-from ffkv.run.results.memory import Memory
 from ffkv.run.results.text import shortened
 
 
@@ -30,37 +29,13 @@ class Live:
 
     exported = False
 
-    def home(self) -> str:
-        """Returns the address of all runs."""
-        return "/"
-
-    def run(self, held: Held, **query: Any) -> str:
-        """Returns the address of a run."""
-        return with_query(f"/r/{quote(held.name, safe='')}/", query)
-
-    def report(self, held: Held) -> str:
-        """Returns the address of the run's report; "" if there is none."""
-        return f"{self.run(held)}report" if report_file(held).is_file() else ""
-
-    def memories(self, held: Held, **query: Any) -> str:
-        """Returns the address of the search over the memories of a run."""
-        return with_query(f"{self.run(held)}memories", query)
+    def run(self, held: Held, part: str = "", **query: Any) -> str:
+        """Returns the address of a run, or of a part of it: "report", "memories", "trace"."""
+        return with_query(f"/r/{quote(held.name, safe='')}/{part}", query)
 
     def memory(self, held: Held, layer: int, index: int, part: str = "", **query: Any) -> str:
         """Returns the address of a memory or of a part of its page; "" if it has no page."""
-        return with_query(f"{self.run(held)}m/{layer}/{index}{part}", query)
-
-    def trace(self, held: Held, **query: Any) -> str:
-        """Returns the address of a trace."""
-        return with_query(f"{self.run(held)}trace", query)
-
-    def compare(self, **query: Any) -> str:
-        """Returns the address of two runs side by side."""
-        return with_query("/compare", query)
-
-    def comparison(self, name: str) -> str:
-        """Returns the address of the report of a comparison of several runs."""
-        return f"/comparisons/{name}"
+        return self.run(held, f"m/{layer}/{index}{part}", **query)
 
 
 LIVE = Live()
@@ -108,11 +83,6 @@ def write(template: str, *, held: Held | None = None, links: Live = LIVE, **valu
 def error_page(status: int, heading: str, text: str, held: Held | None = None) -> HTMLResponse:
     """Returns a page that says what is wrong, and what to do. It says nothing about the runs unless `held` is given."""
     return render("error.html", held=held, status=status, heading=heading, text=plain(text))
-
-
-def python_of(memory: Memory, held: Held) -> str:
-    """Returns the code with which a notebook opens a memory."""
-    return f"import ffkv\n\nmemory = ffkv.open({str(held.run.folder)!r}).memory({memory.name!r})"
 
 
 def whole(text: str, name: str) -> int:

@@ -130,9 +130,8 @@ class Held:
         files = self.run.files
         for end in ("top", "bottom"):
             indexes.kept_tokens(files, end)
-        for index in (indexes.statistics, indexes.trigger_places, indexes.trigger_patterns):
-            index(files)
-        for index in (indexes.labels, indexes.explanations, indexes.effects_by_memory):
+        of_memories = (indexes.statistics, indexes.labels, indexes.explanations, indexes.effects_by_memory)
+        for index in (*of_memories, indexes.trigger_places, indexes.trigger_patterns):
             index(files)
 
 
