@@ -15,17 +15,11 @@ CHANGES = {"annotator": "str", "occasion": "int64", "sample": "str", "row": "int
 
 
 class Ratings(NamedTuple):
-    """What annotators said, but for items that they are not done with.
+    """What annotators said, but for items that they are not done with."""
 
-    Attributes:
-        patterns: a row per pattern (`PATTERNS`). Patterns that are marked in too few prefixes are left out.
-        by_prefix: a row per prefix of a judged key, with the category of the prefix (`BY_PREFIX`).
-        changes: a row per judged change (`CHANGES`).
-    """
-
-    patterns: pd.DataFrame
-    by_prefix: pd.DataFrame
-    changes: pd.DataFrame
+    patterns: pd.DataFrame  # a row per pattern (`PATTERNS`). Patterns that are marked in too few prefixes are left out.
+    by_prefix: pd.DataFrame  # a row per prefix of a judged key, with the category of the prefix (`BY_PREFIX`)
+    changes: pd.DataFrame  # a row per judged change (`CHANGES`)
 
 
 def category_of(families: Iterable[str]) -> str:

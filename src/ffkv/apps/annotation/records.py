@@ -47,42 +47,31 @@ class Stored(BaseModel):
 
 
 class MarkedPattern(Stored):
-    """A pattern that an annotator saw.
+    """A pattern that an annotator saw."""
 
-    Attributes:
-        label: the pattern in words; "" if nothing was written.
-        kind: "shallow" or "semantic"; "" if the annotator has not chosen yet.
-        prefixes: the prefixes that have it, as numbers in the item from 0, ascending.
-    """
-
+    # the pattern in words; "" if nothing was written
     label: Annotated[str, Field(max_length=LONGEST_LABEL), AfterValidator(one_line)] = ""
-    kind: Literal["shallow", "semantic", ""] = ""
+    kind: Literal["shallow", "semantic", ""] = ""  # "" if the annotator has not chosen yet
+    # the prefixes that have it, as numbers in the item from 0, ascending
     prefixes: Annotated[tuple[int, ...], AfterValidator(_prefixes)] = ()
 
 
 class Record(Stored):
-    """One annotation of one item. A later one of the same annotator and item replaces it.
+    """One annotation of one item. A later one of the same annotator and item replaces it."""
 
-    Attributes:
-        annotator: who says it: "person:anna", "machine:<model>" or "tests".
-        time: when, in UTC, as `now` gives it.
-        sheet: name of the sheet.
-        item: random id of the item in the sheet.
-        identity: hashes of the run's model, tokenizer and train split, by their names.
-        kind: "key", or "change" of a prediction by the last layer.
-        patterns: of a key: the patterns that were seen; none if there is no pattern.
-        related: of a change: whether both tokens are related: "true", "false" or "unsure"; None for a key.
-        done: whether the annotator is done with the item. A record that is not done keeps what was written so far.
-    """
-
+    # who says it: "person:anna", "machine:<model>" or "tests"
     annotator: Annotated[str, Field(pattern=r"^(person:|machine:)[^\s\x00-\x1f][^\x00-\x1f]{0,199}$|^tests$")]
-    sheet: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-    item: Annotated[str, Field(pattern=r"^[a-z0-9]{6,32}$")]
-    identity: dict[str, str]
-    kind: Literal["key", "change"]
+    sheet: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  # name of the sheet
+    item: Annotated[str, Field(pattern=r"^[a-z0-9]{6,32}$")]  # random id of the item in the sheet
+    identity: dict[str, str]  # hashes of the run's model, tokenizer and train split, by their names
+    kind: Literal["key", "change"]  # of a prediction by the last layer
+    # of a key: the patterns that were seen; none if there is no pattern
     patterns: Annotated[tuple[MarkedPattern, ...], Field(max_length=MOST_PATTERNS)] = ()
+    # of a change: whether both tokens are related; None for a key
     related: Literal["true", "false", "unsure"] | None = None
+    # whether the annotator is done with the item. A record that is not done keeps what was written so far.
     done: bool = True
+    # when, in UTC, as `now` gives it
     time: str = Field(default_factory=now, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
 
     @model_validator(mode="after")
@@ -111,17 +100,11 @@ class Record(Stored):
 
 
 class Records(NamedTuple):
-    """What lies in a folder of annotations.
+    """What lies in a folder of annotations."""
 
-    Attributes:
-        latest: the last record of each annotator and item, ordered by sheet, item and annotator.
-        history: all records, in the order of their times.
-        torn: a sentence per line that is not whole and was left out.
-    """
-
-    latest: list[Record]
-    history: list[Record]
-    torn: list[str]
+    latest: list[Record]  # the last record of each annotator and item, ordered by sheet, item and annotator
+    history: list[Record]  # all records, in the order of their times
+    torn: list[str]  # a sentence per line that is not whole and was left out
 
 
 def identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:

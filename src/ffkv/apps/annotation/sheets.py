@@ -20,37 +20,23 @@ SHEETS, SECRET = "sheets", "secret"
 
 
 class Item(Stored):
-    """What an annotator judges.
+    """What an annotator judges."""
 
-    Attributes:
-        prefixes: of a key: the texts of its prefixes, in random order. A prefix is named by its place here, from 0.
-        text: of a change: the text of the prefix.
-        before: of a change: the token that the residual predicts.
-        after: of a change: the token that the last layer makes of it.
-    """
-
+    # of a key: the texts of its prefixes, in random order. A prefix is named by its place here, from 0.
     prefixes: tuple[str, ...] = ()
-    text: str = ""
-    before: str = ""
-    after: str = ""
+    text: str = ""  # of a change: the text of the prefix
+    before: str = ""  # of a change: the token that the residual predicts
+    after: str = ""  # of a change: the token that the last layer makes of it
 
 
 class Sheet(Stored):
-    """What annotators see.
+    """What annotators see."""
 
-    Attributes:
-        name: name of the sheet.
-        kind: "key": keys by their prefixes; "change": predictions that the last layer changes.
-        identity: hashes of the run's model, tokenizer and train split.
-        items: the items by their random ids.
-        orders: the ids that each person judges, in order, by the person's name.
-    """
-
-    name: str
-    kind: Literal["key", "change"]
-    identity: dict[str, str]
-    items: dict[str, Item]
-    orders: dict[str, tuple[str, ...]]
+    name: str  # name of the sheet
+    kind: Literal["key", "change"]  # "key": keys by their prefixes; "change": predictions that the last layer changes
+    identity: dict[str, str]  # hashes of the run's model, tokenizer and train split
+    items: dict[str, Item]  # the items by their random ids
+    orders: dict[str, tuple[str, ...]]  # the ids that each person judges, in order, by the person's name
 
     def record(self, annotator: str, item: str, **said: Any) -> Record:
         """Returns what an annotator ("person:anna") says about an item.
@@ -63,43 +49,27 @@ class Sheet(Stored):
 
 
 class Origin(Stored):
-    """What an item of a sheet is.
+    """What an item of a sheet is."""
 
-    Attributes:
-        sample: "trigger": a key with its trigger examples, or a change of the run; "random": a control.
-        layer: the layer; of a control the layer of the key whose lengths its prefixes have; of a change the last one.
-        memory: the memory in its layer; of a control its number in its layer; -1 of a change.
-        ranks: of a key: rank of each prefix among the key's trigger examples; of a control its number [prefix].
-        sentence: sentence of each prefix in the train split [prefix].
-        position: length of each prefix in tokens [prefix].
-        row: of a change: row of the table prediction_changes.
-        other: of a control among changes: the row whose second token it has.
-        repeats: the item that this one repeats for one annotator; "" if it repeats none.
-    """
-
+    # "trigger": a key with its trigger examples, or a change of the run; "random": a control
     sample: Literal["trigger", "random"]
-    layer: int
-    memory: int = -1
+    layer: int  # the layer; of a control the layer of the key whose lengths its prefixes have; of a change the last one
+    memory: int = -1  # the memory in its layer; of a control its number in its layer; -1 of a change
+    # of a key: rank of each prefix among the key's trigger examples; of a control its number [prefix]
     ranks: tuple[int, ...] = ()
-    sentence: tuple[int, ...] = ()
-    position: tuple[int, ...] = ()
-    row: int = -1
-    other: int = -1
-    repeats: str = ""
+    sentence: tuple[int, ...] = ()  # sentence of each prefix in the train split [prefix]
+    position: tuple[int, ...] = ()  # length of each prefix in tokens [prefix]
+    row: int = -1  # of a change: row of the table prediction_changes
+    other: int = -1  # of a control among changes: the row whose second token it has
+    repeats: str = ""  # the item that this one repeats for one annotator; "" if it repeats none
 
 
 class SecretKey(Stored):
-    """What the items of a sheet are.
+    """What the items of a sheet are."""
 
-    Attributes:
-        name: name of the sheet.
-        identity: as that of the sheet.
-        origins: what each item is, by its id.
-    """
-
-    name: str
-    identity: dict[str, str]
-    origins: dict[str, Origin]
+    name: str  # name of the sheet
+    identity: dict[str, str]  # as that of the sheet
+    origins: dict[str, Origin]  # what each item is, by its id
 
 
 def annotations_folder(run: Run) -> Path:

@@ -18,20 +18,14 @@ RANDOM = 5
 
 
 class Strengths(NamedTuple):
-    """Texts of all strengths of one memory.
+    """Texts of all strengths of one memory."""
 
-    Attributes:
-        quantiles: a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient,
-            text, last_token, next_token.
-        random: some prefixes: rows of the same without `quantile`.
-        prefixes: number of prefixes in the sample.
-        nonzero: number of those whose coefficient is not 0.
-    """
-
+    # a row per quantile of the coefficients that are not 0, the highest first: quantile, coefficient, text, last_token,
+    # next_token
     quantiles: list[Any]
-    random: list[Any]
-    prefixes: int
-    nonzero: int
+    random: list[Any]  # some prefixes: rows of the same without `quantile`
+    prefixes: int  # number of prefixes in the sample
+    nonzero: int  # number of those whose coefficient is not 0
 
 
 def strengths(held: Held, memory: Memory) -> Strengths:

@@ -17,21 +17,13 @@ from ffkv.run.results.text import number
 
 
 class Column(NamedTuple):
-    """A column of the table of layers.
+    """A column of the table of layers."""
 
-    Attributes:
-        name: in the frame.
-        heading: on the page.
-        form: "percent" or "number".
-        report: the place in the report that draws it.
-        source: its table and its name there; None for a column of `Run.layers`.
-    """
-
-    name: str
-    heading: str
-    form: str
-    report: str
-    source: tuple[str, str] | None = None
+    name: str  # in the frame
+    heading: str  # on the page
+    form: str  # "percent" or "number"
+    report: str  # the place in the report that draws it
+    source: tuple[str, str] | None = None  # its table and its name there; None for a column of `Run.layers`
 
 
 COLUMNS = (

@@ -33,15 +33,10 @@ TEXTS = ("promotes", "demotes", "text", "pattern", "layer", "sort", "order")
 
 
 class Question(NamedTuple):
-    """What an address asks of the search.
+    """What an address asks of the search."""
 
-    Attributes:
-        asked: the text of each question that is asked, by its name in the address.
-        options: the same as arguments of `Run.memories`.
-    """
-
-    asked: dict[str, str]
-    options: dict[str, Any]
+    asked: dict[str, str]  # the text of each question that is asked, by its name in the address
+    options: dict[str, Any]  # the same as arguments of `Run.memories`
 
 
 def read_question(query: Mapping[str, str]) -> Question:

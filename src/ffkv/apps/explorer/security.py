@@ -36,16 +36,11 @@ def _secret() -> str:
 
 @dataclass(frozen=True)
 class Guard:
-    """The secrets of one explorer.
+    """The secrets of one explorer."""
 
-    Attributes:
-        token: stands in the address that the user opens first.
-        pass_word: what the cookie holds from then on.
-        cookie: the cookie's name. Cookies do not tell ports apart, so each explorer has its own.
-    """
-
-    token: str = field(default_factory=_secret, repr=False)
-    pass_word: str = field(default_factory=_secret, repr=False)
+    token: str = field(default_factory=_secret, repr=False)  # stands in the address that the user opens first
+    pass_word: str = field(default_factory=_secret, repr=False)  # what the cookie holds from then on
+    # the cookie's name. Cookies do not tell ports apart, so each explorer has its own.
     cookie: str = field(default_factory=lambda: f"ffkv-{secrets.token_hex(4)}")
 
 

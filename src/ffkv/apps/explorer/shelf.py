@@ -55,35 +55,21 @@ class LruCache:
 
 
 class Sample(NamedTuple):
-    """Coefficients of one layer on sampled prefixes.
+    """Coefficients of one layer on sampled prefixes."""
 
-    Attributes:
-        m: coefficients [prefix, memory].
-        sentence: sentence in the validation split [prefix].
-        position: length of the prefix in tokens [prefix].
-        next_token: id of the token that follows [prefix].
-    """
-
-    m: np.ndarray
-    sentence: np.ndarray
-    position: np.ndarray
-    next_token: np.ndarray
+    m: np.ndarray  # coefficients [prefix, memory]
+    sentence: np.ndarray  # sentence in the validation split [prefix]
+    position: np.ndarray  # length of the prefix in tokens [prefix]
+    next_token: np.ndarray  # id of the token that follows [prefix]
 
 
 @dataclass
 class Held:
-    """An open run.
-
-    Attributes:
-        run: the run.
-        name: its name in addresses.
-        samples: coefficients of sampled prefixes, by layer.
-        colours: coefficients of all tokens of the trigger examples, by memory.
-        similar: similar memories, by memory.
-    """
+    """An open run."""
 
     run: Run
-    name: str
+    name: str  # its name in addresses
+    # Coefficients of sampled prefixes by layer, and of all tokens of the trigger examples by memory; similar memories.
     samples: LruCache = field(default_factory=lambda: LruCache(SAMPLE_BYTES, lambda sample: sample.m.nbytes))
     colours: LruCache = field(default_factory=lambda: LruCache(64))
     similar: LruCache = field(default_factory=lambda: LruCache(256))
@@ -137,15 +123,10 @@ class Held:
 
 @dataclass
 class Shelf:
-    """The open runs.
+    """The open runs."""
 
-    Attributes:
-        runs: the runs by name.
-        model: a lock for what runs a model: one request at a time.
-    """
-
-    runs: dict[str, Held]
-    model: threading.Lock = field(default_factory=threading.Lock)
+    runs: dict[str, Held]  # by name
+    model: threading.Lock = field(default_factory=threading.Lock)  # held by what runs a model: one request at a time
 
     def run(self, name: str) -> Held:
         """Returns an open run. Raises UserError if no run of this name is open."""

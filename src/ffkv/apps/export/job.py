@@ -21,19 +21,12 @@ NUL = "\N{SYMBOL FOR NULL}"  # stands for U+0000, where a format cannot hold it
 
 @dataclass(frozen=True)
 class Job:
-    """An export.
-
-    Attributes:
-        run: the run.
-        store: the coefficients of its memories on their sentences.
-        model_id: the model's name in the other tool.
-        set_name: the name of this set of memories in the other tool.
-    """
+    """An export."""
 
     run: Run
-    store: Store
-    model_id: str
-    set_name: str
+    store: Store  # the coefficients of its memories on their sentences
+    model_id: str  # the model's name in the other tool
+    set_name: str  # the name of this set of memories in the other tool
 
     @property
     def selection(self) -> Selection:
@@ -47,43 +40,26 @@ class Job:
 
 @dataclass(frozen=True)
 class Unit:
-    """A file or a folder that is written as a whole.
+    """A file or a folder that is written as a whole."""
 
-    Attributes:
-        path: its path below the output folder.
-        places: places of the memories that it is about.
-        write: writes it at a path, from the records of these memories.
-    """
-
-    path: str
-    places: range
-    write: Callable[[Path, Iterable[Record]], None]
+    path: str  # its path below the output folder
+    places: range  # places of the memories that it is about
+    write: Callable[[Path, Iterable[Record]], None]  # writes it at a path, from the records of these memories
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of another tool.
+    """A format of another tool."""
 
-    Attributes:
-        examples: sentences of trigger examples of each side that are shown of a memory, if nobody asks for another
-            number.
-        sentences: random sentences, likewise.
-        units: the files of an export.
-        definitions: what the numbers of this format are: the sidecar file says it.
-        logits: whether it shows logits of values.
-        dense: whether it needs every coefficient on every sentence.
-        finish: writes what is about the whole export; None if nothing is.
-        left_out: whether the format cannot hold memories without a positive trigger example.
-    """
-
+    # sentences of trigger examples of each side that are shown of a memory, if nobody asks for another number
     examples: int
-    sentences: int
-    units: Callable[[Job], list[Unit]]
-    definitions: dict[str, str]
-    logits: bool = False
-    dense: bool = False
-    finish: Callable[[Job, Path], None] | None = None
-    left_out: bool = False
+    sentences: int  # random sentences, likewise
+    units: Callable[[Job], list[Unit]]  # the files of an export
+    definitions: dict[str, str]  # what the numbers of this format are: the sidecar file says it
+    logits: bool = False  # whether it shows logits of values
+    dense: bool = False  # whether it needs every coefficient on every sentence
+    finish: Callable[[Job, Path], None] | None = None  # writes what is about the whole export; None if nothing is
+    left_out: bool = False  # whether the format cannot hold memories without a positive trigger example
 
 
 def folder_unit(

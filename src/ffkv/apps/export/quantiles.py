@@ -27,19 +27,12 @@ def draw(examples: Sequence[Example], count: int, generator: np.random.Generator
 
 @dataclass(frozen=True)
 class Interval:
-    """Examples with a coefficient in an interval.
+    """Examples with a coefficient in an interval."""
 
-    Attributes:
-        low: lower end, which is not in the interval.
-        high: upper end, which is in it.
-        share: share of the tokens of all examples whose coefficient is in it.
-        examples: some examples with such a token, and the token of each.
-    """
-
-    low: float
-    high: float
-    share: float
-    examples: list[tuple[Example, int]]
+    low: float  # lower end, which is not in the interval
+    high: float  # upper end, which is in it
+    share: float  # share of the tokens of all examples whose coefficient is in it
+    examples: list[tuple[Example, int]]  # some examples with such a token, and the token of each
 
 
 def by_interval(examples: Sequence[Example], generator: np.random.Generator, count: int = 5) -> list[Interval]:

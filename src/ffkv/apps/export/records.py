@@ -25,48 +25,31 @@ TEXTS = 2**14  # sentences whose tokens are kept in memory
 
 @dataclass(frozen=True)
 class Text:
-    """A sentence.
+    """A sentence."""
 
-    Attributes:
-        sentence: its number in the train split.
-        ids: ids of its tokens, without what precedes every sentence [token].
-        tokens: their texts, which make up the sentence. A token may have none: a character that several tokens write
-            stands at one of them.
-    """
-
-    sentence: int
-    ids: np.ndarray
+    sentence: int  # its number in the train split
+    ids: np.ndarray  # ids of its tokens, without what precedes every sentence [token]
+    # their texts, which make up the sentence. A token may have none: a character that several tokens write stands at
+    # one of them.
     tokens: list[str]
 
 
 @dataclass(frozen=True)
 class Example:
-    """A memory on a sentence.
-
-    Attributes:
-        text: the sentence.
-        values: the coefficient on each token, as `shortest` gives it [token].
-        position: length of the trigger prefix in tokens; 0 for a random sentence, and for the empty prefix.
-    """
+    """A memory on a sentence."""
 
     text: Text
-    values: np.ndarray
-    position: int
+    values: np.ndarray  # the coefficient on each token, as `shortest` gives it [token]
+    position: int  # length of the trigger prefix in tokens; 0 for a random sentence, and for the empty prefix
 
 
 @dataclass(frozen=True)
 class Promoted:
-    """The tokens at one end of a value's prediction.
+    """The tokens at one end of a value's prediction."""
 
-    Attributes:
-        ids: their ids, the most extreme first [rank].
-        vocabulary: the text of every token id.
-        logit: their logits; None if they were not computed [rank].
-    """
-
-    ids: np.ndarray
-    vocabulary: Sequence[str]
-    logit: np.ndarray | None
+    ids: np.ndarray  # their ids, the most extreme first [rank]
+    vocabulary: Sequence[str]  # the text of every token id
+    logit: np.ndarray | None  # their logits; None if they were not computed [rank]
 
     @property
     def tokens(self) -> list[str]:
@@ -76,33 +59,20 @@ class Promoted:
 
 @dataclass(frozen=True)
 class Record:
-    """A memory with all that an export knows of it.
+    """A memory with all that an export knows of it."""
 
-    Attributes:
-        layer: the layer, from 0.
-        memory: the memory in its layer, from 0.
-        place: its place among the exported memories, from 0.
-        positive: the sentences of its trigger examples, the one with the highest coefficient on any token first.
-        negative: the sentences of its negative trigger examples, the one with the lowest coefficient first.
-        sample: the random sentences that all memories share.
-        statistics: how often and how strongly its key fires: columns of `Run.memories`.
-        histogram: number of prefixes in each bin of `HISTOGRAM_EDGES`.
-        top: the tokens that the value promotes.
-        bottom: the tokens that it demotes.
-        value: the value and a histogram of its logits; None if they were not computed.
-    """
-
-    layer: int
-    memory: int
-    place: int
+    layer: int  # from 0
+    memory: int  # in its layer, from 0
+    place: int  # its place among the exported memories, from 0
+    # the sentences of its trigger examples, the one with the highest coefficient on any token first
     positive: list[Example]
-    negative: list[Example]
-    sample: list[Example]
-    statistics: dict[str, float]
-    histogram: np.ndarray
-    top: Promoted
-    bottom: Promoted
-    value: "ValueLogits | None"
+    negative: list[Example]  # the sentences of its negative trigger examples, the one with the lowest coefficient first
+    sample: list[Example]  # the random sentences that all memories share
+    statistics: dict[str, float]  # how often and how strongly its key fires: columns of `Run.memories`
+    histogram: np.ndarray  # number of prefixes in each bin of `HISTOGRAM_EDGES`
+    top: Promoted  # the tokens that the value promotes
+    bottom: Promoted  # the tokens that it demotes
+    value: "ValueLogits | None"  # the value and a histogram of its logits; None if they were not computed
 
     @property
     def name(self) -> str:

@@ -17,21 +17,14 @@ ROWS = 8192  # memories whose trigger examples are read at a time
 
 @dataclass(frozen=True)
 class Selection:
-    """The memories of an export and the train sentences that they are shown on.
+    """The memories of an export and the train sentences that they are shown on."""
 
-    Attributes:
-        layer: layer of each memory, ascending [memory].
-        memory: its number in the layer, ascending in each layer [memory].
-        sentence: sentences of the trigger examples, by side, the strongest first; -1 if there is none [memory, rank].
-        position: length of the trigger prefix in tokens; 0 if there is none [memory, rank].
-        sample: sentences that all memories share, ascending [sentence].
-    """
-
-    layer: np.ndarray
-    memory: np.ndarray
+    layer: np.ndarray  # layer of each memory, ascending [memory]
+    memory: np.ndarray  # its number in the layer, ascending in each layer [memory]
+    # sentences of the trigger examples, by side, the strongest first; -1 if there is none [memory, rank]
     sentence: dict[str, np.ndarray]
-    position: dict[str, np.ndarray]
-    sample: np.ndarray
+    position: dict[str, np.ndarray]  # length of the trigger prefix in tokens; 0 if there is none [memory, rank]
+    sample: np.ndarray  # sentences that all memories share, ascending [sentence]
 
     def __len__(self) -> int:
         """Returns the number of memories."""

@@ -37,16 +37,11 @@ class Store:
 
     `examples.f32` holds those on the sentences of the trigger examples: one memory behind the other, its sides behind
     each other, the strongest example first. `sample.f32` holds those on the shared sentences [token, memory].
-
-    Attributes:
-        folder: the folder of the two files.
-        selection: the memories and their sentences.
-        lengths: number of tokens of each sentence of the train split [sentence].
     """
 
-    folder: Path
-    selection: Selection
-    lengths: np.ndarray
+    folder: Path  # of the two files
+    selection: Selection  # the memories and their sentences
+    lengths: np.ndarray  # number of tokens of each sentence of the train split [sentence]
 
     @cached_property
     def sentence(self) -> np.ndarray:

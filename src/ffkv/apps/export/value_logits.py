@@ -15,21 +15,13 @@ BINS = 50  # of the histogram of logits
 
 @dataclass(frozen=True)
 class ValueLogits:
-    """A value and its logits.
+    """A value and its logits."""
 
-    Attributes:
-        vector: the value [d].
-        top: logits of the top tokens that the run keeps [rank].
-        bottom: logits of the bottom tokens that the run keeps [rank].
-        heights: number of tokens in each of `BINS` equal bins between the lowest and the highest logit [bin].
-        edges: their edges [bin + 1].
-    """
-
-    vector: np.ndarray
-    top: np.ndarray
-    bottom: np.ndarray
-    heights: np.ndarray
-    edges: np.ndarray
+    vector: np.ndarray  # the value [d]
+    top: np.ndarray  # logits of the top tokens that the run keeps [rank]
+    bottom: np.ndarray  # logits of the bottom tokens that the run keeps [rank]
+    heights: np.ndarray  # number of tokens in each of `BINS` equal bins between the lowest and the highest logit [bin]
+    edges: np.ndarray  # their edges [bin + 1]
 
 
 def logit_reader(run: Run, device: str) -> Callable[[int, np.ndarray], list[ValueLogits]]:

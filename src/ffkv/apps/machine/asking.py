@@ -21,31 +21,19 @@ LIMITS = ("max_completion_tokens", "max_tokens")  # parameters that limit the le
 
 
 class Answered(NamedTuple):
-    """What became of a question.
+    """What became of a question."""
 
-    Attributes:
-        value: what the answer says; None if the question was refused.
-        refusal: why it was refused; "" if it was not.
-    """
-
-    value: Any
-    refusal: str
+    value: Any  # what the answer says; None if the question was refused
+    refusal: str  # why it was refused; "" if it was not
 
 
 class Cost(NamedTuple):
-    """What questions would take.
-
-    Attributes:
-        questions: number of questions.
-        kept: number of questions whose answers are kept.
-        about: tokens of the others, as a guess: four bytes of text per token, and a short answer.
-        most: tokens of the others, at most, if each is answered at once.
-    """
+    """What questions would take."""
 
     questions: int
-    kept: int
-    about: int
-    most: int
+    kept: int  # of these, how many have a kept answer
+    about: int  # tokens of the others, as a guess: four bytes of text per token, and a short answer
+    most: int  # tokens of the others, at most, if each is answered at once
 
 
 class Asker:

@@ -23,29 +23,19 @@ OF_THE_QUESTION = (400, 413, 422)
 
 
 class Reply(NamedTuple):
-    """An answer.
+    """An answer."""
 
-    Attributes:
-        answer: content (text), problem ("" or why the endpoint refused the question), finish, model, usage.
-        tokens: tokens that the endpoint reports; None if it reports none.
-    """
-
+    # content (text), problem ("" or why the endpoint refused the question), finish, model, usage
     answer: dict[str, Any]
-    tokens: int | None
+    tokens: int | None  # tokens that the endpoint reports; None if it reports none
 
 
 class Again(NamedTuple):
-    """No answer, but there may be one later.
+    """No answer, but there may be one later."""
 
-    Attributes:
-        reason: what happened.
-        wait: seconds that the endpoint asks to wait; None if it does not say.
-        spent: whether the endpoint may have worked on the question.
-    """
-
-    reason: str
-    wait: float | None
-    spent: bool
+    reason: str  # what happened
+    wait: float | None  # seconds that the endpoint asks to wait; None if it does not say
+    spent: bool  # whether the endpoint may have worked on the question
 
 
 def read_key(variable: str | None) -> str | None:

@@ -41,34 +41,22 @@ FEWEST_EXAMPLES = 6  # trigger examples of a memory that can be explained and sc
 
 
 class Asked(NamedTuple):
-    """A question about a memory, with the truth that its answer is compared with.
+    """A question about a memory, with the truth that its answer is compared with."""
 
-    Attributes:
-        place: layer and memory.
-        label: "own", "other" or "none": whose label the question holds.
-        question: the question.
-        truth: whether each text is a trigger example; or the coefficient of each text; or the place of the intruder.
-    """
-
-    place: Place
-    label: str
+    place: Place  # layer and memory
+    label: str  # "own", "other" or "none": whose label the question holds
     question: Question
-    truth: Any
+    truth: Any  # whether each text is a trigger example; or the coefficient of each text; or the place of the intruder
 
 
 class Annotation(NamedTuple):
-    """What a machine says about memories, and how good it is. The columns are those of `ffkv.run.annotation_tables`.
+    """What a machine says about memories, and how good it is. The columns are those of `ffkv.run.annotation_tables`."""
 
-    Attributes:
-        labels: one row per memory: the explanation ("" if refused), the refusal, numbers of trigger examples that were
-            shown and held out, number of measured prefixes on which the memory is silent, and the threshold of silence.
-        by_memory: one row per memory, score and label; see docs/annotation.md.
-        by_layer: one row per layer (-1: all), score and label.
-    """
-
+    # one row per memory: the explanation ("" if refused), the refusal, numbers of trigger examples that were shown and
+    # held out, number of measured prefixes on which the memory is silent, and the threshold of silence
     labels: pd.DataFrame
-    by_memory: pd.DataFrame
-    by_layer: pd.DataFrame
+    by_memory: pd.DataFrame  # one row per memory, score and label; see docs/annotation.md
+    by_layer: pd.DataFrame  # one row per layer (-1: all), score and label
 
 
 def explain(run: Run, asker: Asker, task: Task) -> Annotation:

@@ -28,18 +28,12 @@ DATA = (
 
 
 class Question(NamedTuple):
-    """One question to the annotator.
+    """One question to the annotator."""
 
-    Attributes:
-        kind: "label", "patterns", "related", "detection", "detection of the same word", "fuzzing", "intruder" or
-            "simulation".
-        messages: what is sent: a system message and a user message.
-        read: reads an answer; raises `Refused` if it has another form.
-    """
-
+    # "label", "patterns", "related", "detection", "detection of the same word", "fuzzing", "intruder" or "simulation"
     kind: str
-    messages: list[dict[str, str]]
-    read: Callable[[str], Any]
+    messages: list[dict[str, str]]  # what is sent: a system message and a user message
+    read: Callable[[str], Any]  # reads an answer; raises `Refused` if it has another form
 
 
 def _question(kind: str, task: str, form: str, data: dict[str, Any], read: Callable[[str], Any]) -> Question:

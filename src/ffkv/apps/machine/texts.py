@@ -12,44 +12,26 @@ SHOWN_CHARACTERS = 600  # of a text; of a longer one the end is shown
 
 @dataclass(frozen=True)
 class Example:
-    """A prefix with the coefficient that was measured at its last token.
+    """A prefix with the coefficient that was measured at its last token."""
 
-    Attributes:
-        text: the prefix; of a long one its end.
-        following: the rest of its sentence; of a long one its beginning.
-        last: characters of the last token, at the end of `text`.
-        word: its last word, in lower case.
-        tokens: its length in tokens.
-        coefficient: the memory coefficient.
-        sentence: number of its sentence in its split.
-    """
-
-    text: str
-    following: str
-    last: int
-    word: str
-    tokens: int
-    coefficient: float
-    sentence: int
+    text: str  # the prefix; of a long one its end
+    following: str  # the rest of its sentence; of a long one its beginning
+    last: int  # characters of the last token, at the end of `text`
+    word: str  # its last word, in lower case
+    tokens: int  # its length in tokens
+    coefficient: float  # measured at the last token
+    sentence: int  # number of its sentence in its split
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts about one memory.
+    """The texts about one memory."""
 
-    Attributes:
-        shown: trigger examples that the explanation is made from.
-        held_out: other trigger examples, of other sentences and with other texts.
-        silent: measured prefixes on which the memory is silent.
-        measured: random measured prefixes, with any coefficient.
-        threshold: largest size of a coefficient that counts as silent.
-    """
-
-    shown: list[Example]
-    held_out: list[Example]
-    silent: list[Example]
-    measured: list[Example]
-    threshold: float
+    shown: list[Example]  # trigger examples that the explanation is made from
+    held_out: list[Example]  # other trigger examples, of other sentences and with other texts
+    silent: list[Example]  # measured prefixes on which the memory is silent
+    measured: list[Example]  # random measured prefixes, with any coefficient
+    threshold: float  # largest size of a coefficient that counts as silent
 
 
 def end_of(text: str) -> str:
