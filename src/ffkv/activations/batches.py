@@ -23,25 +23,15 @@ EXACT = 2**24  # whole numbers below it, and their sums, are exact in float32
 
 
 def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
-    """Returns the blocks of `size` sentences of a shard.
-
-    Args:
-        total: number of sentences; the last block may be smaller.
-        size: sentences per block.
-        shard: which part of all blocks; a shard may have none.
+    """Returns the blocks of `size` of all `total` sentences in a shard, which may have none. The last one may be
+    smaller.
     """
     count = -(-total // size)
     return [range(block * size, min((block + 1) * size, total)) for block in shard.of(count)]
 
 
 def batches_of(competing: CompetingPrefixes, batching: Batches, shard: Part = WHOLE) -> Iterator[np.ndarray]:
-    """Yields the sentences of each batch of a shard [sentence]. Sentences of which no prefix competes are left out.
-
-    Args:
-        competing: the prefixes that compete.
-        batching: how sentences are cut into blocks and batches.
-        shard: which part of the corpus.
-    """
+    """Yields the sentences of each batch of a shard [sentence]. Sentences of which no prefix competes are left out."""
     corpus = competing.corpus
     for block in blocks(len(corpus), batching.block_sentences, shard):
         sentences = block.start + np.flatnonzero(competing.counts[block.start : block.stop])
@@ -88,14 +78,9 @@ class Batch:
 
 
 def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -> Batch:
-    """Returns the batch of some sentences.
+    """Returns the batch of some sentences, by their numbers [sentence], with its tensors on a device.
 
     The places in the corpus count every sentence's empty prefix, whether it competes or not.
-
-    Args:
-        competing: the prefixes that compete.
-        sentences: their numbers [sentence].
-        device: device of the tensors.
     """
     corpus = competing.corpus
     bos, empty = len(corpus.bos), int(competing.empty)

@@ -29,8 +29,6 @@ def for_each_last_token(
     A row that is a prefix of a longer row is read from the longer row's forward pass.
 
     Args:
-        loaded: the proven model.
-        layers: the layers, in order of execution.
         quantities: some of "xmsyoe", see `ffkv.model.tap.tap`.
         rows: token ids, BOS among them, each at least one token long.
         batch_tokens: the most tokens per batch, padding included.
@@ -55,12 +53,10 @@ def for_each_last_token(
 
 
 def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Selects the rows that need a forward pass.
+    """Selects the rows of token ids that need a forward pass.
 
     A causal model computes the same states for a prefix whatever follows it, so prefixes of other rows need none.
 
-    Args:
-        rows: token ids.
     Returns:
         The rows that are not a prefix of another row [run]; and for each row, the run that it is read from [row].
     """
@@ -80,16 +76,10 @@ def rows_to_run(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 def last_coefficients(
     model: LoadedModel, layer: int, rows: Sequence[np.ndarray], memories: np.ndarray, batch_tokens: int
 ) -> np.ndarray:
-    """Returns the coefficient of one memory at the last token of each row. Each forward pass ends after that layer.
+    """Returns the coefficient of one memory at the last token of each row, float32 [row].
 
-    Args:
-        model: the proven model.
-        layer: number of the layer, from 0.
-        rows: token ids, BOS among them.
-        memories: number of the memory in its layer, for each row [row].
-        batch_tokens: the most tokens per batch, padding included.
-    Returns:
-        Coefficients [row], float32.
+    Each forward pass ends after that layer. `memories`: number of the memory in its layer, for each row [row]. Rows and
+    batches are as for `for_each_last_token`.
     """
     coefficients = np.zeros(len(rows), np.float32)
     memories = np.asarray(memories)

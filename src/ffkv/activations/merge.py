@@ -56,13 +56,7 @@ def _merge_rows(shards: Sequence[Path | str], belongs_to: dict[str, Any], rows: 
 
 
 def _check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
-    """Refuses shards that are not complete.
-
-    Args:
-        shards: number of each shard, and of how many.
-    Raises:
-        UserError: a shard is missing or there twice, or a file is not a shard.
-    """
+    """Refuses shards that are not complete. `shards`: number of each shard, and of how many."""
     wanted = [(number, shards[0][1]) for number in range(shards[0][1] or 0)]
     if sorted(shards, key=str) != sorted(wanted, key=str):
         given = ", ".join(f"{number} of {count}" for number, count in shards)
@@ -70,16 +64,10 @@ def _check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
 
 
 def combine_triggers(shards: Sequence[Triggers]) -> Triggers:
-    """Combines the triggers of shards, in whatever order and grouping.
+    """Combines the triggers of parts of one corpus, in whatever order and grouping. Attributes are those of the first.
 
-    Order within a key: the coefficient furthest from zero first, then by sentence, then by position.
-
-    Args:
-        shards: triggers of parts of one corpus.
-    Returns:
-        The triggers of all parts together, with the attributes of the first.
-    Raises:
-        UserError: the shards were made with different settings.
+    Order within a key: the coefficient furthest from zero first, then by sentence, then by position. Raises UserError
+    if the shards were made with different settings.
     """
     first = shards[0]
     if any(shard.attributes.get("settings") != first.attributes.get("settings") for shard in shards):

@@ -21,12 +21,9 @@ def start(keys: int, t: int, device: torch.device | str) -> Tensor:
 
 
 def pack(coefficients: Tensor, places: Tensor, gates: Tensor | int = 0) -> Tensor:
-    """Returns one integer per candidate.
+    """Returns one integer per candidate; arguments of one shape, whichever.
 
-    Args:
-        coefficients: positive, float32, of any shape.
-        places: from 0 to below 2^31, of the same shape.
-        gates: whether the gate is positive, of the same shape.
+    `coefficients` are positive float32, `places` below 2^31; `gates`: whether the gate is positive.
     """
     bits = coefficients.contiguous().view(torch.int32).to(torch.int64)
     return (bits << 32) | ((PLACES - 1 - places) << 1) | gates
@@ -55,13 +52,7 @@ def highest(packed: Tensor, t: int) -> Tensor:
 
 
 def insert(best: Tensor, keys: Tensor, packed: Tensor) -> None:
-    """Merges candidates into the state, in place.
-
-    Args:
-        best: the state, each row descending [key, t].
-        keys: the key that each candidate is for, in any order [candidate].
-        packed: the candidates [candidate].
-    """
+    """Merges candidates, for keys in any order [candidate], into the state, each row descending [key, t], in place."""
     if not len(keys):
         return
     order = keys.argsort(stable=True)

@@ -80,11 +80,7 @@ def start(layers: Sequence[Layer], settings: TriggerSettings, devices: Sequence[
 
 
 def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedModel) -> Triggers:
-    """Returns the triggers and statistics of a finished pass.
-
-    Raises:
-        UserError: coefficients overflowed.
-    """
+    """Returns the triggers and statistics of a finished pass. Raises UserError if coefficients overflowed."""
     state.settle()
     counted = {
         name: torch.cat([getattr(layer, name).cpu() for layer in state.statistics]).numpy()

@@ -95,63 +95,28 @@ def storage_of(anatomy: Anatomy, keep: Sequence[str], block_prefixes: int) -> St
     """Decides how the states of a sample are stored, from the model and the settings alone.
 
     Args:
-        anatomy: the model.
         keep: the setting `prefixes.extra_states`.
-        block_prefixes: prefixes per block, the setting `activations.block_sentences`.
+        block_prefixes: prefixes per block, the setting `batches.block_sentences`.
     """
-    without = absent(anatomy, keep)
-    experts = any(matrix.experts for layer in anatomy.layers for matrix in layer.second_matrices)
+    present = [*keep, *(["end"] if anatomy.layers[-1].readout_block else [])]
+    without = [name for name in ("x", "factor", "end") if name not in present]
     memories = [layer.memories for layer in anatomy.layers]
-    return storage(memories, anatomy.width, anatomy.dtype, experts, without, block_prefixes)
-
-
-def storage(
-    memories: Sequence[int], width: int, dtype: str, experts: bool, without: Sequence[str], block_prefixes: int
-) -> Storage:
-    """Decides the same as `storage_of`, from the sizes of a model.
-
-    Args:
-        memories: d_m [layer].
-        width: d.
-        dtype: type of the weights.
-        experts: whether a layer has experts.
-        without: the optional datasets that the file lacks.
-        block_prefixes: prefixes per block.
-    """
-    sizes = {"layer": len(memories), "width": width, "memory": sum(memories), "largest_layer": max(memories)}
+    sizes = {"layer": len(memories), "width": anatomy.width, "memory": sum(memories), "largest_layer": max(memories)}
     states = datasets_of(SampledPrefixes, without)
     per_prefix = sum(math.prod(part.shape({**sizes, "prefix": 1, "layer_boundary": 0})) for (part,) in states.values())
     in_memory = 4 * per_prefix * block_prefixes <= IN_MEMORY
-    sizes["states_per_chunk"] = _prefixes_per_chunk(4 * width) if in_memory else 1
-    sizes["coefficients_per_chunk"] = _prefixes_per_chunk(4 * max(memories)) if in_memory else 1
-    half = ("y", "o", "m", "x", "end") if dtype in HALF else ()
-    return Storage(sizes, list(without), half or (("m",) if experts else ()), in_memory)
-
-
-def _prefixes_per_chunk(row: int) -> int:
-    return min(max(1, CHUNK_BYTES // row), MOST_PER_CHUNK)
-
-
-def absent(anatomy: Anatomy, keep: Sequence[str]) -> list[str]:
-    """Returns the optional datasets that a file of this model lacks.
-
-    Args:
-        anatomy: the model.
-        keep: the setting `prefixes.extra_states`.
-    """
-    present = [*keep, *(["end"] if anatomy.layers[-1].readout_block else [])]
-    return [name for name in ("x", "factor", "end") if name not in present]
+    for name, row in (("states_per_chunk", anatomy.width), ("coefficients_per_chunk", max(memories))):
+        sizes[name] = min(max(1, CHUNK_BYTES // (4 * row)), MOST_PER_CHUNK) if in_memory else 1
+    if anatomy.dtype in HALF:
+        return Storage(sizes, without, ("y", "o", "m", "x", "end"), in_memory)
+    experts = any(matrix.experts for layer in anatomy.layers for matrix in layer.second_matrices)
+    return Storage(sizes, without, ("m",) if experts else (), in_memory)
 
 
 def write_linked(path: Path | str, parts: Sequence[Path], attributes: Mapping[str, Any]) -> None:
-    """Writes a file that reads the prefixes of other files, one behind the other.
+    """Writes a file that reads the prefixes of other files, `parts`, one behind the other. There is at least one.
 
-    Args:
-        path: the file.
-        parts: the other files, in order; at least one.
-        attributes: what the file says of itself.
-    Raises:
-        UserError: a part is damaged, or is not of the same model and sample.
+    Raises UserError if a part is damaged, or is not of the same model and sample.
     """
     names = [os.path.relpath(part, Path(path).parent) for part in parts]
     shapes: dict[str, list[tuple[int, ...]]] = {}
@@ -181,14 +146,9 @@ class PrefixLayer:
 
 
 def read_layer(file: h5py.File, layer: int, quantities: str = "yrom") -> PrefixLayer:
-    """Reads one layer of an open `sampled_prefixes.h5`.
+    """Reads one layer of an open `sampled_prefixes.h5`. `quantities`: some of "yrom".
 
-    Args:
-        file: the file, as `hdf5.open` gives it.
-        layer: number of the layer, from 0.
-        quantities: some of "yrom".
-    Raises:
-        UserError: a state is not a number, because a file that the file reads from is not what it was.
+    Raises UserError if a state is not a number, because a file that the file reads from is not what it was.
     """
     offsets = file["layer_offset"][...]
     nothing = np.zeros((0, 0), np.float32)
@@ -200,9 +160,5 @@ def read_layer(file: h5py.File, layer: int, quantities: str = "yrom") -> PrefixL
         raise UserError(
             f"{file.filename} reads files that are incomplete. Make it again: `snakemake --force {file.filename}`."
         )
-    return PrefixLayer(
-        r=o - y if "r" in quantities else nothing,
-        y=y if "y" in quantities else nothing,
-        o=o if "o" in quantities else nothing,
-        m=m,
-    )
+    found = {"r": o - y if "r" in quantities else nothing, "y": y, "o": o, "m": m}
+    return PrefixLayer(**{name: values if name in quantities else nothing for name, values in found.items()})

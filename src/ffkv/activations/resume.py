@@ -68,20 +68,13 @@ def discard_progress(output: Path) -> None:
 def identity(code: str, attributes: dict[str, Any], device: str) -> dict[str, Any]:
     """Returns all that the numbers of a pass follow from.
 
-    Args:
-        code: a hash over the code that the numbers depend on (`ffkv.base.dependencies`).
-        attributes: what the output says of itself: model, corpus, settings.
-        device: the torch device.
+    `code`: a hash over its code (`ffkv.base.dependencies`). `attributes`: what the output says of itself.
     """
     return {**attributes, "device": device.partition(":")[0], "versions": versions(), "code": code}
 
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
-    """Tells whether an open file was saved with an identity. Both are compared as JSON, so that a tuple equals a list.
-
-    Raises:
-        KeyError: the file has no identity.
-    """
+    """Tells whether an open file was saved with an identity. Both are compared as JSON, so that a tuple equals a list."""
     return json.loads(file.attrs["identity"]) == json.loads(json.dumps(expected))
 
 
@@ -115,11 +108,7 @@ def resuming(progress_file: ProgressFile | None, state: PassState) -> Iterator[C
 
 
 def save(progress_file: ProgressFile, state: PassState) -> None:
-    """Saves a state.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Saves a state. Raises UserError if the file cannot be written."""
     state.settle()
     counts = {name: getattr(state, name) for name in COUNTS}
     saved = SavedState(
@@ -130,10 +119,7 @@ def save(progress_file: ProgressFile, state: PassState) -> None:
 
 
 def load(progress_file: ProgressFile, state: PassState) -> None:
-    """Fills a state in place with what `save` wrote.
-
-    If there is nothing that can be used, it says why and changes nothing.
-    """
+    """Fills a state in place with what `save` wrote. If nothing of it can be used, it says why and changes nothing."""
     if not progress_file.path.exists():
         return
     try:

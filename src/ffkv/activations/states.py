@@ -44,12 +44,8 @@ def write_shard(
 
     Args:
         path: the shard's file; its blocks are in the folder beside it.
-        loaded: the proven model.
-        corpus: the validation split.
-        sample: sentence and position of every sampled prefix, of all shards.
+        sample: sentence and position of every sampled prefix of the validation split, of all shards.
         keep: the setting `prefixes.extra_states`.
-        batching: how prefixes are cut into blocks and batches.
-        shard: which part of the sample.
         attributes: what the file says of itself.
     Raises:
         UserError: states overflow, or a file cannot be written.
@@ -86,19 +82,9 @@ def write_block(
     storage: Storage,
     batch_tokens: int,
 ) -> None:
-    """Runs some prefixes and writes the states at the last token of each.
+    """Runs some prefixes, given by sentence and length [prefix], and writes the states at the last token of each.
 
-    Args:
-        path: the file.
-        attributes: what it says of itself.
-        loaded: the proven model.
-        corpus: the corpus of the prefixes.
-        sentence: sentence of each prefix [prefix].
-        position: length of each prefix [prefix].
-        storage: how states are stored. It changes no number.
-        batch_tokens: the most tokens per batch.
-    Raises:
-        UserError: states overflow, or the file cannot be written.
+    How they are stored changes no number. Raises UserError if states overflow, or the file cannot be written.
     """
     rows = [np.concatenate([corpus.bos, corpus.ids(s)[:p]]) for s, p in zip(sentence, position, strict=True)]
     sizes = {**storage.sizes, "prefix": len(rows)}
@@ -129,16 +115,7 @@ def _run(
     batch_tokens: int,
     places: Mapping[str, np.ndarray | h5py.Dataset],
 ) -> None:
-    """Runs prefixes, and writes their states.
-
-    Args:
-        loaded: the proven model.
-        rows: token ids of each prefix.
-        batch_tokens: the most tokens per batch.
-        places: where the states are written, by dataset.
-    Raises:
-        UserError: states overflow.
-    """
+    """Runs prefixes, given as token ids, and writes their states into `places`, by dataset."""
     anatomy = loaded.anatomy
     names = {quantity: name for name, quantity in QUANTITIES.items() if name in places}
 

@@ -15,26 +15,18 @@ BEFORE = BIAS + int(np.log2(HISTOGRAM_EDGES[2])) - 2  # bin = exponent - BEFORE
 
 
 class Statistics:
-    """Running statistics of the keys of one layer.
-
-    Attributes:
-        fires: number of prefixes with a positive coefficient [key].
-        fires_negative: number of prefixes with a negative coefficient [key].
-        total: sum of the coefficient, in units of FIXED_POINT [key].
-        finite: whether every coefficient was finite [key].
-        maximum: largest coefficient; 0 if none is positive [key].
-        minimum: smallest coefficient; 0 if none is negative [key].
-        histogram: number of prefixes by coefficient, of every eighth sentence [key, bin].
-    """
+    """Running statistics of the keys of one layer."""
 
     def __init__(self, keys: int, device: torch.device | str):
         """Starts with no prefix."""
-        self.fires = torch.zeros(keys, dtype=torch.int64, device=device)
-        self.fires_negative = torch.zeros(keys, dtype=torch.int64, device=device)
-        self.total = torch.zeros(keys, dtype=torch.int64, device=device)
-        self.finite = torch.ones(keys, dtype=torch.bool, device=device)
-        self.maximum = torch.zeros(keys, device=device)
-        self.minimum = torch.zeros(keys, device=device)
+        counts = torch.zeros(keys, dtype=torch.int64, device=device)
+        self.fires = counts  # number of prefixes with a positive coefficient [key]
+        self.fires_negative = counts.clone()  # number of prefixes with a negative coefficient [key]
+        self.total = counts.clone()  # sum of the coefficient, in units of FIXED_POINT [key]
+        self.finite = torch.ones(keys, dtype=torch.bool, device=device)  # whether every coefficient was finite [key]
+        self.maximum = torch.zeros(keys, device=device)  # largest coefficient; 0 if none is positive [key]
+        self.minimum = torch.zeros(keys, device=device)  # smallest coefficient; 0 if none is negative [key]
+        # number of prefixes by coefficient, of every eighth sentence [key, bin]
         self.histogram = torch.zeros(keys, LAST_BIN + 1, dtype=torch.int64, device=device)
 
     def add(self, coefficients: Tensor, multiplicity: Tensor, peaks: Tensor) -> None:
@@ -42,8 +34,7 @@ class Statistics:
 
         Args:
             coefficients: contiguous [token, key].
-            multiplicity: how many prefixes of the corpus the one that ends at the token stands for; 0 if it does not
-                compete. Float, as exact as is needed [token].
+            multiplicity: `Batch.multiplicity`, flat [token].
             peaks: the largest coefficient of each sentence [sentence, key].
         """
         # A product with a row of counts reads each coefficient once, without a copy.
@@ -54,13 +45,7 @@ class Statistics:
         self.maximum = torch.maximum(self.maximum, peaks.amax(0))
 
     def add_negative(self, coefficients: Tensor, multiplicity: Tensor, troughs: Tensor) -> None:
-        """Counts the negative coefficients of a batch.
-
-        Args:
-            coefficients: as for `add`.
-            multiplicity: as for `add`.
-            troughs: the smallest coefficient of each sentence [sentence, key].
-        """
+        """Counts the negative coefficients of a batch. `troughs`: the smallest of each sentence [sentence, key]."""
         self.fires_negative += _count(torch.lt, coefficients, multiplicity)
         self.minimum = torch.minimum(self.minimum, troughs.amin(0))
 

@@ -153,12 +153,9 @@ def _of_memories(record: Any, rows: slice) -> Any:
 
 
 def row_ranges(memories: int, per_key: int, without: Sequence[str] = ()) -> list[slice]:
-    """Ranges of memories that are read and written together. They follow from the sizes alone.
+    """Ranges of memories, of all layers, that are read and written together. They follow from the sizes alone.
 
-    Args:
-        memories: number of memories of all layers.
-        per_key: trigger examples per key.
-        without: fields that the file lacks.
+    `per_key`: trigger examples per key. `without`: fields that the file lacks.
     """
     sizes = {"memory": 1, "rank": per_key, "layer": 0, "bin": len(HISTOGRAM_EDGES) - 1}
     parts = [part for of_field in datasets.datasets_of(Triggers, without).values() for part in of_field]
@@ -170,11 +167,7 @@ def row_ranges(memories: int, per_key: int, without: Sequence[str] = ()) -> list
 def write_parts(path: Path | str, attributes: Mapping[str, Any], prefixes: int, parts: Iterable[Triggers]) -> None:
     """Writes `triggers.h5` part by part, so that no more than one has to be in memory.
 
-    Args:
-        path: the file.
-        attributes: what the file says of itself.
-        prefixes: number of prefixes that were looked at.
-        parts: the memories in order, cut as `row_ranges` cuts them.
+    `parts`: the memories in order, cut as `row_ranges` cuts them. `prefixes`: number of prefixes that were looked at.
     """
     with hdf5.create(path, "triggers", {**attributes, "prefixes": prefixes}) as file:
         written = 0

@@ -33,21 +33,16 @@ def find_triggers(
     shard: Part = WHOLE,
     progress_file: ProgressFile | None = None,
 ) -> Triggers:
-    """Finds the top t prefixes of every key, and its statistics, over one shard of a corpus.
+    """Finds the top t prefixes of every key, and its statistics, over one shard of the train split.
 
     Every proper prefix of every sentence competes: its first j >= 1 tokens after BOS, without the whole sentence, which
     no token follows. It competes with its coefficient m_i at its last token. One forward pass of a sentence gives the
     coefficients of all its prefixes. A prefix that several sentences begin with competes once, in one of them, unless
-    `settings.shared_prefixes_compete` is "per_sentence"; the statistics count it in every one of them. If a layer's coefficients can
-    be negative, the lowest ones are kept apart by the same rules.
+    `settings.shared_prefixes_compete` is "per_sentence"; the statistics count it in every one of them. If a layer's
+    coefficients can be negative, the lowest ones are kept apart by the same rules.
 
-    Args:
-        loaded: the proven model.
-        corpus: the train split.
-        settings: which prefixes compete, and how many are kept per key.
-        batching: how sentences are cut into batches.
-        shard: which part of the corpus.
-        progress_file: where the state is saved from time to time and continued from; the result is the same.
+    The state is saved into `progress_file` from time to time and continued from there; the result is the same.
+
     Raises:
         UserError: the empty prefix is to compete, but there is no BOS; the corpus has more than 2^31 prefixes; or
             coefficients overflow.
@@ -71,11 +66,7 @@ def find_triggers(
 
 
 def check(corpus: Corpus, settings: TriggerSettings) -> None:
-    """Refuses a corpus whose triggers cannot be found.
-
-    Raises:
-        UserError: see `find_triggers`.
-    """
+    """Refuses a corpus whose triggers cannot be found, see `find_triggers`."""
     if settings.include_empty_prefix and not len(corpus.bos):
         raise UserError(
             "triggers.include_empty_prefix needs a BOS token in front of sentences: set corpus.bos to 'always'."
