@@ -50,8 +50,7 @@ class Shape(NamedTuple):
 def measure_shape(model: PreTrainedModel, second_matrix: str = "") -> Shape:
     """Measures a model. Its feed-forward layers are found by the names of their second matrices; it is not run.
 
-    Raises:
-        UserError: no feed-forward layer has a name that ffkv knows.
+    Raises UserError if no feed-forward layer has a name that ffkv knows.
     """
     config, modules = model.config.get_text_config(decoder=True), dict(model.named_modules())
     embedding: Any = model.get_output_embeddings() or model.get_input_embeddings()

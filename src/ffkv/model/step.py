@@ -131,14 +131,8 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
 def prove_in_memory(model: nn.Module, first: Tensor, second: Tensor) -> tuple[list[Layer], dict[str, float]]:
     """Proves a model that is not a checkpoint, and empties it.
 
-    Args:
-        model: a causal language model.
-        first: the text for calibration, ids [sentence, token].
-        second: the text for the proof, ids [sentence, token].
-    Returns:
-        The layers, and the largest relative error of each identity that applies.
-    Raises:
-        UserError: the model cannot be read as memories; gives the reason.
+    `first` and `second` are the texts for calibration and proof, ids [sentence, token]. Returns the layers, and the
+    largest relative error of each identity that applies. Raises UserError if the model cannot be read as memories.
     """
     decomposition = prove_layers(model, first, second)
     spec = decomposition.head_spec

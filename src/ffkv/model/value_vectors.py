@@ -48,15 +48,10 @@ def values_in_place(model: nn.Module, layer: Layer) -> tuple[Tensor, Tensor | No
 
 
 def in_residual(model: nn.Module, layer: Layer, vectors: Tensor, directions: bool = False) -> Tensor:
-    """Maps vectors from the sum of the second matrices to the residual stream, without the factor of a token.
+    """Maps vectors [n, d] from the sum of a layer's second matrices to the residual stream, without a token's factor.
 
-    Args:
-        model: the model.
-        layer: the layer whose norm or linear map follows the sum, if it has one.
-        vectors: vectors at the sum [n, d].
-        directions: the vectors are differences of such sums, so nothing constant is added to them.
-    Returns:
-        Vectors in the residual stream [n, d].
+    A norm or a linear map may follow the sum. `directions`: the vectors are differences of such sums, so nothing
+    constant is added to them.
     """
     if layer.output_kind not in ("norm", "linear"):
         return vectors

@@ -37,15 +37,11 @@ class _Block(NamedTuple):
 
 
 def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[Layer]:
-    """Describes the feed-forward layers of a model.
+    """Describes the feed-forward layers of a model, from what was found in it and a text, ids [sentence, token].
 
     One block at a time is in float32, whatever the type of the model: rounding to half precision would let a norm whose
     inputs are about equally long pass for a constant.
 
-    Args:
-        model: a causal language model.
-        found: what `find_second_matrices` found.
-        ids: a text [sentence, token].
     Raises:
         UserError: a second matrix's output is not added to a residual stream, or no matrix that feeds it reads that
             stream position by position; names the block.

@@ -34,7 +34,6 @@ def find_second_matrices(model: nn.Module, ids: Tensor, second_matrix: str = "")
     """Finds what writes into the residual stream, in order of execution.
 
     Args:
-        model: any causal language model.
         ids: a text to run [sentence, token]. Parts that do not run on text (a vision tower, an unused encoder) drop
             out.
         second_matrix: the setting `model.second_matrix`; "" for the names that ffkv knows.
@@ -98,10 +97,8 @@ def is_matrix(module: nn.Module) -> bool:
 def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix: str) -> dict[str, str]:
     """Returns the modules that may write into the residual stream, judged by name and form alone.
 
-    Args:
-        model: any causal language model.
-        modules: its modules, by name.
-        second_matrix: the setting `model.second_matrix`.
+    `modules`: all of the model, by name. `second_matrix`: the setting `model.second_matrix`.
+
     Returns:
         The block of each such module, by the module's name.
     Raises:

@@ -20,13 +20,10 @@ def find_first_matrices(
 ) -> tuple[list[str], str, str, str]:
     """Finds the matrices that read x and feed a second matrix, and how they make m: plain, gated, or gated and fused.
 
-    Args:
-        block: the block that holds the second matrix.
-        matrix: name of the second matrix inside the block.
-        intact: the trace of the unchanged block on `arguments`.
-        arguments: of the block.
+    Names of matrices are those inside the block. `intact` is the trace of the unchanged block on `arguments`.
+
     Returns:
-        The names of these matrices inside the block; and kind, gate and gate columns, see `anatomy.SecondMatrix`.
+        The names of these matrices; and kind, gate and gate columns, see `anatomy.SecondMatrix`.
     Raises:
         UserError: none reads the residual stream, or m at a token depends on other tokens.
     """

@@ -39,12 +39,10 @@ def residual_path(
 ) -> ResidualPath | list[str]:
     """Finds the place in a block where o = r + y, with y the joint output of some second matrices.
 
-    The block is run again: with all `matrices` off, with each alone off, and with each alone doubled. Its output is
-    tried first, then the inputs of its later modules.
+    The block is run again on `arguments`: with all `matrices` off, with each alone off, and with each alone doubled.
+    Its output is tried first, then the inputs of its later modules.
 
     Args:
-        block: the block.
-        arguments: of its call.
         intact: the trace of the unchanged block on `arguments`.
         matrices: names of the second matrices inside the block.
     Returns:

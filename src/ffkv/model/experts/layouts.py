@@ -22,20 +22,12 @@ class RoutedTokens(NamedTuple):
 
 
 class ExpertLayout(ABC):
-    """How a bank stores the matrices of its experts, and which tokens it sends to them. An instance describes one bank.
+    """How a bank stores the matrices of its experts, and which tokens it sends to them. An instance describes one bank."""
 
-    Attributes:
-        passes_on: experts beyond the last one pass their tokens on as they are; else they are slots that route nowhere.
-        reads_x: the bank's own input is the FF input x; else the input of its parent is.
-        activation_name: name of the activation function inside the bank.
-        bank: the module.
-        experts: number of experts.
-        units: units per expert.
-    """
-
+    # Whether experts beyond the last one pass their tokens on as they are; else they are slots that route nowhere.
     passes_on: ClassVar[bool] = False
-    reads_x: ClassVar[bool] = True
-    activation_name: ClassVar[str] = "act_fn"
+    reads_x: ClassVar[bool] = True  # whether the bank's own input is the FF input x; else the input of its parent is
+    activation_name: ClassVar[str] = "act_fn"  # of the activation function inside the bank
 
     def __init__(self, bank: nn.Module, experts: int, units: int):
         """Describes a bank by what `recognise` tells of it."""

@@ -36,9 +36,7 @@ REQUIRED = {
 def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
     """Returns the fields of a `FairseqConfig`, from the args of a checkpoint and the size of its dictionary.
 
-    Raises:
-        UserError: an argument asks for a model of another form or is not a valid value; names the argument and its
-            value.
+    Raises UserError if an argument asks for a model of another form or is not a valid value.
     """
     given = vars(args)
     for name, (wanted, meaning) in REQUIRED.items():

@@ -23,9 +23,8 @@ from ffkv.model.fairseq.state import fill, upgrade
 def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:
     """Loads the model of a fairseq checkpoint, on the CPU. Weights that have the wanted type already are not copied.
 
-    Args:
-        settings: of the checkpoint.
-        with_weights: False leaves the model on torch's meta device, without weights.
+    `with_weights`: False leaves the model on torch's meta device, without weights.
+
     Raises:
         UserError: a file is missing, damaged or needs code to be read; the model has another form; weights are missing,
             left over or of another shape; the dictionary is that of another model; model code is to be trusted.
@@ -63,8 +62,7 @@ def load_model(settings: Model, with_weights: bool = True) -> PreTrainedModel:
 def read_checkpoint(path: Path) -> tuple[argparse.Namespace, dict[str, Tensor]]:
     """Reads the args and the state dict of a checkpoint file with torch's weights-only loader.
 
-    Raises:
-        UserError: the file does not exist, is damaged, is not a checkpoint, or needs a class to be read.
+    Raises UserError if the file does not exist, is damaged, is not a checkpoint, or needs a class to be read.
     """
     if not path.is_file():
         raise UserError(f"There is no {path}: a fairseq checkpoint is a folder with model.pt and dict.txt.")

@@ -28,8 +28,7 @@ def is_fairseq(checkpoint: Path | str) -> bool:
 def read_dictionary(folder: Path) -> list[str]:
     """Reads the word of every id: the four special ones, then one word per line.
 
-    Raises:
-        UserError: there is no dictionary, it is not UTF-8, a line is not `word count`, or a word occurs twice.
+    Raises UserError if there is no dictionary, it is not UTF-8, a line is not `word count`, or a word occurs twice.
     """
     path = Path(folder) / DICTIONARY_FILE
     try:

@@ -91,11 +91,8 @@ class Decoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor | None = None, numbers: Tensor | None = None) -> Tensor:
         """Log-probabilities [sentence, token, vocabulary] of what follows each token of ids [sentence, token].
 
-        Args:
-            ids: the tokens.
-            mask: what is added to attention scores [sentence, 1, token, token]; None: each token sees those up to
-                itself.
-            numbers: the position of each token, from 0 [token]; None: one after the other.
+        `mask` is added to attention scores [sentence, 1, token, token]; without one, each token sees those up to
+        itself. `numbers` are the positions of the tokens, from 0 [token]; by default one after the other.
         """
         states = self.scale * self.embed_tokens(ids)
         numbers = torch.arange(ids.shape[1], device=ids.device) if numbers is None else numbers

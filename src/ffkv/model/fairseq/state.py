@@ -20,8 +20,7 @@ FIRST_WITH_NORM = 3  # version of a decoder that may have a norm behind its bloc
 def upgrade(state: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any]:
     """Brings a state dict to the names and orientations of `ffkv.model.fairseq.modeling`, in place.
 
-    Returns:
-        The settings of the model's config. Settings that only the tensors tell are corrected.
+    Returns the settings of the model's config. Settings that only the tensors tell are corrected.
     """
     version = state.get("decoder.version")
     normed = settings["final_norm"] and version is not None and version.item() >= FIRST_WITH_NORM
@@ -63,8 +62,7 @@ def fill(model: nn.Module, state: dict[str, Tensor], dtype: torch.dtype | None) 
         state: by parameter name; it is emptied.
         dtype: what the weights become; None takes that of the first.
     Raises:
-        UserError: a tensor is missing, has another shape, is not floating-point or is left over, or two that the args
-            call one are not.
+        UserError: a tensor is missing, left over or not floating-point, has another shape, or differs from its twin.
     """
     given: dict[int, tuple[str, Tensor, nn.Parameter]] = {}
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):

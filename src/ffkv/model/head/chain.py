@@ -19,11 +19,7 @@ ROWS = 3  # of random vectors on which chain and model are compared
 
 
 class ModuleChain:
-    """A head that is a chain of plain modules.
-
-    Attributes:
-        model: the modules, in order.
-    """
+    """A head that is a chain of plain modules, in order."""
 
     def __init__(self, chain: list[HeadModule], tensors: dict[str, Tensor]):
         """Builds the modules. `tensors`: by the names that they have in the model."""
@@ -45,12 +41,7 @@ class ModuleChain:
 
 
 def find_chain(emptied: EmptiedModel, width: int) -> list[HeadModule]:
-    """Finds the chain that gives exactly the logits of an emptied model; [] if there is none.
-
-    Args:
-        emptied: with its weights.
-        width: d.
-    """
+    """Finds the chain that gives exactly the logits of an emptied model with its weights; [] if there is none."""
     if emptied.reads_through_norms:
         return []
     model = emptied.model

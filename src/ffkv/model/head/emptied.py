@@ -18,9 +18,6 @@ class EmptiedModel:
 
     The blocks themselves stay, with the attributes that the model's own code asks them for. If a block adds the
     feed-forward output before a last norm, that norm stays too.
-
-    Attributes:
-        model: the emptied model.
     """
 
     def __init__(self, model: nn.Module, spec: HeadSpec):

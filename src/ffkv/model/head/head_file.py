@@ -80,10 +80,8 @@ def load_head(model_folder: Path | str, device: str = "auto", projection: str = 
 def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> EmptiedModel:
     """Reads the emptied model that `write_head` wrote into the folder of the model step.
 
-    `code`: the checkpoint that brings the model's code; None for models of `transformers` and fairseq.
-
-    Raises:
-        UserError: the folder holds no readable head.
+    `code`: the checkpoint that brings the model's code; None for models of `transformers` and fairseq. Raises UserError
+    if the folder holds no readable head.
     """
     tensors, names = _read(folder)
     dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
@@ -150,11 +148,7 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], names: dict[str, str]) -
 
 
 def stored_output_embedding(model_folder: Path | str) -> np.ndarray | None:
-    """Returns the output embedding [vocabulary, d] in float32; None if the model has no single one.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Returns the output embedding [vocabulary, d] in float32; None if the model has no single one."""
     path = Path(model_folder) / HEAD_FILE
     verify_sum(path)
     with safe_open(path, "pt") as file:

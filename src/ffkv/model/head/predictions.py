@@ -18,13 +18,9 @@ class Predictions(NamedTuple):
 
 
 def predictions(head: Head, vectors: np.ndarray, layer: int | None, tokens: np.ndarray | None = None) -> Predictions:
-    """Returns the predictions top(h) of many vectors.
+    """Returns the predictions top(h) of many vectors [n, d] of a layer; None: of outputs of the last block.
 
-    Args:
-        head: of the model.
-        vectors: residual vectors [n, d].
-        layer: the layer that they come from; None: they are outputs of the last block.
-        tokens: one token per vector [n], if its probability is wanted.
+    `tokens`: one token per vector [n], if its probability is wanted.
     """
     ids, tied = np.zeros(len(vectors), np.int32), np.zeros(len(vectors), bool)
     probability = np.zeros(0 if tokens is None else len(vectors), np.float32)

@@ -80,9 +80,7 @@ def room_on(device: str, spreads: bool, max_memory: Mapping[str, str]) -> dict[D
     Args:
         device: a torch device: "cuda" means all GPUs of the job, "cuda:1" this one, "cpu" none.
         spreads: whether the other GPUs of the job follow this one.
-        max_memory: the setting `model.max_memory`; a device that it does not name takes a share of what is free.
-    Raises:
-        UserError: a GPU is named that the machine does not have.
+        max_memory: see `place`; a device that it does not name takes a share of what is free.
     """
     count = torch.cuda.device_count() if device.startswith("cuda") else 0
     named_gpus = [int(device[5:])] if device[5:] else []
@@ -130,9 +128,8 @@ def _bytes(tensors: list[torch.Tensor], seen: set[int]) -> int:
 
 
 def arrange(parts: Parts, room: Mapping[Device, float], limited: bool) -> dict[str, Device]:
-    """Returns the device of each part: the first one, if it takes all of them and no limits are set; else see `spread`.
-
-    `limited`: whether `model.max_memory` sets limits.
+    """Returns the device of each part: the first one, if it takes all of them and nothing is `limited`; else see
+    `spread`.
     """
     first = next(iter(room))
     if not limited and sum(parts.outside.values()) + sum(parts.blocks.values()) <= room[first]:
@@ -141,13 +138,9 @@ def arrange(parts: Parts, room: Mapping[Device, float], limited: bool) -> dict[s
 
 
 def spread(parts: Parts, room: Mapping[Device, float]) -> dict[str, Device]:
-    """Chooses the device of each part.
+    """Chooses the device of each part, from the bytes of each device. The last one takes everything.
 
     Blocks fill the devices in their order. If the GPUs hold them all, each GPU takes about as many.
-
-    Args:
-        parts: of the model.
-        room: bytes of each device, the first one first; the last one takes everything.
     """
     first, largest = next(iter(room)), max(parts.blocks.values(), default=0)
     outside, inside = sum(parts.outside.values()), sum(parts.blocks.values())

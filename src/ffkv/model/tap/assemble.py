@@ -143,13 +143,9 @@ def _weights(layer: Layer, scaled: list[Tensor], outcome: _Outcome | None) -> li
 
 
 def token_weights(summands: Tensor, total: Tensor) -> Tensor:
-    """Returns the weight of each summand in a total, per token, by least squares.
+    """Returns the weight of each summand [summand, token, d] in a total [token, d], per token, by least squares.
 
-    Args:
-        summands: [summand, token, d].
-        total: [token, d].
-    Returns:
-        Weights [summand, token], so that total = sum_p weight_p summand_p; 0 for a summand that is zero.
+    Weights [summand, token] are such that total = sum_p weight_p summand_p; 0 for a summand that is zero.
     """
     summands, total = summands.double(), total.double()
     products = torch.einsum("ptd,qtd->tpq", summands, summands)
@@ -173,9 +169,7 @@ def bias_of(module: nn.Module, matrix: SecondMatrix) -> Tensor:
 
 
 def norm_gain(module: nn.Module, like: Tensor) -> Tensor:
-    """Returns the constant gain of a norm without a mean, per dimension [d]: its output for a vector of ones, whose
-    length is 1.
-    """
+    """Returns the constant gain of a norm without a mean, per dimension [d]: its output for a vector of ones."""
     ones = torch.ones_like(like.reshape(-1, like.shape[-1])[:1])
     with torch.no_grad():
         return known_state(module(ones))[0]

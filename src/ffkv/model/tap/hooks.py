@@ -39,8 +39,7 @@ def counting_repeats(
 ) -> tuple[Counter[str], list[tuple[nn.Module, BeforeHook]]]:
     """Counts how often each block has started in the running forward pass.
 
-    Returns:
-        The counts by block, and the hooks that count, for `before`.
+    Returns the counts by block, and the hooks that count, for `before`.
     """
     repeats: Counter[str] = Counter()
 
@@ -60,11 +59,7 @@ def hidden_state(output: Any) -> Tensor | None:
 
 
 def known_state(output: Any) -> Tensor:
-    """Returns the hidden state in what a module returns, if a caller knows that there is one.
-
-    Raises:
-        TypeError: there is none.
-    """
+    """Returns the hidden state in what a module returns, if a caller knows that there is one."""
     state = hidden_state(output)
     if state is None:
         raise TypeError(f"no tensor in a {type(output).__name__}")
@@ -89,11 +84,7 @@ def hidden_argument(args: tuple, kwargs: dict) -> Tensor | None:
 
 
 def hidden_input(args: tuple, kwargs: dict) -> Tensor:
-    """Returns the hidden state among a module's arguments, whether the module's code passes it by position or by name.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Returns the hidden state among a module's arguments, passed by position or by name. Raises UserError without one."""
     state = hidden_argument(args, kwargs)
     if state is None:
         raise UserError(f"a module was called without a hidden state (arguments: {[*map(type, args), *kwargs]})")
@@ -111,10 +102,7 @@ def replace_hidden_argument(args: tuple, kwargs: dict, state: Tensor) -> tuple[t
 def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
     """Runs one forward pass over `ids` [sentence, token], without gradients and without a cache.
 
-    Args:
-        arguments: further arguments of the model, such as `position_ids`.
-    Raises:
-        UserError: the memory does not suffice.
+    `arguments` go to the model, such as `position_ids`. Raises UserError if the memory does not suffice.
     """
     with torch.no_grad(), enough_memory(lambda: weight_bytes(model)):
         return model(input_ids=ids, use_cache=False, **arguments)
@@ -122,10 +110,7 @@ def forward(model: nn.Module, ids: Tensor, **arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def enough_memory(weights: Callable[[], float]) -> Iterator[None]:
-    """Inside the `with` statement, an error about memory becomes a `UserError`.
-
-    `weights`: tells the bytes of the weights.
-    """
+    """Inside the `with` statement, an error about memory becomes a `UserError`. `weights` tells the weights' bytes."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors

@@ -23,9 +23,7 @@ from ffkv.model.tap.hooks import (
 
 @contextlib.contextmanager
 def noting_returns(model: nn.Module, layers: Sequence[Layer]) -> Iterator[dict[str, Any]]:
-    """Inside the `with` statement, a forward pass notes what blocks of some layers return, by name, without hidden
-    states.
-    """
+    """Inside the `with` statement, a pass notes what blocks of some layers return, by name, without hidden states."""
     returns: dict[str, Any] = {}
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
@@ -41,10 +39,8 @@ def noting_returns(model: nn.Module, layers: Sequence[Layer]) -> Iterator[dict[s
 def with_output(model: nn.Module, layer: Layer, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Inside the `with` statement, o of a layer becomes `change(o)`. All that comes after works on it.
 
-    Args:
-        model: a proven model.
-        layer: the layer. If its block runs several times, o changes in the layer's own repeat only.
-        change: gets o as the model has it [..., d], and returns a tensor of its shape.
+    If the block runs several times, o changes in the layer's own repeat only. `change` gets o as the model has it [...,
+    d], and returns a tensor of its shape.
     """
     block = model.get_submodule(layer.block)
     repeats, ahead = counting_repeats(model, [layer.block])
@@ -74,8 +70,7 @@ def resumed(
     Only the block of a layer that continues after o runs, too: a norm at its end reads o.
 
     Args:
-        model: a proven model whose later blocks read nothing but o of the layer. Whoever calls must try whether this is
-            so.
+        model: a proven model whose later blocks read nothing but o of the layer. Whoever calls must try this.
         layers: all layers of the model.
         layer: where the pass begins.
         states: o of the layer [sentence, token, d].
