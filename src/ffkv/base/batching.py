@@ -8,13 +8,10 @@ from torch import Tensor
 
 
 def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Groups rows of similar length into batches.
+    """Groups rows of similar length [row] into batches of at most `batch_tokens` tokens, with padding.
 
-    Args:
-        lengths: number of tokens of each row [row].
-        batch_tokens: maximum number of tokens per batch, with padding. A longer row is a batch of its own.
-    Returns:
-        The rows of each batch, shortest first; rows of equal length stay in order [batch][row].
+    A longer row is a batch of its own. Returns the rows of each batch, shortest first; rows of equal length stay in
+    order [batch][row].
     """
     groups: list[np.ndarray] = []
     group: list[int] = []
@@ -27,13 +24,7 @@ def batches(lengths: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
 
 
 def pad(rows: Sequence[np.ndarray], device: str = "cpu", value: int = 0) -> Tensor:
-    """Puts rows of ids into one tensor [row, token], padded on the right.
-
-    Args:
-        rows: token ids [row][token], at least one row.
-        device: device of the tensor.
-        value: id of the padding.
-    """
+    """Puts one row of ids or more [row][token] into one tensor [row, token], padded on the right with a value."""
     padded = np.full((len(rows), max(map(len, rows))), value, np.int64)
     for line, row in zip(padded, rows):
         line[: len(row)] = row

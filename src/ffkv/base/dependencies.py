@@ -39,9 +39,8 @@ IMPORT = re.compile(r"^[ \t]*from (ffkv[\w.]*) import (\([^)]*\)|[^\n]*)|^[ \t]*
 def code_files(function: str, also: Iterable[str] = ()) -> list[Path]:
     """Returns the source files that the numbers of a step depend on, sorted.
 
-    Args:
-        function: the step's function, such as "ffkv.branches.keys.step:find_patterns".
-        also: folders below the package whose modules are imported by name while the step runs.
+    `function`: such as "ffkv.branches.keys.step:find_patterns". `also`: folders below the package whose modules are
+    imported by name while the step runs.
     """
     module, name = function.split(":")
     by_name = [path for folder in also for path in (PACKAGE / folder).rglob("*") if path.is_file()]

@@ -8,13 +8,9 @@ AT_A_TIME = 2**18  # numbers that a bootstrap draws at once
 
 
 def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the 95 % Wilson score interval of a proportion (Wilson 1927).
+    """Computes the 95 % Wilson score interval of a proportion (Wilson 1927), from counts of one shape.
 
-    Args:
-        successes: counts, any shape.
-        trials: counts of the same shape.
-    Returns:
-        Lower and upper bounds, each of that shape; (0, 1) if there are no trials.
+    Returns lower and upper bounds, each of that shape; (0, 1) if there are no trials.
     """
     successes, trials = np.asarray(successes, float), np.asarray(trials, float)
     n = np.maximum(trials, 1)
@@ -27,14 +23,9 @@ def wilson(successes: np.ndarray | float, trials: np.ndarray | float) -> tuple[n
 
 
 def bootstrap_mean(sample: np.ndarray, generator: np.random.Generator, resamples: int = 2000) -> tuple[float, float]:
-    """Computes the 95 % percentile bootstrap interval of a mean.
+    """Computes the 95 % percentile bootstrap interval of the mean of a sample [n].
 
-    Args:
-        sample: numbers [n].
-        generator: random stream of the resamples.
-        resamples: number of resamples.
-    Returns:
-        Lower and upper bound; both NaN if the sample is empty.
+    Returns lower and upper bound; both NaN if the sample is empty.
     """
     sample = np.asarray(sample, float)
     if not len(sample):
@@ -47,12 +38,9 @@ def bootstrap_mean(sample: np.ndarray, generator: np.random.Generator, resamples
 
 
 def box(sample: np.ndarray | pd.Series) -> dict[str, float]:
-    """Computes Tukey's box: the quartiles, and whiskers at the last points within 1.5 interquartile ranges.
+    """Computes Tukey's box of a sample [n]: the quartiles, and whiskers of at most 1.5 interquartile ranges.
 
-    Args:
-        sample: numbers [n].
-    Returns:
-        whisker_low, q1, median, q3, whisker_high; all NaN if the sample is empty.
+    Whiskers end at points of the sample. Returns whisker_low, q1, median, q3, whisker_high; all NaN if it is empty.
     """
     sample = np.asarray(sample, float)
     if not len(sample):
@@ -63,29 +51,20 @@ def box(sample: np.ndarray | pd.Series) -> dict[str, float]:
 
 
 def boxes(frame: pd.DataFrame, column: str, count: str) -> pd.DataFrame:
-    """Computes one box per layer.
+    """Computes one box per layer, of a column of a table with a column `layer`.
 
-    Args:
-        frame: a table with a column `layer`.
-        column: the column to summarize.
-        count: name of the new column that holds the number of rows per layer.
-    Returns:
-        One row per layer: layer, `count`, whisker_low, q1, median, q3, whisker_high.
+    Returns one row per layer: layer, its number of rows under the name `count`, whisker_low, q1, median, q3,
+    whisker_high.
     """
     by_layer = frame.groupby("layer")[column]
     return pd.DataFrame([{"layer": layer, count: len(sample), **box(sample)} for layer, sample in by_layer])
 
 
 def shares(frame: pd.DataFrame, column: str, count: str, total: str) -> pd.DataFrame:
-    """Computes the share of rows for which a column is true, per layer.
+    """Computes the share of rows for which a column of truth values is true, per layer.
 
-    Args:
-        frame: a table with a column `layer`.
-        column: a column of truth values.
-        count: name of the new column that holds the number of true rows per layer.
-        total: name of the new column that holds the number of rows per layer.
-    Returns:
-        One row per layer: layer, `total`, `count`, share, low, high (Wilson interval).
+    Returns one row per layer: layer, the number of rows under the name `total`, that of true rows under the name
+    `count`, share, low, high (Wilson interval).
     """
     grouped = frame.groupby("layer")[column]
     table = pd.DataFrame({total: grouped.size(), count: grouped.sum().astype(int)}).reset_index()

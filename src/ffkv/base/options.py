@@ -57,8 +57,6 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
         settings: all settings of a run, as nested dictionaries.
         names: sections such as `triggers`, settings such as `model/device`, or settings of the top level such as
             `seed`.
-    Raises:
-        KeyError: there is no such setting.
     """
     words: list[str] = []
     for name in names:
@@ -95,12 +93,10 @@ def setting(model: type[Section], *names: str) -> Callable:
 
 
 def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
-    """Adds an option for each named setting of a section, and hands the command one object of the section with their
-    values.
+    """Adds options for settings of a section, and hands the command one object of the section with their values.
 
     Args:
-        model: the section.
-        names: its settings that the command takes; all of them if none is named. The others keep their defaults.
+        names: the settings that the command takes; all of them if none is named. The others keep their defaults.
         argument: the command's argument; by default the name of the section in small letters.
     """
     chosen = names or tuple(model.model_fields)
@@ -220,8 +216,7 @@ PARTS = {"layer_groups": "layer_group", "shards": "shard"}
 def step_options(step: Step) -> Callable:
     """Adds an option for each setting of a step, and `--threads` if its jobs may have several.
 
-    The command gets an object of each section, with the settings that were given, by the section's name; `seed`; and
-    `work`.
+    The command gets an object of each section, by the section's name, with what was given; `seed`; and `work`.
     """
     of_work = {name: attribute for name, attribute in WORK.items() if name in step.settings}
     parts = {name: part for name, part in PARTS.items() if name in step.settings}

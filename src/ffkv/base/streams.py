@@ -45,12 +45,7 @@ class Purpose(IntEnum):
 def random_stream(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
     """Returns a generator of random numbers that no other purpose, part or seed shares.
 
-    Args:
-        seed: the setting `seed`.
-        purpose: why random numbers are drawn.
-        parts: for what they are drawn, such as the layer. A last part of 0 does not change a stream, so a purpose
-            should always have the same number of parts.
-    Returns:
-        A generator. The same arguments always give the same numbers.
+    The same arguments always give the same numbers. `parts`: for what they are drawn, such as the layer. A last part of
+    0 does not change a stream, so a purpose should always have the same number of parts.
     """
     return np.random.default_rng([seed, int(purpose), *parts])

@@ -72,7 +72,6 @@ def encode(
     """Splits documents into sentences, and encodes the sentences.
 
     Args:
-        documents: names and texts.
         tokenizer: a fast tokenizer of transformers, which knows the characters of each token.
         max_tokens: maximum number of tokens per sentence, without the beginning.
         settings: `splitter`, `language`, `pretokenized`, `white_space`, `long_sentences` and `deduplicate` count.
@@ -132,15 +131,13 @@ def _encode_chunk(
 def tokenize(
     texts: list[str], tokenizer: PreTrainedTokenizerBase, beginning: list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Encodes sentences.
+    """Encodes sentences. One that contains the ids of `beginning`, which precede every sentence, itself loses them.
 
-    Args:
-        texts: their texts. See `replace_surrogates`.
-        tokenizer: a fast tokenizer of transformers.
-        beginning: ids that precede every sentence. A sentence that contains them itself loses them.
+    The texts have no lone surrogates, see `replace_surrogates`.
+
     Yields:
         Per sentence its ids without the beginning [token], the end (exclusive) of each token's characters in its text
-        [token], and this text.
+            [token], and this text.
     """
     tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     for text, own, offsets in zip(texts, tokens["input_ids"], tokens["offset_mapping"], strict=True):

@@ -29,7 +29,6 @@ def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[d
     Args:
         commit: the commit of the data set. A local folder has none.
         config: name of the configuration; "default" for the default one.
-        split: name of the split.
         limit: whether few rows are wanted, so that files are streamed; 0 for all rows.
     Raises:
         UserError: there is no such configuration or split, or a file is missing, damaged or cannot be fetched.
@@ -60,12 +59,8 @@ class HubSplit(NamedTuple):
 def describe_split(commit: Commit, config: str, split: str) -> HubSplit:
     """Asks how large a split is. Nothing is fetched but what describes the data set.
 
-    Args:
-        commit: the commit of the data set.
-        config: name of the configuration; "default" for the default one.
-        split: name of the split.
-    Raises:
-        UserError: there is no such data set, configuration or split, or it may not be read.
+    `config`: "default" for the default configuration. Raises UserError if there is no such data set, configuration or
+    split, or it may not be read.
     """
     with _named(commit):
         builder = _builder(commit.repository, config, commit.commit or None)

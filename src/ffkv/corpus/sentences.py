@@ -33,7 +33,6 @@ def split_sentences(
     """Splits a document into sentences. Some of them may be empty, or white space alone.
 
     Args:
-        text: text of the document.
         splitter: "sentence" for the sentences of the sentencizer, "line" for lines, "document" for the whole text.
         pretokenized: True if blanks already separate the words; then white space within a sentence is kept anyway.
         white_space: "collapse": each run of white space becomes one blank, because wrapped text contains line breaks,

@@ -61,8 +61,7 @@ class SharedPrefixes:
     def find(self, sentence: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Looks up prefixes by the sentence that they are read in and their length; arrays of one shape.
 
-        Returns:
-            Whether each prefix is shared, and its number (0 if it is not), both of that shape.
+        Returns whether each prefix is shared, and its number (0 if it is not), both of that shape.
         """
         if not len(self):
             return np.zeros(np.shape(sentence), bool), np.zeros(np.shape(sentence), np.int64)
@@ -96,17 +95,14 @@ class _Sorted(NamedTuple):
 
 
 def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, SharedPrefixes]:
-    """Finds the prefixes that several sentences begin with.
+    """Finds the prefixes that several sentences begin with, from the ids of all sentences and where each starts.
 
-    Each distinct prefix is read in one sentence. A sentence whose prefixes are all prefixes of another one is not read.
-    Of the sentences that are read, the first one in the corpus counts.
+    Each sentence has two tokens or more. Each distinct prefix is read in one sentence. A sentence whose prefixes are
+    all prefixes of another one is not read. Of the sentences that are read, the first one in the corpus counts.
 
-    Args:
-        tokens: ids of all sentences, one behind the other [token].
-        offsets: where each sentence starts [sentence + 1]. Each has two tokens or more.
     Returns:
         For each sentence the length of its shortest prefix that is read in it, more than any of its prefixes has if it
-        is not read [sentence]; and the shared prefixes.
+            is not read [sentence]; and the shared prefixes.
     """
     ordered = _sort(tokens, offsets)
     read = np.ones(len(ordered.sentence), bool)

@@ -38,8 +38,6 @@ def read_documents(
     """Reads the documents of a split, "train" or "validation", in the order of their source.
 
     Args:
-        corpus: where the text is.
-        split: "train" or "validation".
         render: turns a chat into text, see `ffkv.corpus.chat`; None if rows contain text.
         commit: the commit of a data set of the hub to read; None for the one that the hub names now.
         counts: gets the number of `left_out_documents`: rows that were read and that `corpus.where` leaves out.
@@ -65,10 +63,7 @@ def read_documents(
 
 
 def source_files(corpus: Corpus, split: str) -> list[str]:
-    """Returns the local files of a split; none if the text comes from elsewhere.
-
-    Raises UserError if a pattern matches no file.
-    """
+    """Returns the local files of a split; none if the text comes from elsewhere. Raises: see `find_files`."""
     return find_files(corpus_sources(corpus, split)[0]) if corpus.dataset == "files" else []
 
 
@@ -104,12 +99,8 @@ def _read_files(corpus: Corpus, patterns: list[str], render: Render | None, coun
 def find_files(patterns: list[str]) -> list[str]:
     """Finds the files that paths and glob patterns name. Each file is listed once, even if it has several names.
 
-    Args:
-        patterns: paths or glob patterns; `**` stands for any number of folders.
-    Returns:
-        Paths in the order of the patterns, sorted within each pattern.
-    Raises:
-        UserError: a pattern matches no file.
+    In a pattern `**` stands for any number of folders. Paths are in the order of the patterns, sorted within each
+    pattern. Raises UserError if a pattern matches no file.
     """
     path_of: dict[str, str] = {}  # real path: the first path that leads to it
     for pattern in patterns:

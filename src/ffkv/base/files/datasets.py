@@ -147,9 +147,8 @@ def datasets_of(record: Any, without: Sequence[str] = ()) -> dict[str, list[Data
 def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] = ()) -> int:
     """Bytes that the datasets of a file take on disk: whole chunks and their checksums, without the file's metadata.
 
-    Args:
-        sizes: the length of each dimension, and the sizes that chunks name. x_boundary is x + 1 where it is not named.
-        without: fields that the file lacks.
+    `sizes`: the length of each dimension, and the sizes that chunks name. x_boundary is x + 1 where it is not named.
+    `without`: fields that the file lacks.
     """
     return sum(part.stored_bytes(sizes) for parts in datasets_of(record, without).values() for part in parts)
 
@@ -159,10 +158,7 @@ def allocate(
 ) -> None:
     """Makes the datasets of a new file (`hdf5.create`), to be filled piece by piece.
 
-    Args:
-        sizes: see `stored_bytes`.
-        without: fields that the file lacks.
-        compressed: datasets whose chunks are compressed.
+    `sizes` and `without` are as for `stored_bytes`. `compressed`: datasets whose chunks are compressed.
     """
     for parts in datasets_of(record, without).values():
         for part in parts:
@@ -173,11 +169,8 @@ def allocate(
 def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, compressed: Sequence[str] = ()) -> None:
     """Writes every stored field of a record that is not None into a new file (`hdf5.create`).
 
-    Args:
-        sizes: the sizes that chunks name.
-        compressed: datasets whose chunks are compressed.
-    Raises:
-        TypeError: a value would lose digits in the described type, or axes of one name differ in length.
+    `sizes`: those that chunks name. `compressed`: datasets whose chunks are compressed. Raises TypeError if a value
+    would lose digits in the described type, or axes of one name differ in length.
     """
     for part, array in _arrays_of(record):
         lengths = dict(zip(part.dimensions, array.shape, strict=True))
@@ -186,15 +179,10 @@ def write(file: h5py.File, record: Any, sizes: Mapping[str, int] | None = None, 
 
 
 def fill(file: h5py.File, record: Any, dimension: str, place: slice) -> None:
-    """Writes a part of a record into datasets that `allocate` made.
+    """Writes a part of a record into datasets that `allocate` made: its `place` along a dimension.
 
-    Args:
-        record: along `dimension` it has only what belongs at `place`; datasets without this dimension are written
-            whole.
-        dimension: a dimension.
-        place: a range of its entries.
-    Raises:
-        TypeError: a value would lose digits in the described type.
+    Along it the record has only what belongs there; datasets without this dimension are written whole. Raises TypeError
+    if a value would lose digits in the described type.
     """
     for part, array in _arrays_of(record):
         file[part.name][_selection(part, dimension, place)] = array
@@ -231,9 +219,7 @@ def read(file: h5py.File, record: type, dimension: str = "", place: slice = slic
 
     Args:
         file: a file (`hdf5.open`), or a group of it.
-        record: the dataclass.
-        dimension: a dimension of which only a part is read.
-        place: this part. Fields that are lazy are left whole.
+        place: a part of a dimension, if only this part is read. Fields that are lazy are left whole.
         others: the fields that are not stored.
     """
     lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)

@@ -44,10 +44,7 @@ def lacks_space(error: BaseException) -> bool:
 def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | None:
     """Returns the message about an output that could not be written; None if the error is about something else.
 
-    Args:
-        path: the output.
-        unfinished: what is written of it.
-        error: what was raised meanwhile.
+    `unfinished`: what is written of it. `error`: what was raised meanwhile.
     """
     if isinstance(error, DoesNotFit):  # of an output inside of this one, which is named already
         return None
@@ -73,10 +70,7 @@ def unwritable(path: Path, unfinished: Path, error: Exception) -> UserError | No
 def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = ()) -> UserError:
     """Makes the message about a file of ffkv that could not be read. It is damaged only if a checksum says so.
 
-    Args:
-        path: the file. It is read again, as a whole.
-        error: what was raised while it was read.
-        parts: files that it reads. They are read again, too.
+    The file, and `parts`, which it reads, are read again as a whole. `error`: what was raised while it was read.
     """
     path, reason = Path(path), " ".join(str(error).split())[:300] or type(error).__name__
     if lacks_space(error):

@@ -117,16 +117,12 @@ def allocate(
     chunks: Sequence[int] | None = None,
     compressed: bool = False,
 ) -> h5py.Dataset:
-    """Makes one dataset, to be filled piece by piece.
+    """Makes one dataset of a new file, to be filled piece by piece.
 
     Args:
-        file: a file that is being written.
-        name: name of the dataset.
         shape: length of each axis.
-        dtype: element type.
         dimensions: a name for each axis; axes of one name in one file have one length.
-        unit: "1" for a plain number, "token", "nat", ...
-        description: what a value means.
+        unit, description: see `datasets.Dataset`.
         chunks: the shape of what is read at a time; None for about 1 MiB of leading rows.
         compressed: whether chunks are compressed without loss.
     """
@@ -141,9 +137,8 @@ def allocate(
 def write_rows(dataset: h5py.Dataset, starts: Sequence[tuple[int, ...]], rows: np.ndarray) -> None:
     """Writes rows into a dataset that `allocate` made, each at a place of its own. h5py's own way takes twice as long.
 
-    Args:
-        starts: where each row begins, a number per axis [row].
-        rows: the rows, contiguous and of the dataset's type; each goes along the last axis [row, entry].
+    `starts`: where each row begins, a number per axis [row]. `rows` are contiguous and of the dataset's type; each goes
+    along the last axis [row, entry].
     """
     memory, place = h5py.h5s.create_simple(rows.shape[1:]), dataset.id.get_space()
     box = (*[1] * (dataset.ndim - 1), rows.shape[1])
@@ -185,7 +180,6 @@ def link(
     Args:
         name: name of the dataset, here and in the sources.
         sources: the shapes of the datasets, in order.
-        dtype: their element type.
         names: the files that they are in, as paths from the folder of `file`.
         axis: the axis along which they are put together.
     """

@@ -34,11 +34,8 @@ def _quoting(frame: pd.DataFrame) -> int:
 def read(path: Path | str, texts: Iterable[str] = ()) -> pd.DataFrame:
     """Reads what `write` wrote.
 
-    Args:
-        path: the table.
-        texts: columns of a CSV file that are text even if every row looks like a number, a truth value or nothing.
-    Raises:
-        UserError: the table does not exist, is damaged, or cannot be read.
+    `texts`: columns of a CSV file that are text even if every row looks like a number, a truth value or nothing. Raises
+    UserError if the table does not exist, is damaged, or cannot be read.
     """
     verify_sum(Path(path))
     try:
@@ -61,10 +58,8 @@ def identify(frame: pd.DataFrame, attributes: Mapping[str, Any]) -> pd.DataFrame
 def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], option: str) -> None:
     """Refuses tables of layer groups in which a layer is missing, does not belong there, or is there twice.
 
-    Args:
-        identity: the columns that name a row.
-        layers: the layers that must be there.
-        option: where the tables came from, for the message.
+    `identity`: the columns that name a row. `layers` must be there. `option`: where the tables came from, for the
+    message.
     """
     if missing := layers ^ set(table["layer"]):
         raise UserError(f"{option}: layers {sorted(missing)} are missing, or not of this model; give every group once.")
@@ -73,13 +68,10 @@ def check_layers(table: pd.DataFrame, identity: list[str], layers: set[int], opt
 
 
 def read_all(paths: Iterable[Path | str], belongs_to: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """Reads the tables of several layer groups, and puts them below each other. A table may be empty.
+    """Reads the tables of several layer groups, each once, and puts them below each other. A table may be empty.
 
-    Args:
-        paths: the tables, each once.
-        belongs_to: attributes of another file. The identities in it and in a table's `attrs` must agree.
-    Raises:
-        UserError: see `read`; or a table belongs to another model, tokenizer or corpus.
+    `belongs_to`: attributes of another file. The identities in it and in a table's `attrs` must agree. Raises: see
+    `read`; or a table belongs to another model, tokenizer or corpus.
     """
     tables = []
     for path in paths:

@@ -83,9 +83,8 @@ def resolve_model(settings: Model) -> Commit:
 
     A local folder has no commits. Without the hub, they are those that were fetched last.
 
-    Raises:
-        UserError: there is no such repository or revision, it may not be read, or the hub cannot be reached and nothing
-            was fetched before.
+    Raises UserError if there is no such repository or revision, it may not be read, or nothing was fetched before and
+    the hub cannot be reached.
     """
     commit = _resolve_repository("model", settings.checkpoint, settings.revision)
     code = _code_elsewhere(commit) if commit.commit and settings.trust_remote_code else {}

@@ -30,12 +30,11 @@ Choose = Callable[[list[str]], list[str]]
 def fetch(commit: Commit, choose: Choose) -> Path:
     """Fetches files of a commit that are not in the cache yet. Says first how much it is and where it goes.
 
-    Args:
-        commit: of a repository on the hub.
-        choose: chooses from the names of all files in the repository.
+    `choose` chooses from the names of all files in the repository.
+
     Returns:
         The folder of the commit in the cache. All chosen files are there, unless the cache has no list of the files and
-        the hub is not to be asked or does not answer: then the reader has to do with what is there.
+            the hub is not to be asked or does not answer: then the reader has to do with what is there.
     Raises:
         UserError: the hub refuses, a file arrived damaged, or a file is missing and the hub is not to be asked.
     """
@@ -179,11 +178,8 @@ def _cached_tree(commit: Commit) -> list[Any] | None:
 def local_model(commit: Commit, choose: Choose | None = None) -> str:
     """Returns the folder with the files of a model, which are fetched if they are not there; a local folder as it is.
 
-    Libraries that read a folder ask the hub nothing. Raises: see `fetch`.
-
-    Args:
-        commit: the commit; a local folder has none.
-        choose: chooses the files; None for all that a model is made of.
+    Libraries that read a folder ask the hub nothing. `choose`: None for all files that a model is made of. Raises: see
+    `fetch`.
     """
     return str(fetch(commit, choose or choose_model_files)) if commit.commit else commit.repository
 
@@ -199,10 +195,7 @@ def choose_tokenizer_files(names: list[str]) -> list[str]:
 
 
 def choose_files_of(gguf: str, with_weights: bool = True) -> Choose:
-    """Chooses what is read of a model's repository: a file in the GGUF form alone; if "", see `choose_model_files`.
-
-    `with_weights`: False leaves out the weights.
-    """
+    """Chooses what is read of a model's repository: a file in the GGUF form alone; if "", see `choose_model_files`."""
     if gguf:
         return lambda names: [name for name in names if name == gguf]
     return choose_model_files if with_weights else choose_tokenizer_files

@@ -11,7 +11,6 @@ def progress(total: int | None, unit: str, description: str, done: int = 0) -> t
     Args:
         total: number of units of work; None if nobody knows it. Then no time left is shown.
         unit: name of the unit, in the plural.
-        description: name of the work.
         done: number of units that an earlier process has done.
     """
     terminal = sys.stderr.isatty()

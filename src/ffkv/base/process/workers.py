@@ -30,8 +30,7 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], processe
     Args:
         function: gets an item. Its exceptions are raised here.
         items: picklable; read one by one, in this process.
-        processes: number of processes that work.
-        work: what they do, as in "encode documents", for the message.
+        work: what the processes do, as in "encode documents", for the message.
     Raises:
         UserError: a process was killed.
     """

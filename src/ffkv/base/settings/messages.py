@@ -12,11 +12,7 @@ from ffkv.base.settings.renamed import new_names
 
 
 def problems_of(model: type[BaseModel], values: dict[str, Any]) -> list[str]:
-    """Checks values against a model.
-
-    Returns:
-        One sentence per problem: the key, the value, and what is allowed. Empty if there is no problem.
-    """
+    """Checks values against a model. Returns one sentence per problem: the key, the value, and what is allowed."""
     try:
         model.model_validate(values)
     except ValidationError as error:
@@ -30,11 +26,7 @@ def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
 
 
 def regular_expression(value: str) -> str:
-    """Returns the value if it is a regular expression.
-
-    Raises:
-        ValueError: it is none; the message says where the error is.
-    """
+    """Returns the value if it is a regular expression. Raises ValueError, which says where the error is."""
     try:
         re.compile(value)
     except re.error as error:

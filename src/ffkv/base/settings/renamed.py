@@ -20,9 +20,7 @@ RENAMED = {
 def new_names(key: str, value: Any = None) -> list[str]:
     """Says what a setting is called now, or each setting of a section, in one sentence each. Most have no new name.
 
-    Args:
-        key: the setting or section, such as "corpus_shards".
-        value: its value, which may have a new name, too.
+    `key`: the setting or section, such as "corpus_shards". Its `value` may have a new name, too.
     """
     if key in RENAMED and isinstance(value, dict):
         inside = [new_names(f"{key}.{name}", inner) for name, inner in value.items() if isinstance(name, str)]

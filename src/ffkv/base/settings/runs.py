@@ -22,10 +22,10 @@ class Configuration(Settings):
 
 
 def resolve(configuration: dict[str, Any]) -> dict[str, Settings]:
-    """Returns the complete settings of every run of a settings file, from its content as nested dictionaries.
+    """Returns the complete settings of every run of a settings file, by name, from its content.
 
-    Returns:
-        Run name to settings. The run's own settings override the shared settings, and these override the defaults.
+    The run's own settings override the shared settings, and these override the defaults.
+
     Raises:
         UserError: an unknown key, a wrong type or an impossible value. The message names the key, the value and what is
             allowed, for all problems at once.

@@ -23,9 +23,8 @@ DEEPEST = 50  # levels of nesting; settings need three
 def read_settings(path: Path | str) -> dict[str, Any]:
     """Reads a settings file into nested dictionaries.
 
-    Raises:
-        UserError: the file does not exist, is not UTF-8, YAML or a mapping, has a key twice, a list under `<<`, or an
-            alias that contains itself; names the file and the line.
+    Raises UserError, which names the file and the line, if it does not exist, is not UTF-8, YAML or a mapping, has a
+    key twice, a list under `<<`, or an alias that contains itself.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")

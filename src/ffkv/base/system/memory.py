@@ -29,9 +29,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def out_of_memory(error: BaseException, weights: float = 0.0) -> UserError:
     """Makes the message about an error of `is_out_of_memory`: what is needed, what there is, and which settings help.
 
-    Args:
-        error: the error.
-        weights: bytes of the model's weights; 0 if no model is loaded.
+    `weights`: bytes of the model's weights; 0 if no model is loaded.
     """
     reason = " ".join(str(error).split())[:300]
     needed = f" The weights alone take {_gib(weights)}." if weights else ""

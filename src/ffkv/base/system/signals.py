@@ -52,11 +52,9 @@ def _is_uninterrupted(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Callable[[], int]]:
-    """Inside the `with` statement, SIGTERM and Ctrl-C are only noted. A long pass checks for them between two batches,
-    saves its state, and ends.
+    """Inside the `with` statement, SIGTERM and Ctrl-C are only noted. Yields what tells the signal's number, or 0.
 
-    Yields:
-        A function that returns the number of the signal that arrived, or 0.
+    A long pass checks for them between two batches, saves its state, and ends.
     """
     arrived = 0
 
