@@ -15,6 +15,7 @@ from ffkv.base.settings import Triggers as TriggerSettings
 
 PART_BYTES = 2**25  # of the memories that are read and written together
 NONE = -1  # no sentence, no token
+RANKED: dict[str, Any] = {"dimensions": "memory rank", "dtype": "int32"}
 # Floating-point sums depend on their order, and so on the shards; sums of integers do not.
 FIXED_POINT = 2.0**-20
 # Everything not positive, then powers of two.
@@ -29,25 +30,23 @@ class TriggerExamples:
         "memory rank", "float32", unit="1", about="memory coefficient, furthest from 0 first; 0 if there is no trigger"
     )
     sentence: np.ndarray = dataset(
-        "memory rank", "int32", unit="sentence", about="sentence of the trigger prefix; -1 if there is none"
+        **RANKED, unit="sentence", about="sentence of the trigger prefix; -1 if there is none"
     )
     position: np.ndarray = dataset(
-        "memory rank", "int32", unit="token", about="length of the trigger prefix, BOS not counted; 0 if there is none"
+        **RANKED, unit="token", about="length of the trigger prefix, BOS not counted; 0 if there is none"
     )
     next_token: np.ndarray = dataset(
-        "memory rank",
-        "int32",
+        **RANKED,
         unit="token",
         about="id of the token that follows the prefix, most often if several do; -1 if there is none",
     )
     multiplicity: np.ndarray = dataset(
-        "memory rank",
-        "int32",
+        **RANKED,
         unit="sentence",
         about="number of sentences that begin with the prefix; 1 if shared prefixes compete per sentence, 0 if there is none",
     )
     next_count: np.ndarray = dataset(
-        "memory rank", "int32", unit="sentence", about="how many of these sentences have `next_token` after the prefix"
+        **RANKED, unit="sentence", about="how many of these sentences have `next_token` after the prefix"
     )
     gate: np.ndarray = dataset(
         "memory rank",

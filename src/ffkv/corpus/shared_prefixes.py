@@ -6,7 +6,7 @@ neighbours. So the lengths of the common beginnings of neighbours tell every sha
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,27 +14,21 @@ from ffkv.base.files.datasets import dataset
 from ffkv.base.files.lazy import Pieces
 
 HISTOGRAM_EVERY = 8  # the histogram of coefficients counts the prefixes of every eighth sentence
+PREFIX: dict[str, Any] = {"dimensions": "shared_prefix", "dtype": "int32", "lazy": True}
+NEXT: dict[str, Any] = {"dimensions": "next_token", "dtype": "int32", "lazy": True}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedPrefixes:
     """The prefixes that several sentences begin with, ordered by sentence and position."""
 
-    sentence: Pieces | np.ndarray = dataset(
-        "shared_prefix", "int32", unit="sentence", about="sentence that the prefix is read in", lazy=True
-    )
-    position: Pieces | np.ndarray = dataset(
-        "shared_prefix", "int32", unit="token", about="length of the prefix, BOS not counted", lazy=True
-    )
+    sentence: Pieces | np.ndarray = dataset(**PREFIX, unit="sentence", about="sentence that the prefix is read in")
+    position: Pieces | np.ndarray = dataset(**PREFIX, unit="token", about="length of the prefix, BOS not counted")
     multiplicity: Pieces | np.ndarray = dataset(
-        "shared_prefix", "int32", unit="sentence", about="number of sentences that begin with the prefix", lazy=True
+        **PREFIX, unit="sentence", about="number of sentences that begin with the prefix"
     )
     in_histogram: Pieces | np.ndarray = dataset(
-        "shared_prefix",
-        "int32",
-        unit="sentence",
-        about="how many of these sentences the histogram of coefficients counts",
-        lazy=True,
+        **PREFIX, unit="sentence", about="how many of these sentences the histogram of coefficients counts"
     )
     next_offset: Pieces | np.ndarray = dataset(
         "shared_prefix_boundary",
@@ -44,14 +38,12 @@ class SharedPrefixes:
         lazy=True,
     )
     next_token: Pieces | np.ndarray = dataset(
-        "next_token",
-        "int32",
+        **NEXT,
         unit="token",
         about="tokens that follow a prefix: the most frequent first, equally frequent ones in the order of the corpus",
-        lazy=True,
     )
     next_count: Pieces | np.ndarray = dataset(
-        "next_token", "int32", unit="sentence", about="how many sentences have this token after the prefix", lazy=True
+        **NEXT, unit="sentence", about="how many sentences have this token after the prefix"
     )
 
     def __len__(self) -> int:

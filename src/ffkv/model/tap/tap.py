@@ -3,7 +3,6 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,14 +31,6 @@ class _AllSeen(Exception):
     """Ends a forward pass: a hook has no other way to tell the model that the rest of the pass is not needed."""
 
 
-@dataclass
-class _Pass:
-    """The forward pass that is running: the shape of its ids (sentences, tokens), and who receives its quantities."""
-
-    shape: tuple[int, ...]
-    on_tensor: OnTensor
-
-
 @contextlib.contextmanager
 def tap(
     model: nn.Module, layers: Sequence[Layer], quantities: Collection[str], whole: bool = False
@@ -58,17 +49,20 @@ def tap(
         the model's own memory: use or copy it before `on_tensor` returns.
     """
     wanted = [q for q in Quantity if q in quantities and (q != Quantity.END or layers[-1].readout_block)]
-    current = _Pass((), lambda *_: None)
+    # Of the pass that is running: the shape of its ids (sentences, tokens), and who receives its quantities.
+    shape: tuple[int, ...]
+    receive: OnTensor
 
     def emit(layer: Layer, quantity: Quantity, tensor: Tensor) -> None:
         if quantity not in wanted:
             return
-        current.on_tensor(layer, quantity, tensor.reshape(*current.shape, tensor.shape[-1]))
+        receive(layer, quantity, tensor.reshape(*shape, tensor.shape[-1]))
         if layer is layers[-1] and quantity == wanted[-1] and not whole:
             raise _AllSeen
 
     def run(ids: Tensor, on_tensor: OnTensor, **arguments: Any) -> Any:
-        current.shape, current.on_tensor = ids.shape, on_tensor
+        nonlocal shape, receive
+        shape, receive = ids.shape, on_tensor
         with contextlib.suppress(_AllSeen):
             return forward(model, ids, **arguments)
 
