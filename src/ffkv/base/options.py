@@ -2,7 +2,7 @@
 
 import functools
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -67,18 +67,15 @@ def command_line(settings: dict[str, Any], *names: str) -> str:
     return shlex.join(words)
 
 
-def _words(name: str, value: Any) -> Iterator[str]:
-    """Yields one setting as words of a command line. A list or a mapping repeats its option for each of its items."""
-    if isinstance(value, dict):
-        pairs = (
-            (key, item) for key, items in value.items() for item in (items if isinstance(items, list) else [items])
-        )
-        value = [f"{key}={item}" for key, item in pairs]
+def _words(name: str, value: Any) -> list[str]:
+    """Returns one setting as words of a command line. A list or a mapping repeats its option for each of its items."""
     if isinstance(value, bool):
-        yield flag_of(name) if value else flag_of(f"no_{name}")
-        return
-    for item in value if isinstance(value, list) else [value]:
-        yield from (flag_of(name), str(item))
+        return [flag_of(name if value else f"no_{name}")]
+    if isinstance(value, dict):
+        pairs = ((key, items if isinstance(items, list) else [items]) for key, items in value.items())
+        value = [f"{key}={item}" for key, items in pairs for item in items]
+    items = value if isinstance(value, list) else [value]
+    return [word for item in items for word in (flag_of(name), str(item))]
 
 
 def setting(model: type[Section], *names: str) -> Callable:
@@ -115,20 +112,16 @@ def takes(model: type[Section], *names: str, argument: str = "") -> Callable:
 def _option(model: type[Section], name: str) -> Callable:
     field, option = model.model_fields[name], option_name(model.__name__.lower(), name)
     annotation = _without_none(field.annotation)
-    flag = flag_of(option)
-    mapping = get_origin(annotation) is dict
-    many = mapping or get_origin(annotation) is list
-    if annotation is bool:
-        flag += "/" + flag_of(f"no_{option}")
-    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
-    item = str if mapping else _item_type(annotation) if many else annotation
-    kind: Any = click.Choice(choices) if choices else item
+    origin, inside = get_origin(annotation), get_args(annotation)
+    mapping, many = origin is dict, origin in (dict, list)
+    flag = f"{flag_of(option)}/{flag_of(f'no_{option}')}" if annotation is bool else flag_of(option)
+    kind: Any = click.Choice(inside) if origin is Literal else _item_type(inside[0]) if many else annotation
     limits: Any = Annotated[field.annotation, field]
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         value = list(value) if many else value
         try:
-            value = _mapping(value, lists=get_origin(get_args(annotation)[1]) is list) if mapping else value
+            value = _mapping(value, lists=get_origin(inside[1]) is list) if mapping else value
             TypeAdapter(limits).validate_python(value)
         except ValidationError as error:
             raise click.BadParameter(refusal(error.errors()[0])) from error
@@ -154,9 +147,8 @@ def _without_none(annotation: Any) -> Any:
     return types[0] if get_origin(annotation) is UnionType and len(types) == 1 else annotation
 
 
-def _item_type(annotation: Any) -> Any:
-    """Returns the type of the items of a list: numbers are read as numbers, everything else as text."""
-    item = get_args(annotation)[0]
+def _item_type(item: Any) -> Any:
+    """Returns how an item of a list is read: numbers as numbers, everything else as text."""
     while get_origin(item) is Annotated:
         item = get_args(item)[0]
     return item if item in (int, float) else str
@@ -171,43 +163,31 @@ def _mapping(items: list[str], lists: bool) -> dict[str, Any]:
 seed_option = setting(Settings, "seed")
 
 
-def threads_option(command: Callable) -> Callable:
-    """Adds `--threads`, and limits every thread pool to it before the command imports torch."""
+def _limit_threads(context: click.Context, parameter: click.Parameter, value: int) -> int:
+    """Limits every thread pool, before the command imports torch."""
+    from ffkv.base.process.runtime import configure
 
-    def apply(context: click.Context, parameter: click.Parameter, value: int) -> int:
-        from ffkv.base.process.runtime import configure
+    configure(value)
+    return value
 
-        configure(value)
-        return value
 
-    return click.option(
-        "--threads",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        callback=apply,
-        is_eager=True,
-        help="Number of threads that this process may use.",
-    )(command)
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    callback=_limit_threads,
+    is_eager=True,
+    help="Number of threads that this process may use.",
+)
 
 
 def part_options(name: str) -> Callable:
     """Adds `--<name> g` and `--<name>s G`: this process works on part g of G parts. Parts count from 0."""
-
-    def decorate(command: Callable) -> Callable:
-        noun = name.replace("_", " ")
-        command = click.option(
-            flag_of(f"{name}s"), type=click.IntRange(1), default=1, show_default=True, help=f"Number of {noun}s."
-        )(command)
-        return click.option(
-            flag_of(name),
-            type=click.IntRange(0),
-            default=0,
-            show_default=True,
-            help=f"The {noun} to work on. Counts from 0.",
-        )(command)
-
-    return decorate
+    noun, option = name.replace("_", " "), functools.partial(click.option, show_default=True)
+    count = option(flag_of(f"{name}s"), type=click.IntRange(1), default=1, help=f"Number of {noun}s.")
+    index = option(flag_of(name), type=click.IntRange(0), default=0, help=f"The {noun} to work on. Counts from 0.")
+    return lambda command: index(count(command))
 
 
 PARTS = {"layer_groups": "layer_group", "shards": "shard"}
