@@ -18,9 +18,9 @@ from ffkv.corpus.embedded.step import train as train
 from ffkv.model.step import prove as prove
 from ffkv.corpus.step import encode_corpus as encode_corpus
 from ffkv.activations.step import find_triggers as find_triggers
-from ffkv.activations.step import merge_triggers as merge_triggers
+from ffkv.activations.merge import merge_triggers as merge_triggers
 from ffkv.activations.step import sample_prefixes as sample_prefixes
-from ffkv.activations.step import merge_sampled_prefixes as merge_sampled_prefixes
+from ffkv.activations.merge import merge_sampled_prefixes as merge_sampled_prefixes
 from ffkv.branches.keys.step import find_patterns as find_patterns
 from ffkv.branches.keys.step import remove_tokens as remove_tokens
 from ffkv.branches.keys.step import measure_precision as measure_precision

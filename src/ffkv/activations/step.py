@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from ffkv.activations import triggers
-from ffkv.activations.merge import merge_sampled_prefixes, merge_triggers
 from ffkv.activations.prefix_sample import draw_prefixes
 from ffkv.activations.resume import ProgressFile, identity
 from ffkv.activations.states import write_shard
@@ -20,9 +19,6 @@ from ffkv.base.settings import Triggers as TriggerSettings
 from ffkv.base.steps import Work
 from ffkv.corpus.corpus_file import Corpus, read_corpus
 from ffkv.model.checkpoint.load import LoadedModel, load
-
-# The merges are in a module of their own, which needs no torch.
-__all__ = ["find_triggers", "merge_sampled_prefixes", "merge_triggers", "sample_prefixes"]
 
 
 @torch.no_grad()

@@ -1,24 +1,23 @@
 """`ffkv corpus`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from ffkv.base.options import COMMIT, MODEL, output_option, setting
-from ffkv.base.settings import Corpus, Settings, section
+from ffkv.base.options import COMMIT, MODEL, output_option, setting, takes
+from ffkv.base.settings import Corpus, Settings
 from ffkv.base.terminal import say
 
 
 @click.command()
 @MODEL
 @click.option("--split", type=click.Choice(["train", "validation"]), required=True, help="Split to write.")
-@setting(Corpus, *Corpus.model_fields)
+@takes(Corpus, argument="settings")
 @setting(Settings, "corpus_processes")
 @COMMIT
 @output_option("File to write, corpus/<split>.h5.")
 def corpus(
-    model_folder: Path, split: str, corpus_processes: int, commit_file: Path | None, output: Path, **options: Any
+    model_folder: Path, split: str, settings: Corpus, corpus_processes: int, commit_file: Path | None, output: Path
 ) -> None:
     """Encode the documents of a split as sentences of token ids."""
     import json
@@ -31,7 +30,7 @@ def corpus(
     from ffkv.corpus.step import encode_corpus
 
     commit = read_commit(commit_file) if commit_file else None
-    encoded = encode_corpus(model_folder, split, section(Corpus, **options), output, corpus_processes, commit)
+    encoded = encode_corpus(model_folder, split, settings, output, corpus_processes, commit)
     counts = json.loads(encoded.attributes["counts"])
     say(encoded.attributes["beginning"])
     say("; ".join(f"{name.replace('_', ' ')}: {counts[name]:,}" for name in COUNTS))

@@ -1,25 +1,24 @@
 """`ffkv model` and `ffkv inspect`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from ffkv.base.options import COMMIT, output_option, setting, threads_option
-from ffkv.base.settings import Model, section
+from ffkv.base.options import COMMIT, output_option, takes, threads_option
+from ffkv.base.settings import Model
 from ffkv.base.terminal import say
 
 # Proofs run on the CPU. The workflow alone asks a cluster for GPUs.
-CHECKPOINT = [name for name in Model.model_fields if name not in ("device", "gpus")]
+CHECKPOINT = takes(Model, *(name for name in Model.model_fields if name not in ("device", "gpus")), argument="settings")
 
 
 @click.command()
-@setting(Model, *CHECKPOINT)
+@CHECKPOINT
 @COMMIT
 @threads_option
 @output_option("Folder to write: anatomy, tokenizer, vocabulary, head.")
 @output_option("File to write: the values, values.h5.", "--output-values")
-def model(commit_file: Path | None, threads: int, output: Path, output_values: Path, **options: Any) -> None:
+def model(settings: Model, commit_file: Path | None, threads: int, output: Path, output_values: Path) -> None:
     """Prove a checkpoint's feed-forward layers, and write its values and its head."""
     from ffkv.base.files.atomic import atomic
     from ffkv.base.hub.commit import read_commit
@@ -31,15 +30,15 @@ def model(commit_file: Path | None, threads: int, output: Path, output_values: P
     # Both, or neither. The folder is the inner one: it is named if one of its files does not fit on the disk.
     with atomic(output_values) as values_file, atomic(output) as folder:
         folder.mkdir()
-        anatomy = prove(section(Model, **options), commit).write(folder, values_file)
+        anatomy = prove(settings, commit).write(folder, values_file)
     errors = ", ".join(f"{identity} {error:.0e}" for identity, error in anatomy.errors.items())
     say(f"{anatomy.architecture}: {len(anatomy.layers)} layers proven; largest relative errors: {errors}")
 
 
 @click.command()
-@setting(Model, *CHECKPOINT)
+@CHECKPOINT
 @threads_option
-def inspect(threads: int, **options: Any) -> None:
+def inspect(settings: Model, threads: int) -> None:
     """Show how a checkpoint's feed-forward layers are built, and how exactly they decompose into memories."""
     import tempfile
 
@@ -48,5 +47,5 @@ def inspect(threads: int, **options: Any) -> None:
 
     torch_with(threads)
     with tempfile.TemporaryDirectory() as folder:
-        anatomy = prove(section(Model, **options)).write(folder)
+        anatomy = prove(settings).write(folder)
     say(describe(anatomy))
