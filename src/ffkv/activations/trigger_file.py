@@ -139,16 +139,11 @@ def write_triggers(path: Path | str, triggers: Triggers) -> None:
 
 def _of_memories(record: Any, rows: slice) -> Any:
     """Returns a record with some memories only. Their arrays are views."""
-    fields = {field: getattr(record, field) for field in datasets.described(record)}
-    cut = {field: parts[0].dimensions[0] == "memory" for field, parts in datasets.datasets_of(record).items()}
-    return replace(
-        record,
-        **{
-            field: _of_memories(value, rows) if is_dataclass(value) else value[rows]
-            for field, value in fields.items()
-            if value is not None and cut[field]
-        },
-    )
+    cut = {}
+    for field, parts in datasets.datasets_of(record).items():
+        if (value := getattr(record, field)) is not None and parts[0].dimensions[0] == "memory":
+            cut[field] = _of_memories(value, rows) if is_dataclass(value) else value[rows]
+    return replace(record, **cut)
 
 
 def row_ranges(memories: int, per_key: int, without: Sequence[str] = ()) -> list[slice]:

@@ -64,11 +64,13 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class TextDatasets:
-    """What a list of texts holds: the texts as one run of UTF-8 bytes, and the offsets between them."""
+class TextList:
+    """What a list of texts holds: the texts as one run of UTF-8 bytes, and where each starts, in `<name>_offset`."""
 
-    data: Dataset  # the bytes, dataset `name`
-    offsets: Dataset  # where each text starts, dataset `name_offset`
+    dimension: str
+    about: str  # one phrase that says what a text is
+    name: str  # of the dataset of the bytes; "" for that of the field
+    lazy: bool  # as of `Dataset`
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,7 @@ def constant(values: np.ndarray, dimensions: str, *, unit: str, about: str) -> A
 
 def texts(dimension: str, *, about: str, name: str = "", lazy: bool = False) -> Any:
     """Returns a field of a dataclass with the texts of a dimension: `Texts`, or any sequence of str for writing."""
-    data = Dataset(("{}_byte",), "uint8", "byte", f"{about}, as UTF-8", name, lazy=lazy)
-    start = f"where each {dimension}'s part of `{{}}` starts"
-    return _field(TextDatasets(data, Dataset((dimension + BOUNDARY,), "int64", "byte", start, name, lazy=lazy)))
+    return _field(TextList(dimension, about, name, lazy))
 
 
 def group(record: type, *, about: str) -> Any:
@@ -106,42 +106,32 @@ def group(record: type, *, about: str) -> Any:
     return _field(Group(record, about), optional=True)
 
 
-def _field(description: Dataset | TextDatasets | Group, optional: bool = False) -> Any:
+def _field(description: Dataset | TextList | Group, optional: bool = False) -> Any:
     missing: Any = {"default": None, "kw_only": True} if optional else {}
     return dataclasses.field(metadata={KEY: description}, **missing)
 
 
-def described(record: Any) -> dict[str, Dataset | TextDatasets | Group]:
+def _described(record: Any) -> dict[str, Dataset | TextList | Group]:
     """Returns the description of each stored field of a dataclass (or of an object of it), by the field's name."""
-    fields = [field for field in dataclasses.fields(record) if KEY in field.metadata]
-    return {field.name: _named(field.metadata[KEY], field.name) for field in fields}
-
-
-def _named(description: Dataset | TextDatasets | Group, field: str) -> Dataset | TextDatasets | Group:
-    if isinstance(description, Dataset):
-        return replace(description, name=description.name or field)
-    if isinstance(description, TextDatasets):
-        name = description.data.name or field
-        about = description.offsets.about.format(name)
-        data = replace(description.data, name=name, dimensions=(f"{name}_byte",))
-        return TextDatasets(data, replace(description.offsets, name=f"{name}_offset", about=about))
-    return description
+    return {field.name: field.metadata[KEY] for field in dataclasses.fields(record) if KEY in field.metadata}
 
 
 def datasets_of(record: Any, without: Sequence[str] = ()) -> dict[str, list[Dataset]]:
     """Returns the datasets behind each stored field of a dataclass or of an object. Those of a group: `group/name`."""
-    datasets: dict[str, list[Dataset]] = {}
-    for field, description in described(record).items():
-        if isinstance(description, Dataset):
-            datasets[field] = [description]
-        elif isinstance(description, TextDatasets):
-            datasets[field] = [description.data, description.offsets]
-        else:
-            own = [part for parts in datasets_of(description.record).values() for part in parts]
-            datasets[field] = [
-                replace(part, name=f"{field}/{part.name}", about=f"{description.about}: {part.about}") for part in own
-            ]
-    return {field: parts for field, parts in datasets.items() if field not in without}
+    return {field: _datasets(field, own) for field, own in _described(record).items() if field not in without}
+
+
+def _datasets(field: str, description: Dataset | TextList | Group) -> list[Dataset]:
+    if isinstance(description, Group):
+        own = [part for parts in datasets_of(description.record).values() for part in parts]
+        return [replace(part, name=f"{field}/{part.name}", about=f"{description.about}: {part.about}") for part in own]
+    name = description.name or field
+    if isinstance(description, Dataset):
+        return [replace(description, name=name)]
+    dimension, lazy = description.dimension, description.lazy
+    data = Dataset((f"{name}_byte",), "uint8", "byte", f"{description.about}, as UTF-8", name, lazy=lazy)
+    start = f"where each {dimension}'s part of `{name}` starts"
+    return [data, Dataset((dimension + BOUNDARY,), "int64", "byte", start, f"{name}_offset", lazy=lazy)]
 
 
 def stored_bytes(record: type, sizes: Mapping[str, int], without: Sequence[str] = ()) -> int:
@@ -195,16 +185,16 @@ def _selection(part: Dataset, dimension: str, place: slice) -> tuple[slice, ...]
 def _arrays_of(record: Any) -> Iterator[tuple[Dataset, np.ndarray]]:
     """Yields the datasets of a record with their values, each in its described type."""
     for field, parts in datasets_of(record).items():
-        for part, values in zip(parts, _arrays(getattr(record, field), described(record)[field]), strict=False):
+        for part, values in zip(parts, _arrays(getattr(record, field), _described(record)[field]), strict=False):
             yield part, np.asarray(values).astype(part.dtype, casting="same_kind", copy=False)
 
 
-def _arrays(value: Any, description: Dataset | TextDatasets | Group) -> list[Any]:
+def _arrays(value: Any, description: Dataset | TextList | Group) -> list[Any]:
     """Returns the values of the datasets behind a field; none if the field is None."""
     if value is None:
         return []
     if isinstance(description, Group):
-        return [getattr(value, field) for field in described(value)]
+        return [getattr(value, field) for field in _described(value)]
     if isinstance(description, Dataset):
         return [value]
     joined, offsets = bytearray(), np.zeros(len(value) + 1, np.int64)
@@ -225,18 +215,18 @@ def read(file: h5py.File, record: type, dimension: str = "", place: slice = slic
     lazy = any(part.lazy for parts in datasets_of(record).values() for part in parts)
     kept_open = h5py.File(file.file.filename, "r")[file.name] if lazy else file
 
-    def read_field(field: str, description: Dataset | TextDatasets | Group) -> Any:
+    def read_dataset(part: Dataset) -> Any:
+        if part.optional and part.name not in file:
+            return None
+        return Pieces(kept_open, part.name) if part.lazy else file[part.name][_selection(part, dimension, place)]
+
+    def read_field(field: str, description: Dataset | TextList | Group) -> Any:
         if isinstance(description, Group):
             return read(file[field], description.record, dimension, place) if field in file else None
-        if isinstance(description, TextDatasets):
-            return Texts(*(read_field(field, part) for part in (description.data, description.offsets)))
-        if description.optional and description.name not in file:
-            return None
-        if description.lazy:
-            return Pieces(kept_open, description.name)
-        return file[description.name][_selection(description, dimension, place)]
+        found = [read_dataset(part) for part in _datasets(field, description)]
+        return Texts(*found) if isinstance(description, TextList) else found[0]
 
-    return record(**{field: read_field(field, part) for field, part in described(record).items()}, **others)
+    return record(**{field: read_field(field, own) for field, own in _described(record).items()}, **others)
 
 
 def _length(dimension: str, sizes: Mapping[str, int]) -> int:
