@@ -37,6 +37,26 @@ def limited(*arguments: str, data: int = 4 * GIGABYTE, file: int = -1, **options
     return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, **options)
 
 
+EXPRESSIONS = [
+    "(?R)", "((((a{500}){500}){500}){500}){500}", "(a{60000}){60000}", "(a+)+$", "(a|a)*b", "(a*)*b", "((a?){500}){500}",
+    "(?:a?){900}a{90}c", "(.*)(.*)(.*)(.*)(.*)(.*)(.*)c", r"[\p{L}\p{N}]{900}", r"(\pL{1,30}){1,30}", "a.{900}c", "(" * 250 + ")" * 250,
+    "x*", "|" * 499, "".join(f"a{{{n}}}|" for n in range(990, 900, -1)), "(?i)" + "ſ" * 200, "[^a]{1000}", r"\C{1000}",
+]  # fmt: skip
+
+
+def test_no_expression_takes_memory_or_time():
+    """Each one is compiled and searched for, or refused, in a process that may take 200 MB."""
+    script = "import resource, sys, time; from ffkv.base.expressions import compile_expression\n"
+    script += "resource.setrlimit(resource.RLIMIT_DATA, (200_000_000, 200_000_000)); text = b'ab' * 20_000\n"
+    script += "for expression in sys.argv[1:]:\n"
+    script += "    start = time.monotonic()\n"
+    script += "    try: compile_expression(expression).search(text)\n"
+    script += "    except ValueError: pass\n"
+    script += "    assert time.monotonic() - start < 10, expression\n"
+    done = subprocess.run([sys.executable, "-c", script, *EXPRESSIONS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_documents_without_text_cost_no_memory(byte_model, tmp_path):
     """A packed file of 29 kB can hold 30 million empty lines; 90 bytes per line would be 2.9 GB."""
     for name, empty in (("small", 10), ("large", 1_000_000)):

@@ -1,6 +1,7 @@
 """Search over all memories: by promoted token, by text, by numbers."""
 
 import itertools
+import math
 import re
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffkv.base.errors import UserError
-from ffkv.run.results import text_search
+from ffkv.base.expressions import compile_expression
+from ffkv.run.results import indexes, text_search
 from ffkv.run.results.run import open
 from ffkv.run.results.search import find
 
@@ -178,23 +180,48 @@ def test_an_expression_finds_what_its_first_match_lies_in(run, expression, expec
     assert names(run.memories(text=expression, expression=True)) == expected
 
 
-@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1), st.text("ab", min_size=1, max_size=3))
-def test_an_expression_without_signs_is_a_text(texts, text):
-    assert list(text_search.first_ends(iter(texts), text)) == [
-        (number, each.index(text) + len(text)) for number, each in enumerate(texts) if text in each
-    ]
+@given(
+    st.lists(st.text("abé\n", max_size=6), min_size=1),
+    st.sampled_from(["a", "ab", "b+", "^a", "a$", "", "é*", ".", "b|"]),
+)
+def test_an_expression_is_searched_in_each_text_alone(texts, expression):
+    starts = [0, *itertools.accumulate(len(text.encode()) for text in texts)]
+    needle = compile_expression(expression)
+    found = list(text_search.matches_of_each("".join(texts).encode(), starts, needle, math.inf))
+    matches = [re.search(expression.replace("$", r"\Z"), text) for text in texts]
+    ends = [match and len(match.string[: match.end()].encode()) for match in matches]
+    assert found == [(number, starts[number] + end) for number, end in enumerate(ends) if end is not None]
 
 
-@pytest.mark.parametrize("expression", ["(", "[", "a{9999999999}", "(?P<n>", "\\"])
+@pytest.mark.parametrize("block", [1, 16_384])
+def test_a_match_of_nothing_is_in_every_trigger_example(run, monkeypatch, block):
+    monkeypatch.setattr(text_search, "BLOCK", block)
+    found = run.memories(text="q*", expression=True)
+    places = indexes.trigger_places(run.files)
+    with_examples = (places.sentence >= 0).sum(1)
+    assert dict(zip(found["name"], found["examples_with_text"])) == {
+        name: count for name, count in zip(run.memories()["name"], with_examples) if count
+    }
+
+
+@pytest.mark.parametrize("expression", ["(", "[", "a{9999}", "(?P<n>", "\\", "a" * 501, "\ud800"])
 def test_what_is_no_expression_is_refused(run, expression):
     with pytest.raises(UserError, match="is not a regular expression"):
         run.memories(text=expression, expression=True)
 
 
-def test_an_expression_without_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(text_search, "SECONDS", 0.1)
-    with pytest.raises(UserError, match=r"takes longer than 0\.1 s"):
-        list(text_search.first_ends(iter(["a" * 40 + "b"]), r"^(a|aa)+$"))
+@pytest.mark.parametrize(
+    "expression", ["(?R)", "(?=a)b", "(?<!a)b", r"(a)\1", "a++", "(?>a)b", "(((a{500}){500}){500}){500}"]
+)
+def test_what_the_engine_lacks_is_told(run, expression):
+    with pytest.raises(UserError, match="RE2, without lookaround, backreferences"):
+        run.memories(text=expression, expression=True)
+
+
+def test_an_expression_that_takes_long_is_stopped(run, monkeypatch):
+    monkeypatch.setattr(text_search, "SECONDS", -1.0)
+    with pytest.raises(UserError, match="takes longer than"):
+        run.memories(text="a", expression=True)
 
 
 def test_a_part_of_what_was_found_is_that_part_of_the_table(run):

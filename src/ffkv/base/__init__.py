@@ -6,6 +6,7 @@ a step runs, and how it ends), `hub` (repositories of the Hugging Face hub).
 - `errors`: the one class of errors for users; `terminal`: text that can send a terminal no command.
 - `steps`: one description per step of the workflow. `options`: the command line from the settings. `dependencies`:
   which code the numbers of a step depend on.
+- `expressions`: regular expressions of users, in linear time and bounded memory.
 - `parts`: shards of a corpus, groups of layers; `batching`: rows of tokens into batches; `streams`: random numbers by
   purpose.
 - `intervals`, `multiple_tests`: statistics that several branches share.

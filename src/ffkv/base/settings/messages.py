@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from ffkv.base.expressions import compile_expression
 from ffkv.base.settings.renamed import new_names
 
 
@@ -28,8 +29,8 @@ def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
 def regular_expression(value: str) -> str:
     """Returns the value if it is a regular expression. Raises ValueError, which says where the error is."""
     try:
-        re.compile(value)
-    except re.error as error:
+        compile_expression(value)
+    except ValueError as error:
         raise ValueError(f"must be a regular expression ({error})") from error
     return value
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ffkv.base.errors import UserError
+from ffkv.base.expressions import compile_expression
 from ffkv.model.experts.layouts import layout_of
 from ffkv.model.experts.record import written
 from ffkv.model.tap.hooks import after, before, counting_repeats, forward, hidden_state
@@ -104,7 +105,7 @@ def candidates_of(model: nn.Module, modules: dict[str, nn.Module], second_matrix
     Raises:
         UserError: a mixture of experts of an unknown form.
     """
-    pattern = re.compile(second_matrix or SECOND_MATRIX_NAMES)
+    pattern = compile_expression(second_matrix) if second_matrix else re.compile(SECOND_MATRIX_NAMES)
     banks = [name for name, module in modules.items() if layout_of(module) is not None]
     candidates = {}
     for name, module in modules.items():

@@ -3,32 +3,56 @@
 import bisect
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from ffkv.base.errors import UserError
+from ffkv.base.expressions import LONGEST, compile_expression
 from ffkv.base.files import hdf5
 from ffkv.run.results.run_files import RunFiles
 
 BLOCK = 16_384  # sentences that are searched at a time
 NOWHERE = np.iinfo(np.int32).max  # no prefix of the sentence holds the text
-LONGEST_EXPRESSION = 500  # characters
-SECONDS = 2.0  # that a regular expression may take; some take for ever
+SECONDS = 5.0  # that a regular expression may take over all sentences
+Find = Callable[[bytes, list[int]], Iterator[tuple[int, int]]]
 
 
 def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
     """Length in tokens of the shortest prefix with a text, per train sentence [sentence]; `NOWHERE` without one."""
+    return _prefix_lengths(files, partial(first_matches, needle=re.compile(re.escape(text.encode()))))
+
+
+def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
+    """Length in tokens of the prefix that ends with the first match, per train sentence [sentence]; else `NOWHERE`.
+
+    Raises:
+        UserError: the expression is none, is too long, or takes longer than `SECONDS` for all sentences.
+    """
+    try:
+        needle = compile_expression(expression)
+    except ValueError as error:
+        raise UserError(f"{expression[:LONGEST]!r} is not a regular expression: {error}.") from error
+    return _prefix_lengths(files, partial(matches_of_each, needle=needle, until=time.monotonic() + SECONDS))
+
+
+def _prefix_lengths(files: RunFiles, find: Find) -> np.ndarray:
+    """Returns the length in tokens of the prefix that holds what is found in each train sentence; else `NOWHERE`.
+
+    `find` gets the texts of some sentences, as `first_matches` does, and yields what it does.
+    """
     corpus = files.corpus("train")
     shortest = np.full(len(corpus), NOWHERE, np.int32)
-    needle = re.compile(re.escape(text.encode()))
     with hdf5.open(files.folder / "corpus" / "train.h5", "corpus") as file:
         for first in range(0, len(corpus), BLOCK):
             last = min(first + BLOCK, len(corpus))
             starts = file["text_offset"][first : last + 1]
             data = file["text"][starts[0] : starts[-1]]
             starts, token_start = starts - starts[0], corpus.offsets[first : last + 1]
-            matches = np.array(list(first_matches(data.tobytes(), starts.tolist(), needle)), np.int64).reshape(-1, 2)
+            matches = np.array(list(find(data.tobytes(), starts.tolist())), np.int64).reshape(-1, 2)
             if not len(matches):
                 continue
             number, end = matches.T
@@ -38,7 +62,8 @@ def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
             token_end = file["token_end"][token_start[0] : token_start[-1]]
             ends = token_end + np.repeat(first_character, np.diff(token_start))
             last_token = np.searchsorted(ends, end - np.searchsorted(going_on, end))
-            shortest[first + number] = last_token + token_start[0] - token_start[number] + 1
+            length = last_token + token_start[0] - token_start[number] + 1
+            shortest[first + number] = np.where(end > starts[number], length, 0)  # nothing is in the empty prefix, too
     return shortest
 
 
@@ -60,42 +85,16 @@ def first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) -> 
         place = starts[number + 1] if inside else match.start() + 1
 
 
-def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
-    """Length in tokens of the prefix that ends with the first match, per train sentence [sentence]; else `NOWHERE`."""
-    corpus = files.corpus("train")
-    shortest = np.full(len(corpus), NOWHERE, np.int32)
-    with hdf5.open(files.folder / "corpus" / "train.h5", "corpus") as file:
-        offsets, data, ends = file["text_offset"][...], file["text"][...].tobytes(), file["token_end"][...]
-    texts = (data[start:stop].decode() for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist()))
-    for number, end in first_ends(texts, expression):
-        start, stop = corpus.offsets[number], corpus.offsets[number + 1]
-        shortest[number] = np.searchsorted(ends[start:stop], end) + 1
-    return shortest
+def matches_of_each(data: bytes, starts: list[int], needle: Any, until: float) -> Iterator[tuple[int, int]]:
+    """Finds the first match in each text, of an expression that may ask for the beginning and the end of a text.
 
-
-def first_ends(texts: Iterator[str], expression: str) -> Iterator[tuple[int, int]]:
-    """Where the first match of a regular expression ends, in characters: number and end, of each text that has one.
-
-    Raises:
-        UserError: the expression is none, is too long, or takes longer than `SECONDS` for all texts.
+    Arguments and results: see `first_matches`. Raises UserError if it goes on after the time `until`.
     """
-    import regex  # it can stop after a time, which the standard library's cannot
-
-    if len(expression) > LONGEST_EXPRESSION:
-        raise UserError(f"The regular expression is longer than {LONGEST_EXPRESSION} characters. Shorten it.")
-    try:
-        needle = regex.compile(expression)
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise UserError(f"{expression!r} is not a regular expression: {error}.") from error
-    until = time.monotonic() + SECONDS
-    try:
-        for number, text in enumerate(texts):
-            if match := needle.search(text, timeout=max(0.001, until - time.monotonic())):
-                yield number, match.end()
-            elif not number % 1024 and time.monotonic() > until:
-                raise TimeoutError
-    except TimeoutError as error:
-        raise UserError(
-            f"The regular expression {expression!r} takes longer than {SECONDS:g} s. Write a simpler one: repeats"
-            " inside repeats, such as (a+)+, take for ever."
-        ) from error
+    for number, (start, stop) in enumerate(pairwise(starts)):
+        if match := needle.search(data[start:stop]):
+            yield number, start + match.end()
+        if not number % 256 and time.monotonic() > until:
+            raise UserError(
+                f"The regular expression {needle.pattern.decode()!r} takes longer than {SECONDS:g} s for the sentences of"
+                " this run. Write one with fewer and shorter repeats."
+            )
