@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates
-from ffkv.apps.machine.summary import summarize
+from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates, summarize
 
 
 def test_balanced_accuracy_by_hand():

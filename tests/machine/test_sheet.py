@@ -6,7 +6,7 @@ from machine.stub import completion, label_of
 
 from ffkv.apps.annotation.records import MarkedPattern, read_records
 from ffkv.apps.annotation.sheets import Item, Sheet
-from ffkv.apps.machine.sheet import judge
+from ffkv.apps.machine.step import judge
 
 IDENTITY = {"model_hash": "a" * 16}
 KEYS = Sheet(

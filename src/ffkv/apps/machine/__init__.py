@@ -2,7 +2,7 @@
 
 `explain` goes through the memories: `material` reads what a run knows of one, `texts` chooses the texts: some to
 explain, others to score. `questions` writes the questions, `asking` asks them: kept answers first (`ledger`), then
-the `endpoint`, within a budget. `answers` reads answers strictly, `scores` computes the scores, `summary` sums them
-up per layer. `sheet` judges a sheet as people do instead. `settings` has the options, `step` and `commands` are `ffkv
+the `endpoint`, within a budget. `answers` reads answers strictly, `scores` computes the scores and their means per
+layer. A sheet is judged instead as people do (`step`). `settings` has the options, `step` and `commands` are `ffkv
 annotate machine`.
 """

@@ -1,4 +1,7 @@
-"""Reads answers strictly: one JSON object of the form that was asked for, or nothing."""
+"""Reads answers strictly: one JSON object of the form that was asked for. Any other answer raises `Refused`.
+
+Texts count from 1 in answers, and from 0 in what is read from them.
+"""
 
 import json
 import re
@@ -17,15 +20,10 @@ class Refused(ValueError):
 
 
 def read_object(answer: str, *names: str) -> list[Any]:
-    """Reads the values of an answer that is one JSON object with exactly these names.
+    """Returns the values of an answer that is one JSON object with exactly these names, in the order of `names`.
 
     A block of thoughts in front, `<think>...</think>`, and a fence around the object, ```` ```json ````, are allowed.
     Nothing else may stand beside the object.
-
-    Returns:
-        The values, in the order of `names`.
-    Raises:
-        Refused: the answer has another form.
     """
     thought = THOUGHT.match(answer)
     rest = answer[thought.end() :] if thought else answer
@@ -52,11 +50,7 @@ def _no_constant(name: str) -> Any:
 
 
 def read_label(answer: str) -> str:
-    """Reads the explanation: one line of at most `LONGEST_LABEL` characters.
-
-    Raises:
-        Refused: see `read_object`; or the label is empty or too long.
-    """
+    """Reads the explanation: one line of at most `LONGEST_LABEL` characters."""
     return _line(*read_object(answer, "label"))
 
 
@@ -78,22 +72,14 @@ def _places(numbers: Any, texts: int) -> list[int]:
 
 
 def read_marks(answer: str, texts: int) -> list[bool]:
-    """Reads a bool per text: whether the answer names it. Texts count from 1 in it.
-
-    Raises:
-        Refused: see `read_object`; or something is not the number of a text, or is there twice.
-    """
+    """Reads a bool per text: whether the answer names it. No text may be named twice."""
     (numbers,) = read_object(answer, "texts")
     named = _places(numbers, texts)
     return [place in named for place in range(texts)]
 
 
 def read_patterns(answer: str, texts: int) -> list[MarkedPattern]:
-    """Reads the patterns that an annotator sees in the texts of a key.
-
-    Raises:
-        Refused: see `read_object`; or a pattern has another form.
-    """
+    """Reads the patterns that an annotator sees in the texts of a key."""
     (patterns,) = read_object(answer, "patterns")
     if not isinstance(patterns, list) or len(patterns) > MOST_PATTERNS:
         raise Refused(f"not a list of at most {MOST_PATTERNS} patterns")
@@ -109,11 +95,7 @@ def read_patterns(answer: str, texts: int) -> list[MarkedPattern]:
 
 
 def read_related(answer: str) -> str:
-    """Reads whether two tokens are related: "true", "false" or "unsure".
-
-    Raises:
-        Refused: see `read_object`; or it is another word.
-    """
+    """Reads whether two tokens are related: "true", "false" or "unsure"."""
     (related,) = read_object(answer, "related")
     if related not in ("true", "false", "unsure"):
         raise Refused("related is not true, false or unsure")
@@ -121,21 +103,13 @@ def read_related(answer: str) -> str:
 
 
 def read_intruder(answer: str, texts: int) -> int:
-    """Reads the place of the one text that does not belong, from 0.
-
-    Raises:
-        Refused: see `read_object`; or the intruder is not the number of a text.
-    """
+    """Reads the place of the one text that does not belong."""
     (number,) = read_object(answer, "intruder")
     return _places([number], texts)[0]
 
 
 def read_values(answer: str, texts: int) -> list[int]:
-    """Reads one integer from 0 to `SCALE` per text, in their order [text].
-
-    Raises:
-        Refused: see `read_object`; or there are more or fewer values, or other ones.
-    """
+    """Reads one integer from 0 to `SCALE` per text, in their order [text]."""
     (values,) = read_object(answer, "values")
     if not isinstance(values, list) or not all(type(value) is int and 0 <= value <= SCALE for value in values):
         raise Refused(f"not a list of integers from 0 to {SCALE}")

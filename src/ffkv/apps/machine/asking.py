@@ -37,13 +37,7 @@ class Cost(NamedTuple):
 
 
 class Asker:
-    """Asks a machine. Several threads may use it.
-
-    Attributes:
-        ledger: the kept answers.
-        machine: which model is asked, and how.
-        asked: number of requests that were sent.
-    """
+    """Asks a machine. Several threads may use it."""
 
     def __init__(self, ledger: Ledger, endpoint: Endpoint | None, machine: Machine):
         """Asks nothing yet.
@@ -55,8 +49,9 @@ class Asker:
         Raises:
             UserError: there is a budget, and no parameter limits the length of an answer.
         """
-        self.ledger, self.asked = ledger, 0
-        self._endpoint, self.machine, self._parameters = endpoint, machine, machine.sent
+        self.ledger, self.machine = ledger, machine
+        self.asked = 0  # requests that were sent
+        self._endpoint, self._parameters = endpoint, machine.sent
         self._reserved, self._lock, self._stopped = 0, threading.Lock(), threading.Event()
         self._answered = ledger.answered
         limits = [self._parameters[name] for name in LIMITS if type(self._parameters.get(name)) is int]
@@ -81,16 +76,15 @@ class Asker:
 
     def cost(self, questions: Sequence[Question]) -> Cost:
         """Returns what questions would take."""
-        most = [self.most_tokens(self.request(each)) for each in questions if self.kept(each) is None]
+        most = [self.most_tokens(self.request(each)) for each in questions if self.settle(each) is None]
         about = sum((tokens - self._longest_answer) // 4 + 40 for tokens in most)
         return Cost(len(questions), len(questions) - len(most), about, sum(most))
 
-    def kept(self, question: Question) -> Answered | None:
-        """Returns what became of a question, by the kept answers alone; None if they do not say."""
-        return self._settle(question, None)
+    def settle(self, question: Question, endpoint: Endpoint | None = None) -> Answered | None:
+        """Reads the answers to a question, one after the other, until one has the form that was asked for.
 
-    def _settle(self, question: Question, endpoint: Endpoint | None) -> Answered | None:
-        """Reads the answers to a question, one after the other, until one has the form that was asked for."""
+        Without an endpoint, the kept answers alone are read. None: they do not say what became of the question.
+        """
         request, refusal = self.request(question), ""
         for attempt in range(self.machine.forms):
             answer = self.ledger.find(request, attempt)
@@ -108,18 +102,15 @@ class Asker:
         return Answered(None, refusal)
 
     def ask(self, questions: Sequence[Question], name: str) -> list[Answered]:
-        """Asks questions; those with kept answers are not asked again.
+        """Asks questions; those with kept answers are not asked again. Returns what became of each [question].
 
         Args:
-            questions: the questions.
             name: name of the progress bar.
-        Returns:
-            What became of each question [question].
         Raises:
             UserError: the budget is used up; the endpoint does not answer; or there is no endpoint and an answer is not
                 kept. All answers so far are kept.
         """
-        found = [self.kept(question) for question in questions]
+        found = [self.settle(question) for question in questions]
         missing = [number for number, answered in enumerate(found) if answered is None]
         if missing and self._endpoint is None:
             raise UserError(
@@ -133,7 +124,7 @@ class Asker:
         ):
 
             def answer(number: int) -> None:
-                found[number] = self._settle(questions[number], self._endpoint)
+                found[number] = self.settle(questions[number], self._endpoint)
                 bar.update()
 
             futures = [pool.submit(answer, number) for number in missing]

@@ -10,15 +10,9 @@ import pandas as pd
 from ffkv.apps.machine.answers import LONGEST_LABEL
 from ffkv.apps.machine.asking import Answered, Asker, Cost
 from ffkv.apps.machine.material import Place, choose_memories, read_texts
-from ffkv.apps.machine.questions import (
-    Question,
-    ask_by_label,
-    ask_intruder,
-    ask_label,
-)
-from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates
+from ffkv.apps.machine.questions import Question, ask_by_label, ask_intruder, ask_label
+from ffkv.apps.machine.scores import balanced_accuracy, correlation, intruder_accuracy, rates, summarize
 from ffkv.apps.machine.settings import Task
-from ffkv.apps.machine.summary import summarize
 from ffkv.apps.machine.texts import (
     Example,
     Texts,
@@ -85,7 +79,7 @@ def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:
     for character, length in (("x", TYPICAL_LABEL), (LONG_CHARACTER, LONGEST_LABEL)):
         labels = {}
         for number, (place, question) in enumerate(zip(texts, questions)):
-            answered = asker.kept(question)
+            answered = asker.settle(question)
             stand_in = character * (length - len(str(number))) + str(number)  # each its own, as labels mostly are
             if answered is None or answered.value is not None:
                 labels[place] = stand_in if answered is None else answered.value
@@ -115,14 +109,11 @@ def other_labels(labels: dict[Place, str]) -> dict[Place, str]:
 
     A memory whose label all others share gets none.
     """
-    others: dict[Place, str] = {}
-    for place, label in labels.items():
-        ring = sorted(labels)
-        after = ring[ring.index(place) + 1 :] + ring[: ring.index(place)]
-        candidates = [each for each in after if labels[each] != label]
-        candidates.sort(key=lambda each: each[0] != place[0])  # stable: the same layer first
-        if candidates:
-            others[place] = labels[candidates[0]]
+    others, ring = {}, sorted(labels)
+    for number, place in enumerate(ring):
+        after = [each for each in ring[number + 1 :] + ring[:number] if labels[each] != labels[place]]
+        if after:
+            others[place] = labels[min(after, key=lambda each: each[0] != place[0])]  # the layer first
     return others
 
 

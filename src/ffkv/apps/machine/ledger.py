@@ -13,38 +13,27 @@ from ffkv.base.files.journal import append_entry, read_journal
 
 
 def request_key(request: Mapping[str, Any], attempt: int) -> str:
-    """Returns the hash by which an answer is found again.
+    """Returns the hash by which an answer is found again, in hexadecimal digits.
 
     Args:
         request: what is sent: model, messages, parameters. The address of the endpoint is not part of it.
         attempt: how often the same question was answered in another form before.
-    Returns:
-        64 hexadecimal digits.
     """
     text = json.dumps({"request": request, "attempt": attempt}, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Ledger:
-    """The kept answers of one file. Several threads may use it.
-
-    Attributes:
-        path: the file.
-        spent: tokens of all its lines.
-        torn: number of lines that are not whole, because a kill or a full disk tore them. They were left out.
-    """
+    """The kept answers of one file. Several threads may use it."""
 
     def __init__(self, path: Path):
-        """Reads the file, if there is one.
-
-        Raises:
-            UserError: it cannot be read, or a line is whole and yet no line of such a file.
-        """
-        self.path, self.spent, self.torn = path, 0, 0
+        """Reads the file, if there is one. Raises UserError if it cannot be read, or a whole line is no kept answer."""
+        journal = read_journal(path)
+        self.path = path
+        self.spent = 0  # tokens of all lines
+        self.torn = len(journal.torn)  # lines that were left out, because a kill or a full disk tore them
         self._answers: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        journal = read_journal(path)
-        self.torn = len(journal.torn)
         for number, entry in journal.entries:
             try:
                 self._take(entry)
@@ -74,16 +63,11 @@ class Ledger:
     def keep(
         self, request: Mapping[str, Any], attempt: int, endpoint: str, answer: dict[str, Any] | None, tokens: int
     ) -> None:
-        """Appends an answer. When this returns, it is on the disk.
+        """Appends an answer. When this returns, it is on the disk. Raises UserError: see `append_entry`.
 
         Args:
-            request: what was sent.
-            attempt: see `request_key`.
-            endpoint: where it was sent.
             answer: what came back; None if nothing came back in time, and tokens may have been spent on it.
             tokens: what counts as spent.
-        Raises:
-            UserError: the folder cannot be written, or the disk is full.
         """
         time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         entry = {

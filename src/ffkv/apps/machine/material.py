@@ -22,16 +22,12 @@ Place = tuple[int, int]  # layer and memory
 
 
 def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -> list[Place]:
-    """Chooses the memories to annotate, in their order.
+    """Chooses the memories to annotate, in their order. Raises UserError if there is none, or one is named twice.
 
     Args:
-        run: a finished run.
         names: memories such as "L3.17"; none: random ones among the sampled keys of figure 2, so that machines, people
             and tests speak of the same keys.
         per_layer: number of random memories per layer.
-        seed: seed of the random numbers.
-    Raises:
-        UserError: there is no such memory, or one is named twice.
     """
     if names:
         places = [parse_memory_name(name) for name in names]
@@ -50,15 +46,9 @@ def choose_memories(run: Run, names: Sequence[str], per_layer: int, seed: int) -
 
 
 def read_texts(run: Run, places: Sequence[Place], shown: int, seed: int) -> Iterator[tuple[Place, Texts]]:
-    """Reads the texts about memories. The coefficients of a layer are read once.
+    """Reads the texts about memories, given in their order. The coefficients of a layer are read once.
 
-    Args:
-        run: a finished run.
-        places: memories, in their order.
-        shown: number of trigger examples that are explained.
-        seed: seed of the random numbers.
-    Raises:
-        UserError: see `ffkv.open`.
+    `shown`: number of trigger examples that are explained.
     """
     prefixes = _sampled(run)
     offsets = run.anatomy.layer_offset

@@ -4,17 +4,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ffkv.apps.machine.answers import (
-    LONGEST_LABEL,
-    SCALE,
-    read_intruder,
-    read_label,
-    read_marks,
-    read_patterns,
-    read_related,
-    read_values,
-)
-from ffkv.apps.machine.texts import Example
+from ffkv.apps.annotation.sheets import Sheet
+from ffkv.apps.machine import answers
+from ffkv.apps.machine.answers import LONGEST_LABEL, SCALE
+from ffkv.apps.machine.texts import Example, end_of
 
 OPENED, CLOSED = "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}", "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"
 ABOUT = (
@@ -52,11 +45,7 @@ def strength(coefficient: float, highest: float) -> int:
 
 
 def ask_label(shown: Sequence[Example]) -> Question:
-    """Asks for what the texts have in common that the unit reacts to.
-
-    Args:
-        shown: trigger examples, the highest coefficient first.
-    """
+    """Asks for what trigger examples have in common that the unit reacts to. The highest coefficient comes first."""
     highest = max(example.coefficient for example in shown)
     texts = _numbered([each.text for each in shown])
     return _question(
@@ -66,7 +55,7 @@ def ask_label(shown: Sequence[Example]) -> Question:
         f" what they are about. Use at most {LONGEST_LABEL} characters.",
         '{"label": "<your phrase>"}',
         {"texts": [row | {"activation": strength(each.coefficient, highest)} for row, each in zip(texts, shown)]},
-        read_label,
+        answers.read_label,
     )
 
 
@@ -83,7 +72,7 @@ DETECTION = (
     "A label says what the unit reacts to at the end of a text. Say on which of the numbered texts it is active. It"
     " may be all, some or none.",
     MARKS,
-    read_marks,
+    answers.read_marks,
 )
 # Questions about texts that hold a label, by their kind: the task, the form of the answer, and what reads it.
 BY_LABEL: dict[str, tuple[str, str, Callable[[str, int], Any]]] = {
@@ -93,13 +82,13 @@ BY_LABEL: dict[str, tuple[str, str, Callable[[str, int], Any]]] = {
         f"A label says what the unit reacts to. In each numbered text one place is marked by {OPENED} and {CLOSED}."
         " Say in which texts the unit is active at the marked place. It may be all, some or none.",
         MARKS,
-        read_marks,
+        answers.read_marks,
     ),
     "simulation": (
         "A label says what the unit reacts to at the end of a text. Say how active it is at the end of each numbered"
         f" text, as an integer from 0 (silent) to {SCALE} (as active as it ever is). On most texts it is silent.",
         '{"values": [<one integer per text, in their order>]}',
-        read_values,
+        answers.read_values,
     ),
 }
 
@@ -120,17 +109,23 @@ def ask_intruder(texts: Sequence[Example]) -> Question:
         "The unit is active at the end of all numbered texts but one. Say which text is the exception.",
         '{"intruder": <its number>}',
         {"texts": _numbered([each.text for each in texts])},
-        lambda answer: read_intruder(answer, len(texts)),
+        lambda answer: answers.read_intruder(answer, len(texts)),
     )
 
 
-def ask_patterns(prefixes: Sequence[str], minimum: int) -> Question:
-    """Asks what people are asked about an item of a sheet: which patterns recur in the prefixes of a key.
+def ask_items(sheet: Sheet, minimum: int) -> list[Question]:
+    """Asks what people are asked about each item of a sheet, in the order of their ids.
 
-    Args:
-        prefixes: texts of the prefixes.
-        minimum: fewest prefixes of a pattern.
+    Nothing but the sheet is read, so the machine is as blind as people. `minimum`: fewest prefixes of a pattern.
     """
+    items = [sheet.items[number] for number in sorted(sheet.items)]
+    if sheet.kind == "change":
+        return [ask_related(end_of(item.text), item.before, item.after) for item in items]
+    return [ask_patterns([end_of(text) for text in item.prefixes], minimum) for item in items]
+
+
+def ask_patterns(prefixes: Sequence[str], minimum: int) -> Question:
+    """Asks which patterns recur in the prefixes of a key. `minimum`: fewest prefixes of a pattern."""
     return _question(
         "patterns",
         f"You see texts on which the unit may be most active. Find every pattern that recurs in at least {minimum} of"
@@ -139,17 +134,17 @@ def ask_patterns(prefixes: Sequence[str], minimum: int) -> Question:
         '{"patterns": [{"label": "<the pattern in a short phrase>", "kind": "shallow" or "semantic",'
         ' "texts": [<numbers of the texts that have it>]}]}',
         {"texts": _numbered(prefixes)},
-        lambda answer: read_patterns(answer, len(prefixes)),
+        lambda answer: answers.read_patterns(answer, len(prefixes)),
     )
 
 
 def ask_related(text: str, before: str, after: str) -> Question:
-    """Asks what people are asked about a change: whether the token before and the token after it are related."""
+    """Asks whether the tokens before and after a change of the prediction are related."""
     return _question(
         "related",
         "While it read a text, the last layer of the model changed which token it predicts next. Say whether the token"
         " before and the token after the change are related in meaning or in form.",
         '{"related": "true", "false" or "unsure"}',
         {"text": text, "before": before, "after": after},
-        read_related,
+        answers.read_related,
     )

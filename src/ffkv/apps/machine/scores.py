@@ -1,21 +1,24 @@
-"""The scores of an explanation, as docs/annotation.md defines them."""
+"""The scores of an explanation, as docs/annotation.md defines them, and their means per layer.
 
+Sequences have one entry per text [text], or per set of the intruder test [set]. A score is NaN where it is undefined.
+"""
+
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
+
+from ffkv.base.intervals import bootstrap_mean
+from ffkv.base.streams import Purpose, random_stream
+from ffkv.run.annotation_tables import BY_LAYER
+
+COUNTS = ("asked", "answered", "refused")
 
 
 def balanced_accuracy(trigger: Sequence[bool], said: Sequence[bool]) -> float:
-    """Computes the mean of the share of trigger examples that were named and the share of others that were not.
-
-    Guessing gives 0.5, whatever the share of trigger examples.
-
-    Args:
-        trigger: whether each text is a trigger example [text].
-        said: whether the annotator named it [text].
-    Returns:
-        A number from 0 to 1; NaN if there are no trigger examples, or nothing else.
-    """
+    """Computes the mean of the two `rates`. Guessing gives 0.5, whatever the share of trigger examples."""
     sensitivity, specificity = rates(trigger, said)
     return (sensitivity + specificity) / 2
 
@@ -24,38 +27,64 @@ def rates(trigger: Sequence[bool], said: Sequence[bool]) -> tuple[float, float]:
     """Computes the sensitivity (share of triggers that were named) and the specificity (share of others that were not).
 
     Args:
-        trigger: whether each text is a trigger example [text].
-        said: whether the annotator named it [text].
-    Returns:
-        Both; NaN where there are no such texts.
+        trigger: whether each text is a trigger example.
+        said: whether the annotator named it.
     """
     truth, named = np.asarray(trigger, bool), np.asarray(said, bool)
     return _share(named[truth]), _share(~named[~truth])
 
 
 def _share(flags: np.ndarray) -> float:
-    return float(flags.mean()) if len(flags) else float("nan")
+    return float(flags.mean()) if len(flags) else math.nan
 
 
 def correlation(true: Sequence[float], simulated: Sequence[float]) -> float:
     """Computes Pearson's correlation of true and simulated coefficients, over all texts of a memory together.
 
-    Returns:
-        A number from -1 to 1; NaN if one of them does not vary, or of fewer than 3 texts.
+    It is NaN if one of them does not vary, or of fewer than 3 texts.
     """
     a, b = np.asarray(true, float), np.asarray(simulated, float)
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return float("nan")
+        return math.nan
     return float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1))
 
 
 def intruder_accuracy(places: Sequence[int], said: Sequence[int]) -> float:
-    """Computes the share of sets in which the annotator found the intruder. Guessing gives 1 / texts per set.
+    """Computes the share of sets in which the annotator named the intruder's place. Guessing gives 1 / texts per set."""
+    return _share(np.asarray(places, int) == np.asarray(said, int))
+
+
+def summarize(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Computes means over memories, with 95 % bootstrap intervals over memories.
+
+    The texts of a memory are similar, so memories are what is drawn, not texts. Memories whose score is undefined count
+    in asked, answered and refused, and not in the mean.
 
     Args:
-        places: place of the intruder [set].
-        said: place that the annotator named [set].
+        by_memory: one row per memory, score and label.
+        seed: seed of the random numbers.
     Returns:
-        A number from 0 to 1; NaN without sets.
+        One row per layer (-1: all layers), score and label ("own", "other", "none"; "own - other": the mean difference
+        over the memories that have both): `BY_LAYER`.
     """
-    return _share(np.asarray(places, int) == np.asarray(said, int))
+    rows = []
+    for layer, of_layer in [(-1, by_memory), *by_memory.groupby("layer")]:
+        for number, (score, of_score) in enumerate(of_layer.groupby("score", sort=True)):
+            generator = random_stream(seed, Purpose.MACHINE_BOOTSTRAP, int(layer) + 1, number + 1)
+            for label, of_label in of_score.groupby("label", sort=True):
+                counts = {name: int(of_label[name].sum()) for name in COUNTS}
+                chance = float(of_label["chance"].iloc[0])
+                rows.append({**_row(layer, score, label, of_label["value"], generator), **counts, "chance": chance})
+            values = of_score.pivot(index=["layer", "memory"], columns="label", values="value")
+            if {"own", "other"} <= set(values):
+                difference = values["own"] - values["other"]
+                rows.append({**_row(layer, score, "own - other", difference, generator), "chance": 0.0})
+    return pd.DataFrame(rows, columns=BY_LAYER.names[1:]).astype(dict.fromkeys(COUNTS, "Int64"))
+
+
+def _row(layer: int, score: str, label: str, values: pd.Series, generator: np.random.Generator) -> dict[str, Any]:
+    known = values.dropna().to_numpy(float)
+    low, high = bootstrap_mean(known, generator)
+    mean = float(known.mean()) if len(known) else math.nan
+    place = {"layer": int(layer), "score": score, "label": label}
+    return {**place, "memories": len(known), "mean": mean, "low": low, "high": high}

@@ -8,13 +8,14 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 from ffkv.apps.annotation.machines import FILES, FOLDER, SETTINGS
-from ffkv.apps.annotation.sheets import read_sheet
+from ffkv.apps.annotation.sheets import Sheet, read_sheet
+from ffkv.apps.annotation.step import append_new
 from ffkv.apps.machine.asking import Asker, Cost
 from ffkv.apps.machine.endpoint import Endpoint, read_key
 from ffkv.apps.machine.explain import PER_SET, SHOWN, estimate, explain
 from ffkv.apps.machine.ledger import Ledger
+from ffkv.apps.machine.questions import ask_items
 from ffkv.apps.machine.settings import Machine, Task
-from ffkv.apps.machine.sheet import judge, questions_of
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
@@ -58,7 +59,7 @@ def ask_machine(
     with nullcontext() if silent else closing(Endpoint(str(machine.endpoint), key, machine.timeout)) as endpoint:
         asker = Asker(ledger, endpoint, machine)
         if dry_run:
-            of_sheets = {sheet.name: asker.cost(questions_of(sheet, minimum)) for sheet in sheets}
+            of_sheets = {sheet.name: asker.cost(ask_items(sheet, minimum)) for sheet in sheets}
             _say_costs(of_sheets or estimate(run, asker, task), ledger.spent)
             return
         for sheet in sheets:
@@ -67,6 +68,25 @@ def ask_machine(
         if not sheets:
             _explain(run, asker, task)
     say(f"{asker.asked:,} requests were sent now. All kept answers took {ledger.spent:,} tokens: {ledger.path}")
+
+
+def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> tuple[int, int]:
+    """Lets a machine judge every item of a sheet, and appends its records beside those of people.
+
+    Args:
+        folder: `annotations/<run>`.
+        minimum: fewest prefixes of a pattern.
+    Returns:
+        Number of items that were judged (a refused one has no record), and number of records that say something new.
+    Raises:
+        UserError: see `Asker.ask` and `append_record`.
+    """
+    annotator, field = f"machine:{asker.machine.model}", "related" if sheet.kind == "change" else "patterns"
+    answers = zip(sorted(sheet.items), asker.ask(ask_items(sheet, minimum), sheet.name), strict=True)
+    said = [
+        sheet.record(annotator, item, **{field: answered.value}) for item, answered in answers if not answered.refusal
+    ]
+    return len(said), append_new(folder, sheet, annotator, said)
 
 
 def _explain(run: Run, asker: Asker, task: Task) -> None:

@@ -49,12 +49,9 @@ def split_examples(
 ) -> tuple[list[Example], list[Example]]:
     """Splits trigger examples at random into those that are explained and those that are held out.
 
-    Prefixes of one sentence, and prefixes with one text, are never on both sides.
+    Prefixes of one sentence, and prefixes with one text, are never on both sides. Half of the examples are explained
+    if there are fewer than twice `shown`.
 
-    Args:
-        examples: trigger examples.
-        shown: number of examples that are explained; half of the examples if there are fewer than twice as many.
-        generator: random stream.
     Returns:
         The examples that are explained, the highest coefficient first; and the others, in a random order.
     """
@@ -101,19 +98,15 @@ def pair_by_word(
 def intruder_sets(
     pairs: Sequence[tuple[Example, Example]], size: int, generator: np.random.Generator
 ) -> list[list[tuple[Example, bool]]]:
-    """Sets of `size` texts, all but one of which are trigger examples.
+    """Makes sets of `size` texts, all but one of which are trigger examples.
 
     A set is made of `size` pairs: the trigger examples of all but the last one, and the silent prefix of the last one.
-        So
-    the lengths of intruders and of trigger examples have one distribution.
+    So the lengths of intruders and of trigger examples have one distribution. No text is used twice.
 
     Args:
         pairs: trigger examples with silent prefixes of equal length, as `pair_by_length` gives them.
-        size: texts per set.
-        generator: random stream.
     Returns:
-        The texts of each set in a random order, each with whether it is the intruder. No text is used twice
-        [set][text].
+        The texts of each set in a random order, each with whether it is the intruder [set][text].
     """
     order = shuffled(pairs, generator)
     sets = []
