@@ -20,6 +20,7 @@ from ffkv.corpus.embedded.tokenizer import train_tokenizer
 from ffkv.corpus.encode import encode
 from ffkv.model.anatomy import Anatomy, write_anatomy
 from ffkv.model.checkpoint.load import LoadedModel, load
+from ffkv.model.checkpoint.vocabulary import write_vocabulary
 
 torch.set_num_threads(2)
 COSTS: list[str] = []
@@ -148,12 +149,14 @@ def byte_model(tmp_path_factory) -> Path:
     """A model stage's folder with a byte-level tokenizer: whatever the text, its tokens spell it."""
     folder = tmp_path_factory.mktemp("byte") / "model"
     folder.mkdir()
-    train_tokenizer(["the cat sat on the mat"], 300, 64).save_pretrained(folder)
+    tokenizer = train_tokenizer(["the cat sat on the mat"], 300, 64)
+    tokenizer.save_pretrained(folder)
     anatomy = Anatomy(
         checkpoint="bytes", revision="main", dtype="float32", trust_remote_code=False, architecture="None",
         activation="relu", parameters=0, model_hash="0", tokenizer_hash="0", vocabulary=300, context=64, width=8,
         last_block="", returns=0, layers=[], errors={}, versions={},
     )  # fmt: skip
     write_anatomy(folder, anatomy)
+    write_vocabulary(folder, tokenizer, anatomy)
     (folder / "config.json").write_text("{}")
     return folder

@@ -17,6 +17,9 @@ from ffkv.corpus.words import stop_words, word_at, word_spans, words
         ("don’t use os.path, 3.14!", ["don’t", "use", "os.path", ",", "3.14", "!"]),
         ("(a) -- b", ["(", "a", ")", "-", "-", "b"]),
         ("snake_case naïve 字", ["snake_case", "naïve", "字"]),
+        ("Ma<0xC3>", ["Ma<0xC3>"]),  # the part of "Mañana" that has been read
+        ("a <0xE6><0x98>", ["a", "<0xE6><0x98>"]),
+        ("a<0x41>", ["a", "<", "0x41", ">"]),  # a text about bytes
         ("", []),
         (" \n", []),
     ],

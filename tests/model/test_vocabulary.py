@@ -45,7 +45,7 @@ CASES = {
         bpe,
         decoders.ByteLevel(),
         ["<unk>", "<s>", "a", "\u0120he", "he", "\u0120", "\u010a", "\u00c3", "\u00c3\u00a9"],
-        ["<unk>", "<s>", "a", " he", "he", " ", "\n", "\u00c3", "\u00e9"],
+        ["<unk>", "<s>", "a", " he", "he", " ", "\n", "<0xC3>", "\u00e9"],
     ),
     "WordPiece": (
         models.WordPiece,

@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import matplotlib
 import numpy as np
@@ -172,8 +173,36 @@ def test_drawing_leaves_matplotlib_as_it_was(run):
     assert dict(matplotlib.rcParams) == before
 
 
+NAMES = ["costs $5 and $6", "$$", r"lr $\eta_0$ of $\foo$", r"\$", "a_b^c"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dollar_in_a_name_is_a_dollar(name):
+    shares = {name: np.ones(2), "other": np.zeros(2)}
+    with drawing.look():
+        figure = drawing.stacked_panels([(name, 2, shares)], paper=False)
+        figure.axes[0].set_xlabel(name)
+        figure.axes[0].set_xticks([0, 1], [name, "b"])
+        page = drawing.svg(figure, "x", "title", "description")
+    assert re.findall("<text [^>]*>([^<]*)</text>", page).count(name) == 4  # title, legend, axis, tick
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3])
+def test_the_labels_of_many_layers_stand_apart(panels):
+    with drawing.look():
+        figure, axes = drawing.canvas(panels)
+        for axis in axes:
+            drawing.layer_axis(axis, 48)
+        figure.canvas.draw()
+        for axis in axes:
+            boxes = [label.get_window_extent() for label in axis.get_xticklabels() if label.get_text()]
+            assert len(boxes) > 3
+            assert all(before.x1 + 2 < after.x0 for before, after in pairwise(boxes))
+
+
 def test_every_figure_of_the_registry_is_drawn(run):
     exhibits = draw_exhibits(run)
+    assert "mathdefault" not in "".join(exhibit.svg for exhibit in exhibits.values())  # labels of logarithmic axes
     assert list(exhibits) == list(FIGURES)
     assert {f"figure_{number}" for number in range(2, 12)} <= set(FIGURES), "the figures of the paper"
     for name, exhibit in exhibits.items():

@@ -3,7 +3,8 @@
 Rooms: `settings` (what can be set), `files` (whole files on disk), `system` (disks, memory, signals), `process` (how
 a step runs, and how it ends), `hub` (repositories of the Hugging Face hub).
 
-- `errors`: the one class of errors for users; `terminal`: text that can send a terminal no command.
+- `errors`: the one class of errors for users; `terminal`: text that can send a terminal no command; `characters`: text
+  below a character.
 - `steps`: one description per step of the workflow. `options`: the command line from the settings. `dependencies`:
   which code the numbers of a step depend on.
 - `expressions`: regular expressions of users, in linear time and bounded memory.

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from ffkv.base.characters import BYTE, read_bytes, unfinished, write_bytes
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import dataset, group
 from ffkv.base.files.lazy import Pieces
 from ffkv.base.settings.languages import ENGLISH
 from ffkv.corpus.encode import Encoded, flatten
 from ffkv.corpus.shared_prefixes import SharedPrefixes, find_shared_prefixes
+
+LONGEST_BEGINNING = 3  # bytes of a character without its last one
+NONE = -1  # stands for no token
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPieces:
+    """Tokens of the vocabulary that are no whole characters, such as a byte of one."""
+
+    id: np.ndarray = dataset("piece", "int32", unit="token", about="their ids")
+    spelling: Sequence[str] = datasets.texts("piece", about="their texts, with bytes as `<0xE6>`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +46,11 @@ class Corpus:
         "token", "int32", unit="token", about="ids of all sentences, one behind the other, without BOS", lazy=True
     )
     token_end: Pieces | np.ndarray = dataset(
-        "token", "int32", unit="character", about="end (exclusive) of each token in its sentence's text", lazy=True
+        "token",
+        "int32",
+        unit="character",
+        about="how many characters of its sentence's text the model has read whole with it",
+        lazy=True,
     )
     offsets: np.ndarray = dataset(
         "sentence_boundary",
@@ -56,6 +73,7 @@ class Corpus:
         " an earlier sentence. The sentence's own length if none is read in it",
     )
     shared: SharedPrefixes = group(SharedPrefixes, about="prefixes that several sentences begin with")
+    piece: TokenPieces | None = group(TokenPieces, about="tokens that are no whole characters")
     texts: Sequence[str] = datasets.texts("sentence", about="the sentences", name="text", lazy=True)
     document_names: Sequence[str] = datasets.texts(
         "document", about="the documents' names", name="document_name", lazy=True
@@ -79,18 +97,50 @@ class Corpus:
         return self.tokens[self.offsets[sentence] : self.offsets[sentence + 1]]
 
     def prefix_text(self, sentence: int, position: int) -> str:
-        """Text of the first `position` tokens of a sentence."""
-        return self.texts[sentence][: self.character(sentence, position)]
+        """Text of the first `position` tokens of a sentence. It ends with bytes if they end inside a character."""
+        return self.texts[sentence][: self.character(sentence, position)] + self.unfinished(sentence, position)
 
     def character(self, sentence: int, position: int) -> int:
-        """Returns the character at which the text of the first `position` tokens ends."""
+        """Returns how many characters of its sentence the first `position` tokens hold whole."""
         return int(self.token_end[self.offsets[sentence] + position - 1]) if position else 0
+
+    def unfinished(self, sentence: int, position: int) -> str:
+        """Returns the bytes of a character that the first `position` tokens begin and do not end: `<0xE6>`; often ""."""
+        data = b""
+        for token in reversed(self.ids(sentence)[max(0, position - LONGEST_BEGINNING) : position].tolist()):
+            if token not in self._pieces:
+                break
+            data = read_bytes(self._pieces[token]) + data
+        return write_bytes(unfinished(data))
+
+    def rest(self, sentence: int, position: int) -> str:
+        """Returns the text of a sentence behind its first `position` tokens."""
+        begun = len(read_bytes(self.unfinished(sentence, position)))
+        return write_bytes(self.texts[sentence][self.character(sentence, position) :].encode()[begun:])
+
+    def token_texts(self, sentence: int) -> list[str]:
+        """Returns the text of each token of a sentence [token]."""
+        ends = self.token_end[self.offsets[sentence] : self.offsets[sentence + 1]]
+        return self.texts_of(self.texts[sentence], self.ids(sentence), ends)
+
+    def texts_of(self, text: str, ids: np.ndarray, ends: np.ndarray) -> list[str]:
+        """Returns the text of each token of a text, from what `tokenize` says of it [token]."""
+        places = zip(ids.tolist(), [0, *ends.tolist()], ends.tolist())
+        return [self._pieces.get(token) or text[start:end] for token, start, end in places]
+
+    @functools.cached_property
+    def _pieces(self) -> dict[int, str]:
+        """Texts of the tokens that are no whole characters, by id."""
+        return dict(zip(self.piece.id.tolist(), self.piece.spelling)) if self.piece else {}
 
     def prefix_texts(self, sentence: np.ndarray, position: np.ndarray) -> tuple[list[str], list[str]]:
         """Returns the texts of prefixes, and of their last tokens, both [prefix]."""
-        texts = [self.texts[number][:end] for number, end in zip(sentence, self._characters(sentence, position))]
-        starts = self._characters(sentence, np.maximum(position - 1, 0))
-        return texts, [text[start:] for text, start in zip(texts, starts)]
+        last = np.maximum(position - 1, 0)
+        starts, ends = self._characters(sentence, last), self._characters(sentence, position)
+        ids = np.where(position > 0, self.tokens[self.offsets[sentence] + last], NONE).tolist()
+        places = zip(sentence.tolist(), position.tolist(), ends)
+        texts = [self.texts[number][:end] + self.unfinished(number, tokens) for number, tokens, end in places]
+        return texts, [self._pieces.get(token) or text[start:] for token, text, start in zip(ids, texts, starts)]
 
     def _characters(self, sentence: np.ndarray, position: np.ndarray) -> list[int]:
         """Returns `character` of many prefixes [prefix]."""
@@ -111,8 +161,10 @@ def write_corpus(
     pretokenized: bool,
     attributes: dict[str, Any],
     language: str = ENGLISH,
+    vocabulary: Sequence[str] = (),
 ) -> None:
-    """Writes `corpus/<split>.h5`."""
+    """Writes `corpus/<split>.h5`. `vocabulary`: the text of every token id."""
+    pieces = {number: text for number, text in enumerate(vocabulary) if re.search(BYTE, text)}
     tokens, ends = flatten(encoded.ids), flatten(encoded.ends)
     offsets = np.cumsum([0, *map(len, encoded.ids)], dtype=np.int64)
     first_new, shared = find_shared_prefixes(tokens, offsets)
@@ -136,6 +188,7 @@ def write_corpus(
         multiplicity=np.asarray(encoded.multiplicity, np.int32),
         first_new=first_new,
         shared=shared,
+        piece=TokenPieces(id=np.array(list(pieces), np.int32), spelling=list(pieces.values())),
         texts=encoded.text,
         document_names=encoded.names,
         **own,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class Encoded:
 
     # token ids of each sentence, without BOS [sentence][token]
     ids: Rows | list[np.ndarray] = field(default_factory=Rows)
-    # end (exclusive) of each token's characters in the sentence's text [sentence][token]
+    # how many characters of the sentence's text the model has read whole with each token [sentence][token]
     ends: Rows | list[np.ndarray] = field(default_factory=Rows)
     text: list[str] = field(default_factory=list)  # text of each sentence [sentence]
     document: list[int] = field(default_factory=list)  # document of each sentence [sentence]
@@ -130,24 +131,48 @@ def _encode_chunk(
 
 def tokenize(
     texts: list[str], tokenizer: PreTrainedTokenizerBase, beginning: list[int]
-) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, str]]:
     """Encodes sentences. One that contains the ids of `beginning`, which precede every sentence, itself loses them.
 
     The texts have no lone surrogates, see `replace_surrogates`.
 
     Yields:
-        Per sentence its ids without the beginning [token], the end (exclusive) of each token's characters in its text
-            [token], and this text.
+        Per sentence its ids without the beginning [token]; how many characters of its text the model has read whole with
+            each token [token]; whether no other one is begun then [token]; and this text.
     """
     tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     for text, own, offsets in zip(texts, tokens["input_ids"], tokens["offset_mapping"], strict=True):
-        ends = np.maximum.accumulate(np.fromiter((end for _, end in offsets), np.int32, len(own)))
+        ends, whole = _whole_characters(text, np.array(offsets, np.int32).reshape(-1, 2))
         ids, count = np.asarray(own, np.int32), len(beginning)
         if count and own[:count] == beginning:  # the model reads it in front of the sentence anyway
             cut = ends[count - 1]
-            yield ids[count:], ends[count:] - cut, text[cut:]
+            yield ids[count:], ends[count:] - cut, whole[count:], text[cut:]
         else:
-            yield ids, ends, text
+            yield ids, ends, whole, text
+
+
+def _whole_characters(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the characters that the model has read whole with each token, and says whether it has begun no other one.
+
+    Args:
+        text: the text.
+        offsets: start and end (exclusive) of the characters that each token is a part of [token, 2].
+    """
+    starts, ends = offsets.T
+    following = np.append(starts[1:], np.int32(len(text)))
+    whole, read = ends <= following, np.minimum(ends, following)
+    if not text.isascii():
+        # A mark that the tokenizer has joined with the letter in front of it belongs to the same token as the letter.
+        for token in np.flatnonzero(ends < following).tolist():
+            read[token] += len(re.findall(r"^\S*", text[ends[token] : following[token]])[0])
+        # A tokenizer with byte fallback gives all bytes of neighbouring characters the same start and end.
+        for start, end in np.unique(offsets[~whole & (ends - starts > 1)], axis=0).tolist():
+            bytes_of = np.flatnonzero((starts == start) & (ends == end))
+            finished = np.cumsum([len(character.encode()) for character in text[start:end]])
+            if len(bytes_of) == finished[-1]:
+                read[bytes_of] = start + np.searchsorted(finished, np.arange(len(bytes_of)) + 1, "right")
+                whole[bytes_of] = np.isin(np.arange(len(bytes_of)) + 1, finished)
+    return np.maximum.accumulate(read), whole
 
 
 def _split_documents(documents: Iterable[Document], chunk: Encoded, settings: Corpus) -> Iterator[tuple[int, str]]:
@@ -192,20 +217,34 @@ def replace_surrogates(text: str) -> str:
 
 
 def _windows(
-    ids: np.ndarray, ends: np.ndarray, text: str, max_tokens: int, long_sentences: str, counts: Counter[str]
+    ids: np.ndarray,
+    ends: np.ndarray,
+    whole: np.ndarray,
+    text: str,
+    max_tokens: int,
+    long_sentences: str,
+    counts: Counter[str],
 ) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """Yields ids, ends and text of a sentence, or of its windows if it is too long; nothing of a single token."""
+    """Yields ids, ends and text of a sentence, or of its windows if it is too long; nothing of a single token.
+
+    A window ends with a whole character, unless `max_tokens` are too few for one.
+    """
     too_long = len(ids) > max_tokens
     counts["long_sentences"] += too_long
     if too_long and long_sentences == "drop":
         return
-    for start in range(0, max(len(ids), 1), max_tokens):
-        window = slice(start, start + max_tokens)
+    stop = 0
+    while stop < max(len(ids), 1):
+        start, stop = stop, stop + max_tokens
+        last = stop >= len(ids)  # it has what follows the last token, too
+        ends_of_characters = start + np.flatnonzero(whole[start:stop]) + 1
+        if not last and len(ends_of_characters) and ends_of_characters[-1] > start + 1:
+            stop = int(ends_of_characters[-1])
+        window = slice(start, stop)
         if len(ids[window]) < 2:
             counts["one_token_sentences"] += 1
             continue
         begin = ends[start - 1] if start else 0
-        last = start + max_tokens >= len(ids)  # it has what follows the last token, too
         yield ids[window], ends[window] - begin, text[begin:] if last else text[begin : ends[window][-1]]
 
 

@@ -17,6 +17,7 @@ from ffkv.corpus.sources import read_documents, source_files
 from ffkv.model.anatomy import Anatomy, read_anatomy
 from ffkv.model.checkpoint.config import read_config
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
+from ffkv.model.checkpoint.vocabulary import read_vocabulary
 
 
 def encode_corpus(
@@ -80,7 +81,9 @@ def encode_corpus(
         **({"dataset_revision": commit.revision, "dataset_commit": commit.commit} if commit and commit.commit else {}),
         "settings": settings.model_dump(),
     }
-    write_corpus(Path(output), encoded, bos, settings.pretokenized, attributes, settings.language)
+    write_corpus(
+        Path(output), encoded, bos, settings.pretokenized, attributes, settings.language, read_vocabulary(Path(model))
+    )
     return read_corpus(Path(output))
 
 

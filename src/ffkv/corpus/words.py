@@ -5,10 +5,13 @@ import importlib
 import importlib.util
 import re
 
+from ffkv.base.characters import BYTE
 from ffkv.base.settings.languages import ENGLISH
 
 # A word with the hyphens, apostrophes and dots in it ("state-of-the-art", "don't", "3.14", "os.path"), or one sign.
-RAW_WORD = re.compile(r"\w+(?:[-'’.]\w+)*|[^\w\s]")
+# The bytes of an unfinished character belong to the word that they end.
+LETTERS = rf"(?:\w|{BYTE})+"
+RAW_WORD = re.compile(rf"{LETTERS}(?:[-'’.]{LETTERS})*|[^\w\s]")
 PRETOKENIZED_WORD = re.compile(r"\S+")
 
 

@@ -86,13 +86,11 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
         m: the coefficient on each token of the sentence [token].
         largest: the coefficient, without sign, at the end of the scale.
     """
-    corpus = held.run.corpus("train")
-    text, first = corpus.texts[sentence], max(0, position - BEFORE)
+    texts, first = held.run.corpus("train").token_texts(sentence), max(0, position - BEFORE)
     until = min(len(m), position + AFTER)
     focus = min(position, len(m)) - 1  # Tab leads to the last token of the trigger example, arrows to the others
-    start, pieces = corpus.character(sentence, first), ["…"] if first else []
+    pieces = ["…"] if first else []
     for place in range(first, until):
-        end = corpus.character(sentence, place + 1)
         after = " after" if place >= position else " last" if place == position - 1 else ""
         pieces.append(
             Markup('<span class="t {}{}" tabindex="{}" title="{}">{}</span>').format(
@@ -100,10 +98,9 @@ def colour_sentence(held: Held, sentence: int, position: int, m: np.ndarray, lar
                 after,
                 0 if place == focus else -1,
                 f"coefficient {signed(float(m[place]))}",
-                visible(text[start:end]),
+                visible(texts[place]),
             )
         )
-        start = end
     return Markup("").join([*pieces, "…"] if until < len(m) else pieces)
 
 

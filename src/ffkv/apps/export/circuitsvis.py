@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from ffkv.base.errors import UserError
 from ffkv.run.results.memory import Memory
 from ffkv.run.results.memory_columns import SIDES, stored_examples
@@ -61,11 +59,7 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
     if not sentences:
         raise UserError(f"{memory.name} has no trigger example, so there is no text to show.")
     corpus = run.corpus("train")
-    tokens = []
-    for sentence in sentences:
-        start, stop = corpus.offsets[sentence : sentence + 2].tolist()
-        text, ends = corpus.texts[sentence], np.asarray(corpus.token_end[start:stop]).tolist()
-        tokens.append([harmless(text[a:b]) for a, b in zip([0, *ends], ends)])
+    tokens = [list(map(harmless, corpus.token_texts(sentence))) for sentence in sentences]
     found = coefficients(run, memory.layer, memory.memory, sentences, device)
     return CircuitsVis(
         tokens=tokens,

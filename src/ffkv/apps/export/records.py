@@ -29,8 +29,7 @@ class Text:
 
     sentence: int  # its number in the train split
     ids: np.ndarray  # ids of its tokens, without what precedes every sentence [token]
-    # their texts, which make up the sentence. A token may have none: a character that several tokens write stands at
-    # one of them.
+    # their texts, which make up the sentence. A token that is a part of a character only has its bytes, as `<0xE6>`.
     tokens: list[str]
 
 
@@ -122,9 +121,7 @@ def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iter
 
     @lru_cache(TEXTS)
     def text(sentence: int) -> Text:
-        start, stop = corpus.offsets[sentence : sentence + 2].tolist()
-        whole, ends = corpus.texts[sentence], np.asarray(corpus.token_end[start:stop]).tolist()
-        return Text(sentence, corpus.ids(sentence), [whole[a:b] for a, b in zip([0, *ends], ends)])
+        return Text(sentence, corpus.ids(sentence), corpus.token_texts(sentence))
 
     def read(places: range) -> Iterator[Record]:
         for group in groups(selection, places):

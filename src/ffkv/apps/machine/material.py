@@ -8,6 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from ffkv.apps.machine.texts import Example, Texts, distinct, end_of, split_examples
+from ffkv.base.characters import last_characters
 from ffkv.base.errors import UserError
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.corpus.corpus_file import Corpus
@@ -99,8 +100,8 @@ def _sampled(run: Run) -> list[Example]:
 
 def _example(corpus: Corpus, text: str, last: str, tokens: int, sentence: int, coefficient: float) -> Example:
     """Makes a prefix with `text`, of `tokens` tokens, of which `last` is the last one, in a sentence of the corpus."""
-    end, following, found = end_of(text), corpus.texts[sentence][len(text) :], words(text, corpus.pretokenized)
+    end, following, found = end_of(text), corpus.rest(sentence, tokens), words(text, corpus.pretokenized)
     if len(following) > FOLLOWING_CHARACTERS:
         following = f"{following[:FOLLOWING_CHARACTERS]}…"
     word = found[-1].lower() if found else ""
-    return Example(end, following, min(len(last), len(end)), word, tokens, coefficient, sentence)
+    return Example(end, following, min(last_characters(text, last), len(end)), word, tokens, coefficient, sentence)

@@ -194,7 +194,7 @@ def _arrays(value: Any, description: Dataset | TextList | Group) -> list[Any]:
     if value is None:
         return []
     if isinstance(description, Group):
-        return [getattr(value, field) for field in _described(value)]
+        return [array for field, own in _described(value).items() for array in _arrays(getattr(value, field), own)]
     if isinstance(description, Dataset):
         return [value]
     joined, offsets = bytearray(), np.zeros(len(value) + 1, np.int64)

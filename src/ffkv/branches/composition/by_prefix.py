@@ -78,7 +78,8 @@ def describe_prefixes(corpus: Corpus, sentence: np.ndarray, position: np.ndarray
     counts, stops, listed = [], [], stop_words(corpus.language)
     for s, p in zip(sentence.tolist(), position.tolist(), strict=True):
         counts.append(len(words(corpus.prefix_text(s, p), corpus.pretokenized)))
-        stops.append(word_at(corpus.texts[s], corpus.character(s, p + 1), corpus.pretokenized).lower() in listed)
+        end = corpus.character(s, p + 1) + bool(corpus.unfinished(s, p + 1))
+        stops.append(word_at(corpus.texts[s], end, corpus.pretokenized).lower() in listed)
     return pd.DataFrame(
         {
             "prefix": np.arange(len(counts), dtype=np.int32),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ffkv.base.characters import write_bytes
 from ffkv.base.files import datasets, hdf5
 from ffkv.base.files.datasets import texts
 from ffkv.model.anatomy import Anatomy
@@ -46,8 +47,8 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
     """Returns the text of every id, with the blanks that belong to it: "he" inside a word is not " he".
 
     A token's text is what it adds to the text of another token before it. It is the token's name if it has no text of
-    its own: special tokens, bytes such as `<0x0A>`, pieces of a character that takes several bytes, and all tokens of a
-    vocabulary of whole words. An id that the tokenizer does not know is `<id 17>`.
+    its own: special tokens, bytes such as `<0x0A>`, and all tokens of a vocabulary of whole words. Bytes that are no
+    whole character are written as `<0xE6>`. An id that the tokenizer does not know is `<id 17>`.
     """
     from tokenizers.models import WordLevel
 
@@ -71,7 +72,18 @@ def token_texts(tokenizer: PreTrainedTokenizerFast, vocabulary: int) -> list[str
         number in special or not text.startswith(text_before) or not own or "\ufffd" in own
         for number, (text, own) in enumerate(zip(texts, added, strict=True))
     ]
+    byte_of, of_person = _bytes_by_letter(), tokenizer.backend_tokenizer.get_added_tokens_decoder()
+    for number, (own, name) in enumerate(zip(added, names, strict=True)):
+        if "\ufffd" in own and number not in of_person and byte_of.keys() >= set(name):  # of a byte-level tokenizer
+            names[number] = write_bytes(bytes(map(byte_of.__getitem__, name)))
     return [name if odd else own for odd, own, name in zip(unclear, added, names, strict=True)] + unknown
+
+
+def _bytes_by_letter() -> dict[str, int]:
+    """Returns the byte that each letter stands for in the vocabulary of a byte-level tokenizer."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # GPT-2: letters that can be seen
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
 def _ordinary_token(tokenizer: PreTrainedTokenizerFast, known: int) -> int | None:

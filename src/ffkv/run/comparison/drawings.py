@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from ffkv.run.comparison.comparison_file import Measured
 from ffkv.run.report.control import GREY
 from ffkv.run.report.curve import LAYER, Curve
-from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, legend, share_axis
+from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, count_axis, legend, share_axis
 from ffkv.run.report.kept_memories import shown_layers
 from ffkv.run.report.wording import rows
 
@@ -83,7 +83,7 @@ def _finish(axes: Axes, measured: Measured, curve: Curve, title: str) -> None:
     if curve.x == LAYER and measured.same_depth:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if curve.x == "memories kept":
-        axes.set_xscale("symlog", linthresh=1)
+        count_axis(axes, curve.x)
     if curve.share:
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
 

@@ -16,7 +16,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 PAPER_LAYERS = 16
 PAPER_COLOUR = "0.45"
@@ -44,6 +44,7 @@ def look() -> Iterator[None]:
         "legend.frameon": False,
         "svg.fonttype": "none",
         "svg.hashsalt": "ffkv",
+        "text.parse_math": False,  # a $ in a name is a $; so a logarithmic axis needs labels of its own
     }
     with matplotlib.rc_context(settings):
         yield
@@ -69,7 +70,8 @@ def legend(figure: Figure, *panels: Axes, columns: int = 5) -> None:
 def layer_axis(axes: Axes, layers: int, first: int = 0, label: str = "layer") -> None:
     """Sets up the horizontal axis of layers. `first` is the number of the first layer."""
     axes.set_xlim(first - 0.6, first + layers - 0.4)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=16, integer=True, min_n_ticks=1))
+    across = axes.get_subplotspec().get_gridspec().ncols  # panels side by side leave room for fewer labels
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=16 // across, integer=True, min_n_ticks=1))
     axes.set_xlabel(label)
 
 
@@ -78,6 +80,13 @@ def share_axis(axes: Axes, label: str, whole: bool = False) -> None:
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
     axes.set_ylim(0, 1 if whole else None)
     axes.set_ylabel(label)
+
+
+def count_axis(axes: Axes, label: str) -> None:
+    """Sets up a horizontal axis of counts from 0, logarithmic from 1."""
+    axes.set_xscale("symlog", linthresh=1)
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.set_xlabel(label)
 
 
 def curve(axes: Axes, table: pd.DataFrame, value: str, label: str, style: int = 0, count: int = 1) -> None:
@@ -182,7 +191,7 @@ def stacked_panels(panels: Sequence[Panel], paper: bool) -> Figure:
         first = int(of_paper)
         _stack(axis, np.arange(first, first + layers), shares)
         layer_axis(axis, layers, first, "the paper's layer, counted from 1" if of_paper else "layer")
-        axis.set_title(title, parse_math=False)  # a name may have a $
+        axis.set_title(title)
     for axis in axes[: len(panels) : across]:
         share_axis(axis, "prefixes", whole=True)
     legend(figure, axes[0])

@@ -5,10 +5,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import ScalarFormatter
 
 from ffkv.run.report.curve import Curve, points
-from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, legend, share_axis
+from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, count_axis, legend, share_axis
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import course, rows
 from ffkv.run.results.run import Run
@@ -37,9 +36,7 @@ def draw(run: Run, paper: Any) -> Drawing:
 
 def _finish(axes: Axes, title: str) -> None:
     axes.set_title(title)
-    axes.set_xscale("symlog", linthresh=1)
-    axes.xaxis.set_major_formatter(ScalarFormatter())
-    axes.set_xlabel("memories kept")
+    count_axis(axes, "memories kept")
 
 
 def shown_layers(last: int) -> list[int]:

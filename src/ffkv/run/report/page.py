@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Collection
 from importlib.resources import files
+from pathlib import Path
 
 from markupsafe import Markup
 
@@ -26,6 +27,8 @@ def render(run: Run, exhibits: dict[str, Exhibit], control: Run | None = None, p
     environment.filters["linked"] = functools.partial(linked, pages=pages, cards={card.memory.name for card in cards})
     return environment.get_template("page.html").render(
         run=run,
+        # A folder has a long path, which the facts show.
+        model=run.anatomy.checkpoint if run.anatomy.commit else Path(run.anatomy.checkpoint).name,
         sections=arrange(run, exhibits),
         run_exhibits=of_section("run", exhibits),
         facts=facts(run),

@@ -4,7 +4,7 @@ import jinja2
 
 from ffkv.base.terminal import plain
 from ffkv.run.report.text import MINUS, signed
-from ffkv.run.results.text import ending, number, percent, shortened, token, visible
+from ffkv.run.results.text import ending, number, percent, prefix, shortened, token, visible
 
 
 def make_environment(*folders: tuple[str, str]) -> jinja2.Environment:
@@ -20,7 +20,14 @@ def make_environment(*folders: tuple[str, str]) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.filters |= {"visible": visible, "token": token, "ending": ending, "shortened": shortened, "plain": plain}
+    made.filters |= {
+        "visible": visible,
+        "token": token,
+        "ending": ending,
+        "prefix": prefix,
+        "shortened": shortened,
+        "plain": plain,
+    }
     made.filters |= {"percent": percent, "number": number, "signed": signed}
     made.globals |= {"signs": {1: "+", -1: MINUS, 0: ""}}
     return made

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 from markupsafe import Markup
 
-from ffkv.run.results.text import ending, number, percent, token, visible
+from ffkv.run.results.text import number, percent, prefix, token, visible
 
 LONGEST = 120  # characters of a text that a summary shows; of a longer text its end
 
@@ -35,9 +35,7 @@ def examples_table(heading: str, examples: pd.DataFrame) -> Markup:
     rows = [
         [
             number(row.coefficient),
-            Markup("{}<b>{}</b>").format(
-                ending(row.text.removesuffix(row.last_token), LONGEST), ending(row.last_token, LONGEST)
-            ),
+            prefix(row.text, row.last_token, LONGEST),
             token(row.next_token),
         ]
         for row in examples.itertuples()

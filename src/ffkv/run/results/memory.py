@@ -78,11 +78,11 @@ class Memory:
         Columns:
             rank: place in this table, from 0.
             coefficient: memory coefficient at the last token of the prefix.
-            text: text of the prefix.
-            last_token: the last token of the text.
+            text: text of the prefix. It ends with bytes, such as `<0xE6>`, if the prefix ends inside a character.
+            last_token: the last token of the prefix. A token that is a part of a character only has its bytes: `<0xE6>`.
             next_token: the token that follows the prefix in the corpus, most often if several do.
             next_count: how many sentences have this token after the prefix.
-            multiplicity: how many sentences begin with the prefix; 1 if shared prefixes compete per sentence.
+            multiplicity: how many sentences begin with the prefix' tokens; 1 if shared prefixes compete per sentence.
             position: length of the prefix in tokens, without BOS.
             sentence: number of the sentence in the train split, from 0.
             document: name of the sentence's document.

@@ -5,6 +5,7 @@ import math
 import pandas as pd
 from markupsafe import Markup, escape
 
+from ffkv.base.characters import last_characters
 from ffkv.base.terminal import spell
 
 BLANK = "␣"
@@ -35,6 +36,14 @@ def shortened(text: str, longest: int) -> str:
 def ending(text: str, longest: int) -> Markup:
     """Writes the last `longest` characters of a text as HTML, as `visible`."""
     return visible(f"…{text[-longest:]}" if len(text) > longest else text)
+
+
+def prefix(text: str, last_token: str, longest: int) -> Markup:
+    """Writes the end of a prefix as HTML. What its last token wrote is marked; if it ended a character, the whole one."""
+    start = len(text) - last_characters(text, last_token)
+    return Markup("{}<mark>{}</mark>").format(
+        ending(text[:start], longest), visible(shortened(text[start:], LONGEST_TOKEN))
+    )
 
 
 def _visible_character(character: str) -> Markup | str:

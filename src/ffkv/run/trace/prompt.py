@@ -42,7 +42,7 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
         raise UserError(f"The prompt is {text!r}. Write it as text.")
     beginning, context = run.corpus("train").bos, run.anatomy.context
     whole_text = replace_surrogates(text)
-    ids, ends, text = next(tokenize([whole_text], tokenizer, list(beginning)))
+    ids, ends, _, text = next(tokenize([whole_text], tokenizer, list(beginning)))
     if not len(ids) and not beginning:
         raise UserError(
             f"The prompt is empty, and {run.name} puts no token in front of a text, so the model has nothing to read."
@@ -59,13 +59,12 @@ def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prom
             f"The prompt has a token with the id {whole.max()}, and {run.anatomy.checkpoint} knows"
             f" {len(run.vocabulary)} tokens only. Write the prompt without it."
         )
-    starts = [0, *ends[:-1].tolist()] if len(ids) else []
     tokens = pd.DataFrame(
         {
             "position": np.arange(len(whole)),
             "token_id": whole,
             "token": [run.vocabulary[number] for number in whole.tolist()],
-            "text": [""] * len(beginning) + [text[start:end] for start, end in zip(starts, ends.tolist())],
+            "text": [""] * len(beginning) + run.corpus("train").texts_of(text, ids, ends),
             "beginning": np.arange(len(whole)) < len(beginning),
         }
     )
