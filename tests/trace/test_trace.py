@@ -141,7 +141,7 @@ def test_with_a_linear_head_the_logit_of_a_contribution_is_its_product_with_the_
     head = Head(ModuleChain([HeadModule("lm", "Linear", 0.0)], {"lm.weight": embedding}), 11, "cpu")
     nothing = torch.zeros(0)
     parts = [LayerParts(nothing, nothing, nothing, vectors, 0, 0.0, 0.0)]
-    (changes,) = logit_changes(SimpleNamespace(head=head, read_as=None), end, parts, 3)
+    (changes,) = logit_changes(SimpleNamespace(head=head, anatomy=SimpleNamespace(read_as=None)), end, parts, 3)
     np.testing.assert_allclose(changes, vectors @ embedding[3], rtol=1e-4, atol=1e-5)
 
 

@@ -173,6 +173,16 @@ class Anatomy:
         """First row of each layer in arrays of the memories of all layers, and the number of rows [layer + 1]."""
         return list(accumulate((layer.memories for layer in self.layers), initial=0))
 
+    @property
+    def end(self) -> str:
+        """The quantity of the last layer that the head reads: "o", or "e" where a later block follows."""
+        return "e" if self.layers[-1].readout_block else "o"
+
+    @property
+    def read_as(self) -> int | None:
+        """The layer that the model's own head reads out, see `Head.logits`; None: the output of a later block."""
+        return self.layers[-1].index if self.end == "o" else None
+
     def places_of(self, rows: np.ndarray) -> MemoryPlaces:
         """Returns the memories that some rows of such arrays belong to."""
         offset = np.asarray(self.layer_offset)

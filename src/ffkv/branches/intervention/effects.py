@@ -42,7 +42,7 @@ class Effects(NamedTuple):
 def predict(head: Head, end: Tensor, read_as: int | None) -> Prediction:
     """Returns the prediction from what the head reads [d].
 
-    `read_as`: see `ffkv.run.results.run_model.RunModel.read_as`.
+    `read_as`: see `Anatomy.read_as`.
     """
     logits = head.logits(end[None], read_as)
     log_total = _log_total(logits)

@@ -54,12 +54,6 @@ class LayerModel:
     settings: Intervention
     seed: int
 
-    @property
-    def read_as(self) -> int | None:
-        """The layer that the head reads out; None: the output of a later block."""
-        last = self.loaded.anatomy.layers[-1]
-        return None if last.readout_block else last.index
-
     def effects(
         self, base: Unchanged, changes: Tensor, tokens: Tensor, reaches: Sequence[str] = REACHES
     ) -> dict[str, Effects]:
@@ -68,12 +62,13 @@ class LayerModel:
         Direct: the change is added to what the head reads. Total: the blocks after the layer run again. After the last
         layer there are none, so that both are the same.
         """
-        prediction, changes = predict(self.head, base.end, self.read_as), changes.to(base.end.device)
-        last = self.layer.index == self.read_as
+        read_as = self.loaded.anatomy.read_as
+        prediction, changes = predict(self.head, base.end, read_as), changes.to(base.end.device)
+        last = self.layer.index == read_as
         found = {}
         for reach in reaches[:1] if last else reaches:
             ends = base.end + changes if last or reach == "direct" else self.rerun(base, changes)
-            found[reach] = measure_effects(self.head, ends, prediction, tokens, self.read_as)
+            found[reach] = measure_effects(self.head, ends, prediction, tokens, read_as)
         return dict.fromkeys(reaches, found[reaches[0]]) if last else found
 
 

@@ -56,7 +56,7 @@ def run_unchanged(loaded: LoadedModel, layer: Layer, ids: Tensor) -> Unchanged:
     def on_tensor(at: Layer, quantity: str, tensor: Tensor) -> None:
         if at is layer:
             seen[quantity] = tensor[0].clone() if quantity == "o" else tensor[0, -1].float().clone()
-        if at is layers[-1] and quantity == _end(loaded):
+        if at is layers[-1] and quantity == loaded.anatomy.end:
             seen["end"] = tensor[0, -1].float().clone()
 
     read = [layer] if layer is layers[-1] else [layer, layers[-1]]
@@ -169,11 +169,6 @@ def _ends(loaded: LoadedModel, ids: Tensor, **arguments: Any) -> Tensor:
     def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
         found.append(tensor.float().clone())
 
-    with tap(loaded.model, loaded.anatomy.layers[-1:], _end(loaded)) as run:
+    with tap(loaded.model, loaded.anatomy.layers[-1:], loaded.anatomy.end) as run:
         run(ids, on_tensor, **arguments)
     return found[0]
-
-
-def _end(loaded: LoadedModel) -> str:
-    """Returns the quantity of the last layer that the head reads."""
-    return "e" if loaded.anatomy.layers[-1].readout_block else "o"

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pandas as pd
 
@@ -12,29 +12,20 @@ from ffkv.base.files.atomic import atomic
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.settings import Comparison
+from ffkv.run.comparison.tables import TABLES
 
 FACTS = "comparison.json"
-# Columns that are text in every row, also where a text reads "nan" or "1".
-TEXTS = ("top_token", "reference_token", "run", "reference", "baseline", "label", "paired_by", "kind", "checkpoint")
-FRAMES = {"runs": ".csv", "curves": ".csv", "differences": ".csv", "by_layer": ".csv", "by_memory": ".parquet"}
-FRAMES |= {"matches": ".csv"}
+FILES = {table.name: PurePath(table.path).name for table in TABLES}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A comparison, measured.
+    """A comparison, measured: its tables (`ffkv.run.comparison.tables`), which may be empty.
 
     Attributes:
         name: its name.
         settings: its settings.
         memories: how memories are found in other runs: "by_number", "by_correlation" or "no".
-        runs: what is known of each run, one row per run: run, label, checkpoint, architecture, layers, memories,
-            corpus, model_hash, corpus_hash.
-        curves: the curves of all figures, see `ffkv.run.comparison.curves`.
-        differences: the differences of each run from the first one, see `ffkv.run.comparison.curves`.
-        by_memory: see `ffkv.run.comparison.same_memories.follow_memories`; empty unless memories are found by number.
-        by_layer: likewise.
-        matches: see `ffkv.run.comparison.matching.match_memories`; empty unless they are found by correlation.
     """
 
     name: str
@@ -59,10 +50,10 @@ def write_comparison(measured: Measured, folder: Path | str) -> None:
     with atomic(folder) as temporary:
         temporary.mkdir()
         (temporary / FACTS).write_text(json.dumps(facts, indent=2) + "\n")
-        for name, ending in FRAMES.items():
+        for name, file in FILES.items():
             if len(frame := getattr(measured, name)):
-                write = frame.to_parquet if ending == ".parquet" else frame.to_csv
-                write(temporary / f"{name}{ending}", index=False)
+                write = frame.to_parquet if file.endswith(".parquet") else frame.to_csv
+                write(temporary / file, index=False)
 
 
 def read_comparison(folder: Path | str) -> Measured:
@@ -76,6 +67,8 @@ def read_comparison(folder: Path | str) -> Measured:
         raise UserError(f"{folder} holds no comparison: {folder / FACTS} does not exist.") from error
     except (OSError, ValueError, KeyError) as error:
         raise unreadable(folder / FACTS, error) from error
-    paths = {name: folder / f"{name}{ending}" for name, ending in FRAMES.items()}
-    frames = {name: tables.read(path, texts=TEXTS) if path.exists() else pd.DataFrame() for name, path in paths.items()}
+    frames = {}
+    for table in TABLES:
+        path, texts = folder / FILES[table.name], [column.name for column in table.columns if column.dtype == "str"]
+        frames[table.name] = tables.read(path, texts) if path.exists() else pd.DataFrame()
     return Measured(name=facts["name"], settings=settings, memories=facts["memories"], **frames)

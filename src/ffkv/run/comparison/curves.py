@@ -9,6 +9,7 @@ import pandas as pd
 from ffkv.base.intervals import Z_95
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_prefixes
+from ffkv.run.comparison.tables import CURVES, DIFFERENCES
 from ffkv.run.report.curve import LAYER, Curve, Units
 from ffkv.run.report.registry import FIGURES, has_figure, load_figure
 from ffkv.run.results.depth import pair_layers, relative_depth
@@ -16,8 +17,6 @@ from ffkv.run.results.run import Run
 
 RESAMPLES = 400  # of the bootstrap of a difference of medians
 RESAMPLED_BYTES = 2**26  # of the numbers that are drawn at a time
-CURVES = ["figure", "curve", "run", "x", "depth", "axis", "value", "low", "high"]
-DIFFERENCES = ["figure", "curve", "run", "baseline", "x", "depth", "difference", "low", "high", "pairs", "paired_by"]
 
 
 class Difference(NamedTuple):
@@ -45,13 +44,7 @@ def figures_of(compared: Compared) -> Iterator[tuple[str, tuple[Curve, ...]]]:
 
 
 def gather_curves(compared: Compared) -> pd.DataFrame:
-    """Gathers the curves of all figures.
-
-    Returns:
-        One row per figure, curve, run and point: figure, curve (its label), run, x (the layer, from 0, or another
-        quantity), depth (the relative depth of the layer; NaN of another quantity), axis (the run's place; NaN without
-        an axis), value, low and high (the 95 % interval; NaN where the figure has none).
-    """
+    """Gathers the curves of all figures: the table `CURVES`."""
     places = compared.settings.values or [np.nan] * len(compared.runs)
     found = []
     for name, curves in figures_of(compared):
@@ -62,7 +55,7 @@ def gather_curves(compared: Compared) -> pd.DataFrame:
                 depth = [relative_depth(int(x), layers) for x in points["x"]] if curve.x == LAYER else np.nan
                 of = {"figure": name, "curve": curve.label, "run": run.name, "depth": depth, "axis": place}
                 found.append(points.assign(**of))
-    return pd.concat(found, ignore_index=True)[CURVES]
+    return pd.concat(found, ignore_index=True)[CURVES.names]
 
 
 def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
@@ -76,8 +69,7 @@ def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
         compared: the runs.
         seed: seed of the bootstrap of medians.
     Returns:
-        One row per figure, curve, run but the first, and point: figure, curve, run, baseline, x, depth, difference,
-        low, high, pairs (number of pairs, 0 if the runs are not paired), paired_by ("memories", "prefixes" or "").
+        The table `DIFFERENCES`.
     """
     first, found = compared.runs[0], []
     same = {run.name: same_prefixes(first, run) for run in compared.runs[1:]}
@@ -89,7 +81,7 @@ def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
                 paired = curve.units is not None and can_pair[curve.units.of]
                 rows = compare_curve(curve, run, first, paired, stream)
                 found.append(rows.assign(figure=name, curve=curve.label, run=run.name, baseline=first.name))
-    return pd.concat(found, ignore_index=True)[DIFFERENCES]
+    return pd.concat(found, ignore_index=True)[DIFFERENCES.names]
 
 
 def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.random.Generator) -> pd.DataFrame:

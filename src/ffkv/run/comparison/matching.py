@@ -13,6 +13,7 @@ import pandas as pd
 
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_prefixes
+from ffkv.run.comparison.tables import MATCHES
 from ffkv.run.results.run import Run
 
 ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the squares, is rounding of equal coefficients
@@ -25,9 +26,7 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
         compared: the runs. Runs that did not sample the same validation prefixes as the first one are left out.
         seed: seed of the sample and of the rotations.
     Returns:
-        One row per other run and memory: run, layer, memory (of the first run), correlation, matched_layer,
-        matched_memory (of the other run), rotated_correlation (the highest with the rotated layers). Memories whose
-        coefficient never changes are left out.
+        The table `MATCHES`. Memories whose coefficient never changes are left out.
     """
     first, found = compared.runs[0], []
     offset = np.asarray(first.anatomy.layer_offset)
@@ -41,8 +40,7 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
     for number, run in enumerate(compared.runs[1:], 1):
         if same_prefixes(first, run):
             found.append(place.assign(run=run.name, **_best(own, run, seed, number)))
-    columns = ["run", "layer", "memory", "correlation", "matched_layer", "matched_memory", "rotated_correlation"]
-    return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+    return pd.concat(found, ignore_index=True)[MATCHES.names] if found else MATCHES.frame([])
 
 
 def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
@@ -57,7 +55,7 @@ def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
 
 
 def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.ndarray]:
-    """Returns the last four columns of `match_memories`, from standardised coefficients [prefix, memory]."""
+    """Returns the last four columns of `MATCHES`, from standardised coefficients [prefix, memory]."""
     highest, rotated = np.full((2, own.shape[1]), -np.inf)
     layer_of, memory_of = np.zeros((2, own.shape[1]), np.int64)
     with run.files.open_sampled_prefixes() as file:
@@ -68,8 +66,7 @@ def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.nda
             highest[better], layer_of[better], memory_of[better] = correlation[better], layer, memory[better]
             turned = m @ random_rotation(stop - start, random_stream(seed, Purpose.COMPARISON_ROTATION, number, layer))
             rotated = np.maximum(rotated, highest_correlation(own, standardise(turned))[1])
-    names = ("correlation", "matched_layer", "matched_memory", "rotated_correlation")
-    return dict(zip(names, (highest, layer_of, memory_of, rotated), strict=True))
+    return dict(zip(MATCHES.names[3:], (highest, layer_of, memory_of, rotated), strict=True))
 
 
 def standardise(m: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.files.atomic import atomic
-from ffkv.run.comparison.comparison_file import FRAMES, Measured
+from ffkv.run.comparison.comparison_file import FILES, Measured
 from ffkv.run.comparison.drawings import (
     KINDS,
     draw_curves,
@@ -146,4 +146,4 @@ def _memory_table(kind: str, shown: pd.DataFrame) -> PageTable:
 
 
 def _table(file: str, name: str, frame: pd.DataFrame) -> PageTable:
-    return replace(whole_table(name, frame), file=f"{file}{FRAMES[file]}")
+    return replace(whole_table(name, frame), file=FILES[file])

@@ -9,14 +9,12 @@ import pandas as pd
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_text
 from ffkv.run.comparison.overlap import jaccard, rank_biased_overlap
+from ffkv.run.comparison.tables import BY_LAYER, BY_MEMORY, KINDS, MEASURES
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
 
 BY_CHANCE = 256  # memories per layer and permutation that are compared with a permuted one
 TINY = np.finfo(np.float32).tiny
-MEASURES = ["jaccard", "rank_biased_overlap", "same_top_token", "key_cosine", "value_cosine"]
-# What became of a memory between two runs, by its agreement (figure 4) and the top token of its value.
-KINDS = ["appeared", "lost", "stayed", "changed"]
 
 
 class Memories(NamedTuple):
@@ -76,8 +74,7 @@ def compare_memories(a: Memories, b: Memories, comparable: bool) -> pd.DataFrame
         a, b: the memories of both.
         comparable: whether both runs read the same text, so that their trigger examples can be compared.
     Returns:
-        One row per memory: jaccard and rank_biased_overlap of the trigger examples (NaN if they cannot be compared, or
-        there are none), same_top_token, key_cosine (NaN without keys), value_cosine.
+        The columns `MEASURES`, one row per memory.
     """
     nothing = np.full(len(a.triggers), np.nan)
     return pd.DataFrame(
@@ -103,15 +100,11 @@ def permute(offset: np.ndarray, stream: np.random.Generator) -> np.ndarray:
 
 
 def classify(before: Memories, after: Memories) -> np.ndarray:
-    """Classifies what became of each memory between two runs [memory].
-
-    "appeared": its value predicts the token after its first trigger example in the later run only; "lost": in the
-    earlier run only; "stayed": in both, with the same token; "changed": in both, with another token; "": in none.
-    """
+    """Classifies what became of each memory between two runs [memory]: one of `KINDS`, or "" if it agrees in none."""
     same = before.top_token == after.top_token
     both = before.agrees & after.agrees
     kinds = [~before.agrees & after.agrees, before.agrees & ~after.agrees, both & same, both & ~same]
-    return np.select(kinds, KINDS, "")
+    return np.select(kinds, [*KINDS], "")
 
 
 def follow_memories(compared: Compared, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -121,11 +114,7 @@ def follow_memories(compared: Compared, seed: int = 0) -> tuple[pd.DataFrame, pd
         compared: runs of models of the same shape.
         seed: seed of the permutations.
     Returns:
-        A row per run, reference and memory: run, reference (the run that it is compared with), layer, memory,
-        top_token and reference_token (texts), top_probability, the columns of `compare_memories`, and kind (see
-        `classify`; the order of the runs counts). A row per run, reference and layer: run, reference, layer, memories,
-        the means of these measures, their means over permuted memories (columns `permuted_...`), and the number of
-        memories of each kind.
+        The tables `BY_MEMORY` and `BY_LAYER`.
     Raises:
         UserError: see `read_memories`.
     """
@@ -144,19 +133,18 @@ def follow_memories(compared: Compared, seed: int = 0) -> tuple[pd.DataFrame, pd
             rows["top_probability"] = own.top_probability
             rows = rows.join(compare_memories(own, reference, comparable))
             rows["kind"] = classify(own, reference) if number < other else classify(reference, own)
-            means = rows.groupby("layer")[MEASURES].mean()
+            means = rows.groupby("layer")[[each.name for each in MEASURES]].mean()
             stream = random_stream(seed, Purpose.COMPARISON_PERMUTATIONS, number, other)
             drawn = [_by_chance(own, reference, offset, comparable, stream) for _ in range(permutations)]
             chance = sum(drawn) / permutations
-            counts = pd.crosstab(rows["layer"], rows["kind"]).reindex(columns=KINDS, fill_value=0)
+            counts = pd.crosstab(rows["layer"], rows["kind"]).reindex(columns=[*KINDS], fill_value=0)
             by_memory.append(rows)
             summary = means.join(chance.add_prefix("permuted_")).join(counts)
             by_layer.append(summary.assign(**of, memories=np.diff(offset)).reset_index())
-    tokens = ["top_token", "reference_token", "top_probability"]
-    columns = ["run", "reference", "layer", "memory", *tokens, *MEASURES, "kind"]
-    chances = [f"permuted_{name}" for name in MEASURES]
-    layers = ["run", "reference", "layer", "memories", *MEASURES, *chances, *KINDS]
-    return pd.concat(by_memory, ignore_index=True)[columns], pd.concat(by_layer, ignore_index=True)[layers]
+    return (
+        pd.concat(by_memory, ignore_index=True)[BY_MEMORY.names],
+        pd.concat(by_layer, ignore_index=True)[BY_LAYER.names],
+    )
 
 
 def _by_chance(

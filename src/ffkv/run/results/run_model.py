@@ -35,15 +35,9 @@ class RunModel(LoadedModel):
         """The model's tokenizer."""
         return load_tokenizer(self.folder, trust_remote_code=self.anatomy.trust_remote_code)
 
-    @property
-    def read_as(self) -> int | None:
-        """The layer that the model's own head reads out, see `Head.logits`; None: the output of a later block."""
-        last = self.anatomy.layers[-1]
-        return None if last.readout_block else last.index
-
     def final_logits(self, end: Tensor) -> Tensor:
         """Returns logits [vocabulary] in float32 of the vector [d] that the model's own head reads."""
-        return self.head.logits(end[None], self.read_as)[0]
+        return self.head.logits(end[None], self.anatomy.read_as)[0]
 
 
 def load_run_model(folder: Path, device: str) -> RunModel:

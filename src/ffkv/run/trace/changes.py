@@ -9,13 +9,10 @@ from ffkv.run.results.memory_name import check_memory, memory_name, parse_memory
 
 
 def read_changes(off: Sequence[str], scale: Sequence[str], anatomy: Anatomy) -> dict[tuple[int, int], float]:
-    """Returns the factor of each memory (its layer and its number) that is changed, in the order in which they are
-    named.
+    """Returns the factor of each memory (its layer and its number) that is changed, in the order of their names.
 
-    Args:
-        off: names of memories whose coefficient becomes 0.
-        scale: names of memories with the factor of their coefficient, such as "L3.17:2".
-        anatomy: of the model.
+    `off` and `scale`: see `TraceOptions`.
+
     Raises:
         UserError: a name or a factor is malformed, there is no such memory, or a memory is changed twice.
     """

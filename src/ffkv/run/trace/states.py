@@ -21,6 +21,7 @@ class States:
     """The states of all layers on one prompt, in float32, each on its layer's device.
 
     Attributes:
+        position: the chosen token.
         m: coefficients at the chosen token [layer][memory].
         b: what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d].
         s: factor of the norm after the layer at the chosen token [layer][1]; 1 without such a norm.
@@ -31,6 +32,7 @@ class States:
         logits: the model's own logits at the chosen token [vocabulary].
     """
 
+    position: int
     m: list[Tensor] = field(default_factory=list)
     b: list[Tensor] = field(default_factory=list)
     s: list[Tensor] = field(default_factory=list)
@@ -42,16 +44,12 @@ class States:
 
 
 def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
-    """Runs the unchanged model on a prompt.
+    """Runs the unchanged model on the ids of a prompt [1, token], and reads the states at the token at `position`.
 
-    Args:
-        loaded: the proven model.
-        ids: [1, token].
-        position: the chosen token.
     Raises:
         UserError: states overflow, or the memory does not suffice.
     """
-    states = States()
+    states = States(position)
     factor: Tensor | None = None
 
     def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
@@ -77,7 +75,7 @@ def run_prompt(loaded: LoadedModel, ids: Tensor, position: int) -> States:
     ):
         output = run(ids, on_tensor)
     states.logits = output.logits[0, position].float().clone()
-    if not loaded.anatomy.layers[-1].readout_block:
+    if loaded.anatomy.end == "o":
         states.end = states.o[-1][position]
     if not all(bool(torch.isfinite(tensor).all()) for tensor in (*states.m, *states.y, *states.o, states.logits)):
         raise UserError(
@@ -92,22 +90,16 @@ def end_with_changes(
 ) -> Tensor:
     """Returns what the head reads at the chosen token [d] when some coefficients are multiplied by factors.
 
-    Args:
-        loaded: the proven model.
-        ids: [1, token].
-        position: the chosen token.
-        factors: see `scaled`.
-        everywhere: they change at every token; else at the chosen one only.
+    They change `everywhere`, at every token, or at the chosen one only. `factors`: see `scaled`.
     """
     layers = loaded.anatomy.layers
-    quantity = "e" if layers[-1].readout_block else "o"
     ends: list[Tensor] = []
 
     def on_tensor(layer: Layer, quantity: str, tensor: Tensor) -> None:
         ends.append(tensor[0, position].float().clone())
 
     changed = scaled(loaded.model, layers, factors, None if everywhere else position)
-    with changed, tap(loaded.model, layers[-1:], quantity) as run:
+    with changed, tap(loaded.model, layers[-1:], loaded.anatomy.end) as run:
         run(ids, on_tensor)
     return ends[0]
 

@@ -53,7 +53,7 @@ def trace(run: Run, text: str, *, device: str = "auto", **options: Any) -> Trace
     states = run_prompt(model, ids, position)
     logits = model.final_logits(states.end)
     token = int(highest(logits[None]).first) if token is None else token
-    layers = describe_layers(run, model, states, position, token, top, asked.memories, factors)
+    layers = describe_layers(run, model, states, token, top, asked.memories, factors)
     logits_deviation = relative_error(logits.cpu(), states.logits.cpu())
     effect, divergence = None, None
     if factors:
