@@ -8,8 +8,8 @@ from ffkv.activations.trigger_file import Negative, TriggerExamples
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.keys.key_sample import Examples
-from ffkv.branches.keys.patterns import Pattern
-from ffkv.branches.keys.rows import pattern_rows, prefix_rows, removal_rows
+from ffkv.branches.keys.patterns import Pattern, pattern_rows, prefix_rows
+from ffkv.branches.keys.removal import removal_rows
 from ffkv.branches.keys.summaries import (
     average_removals,
     count_categories,

@@ -1,10 +1,13 @@
 """One description per table: its columns, and what follows from them: outputs of rules, files of a finished run, empty
 tables, types of what is read, docs/formats.md, and the made-up tables of tests.
 
-    FIGURE_9 = Table(
+    FIGURE_9 = table(
         "refinement/figure_9_residual_agreement.csv",
         "How often the residual of a layer predicts what the model predicts.",
-        (LAYER, count("prefixes", "sampled prefixes"), count("matching", "prefixes on which both agree"), *WILSON),
+        LAYER,
+        count("prefixes", "sampled prefixes"),
+        count("matching", "prefixes on which both agree"),
+        *WILSON,
     )
 """
 
@@ -143,3 +146,8 @@ class Table:
         expected = [each.name for each in self.columns if not each.optional or each.name in frame.columns]
         if frame.columns.tolist() != expected:
             raise ValueError(f"{self.path} has the columns {frame.columns.tolist()}; described are {expected}")
+
+
+def table(path: str, about: str, *columns: Column, **others: Any) -> Table:
+    """Returns the description of a table. `others`: the other attributes of `Table`."""
+    return Table(path, about, columns, **others)

@@ -21,9 +21,7 @@ def describe_memories(
         norm: length of v_i [memory].
         mass: share of the summed contribution that the effective memories carry.
     Returns:
-        One row per prefix: active and share (number and share of memories with m_i > 0); agreeing and agreeing_all
-        (number of active memories, and of all memories, with top(v_i) = top(y)); effective, participation (see
-        `count_effective`).
+        The columns of `BY_PREFIX` about memories, one row per prefix.
     """
     active, agrees = m > 0, top_v[None] == top_y[:, None]
     effective, participation = count_effective(m, norm, mass)
@@ -71,9 +69,8 @@ def describe_prefixes(corpus: Corpus, sentence: np.ndarray, position: np.ndarray
         sentence: sentence of each prefix [prefix].
         position: number of tokens of each prefix, BOS not counted [prefix].
     Returns:
-        One row per prefix: prefix (its number, from 0); words (number of its words, an unfinished last word included);
-        target_is_stop_word (whether the next token lies in a stop word; NaN if there is no list of them for the
-        language).
+        The columns of `BY_PREFIX` about prefixes, one row per prefix. An unfinished last word is a word.
+        `target_is_stop_word` is NaN if there is no list of stop words for the language.
     """
     counts, stops, listed = [], [], stop_words(corpus.language)
     for s, p in zip(sentence.tolist(), position.tolist(), strict=True):

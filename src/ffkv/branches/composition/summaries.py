@@ -1,6 +1,6 @@
 """Summaries of figures 7 and 8: how many memories compose a layer's output, and whether one of them predicts it.
 
-`table` has one row per layer and prefix, see `ffkv.branches.composition.step.measure_composition`.
+`table` has the rows of `BY_PREFIX` of all layers. A function returns a table of its figure (`tables`).
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.base.intervals import boxes, shares
-
-READINGS = {"active": "agreeing", "all": "agreeing_all"}  # reading of "no memory agrees": column that counts agreement
+from ffkv.branches.composition.tables import FIGURE_8_CASES, FIGURE_8_NO_AGREEMENT, READINGS
 
 
 def summarize_active(table: pd.DataFrame) -> pd.DataFrame:
@@ -19,13 +18,7 @@ def summarize_active(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize_effective(table: pd.DataFrame, memories: Mapping[int, int]) -> pd.DataFrame:
-    """Effective number of memories, as quartiles over prefixes (figure 7).
-
-    Args:
-        memories: d_m of each layer.
-    Returns:
-        One row per layer: layer, memories, effective_q1, effective_median, effective_q3, participation_median.
-    """
+    """Effective number of memories, as quartiles over prefixes (figure 7). `memories`: d_m of each layer."""
     layers = table.groupby("layer")
     summary = pd.DataFrame({"memories": pd.Series(memories)}).rename_axis("layer").loc[list(layers.groups)]
     for name, share in {"q1": 0.25, "median": 0.5, "q3": 0.75}.items():
@@ -36,28 +29,19 @@ def summarize_effective(table: pd.DataFrame, memories: Mapping[int, int]) -> pd.
 def summarize_no_agreement(table: pd.DataFrame) -> pd.DataFrame:
     """Computes the share of prefixes on which no memory predicts the same token as its layer (figure 8).
 
-    Returns:
-        One row per reading and layer: layer, reading, prefixes, no_agreement (number of such prefixes), share, low,
-        high (Wilson interval). Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has
-        it.
+    Reading "active": no active memory has top(v_i) = top(y). Reading "all": no memory has it.
     """
     readings = [
         shares(table.assign(none=table[agreeing] == 0), "none", "no_agreement", "prefixes").assign(reading=reading)
         for reading, agreeing in READINGS.items()
     ]
-    columns = ["layer", "reading", "prefixes", "no_agreement", "share", "low", "high"]
-    return pd.concat(readings, ignore_index=True)[columns]
+    return pd.concat(readings, ignore_index=True)[FIGURE_8_NO_AGREEMENT.names]
 
 
 def summarize_cases(table: pd.DataFrame, short_prefix: int) -> pd.DataFrame:
     """Describes the prefixes on which an active memory agrees with its layer (figure 8).
 
-    Args:
-        short_prefix: a prefix with fewer words is short.
-    Returns:
-        One row for all layers (layer -1) and one per layer: layer; cases (prefixes with agreement); stop_word and short
-        (how many of them precede a stop word, or are short) with their shares of the cases; base_stop_word_share and
-        base_short_share (the same shares of all prefixes). What is about stop words is NaN without a list of them.
+    A prefix with fewer words than `short_prefix` is short. What is about stop words is NaN without a list of them.
     """
     table = table.assign(short=table["words"] < short_prefix)
     rows = []
@@ -66,5 +50,4 @@ def summarize_cases(table: pd.DataFrame, short_prefix: int) -> pd.DataFrame:
         stop, short, n = cases["target_is_stop_word"].sum(min_count=1), int(cases["short"].sum()), len(cases)
         of_cases = (stop, stop / n, short, short / n) if n else (0, np.nan, 0, np.nan)
         rows.append((layer, n, *of_cases, prefixes["target_is_stop_word"].mean(), prefixes["short"].mean()))
-    columns = "layer cases stop_word stop_word_share short short_share base_stop_word_share base_short_share"
-    return pd.DataFrame(rows, columns=columns.split())
+    return pd.DataFrame(rows, columns=FIGURE_8_CASES.names)

@@ -22,18 +22,9 @@ from ffkv.model.value_vectors import values_in_place
 
 
 class Inputs(NamedTuple):
-    """What the interventions on every layer read.
+    """What the interventions on every layer read. The model computes in float32.
 
-    Attributes:
-        loaded: the proven model, which computes in float32.
-        head: its head.
-        examples: trigger examples of all keys.
-        projections: the top tokens of the values.
-        train: the sentences that trigger examples are from.
-        kept: number and token ids of the prefixes on which a few memories are kept, see `measure_kept`.
-        settings: how many memories, prefixes and controls.
-        batch_tokens: maximum number of tokens per pass.
-        seed: the run's seed.
+    `kept`: number and token ids of the prefixes on which a few memories are kept, see `measure_kept`.
     """
 
     loaded: LoadedModel
@@ -47,22 +38,12 @@ class Inputs(NamedTuple):
     seed: int
 
 
-class Rows(NamedTuple):
-    """Rows of the tables of one layer, with the columns of `ffkv.branches.intervention.tables`.
+def intervene(inputs: Inputs, number: int) -> tuple[list[dict], list[dict], list[dict]]:
+    """Changes the coefficients of random memories of one layer, by its number, and keeps a few of its memories.
 
-    Attributes:
-        by_prefix: the columns `BY_PREFIX`.
-        by_memory: the columns `BY_MEMORY`, without q-values.
-        kept: the columns `KEPT`.
+    Returns:
+        Rows of the tables `BY_PREFIX`, `BY_MEMORY` (without q-values) and `KEPT`.
     """
-
-    by_prefix: list[dict]
-    by_memory: list[dict]
-    kept: list[dict]
-
-
-def intervene(inputs: Inputs, number: int) -> Rows:
-    """Changes the coefficients of random memories of one layer, by its number, and keeps a few of its memories."""
     layer, top_token = inputs.loaded.anatomy.layers[number], inputs.projections.top_token
     model = _layer_model(inputs, layer)
     units = sample_units(inputs.examples, number, model.norms, inputs.settings, inputs.seed)
@@ -75,11 +56,9 @@ def intervene(inputs: Inputs, number: int) -> Rows:
     silent = _silent_places(model, units, places, [*ids.values()], inputs.batch_tokens)
     tokens, other_tokens = [top[unit.memory] for unit in units], [top[unit.other] for unit in units]
     found = measure_units(model, units, tokens, other_tokens, silent, ids, next_token)
-    return Rows(
-        [row for unit in found for row in unit.rows],
-        [row for unit in found for row in compare_with_controls(unit)],
-        measure_kept(model, inputs.kept),
-    )
+    by_prefix = [row for unit in found for row in unit.rows]
+    by_memory = [row for unit in found for row in compare_with_controls(unit)]
+    return by_prefix, by_memory, measure_kept(model, inputs.kept)
 
 
 def with_beginning(corpus: Corpus, sentence: int, position: int) -> np.ndarray:

@@ -33,15 +33,11 @@ class LayerModel:
     """One layer of a model that runs.
 
     Attributes:
-        loaded: the proven model, which computes in float32.
-        head: its head.
-        layer: the layer.
+        loaded, head: the proven model, which computes in float32.
         values: v [memory, d].
         norms: their lengths, float64 [memory].
         mean: mean coefficients over the train split [memory].
-        rerun: see `ffkv.branches.intervention.rerun.rerunning`.
-        settings: the settings of the room.
-        seed: the setting `seed`.
+        rerun: see `rerunning`.
     """
 
     loaded: LoadedModel
@@ -115,8 +111,6 @@ def measure_units(
     """Changes the coefficients of some memories of a layer on their trigger examples.
 
     Args:
-        model: the layer.
-        units: the memories.
         tokens: ids of the top tokens of each unit's value [unit][token].
         other_tokens: ids of the top tokens of its other memory [unit][token].
         silent: prefixes on which each unit is silent [unit][prefix].
@@ -214,10 +208,9 @@ def measure_kept(model: LayerModel, prefixes: Sequence[tuple[int, np.ndarray]]) 
     """Keeps a few memories of a layer, and sets the coefficients of all others to their means.
 
     Args:
-        model: the layer.
         prefixes: number, and token ids with what precedes every sentence, of each sampled prefix.
     Returns:
-        Rows with layer, prefix, choice, kept, unchanged (whether the prediction stays), divergence.
+        Rows of `KEPT`.
     """
     rows, mean = [], torch.from_numpy(model.mean.astype(np.float32)).to(model.values.device)
     for number, ids in prefixes:

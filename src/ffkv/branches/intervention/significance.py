@@ -18,13 +18,9 @@ def permutation_p(own: float, controls: np.ndarray) -> float:
 
 
 def compare_with_controls(unit: "UnitResults") -> list[dict]:
-    """Returns the effects of one unit over its prefixes, one row per reach.
+    """Returns the effects of the removal (c = 0) of one unit over its prefixes: rows of `BY_MEMORY` without q-values.
 
-    Returns:
-        Rows with layer, memory, side, reach; prefixes; coefficient and size (means over the prefixes); own,
-        random_memories, random_directions, similar_size, placebo and other_tokens (mean changes of log-probabilities in
-        nats; NaN if there were none); next, divergence, changed (of the removal); specific (own minus random_memories);
-        p_value. All are of the removal, c = 0.
+    What was not measured is NaN.
     """
     rows = []
     for reach in REACHES:

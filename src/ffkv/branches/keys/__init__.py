@@ -4,5 +4,5 @@ Patterns (figure 2): `key_sample` draws keys and random prefixes, `features` nam
 `chance` counts it in random prefixes, `topics`, `draws` and `similarity` test whether prefixes have a topic,
 `patterns` puts the tests together. Token removal (figure 3): `removal`. The effect of low precision: `precision`.
 
-`rows` makes rows of the `tables`, `summaries` sums them up per layer, `step` has the functions on files.
+`tables` describes the tables, `summaries` sums them up per layer, `step` has the functions on files.
 """

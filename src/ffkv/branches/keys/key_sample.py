@@ -44,12 +44,9 @@ def sample_keys(triggers: Triggers, layer: int, count: int, seed: int) -> np.nda
 def sample_examples(
     triggers: Triggers, competing: CompetingPrefixes, layer: int, keys: int, count: int, seed: int
 ) -> list[Examples]:
-    """Draws keys of a layer with their trigger examples, and as many random keys.
+    """Draws `keys` keys of a layer, if so many are alive, with `count` trigger examples each; and as many random keys.
 
-    Args:
-        competing: the prefixes that trigger examples are chosen from. Random keys are drawn from the same ones.
-        keys: number of keys, if the layer has so many living ones.
-        count: number of trigger examples per key.
+    Trigger examples are chosen from the competing prefixes. Random keys are drawn from the same ones.
     """
     count = min(count, triggers.sentence.shape[1])
     memories = sample_keys(triggers, layer, keys, seed)

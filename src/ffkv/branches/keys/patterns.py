@@ -6,7 +6,7 @@ that recurs in at least as many, and more often than chance explains.
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ffkv.base.settings import Keys
 from ffkv.branches.keys.chance import Background, count_background, p_value
 from ffkv.branches.keys.draws import Pool
 from ffkv.branches.keys.features import KINDS, Evidence, Feature, shallow_evidence
-from ffkv.branches.keys.key_sample import background_prefixes
+from ffkv.branches.keys.key_sample import Examples, background_prefixes
 from ffkv.branches.keys.similarity import CHANCE, fill_pool, find_members, place_prefixes, topic_p_values
 from ffkv.branches.keys.topics import fit_topics
 from ffkv.corpus.competing import CompetingPrefixes
@@ -42,6 +42,12 @@ class Pattern(NamedTuple):
     def family(self) -> str:
         """ "shallow" if the pattern is about words, "semantic" if it is about a topic."""
         return KINDS[self.feature[0]].family
+
+    @property
+    def label(self) -> str:
+        """The pattern in words, such as: ends with “of”."""
+        kind, text = self.feature
+        return KINDS[kind].phrase.format(text)
 
 
 class Detector(NamedTuple):
@@ -83,10 +89,9 @@ def detect_patterns(keys: Sequence[Sequence[Sequence[str]]], detector: Detector)
         The patterns of each key [key][pattern]. Shallow patterns come first, ordered by significance and without
         repetitions; then the topics, if the key has any.
     """
-    minimum, rate = detector.minimum_prefixes, detector.false_discovery_rate
     language = detector.pool.topics.language
     evidence = [[shallow_evidence(prefix, language) for prefix in key] for key in keys]
-    shallow = detect_shallow(evidence, detector.background, minimum, rate)
+    shallow = detect_shallow(evidence, detector.background, detector.minimum_prefixes, detector.false_discovery_rate)
     topics = detect_topics(keys, [words_of(patterns) for patterns in shallow], detector)
     return [keep_distinct(patterns) + topic for patterns, topic in zip(shallow, topics, strict=True)]
 
@@ -112,9 +117,8 @@ def detect_topics(
         The topics of each key, the first one found first; no two share a prefix [key][pattern].
     """
     patterns: list[list[Pattern]] = [[] for _ in keys]
-    left = {
-        number: [*range(len(key))] for number, key in enumerate(keys)
-    }  # prefixes without a topic, of each key to test
+    # The prefixes without a topic, of each key to test.
+    left = {number: [*range(len(key))] for number, key in enumerate(keys)}
     while left:
         tested = [[keys[number][prefix] for prefix in prefixes] for number, prefixes in left.items()]
         found = _detect_one_topic(tested, [explained[number] for number in left], detector)
@@ -156,8 +160,7 @@ def detect_shallow(
 
     Args:
         keys: features of the prefixes of each key [key][prefix].
-        minimum: minimum number of prefixes per pattern.
-        rate: false discovery rate.
+        minimum, rate: see `Detector`.
     Returns:
         The patterns of each key, in the order of their first occurrence [key][pattern].
     """
@@ -213,3 +216,34 @@ def categorize(patterns: Sequence[Pattern], prefixes: int) -> list[str]:
         for number in pattern.members:
             families[number].add(pattern.family)
     return [" and ".join(sorted(names, reverse=True)) or "none" for names in families]
+
+
+def pattern_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequence[Pattern]]) -> list[dict[str, Any]]:
+    """Returns the rows of `PATTERNS` of a layer, from its keys [key] and their patterns [key][pattern]."""
+    return [
+        {
+            "sample": key.sample,
+            "layer": layer,
+            "memory": key.memory,
+            "pattern": number,
+            "kind": pattern.feature[0],
+            "family": pattern.family,
+            "label": pattern.label,
+            "prefixes": len(pattern.members),
+            "chance": pattern.chance,
+            "p_value": pattern.p_value,
+            "q_value": pattern.q_value,
+            "ranks": [key.ranks[member] for member in pattern.members],
+        }
+        for key, patterns_of_key in zip(keys, patterns, strict=True)
+        for number, pattern in enumerate(patterns_of_key)
+    ]
+
+
+def prefix_rows(layer: int, keys: Sequence[Examples], patterns: Sequence[Sequence[Pattern]]) -> list[dict[str, Any]]:
+    """Returns the rows of `BY_PREFIX` of a layer, from its keys [key] and their patterns [key][pattern]."""
+    return [
+        {"sample": key.sample, "layer": layer, "memory": key.memory, "rank": rank, "category": category}
+        for key, patterns_of_key in zip(keys, patterns, strict=True)
+        for rank, category in zip(key.ranks, categorize(patterns_of_key, len(key.ranks)), strict=True)
+    ]

@@ -1,8 +1,11 @@
 """The effect of removing a token from a prefix on the memory coefficient (paper section 3.2, figure 3)."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+
+from ffkv.branches.keys.tables import REMOVED
 
 # The coefficients of memories [row] at the last token of rows of token ids with BOS [row][token].
 Coefficients = Callable[[list[np.ndarray], np.ndarray], np.ndarray]
@@ -57,3 +60,20 @@ def relative_changes(
     shortened = np.full(positions.shape, np.nan)
     shortened[prefix, removed] = computed[len(whole) :]
     return 100 * (shortened - m[:, None]) / m[:, None]
+
+
+def removal_rows(layer: int, keys: np.ndarray, memories: np.ndarray, changes: np.ndarray) -> list[tuple[Any, ...]]:
+    """Returns the rows of `REMOVAL` of a layer: the mean change over the triggers of each key.
+
+    Args:
+        keys: memories that were sampled [key].
+        memories: memory of each trigger [trigger].
+        changes: see `relative_changes` [trigger, `REMOVED`].
+    """
+    rows = []
+    for memory in keys.tolist():
+        for removed, change in zip(REMOVED, changes[memories == memory].T, strict=True):
+            used = change[np.isfinite(change)]
+            mean = used.mean() if len(used) else np.nan
+            rows.append((layer, memory, removed, len(used), len(change) - len(used), mean))
+    return rows

@@ -19,10 +19,9 @@ from ffkv.base.steps import Work
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.keys import summaries
 from ffkv.branches.keys.key_sample import sample_examples, sample_keys, trigger_prefixes
-from ffkv.branches.keys.patterns import detect_patterns, prepare_detector
+from ffkv.branches.keys.patterns import detect_patterns, pattern_rows, prefix_rows, prepare_detector
 from ffkv.branches.keys.precision import precision_row, rescore
-from ffkv.branches.keys.removal import Coefficients, relative_changes
-from ffkv.branches.keys.rows import pattern_rows, prefix_rows, removal_rows
+from ffkv.branches.keys.removal import Coefficients, relative_changes, removal_rows
 from ffkv.branches.keys.tables import BY_PREFIX, PATTERNS, PRECISION, REMOVAL
 from ffkv.corpus.competing import CompetingPrefixes
 from ffkv.corpus.corpus_file import Corpus, read_corpus
@@ -71,8 +70,10 @@ def find_patterns(
             patterns += pattern_rows(layer, keys, patterns_of_keys)
             prefixes += prefix_rows(layer, keys, patterns_of_keys)
             bar.update()
-    found = PATTERNS.frame(patterns), BY_PREFIX.frame(prefixes)
-    return tables.identify(found[0], examples.attributes), tables.identify(found[1], examples.attributes)
+    return (
+        tables.identify(PATTERNS.frame(patterns), examples.attributes),
+        tables.identify(BY_PREFIX.frame(prefixes), examples.attributes),
+    )
 
 
 def remove_tokens(
@@ -188,9 +189,9 @@ def summarize_keys(
         ['activity', 'figure_2_categories', 'figure_2_pattern_counts', 'figure_3_removal']
     """
     examples = read_triggers(Path(triggers))
-    pattern_table = tables.read_all(patterns, examples.attributes)
-    prefix_table = tables.read_all(by_prefix, examples.attributes)
-    removal_table = tables.read_all(removal, examples.attributes)
+    pattern_table, prefix_table, removal_table = (
+        tables.read_all(paths, examples.attributes) for paths in (patterns, by_prefix, removal)
+    )
     living = summaries.living_layers(examples)
     tables.check_layers(prefix_table, ["sample", "layer", "memory", "rank"], living, "--by-prefix")
     tables.check_layers(removal_table, ["layer", "memory", "removed"], living, "--removal")

@@ -68,9 +68,7 @@ def describe_changes(
         embedding: output embedding [vocabulary, d]; None if the model has no single one, then no cosine is computed.
         seed: seed of the random pairs.
     Returns:
-        One row per change: prefix, text, next_token, residual_token (top(r), as text), output_token (top(o), as text),
-        cosine, cosine_percentile (share of random pairs of tokens of the corpus that are less close), related (empty,
-        for the annotator).
+        The table `CHANGES`.
     """
     top_r, top_o = changes["top_residual"].to_numpy(), changes["top_output"].to_numpy()
     cosine = percentile = np.full(len(changes), np.nan)

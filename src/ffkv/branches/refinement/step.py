@@ -75,12 +75,10 @@ def measure_layer(head: Head, states: PrefixLayer, final: np.ndarray, layer: int
         states: r, y and o of the sampled prefixes.
         final: the model's final prediction [prefix].
     Returns:
-        One row per prefix: top_residual, top_ffn, top_output (predictions of r, y and o); final; probability (that r
-        gives to `final`); case (see `classify`); tied (how many of the three predictions share their highest logit).
+        The columns of `BY_PREFIX`, but for layer and prefix, one row per prefix.
     """
     r = predictions(head, states.r, layer, final)
-    y = predictions(head, states.y, layer)
-    o = predictions(head, states.o, layer)
+    y, o = (predictions(head, state, layer) for state in (states.y, states.o))
     return pd.DataFrame(
         {
             "top_residual": r.ids,

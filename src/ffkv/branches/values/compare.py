@@ -24,21 +24,7 @@ def compare(projections: Projections, ranks: np.ndarray, triggers: Triggers) -> 
         projections: of the values of some layers.
         ranks: rank of w_i in the projection of v_i [row]; -1 if the key has no trigger example.
     Returns:
-        One row per memory, with these columns:
-
-        - layer, memory, norm, tied: as in `Projections`
-        - contribution: length of what the memory typically adds: its mean coefficient over its trigger examples times
-          the norm; 0 if there is no trigger example
-        - top_token, top_probability: top(v_i) and its probability
-        - bottom_token: the token of the lowest logit
-        - triggers: number of trigger examples
-        - next_token: w_i; -1 if there is no trigger example
-        - rank: number of tokens with a strictly greater logit than w_i; -1 if there is no trigger example
-        - agrees: whether top(v_i) = w_i
-        - matching: number of trigger examples that top(v_i) follows
-        - first_match: rank of the first of these trigger examples; -1 if there is none
-        - negative_triggers, negative_next_token, negative_agrees: only if there are negative coefficients: the number
-          of negative trigger examples, the token after the first (-1 if there is none), and whether it is bottom_token
+        The table `BY_MEMORY`.
     """
     rows = triggers.layer_offset[projections.layer] + projections.memory
     next_tokens = triggers.next_token[rows]

@@ -1,7 +1,7 @@
 """Summaries of figures 4 to 6 and of table 2: do values predict the tokens that follow their keys' trigger examples?
 
-`table` is the result of `ffkv.branches.values.compare.compare` for all layers. Keys without a trigger example do not
-count.
+`table` has the rows of `BY_MEMORY` of all layers. Keys without a trigger example do not count. A function returns a table
+of its figure (`tables`).
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import pandas as pd
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.intervals import boxes, wilson
 from ffkv.base.streams import Purpose, random_stream
+from ffkv.branches.values.tables import FIGURE_4, FIGURE_6, PREDICTIVE_VALUES
 from ffkv.corpus.corpus_file import Corpus
 
 PERMUTATIONS = 1000
@@ -51,9 +52,6 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
     Args:
         unigram: for how many competing prefixes each id is w [vocabulary].
         seed: seed of the permutations.
-    Returns:
-        One row per layer and source: layer, source, agreeing, keys, dead (memories without such a trigger example),
-        rate, low, high.
     """
     frequency = unigram / max(unigram.sum(), 1)
     rows = []
@@ -66,7 +64,7 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
             keys = memories[memories["negative_triggers"] > 0]
             agreeing, *rate = count_agreeing(keys["negative_agrees"])
             rows.append((layer, "negative", agreeing, len(keys), len(memories) - len(keys), *rate))
-    return pd.DataFrame(rows, columns=["layer", "source", "agreeing", "keys", "dead", "rate", "low", "high"])
+    return pd.DataFrame(rows, columns=FIGURE_4.names)
 
 
 def _agreements(keys: pd.DataFrame, frequency: np.ndarray, generator: np.random.Generator) -> dict[str, Agreement]:
@@ -108,24 +106,19 @@ def permute(top: np.ndarray, w: np.ndarray, generator: np.random.Generator) -> A
 
 
 def summarize_rank(table: pd.DataFrame) -> pd.DataFrame:
-    """Rank of the next token in the value's projection, 0 is best, one `ffkv.base.intervals.box` per layer (figure 5).
-
-    The column `tied` counts the keys whose value gives its highest logit to several tokens.
-    """
+    """Computes a box per layer of the rank of the next token in the value's projection; 0 is best (figure 5)."""
     keys = table[table["triggers"] > 0]
     return boxes(keys, "rank", "keys").assign(tied=keys.groupby("layer")["tied"].sum().to_numpy())
 
 
 def summarize_top_probability(table: pd.DataFrame, bins: int) -> pd.DataFrame:
-    """Computes the agreement rate by the value's top probability (figure 6), in `bins` bins of equal width.
+    """Computes the agreement rate by the value's top probability, in `bins` bins of equal width (figure 6).
 
-    Returns:
-        One row per bin: low, high (its edges), values, agreeing, rate, rate_low, rate_high (Wilson interval). No row if
-        no key has a trigger example.
+    There are no bins if no key has a trigger example.
     """
     keys = table[table["triggers"] > 0]
     if keys.empty:
-        return pd.DataFrame(columns=["low", "high", "values", "agreeing", "rate", "rate_low", "rate_high"])
+        return pd.DataFrame(columns=FIGURE_6.names)
     edges = np.linspace(keys["top_probability"].min(), keys["top_probability"].max(), bins + 1)
     bin_of_key = np.clip(np.searchsorted(edges, keys["top_probability"], side="right") - 1, 0, bins - 1)
     values = np.bincount(bin_of_key, minlength=bins)
@@ -151,11 +144,7 @@ def select_predictive(table: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def count_predictive(predictive: pd.DataFrame, layers: int) -> pd.DataFrame:
-    """Counts the most predictive values by layer.
-
-    Returns:
-        One row per layer: layer; values; matching (values whose prediction follows at least one of their triggers).
-    """
+    """Counts the most predictive values by layer, and those whose prediction follows one of their triggers (table 2)."""
     counts = pd.DataFrame({"layer": np.arange(layers)})
     for name, rows in (("values", predictive), ("matching", predictive[predictive["matching"] > 0])):
         counts[name] = np.bincount(rows["layer"], minlength=layers)
@@ -168,12 +157,7 @@ def describe_predictive(
     """Describes each of the most predictive values with one trigger example (table 2).
 
     The trigger example is the first one that the prediction follows; the first one of all if there is none. The
-    precision at t divides by t even if a key has fewer trigger examples.
-
-    Returns:
-        One row per value: layer, memory, norm, contribution, top_token, token (its text), top_probability, triggers,
-        matching, precision, prefix (text of the trigger example), next_token (text); both texts are empty for a dead
-        key.
+    precision at t divides by t even if a key has fewer trigger examples. A dead key has empty texts.
     """
     texts, next_tokens = [], []
     for value in predictive.itertuples():
@@ -187,5 +171,4 @@ def describe_predictive(
         prefix=texts,
         next_token=next_tokens,
     )
-    columns = "layer memory norm contribution top_token token top_probability triggers matching precision prefix"
-    return table[[*columns.split(), "next_token"]].reset_index(drop=True)
+    return table[PREDICTIVE_VALUES.names].reset_index(drop=True)
