@@ -17,25 +17,18 @@ class Branch:
 
     From it come the command group, the options and reruns of its rules, the files of a finished run, its section of the
     report, `docs/formats.md` and the plan.
-
-    Attributes:
-        name: its name.
-        about: one line about it, for the list of commands.
-        split: the split of the corpus that its numbers are about: "train", "validation", or "" if they are about none.
-        steps: its steps, by name. The rule `<branch>_<step>` calls `ffkv <branch> <step>`.
-        heading: heading of its section in the report.
-        introduction: the paragraph below the heading.
-        figures: the figures of this section, by the name of their module below `ffkv.run.report`: their titles.
-        applies: whether a run with such settings has the branch; None: every run has it.
     """
 
     name: str
-    about: str
+    about: str  # one line about it, for the list of commands
+    # the split of the corpus that its numbers are about: "train", "validation", or "" if they are about none
     split: str
-    steps: Mapping[str, Step]
-    heading: str
-    introduction: str
+    steps: Mapping[str, Step]  # its steps, by name. The rule `<branch>_<step>` calls `ffkv <branch> <step>`.
+    heading: str  # heading of its section in the report
+    introduction: str  # the paragraph below the heading
+    # the figures of this section, by the name of their module below `ffkv.run.report`: their titles
     figures: Mapping[str, str] = field(default_factory=dict)
+    # whether a run with such settings has the branch; None: every run has it
     applies: "Callable[[Settings], bool] | None" = None
 
     @property

@@ -36,27 +36,16 @@ def libraries_of(rule: str) -> str:
 
 
 class Job(NamedTuple):
-    """One job of the workflow.
-
-    Attributes:
-        rule: its rule.
-        run: its run; "" if it is of a comparison.
-        threads: number of its threads.
-        command: its shell command.
-        inputs: the paths that it reads.
-        outputs: the paths that it writes.
-        done: whether each output exists and Snakemake would not run it again.
-        comparison: its comparison; "" if it is of a run.
-    """
+    """One job of the workflow."""
 
     rule: str
-    run: str
-    threads: int
-    command: str
-    inputs: list[str]
-    outputs: list[str]
-    done: bool
-    comparison: str = ""
+    run: str  # its run; "" if it is of a comparison
+    threads: int  # number of its threads
+    command: str  # its shell command
+    inputs: list[str]  # the paths that it reads
+    outputs: list[str]  # the paths that it writes
+    done: bool  # whether each output exists and Snakemake would not run it again
+    comparison: str = ""  # its comparison; "" if it is of a run
 
     @property
     def of(self) -> str:

@@ -10,33 +10,20 @@ from ffkv.model.head.topk import highest
 
 
 class Prediction(NamedTuple):
-    """The prediction of the unchanged model on a prefix.
+    """The prediction of the unchanged model on a prefix."""
 
-    Attributes:
-        logits: float32 [vocabulary].
-        log_total: logarithm of the sum of their exponentials, float64.
-        p: probabilities, float32 [vocabulary].
-        first: top(h), the predicted token.
-    """
-
-    logits: Tensor
-    log_total: Tensor
-    p: Tensor
-    first: Tensor
+    logits: Tensor  # float32 [vocabulary]
+    log_total: Tensor  # logarithm of the sum of their exponentials, float64
+    p: Tensor  # probabilities, float32 [vocabulary]
+    first: Tensor  # top(h), the predicted token
 
 
 class Effects(NamedTuple):
-    """What some changes do to the prediction.
+    """What some changes do to the prediction."""
 
-    Attributes:
-        log_p: change of the log-probability of some tokens, float64, in nats [change, token].
-        divergence: KL(p‖p_c) of the new prediction p_c from the old one p, float64, in nats [change].
-        changed: whether another token is predicted [change].
-    """
-
-    log_p: Tensor
-    divergence: Tensor
-    changed: Tensor
+    log_p: Tensor  # change of the log-probability of some tokens, float64, in nats [change, token]
+    divergence: Tensor  # KL(p‖p_c) of the new prediction p_c from the old one p, float64, in nats [change]
+    changed: Tensor  # whether another token is predicted [change]
 
 
 def predict(head: Head, end: Tensor, read_as: int | None) -> Prediction:

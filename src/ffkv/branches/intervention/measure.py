@@ -30,23 +30,15 @@ from ffkv.model.head.head import Head
 
 @dataclass(frozen=True)
 class LayerModel:
-    """One layer of a model that runs.
+    """One layer of a model that runs."""
 
-    Attributes:
-        loaded, head: the proven model, which computes in float32.
-        values: v [memory, d].
-        norms: their lengths, float64 [memory].
-        mean: mean coefficients over the train split [memory].
-        rerun: see `rerunning`.
-    """
-
-    loaded: LoadedModel
+    loaded: LoadedModel  # the proven model, which computes in float32
     head: Head
     layer: Layer
-    values: Tensor
-    norms: np.ndarray
-    mean: np.ndarray
-    rerun: Rerun
+    values: Tensor  # v [memory, d]
+    norms: np.ndarray  # their lengths, float64 [memory]
+    mean: np.ndarray  # mean coefficients over the train split [memory]
+    rerun: Rerun  # see `rerunning`
     settings: Intervention
     seed: int
 
@@ -69,33 +61,22 @@ class LayerModel:
 
 
 class Changes(NamedTuple):
-    """Some changes of o on one prefix, all of one unit and of one kind.
+    """Some changes of o on one prefix, all of one unit and of one kind."""
 
-    Attributes:
-        unit_index: number of the unit among those of the layer.
-        source: see `ffkv.branches.intervention.tables`.
-        labels: of each change: ("scale", c) or ("mean", NaN) [change]; none of controls.
-        vectors: the changes [change, d].
-    """
-
-    unit_index: int
-    source: str
-    labels: list[tuple[str, float]]
-    vectors: Tensor
+    unit_index: int  # number of the unit among those of the layer
+    source: str  # see `ffkv.branches.intervention.tables`
+    labels: list[tuple[str, float]]  # of each change: ("scale", c) or ("mean", NaN) [change]; none of controls
+    vectors: Tensor  # the changes [change, d]
 
 
 @dataclass
 class UnitResults:
-    """The measurements of one unit. Lists have an entry per prefix.
+    """The measurements of one unit. Lists have an entry per prefix."""
 
-    Attributes:
-        rows: rows of the table `intervention/by_prefix`.
-        controls: mean change of the log-probabilities of the unit's tokens, by reach and source: [prefix][control].
-        other: the same for the removal and the tokens of another memory, by reach [prefix].
-    """
-
-    rows: list[dict] = field(default_factory=list)
+    rows: list[dict] = field(default_factory=list)  # rows of the table `intervention/by_prefix`
+    # mean change of the log-probabilities of the unit's tokens, by reach and source: [prefix][control]
     controls: dict[tuple[str, str], list[np.ndarray]] = field(default_factory=dict)
+    # the same for the removal and the tokens of another memory, by reach [prefix]
     other: dict[str, list[float]] = field(default_factory=dict)
 
 

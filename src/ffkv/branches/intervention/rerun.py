@@ -18,23 +18,14 @@ TOLERANCE = 1e-4  # relative: passes of other shapes round otherwise, by some 1e
 
 
 class Unchanged(NamedTuple):
-    """What the unchanged model does on a prefix.
+    """What the unchanged model does on a prefix."""
 
-    Attributes:
-        ids: the tokens of the prefix [1, token].
-        m: the coefficients of a layer at the last token, float32 [memory].
-        factor: the factor of a norm after the layer at the last token; 1 without one.
-        o: r + y of the layer [token, d].
-        end: what the head reads at the last token, float32 [d].
-        returns: what the blocks return, see `noting_returns`.
-    """
-
-    ids: Tensor
-    m: Tensor
-    factor: float
-    o: Tensor
-    end: Tensor
-    returns: dict[str, Any]
+    ids: Tensor  # the tokens of the prefix [1, token]
+    m: Tensor  # the coefficients of a layer at the last token, float32 [memory]
+    factor: float  # the factor of a norm after the layer at the last token; 1 without one
+    o: Tensor  # r + y of the layer [token, d]
+    end: Tensor  # what the head reads at the last token, float32 [d]
+    returns: dict[str, Any]  # what the blocks return, see `noting_returns`
 
 
 # The ends [change + 1, d] for changes of o at the last token [change, d]. The last end is that of the unchanged model.

@@ -13,22 +13,14 @@ Place = tuple[int, int]  # sentence and position of a prefix
 
 
 class Unit(NamedTuple):
-    """A memory on one side of zero, with the trigger examples on which it is changed.
+    """A memory on one side of zero, with the trigger examples on which it is changed."""
 
-    Attributes:
-        memory: its number in the layer.
-        side: "positive" or "negative": the sign of its coefficients.
-        places: sentence and position of each trigger example [prefix].
-        next_tokens: the token that follows most often [prefix].
-        controls: the random memories that it is compared with, by their numbers in the layer [control].
-        other: another changed memory of the layer, whose top tokens are measured as well; itself if there is no other.
-    """
-
-    memory: int
-    side: str
-    places: list[Place]
-    next_tokens: np.ndarray
-    controls: np.ndarray
+    memory: int  # its number in the layer
+    side: str  # "positive" or "negative": the sign of its coefficients
+    places: list[Place]  # sentence and position of each trigger example [prefix]
+    next_tokens: np.ndarray  # the token that follows most often [prefix]
+    controls: np.ndarray  # the random memories that it is compared with, by their numbers in the layer [control]
+    # another changed memory of the layer, whose top tokens are measured as well; itself if there is no other
     other: int
 
 

@@ -26,17 +26,11 @@ DEFAULTS = Intervention()
 
 
 class Measured(NamedTuple):
-    """What interventions in a group of layers did. docs/formats.md lists the columns.
+    """What interventions in a group of layers did. docs/formats.md lists the columns."""
 
-    Attributes:
-        by_prefix: one row per memory, side, prefix, change and reach.
-        by_memory: one row per memory, side and reach.
-        kept: one row per prefix, choice and number of kept memories.
-    """
-
-    by_prefix: pd.DataFrame
-    by_memory: pd.DataFrame
-    kept: pd.DataFrame
+    by_prefix: pd.DataFrame  # one row per memory, side, prefix, change and reach
+    by_memory: pd.DataFrame  # one row per memory, side and reach
+    kept: pd.DataFrame  # one row per prefix, choice and number of kept memories
 
 
 def measure_interventions(

@@ -14,19 +14,12 @@ LENGTH_CLASSES = 7  # 0, 1, 2-3, 4-7, 8-15, 16-31 and more words
 
 @dataclass(frozen=True)
 class Background:
-    """The features of random prefixes.
+    """The features of random prefixes."""
 
-    Attributes:
-        counts: number of prefixes that have each feature [length class][feature].
-        prefixes: number of prefixes [length class].
-        places: number of places where a feature of each kind could occur, over all prefixes [kind].
-        features: all features that occur.
-    """
-
-    counts: list[Counter[Feature]]
-    prefixes: np.ndarray
-    places: dict[str, int]
-    features: frozenset[Feature]
+    counts: list[Counter[Feature]]  # number of prefixes that have each feature [length class][feature]
+    prefixes: np.ndarray  # number of prefixes [length class]
+    places: dict[str, int]  # number of places where a feature of each kind could occur, over all prefixes [kind]
+    features: frozenset[Feature]  # all features that occur
 
     def chance(self, feature: Feature, words: np.ndarray) -> float:
         """Estimates the mean probability that random prefixes of some lengths, `words` [prefix], have a feature.

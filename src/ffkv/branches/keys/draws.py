@@ -17,17 +17,11 @@ DRAWS_PER_BLOCK = 250  # few enough for the sums of their scores to fit into mem
 
 @dataclass(frozen=True)
 class Pool:
-    """The scores of random prefixes, ordered by length class.
+    """The scores of random prefixes, ordered by length class."""
 
-    Attributes:
-        topics: the topics of the corpus.
-        scores: the prefixes' scores, see `Topics.score` [prefix, topic].
-        starts: the first prefix of each length class, and the number of all prefixes [class + 1].
-    """
-
-    topics: Topics
-    scores: np.ndarray
-    starts: np.ndarray
+    topics: Topics  # the topics of the corpus
+    scores: np.ndarray  # the prefixes' scores, see `Topics.score` [prefix, topic]
+    starts: np.ndarray  # the first prefix of each length class, and the number of all prefixes [class + 1]
 
     def of_class(self, length_class: int) -> np.ndarray:
         """Returns the scores of one length class [prefix, topic]."""

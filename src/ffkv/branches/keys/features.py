@@ -9,19 +9,12 @@ from ffkv.corpus.words import stop_words
 
 
 class Kind(NamedTuple):
-    """A kind of feature.
+    """A kind of feature."""
 
-    Attributes:
-        family: "shallow" (words) or "semantic" (a topic), as in section 3.2 of the paper.
-        words: number of words of a feature.
-        anywhere: True if the feature can occur anywhere in the prefix, False if it has one fixed place.
-        phrase: how a pattern of this kind is described; "{}" stands for the feature's text.
-    """
-
-    family: str
-    words: int
-    anywhere: bool
-    phrase: str
+    family: str  # "shallow" (words) or "semantic" (a topic), as in section 3.2 of the paper
+    words: int  # number of words of a feature
+    anywhere: bool  # True if the feature can occur anywhere in the prefix, False if it has one fixed place
+    phrase: str  # how a pattern of this kind is described; "{}" stands for the feature's text
 
 
 # From the most specific to the least specific: of several patterns in the same prefixes, the first one is kept.
@@ -42,15 +35,10 @@ Feature = tuple[str, str]
 
 
 class Evidence(NamedTuple):
-    """A prefix as the test of shallow patterns sees it.
+    """A prefix as the test of shallow patterns sees it."""
 
-    Attributes:
-        features: the prefix's features. A feature that occurs twice is listed twice.
-        words: number of words of the prefix.
-    """
-
-    features: list[Feature]
-    words: int
+    features: list[Feature]  # the prefix's features. A feature that occurs twice is listed twice.
+    words: int  # number of words of the prefix
 
 
 FUNCTION_WORDS = {

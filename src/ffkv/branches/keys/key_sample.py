@@ -15,19 +15,12 @@ DRAWS_PER_EXAMPLE = 4  # random prefixes drawn for each one that is needed, beca
 
 
 class Examples(NamedTuple):
-    """The prefixes of one key, which are analysed together.
+    """The prefixes of one key, which are analysed together."""
 
-    Attributes:
-        sample: "trigger" for a key's trigger examples, "random" for random prefixes in their place.
-        memory: number of the memory in its layer, or number of the random key.
-        ranks: rank of each prefix among the key's trigger examples, from 0 [prefix].
-        prefixes: words of each prefix [prefix][word].
-    """
-
-    sample: str
-    memory: int
-    ranks: list[int]
-    prefixes: list[list[str]]
+    sample: str  # "trigger" for a key's trigger examples, "random" for random prefixes in their place
+    memory: int  # number of the memory in its layer, or number of the random key
+    ranks: list[int]  # rank of each prefix among the key's trigger examples, from 0 [prefix]
+    prefixes: list[list[str]]  # words of each prefix [prefix][word]
 
 
 def sample_keys(triggers: Triggers, layer: int, count: int, seed: int) -> np.ndarray:

@@ -22,21 +22,13 @@ from ffkv.corpus.competing import CompetingPrefixes
 
 
 class Pattern(NamedTuple):
-    """A feature that recurs in a key's prefixes more often than by chance.
+    """A feature that recurs in a key's prefixes more often than by chance."""
 
-    Attributes:
-        feature: kind and text.
-        members: the prefixes that have the feature, as numbers from 0 in the key's list.
-        chance: mean probability that a random prefix has the feature, over the lengths of the key's prefixes.
-        p_value: probability that random prefixes show the pattern as clearly.
-        q_value: expected share of false patterns among the layer's patterns that are at least as significant.
-    """
-
-    feature: Feature
-    members: tuple[int, ...]
-    chance: float
-    p_value: float
-    q_value: float
+    feature: Feature  # kind and text
+    members: tuple[int, ...]  # the prefixes that have the feature, as numbers from 0 in the key's list
+    chance: float  # mean probability that a random prefix has the feature, over the lengths of the key's prefixes
+    p_value: float  # probability that random prefixes show the pattern as clearly
+    q_value: float  # expected share of false patterns among the layer's patterns that are at least as significant
 
     @property
     def family(self) -> str:
@@ -51,21 +43,13 @@ class Pattern(NamedTuple):
 
 
 class Detector(NamedTuple):
-    """Everything that the test for patterns needs besides the keys.
+    """Everything that the test for patterns needs besides the keys."""
 
-    Attributes:
-        background: the features of random prefixes.
-        pool: how much random prefixes speak for each topic.
-        minimum_prefixes: minimum number of prefixes per pattern.
-        false_discovery_rate: Benjamini-Hochberg level per layer and family.
-        seed: the run's seed.
-    """
-
-    background: Background
-    pool: Pool
-    minimum_prefixes: int
-    false_discovery_rate: float
-    seed: int
+    background: Background  # the features of random prefixes
+    pool: Pool  # how much random prefixes speak for each topic
+    minimum_prefixes: int  # minimum number of prefixes per pattern
+    false_discovery_rate: float  # Benjamini-Hochberg level per layer and family
+    seed: int  # the run's seed
 
 
 def prepare_detector(competing: CompetingPrefixes, settings: Keys, seed: int) -> Detector:

@@ -17,17 +17,11 @@ Prefixes = Sequence[Sequence[str]]  # words of each prefix
 
 @dataclass(frozen=True)
 class PlacedKey:
-    """The prefixes of a key that have known words, apart from those of its shallow patterns.
+    """The prefixes of a key that have known words, apart from those of its shallow patterns."""
 
-    Attributes:
-        numbers: number of each prefix in the key's list [prefix].
-        scores: how much each prefix speaks for each topic [prefix, topic].
-        classes: length class of each prefix [prefix].
-    """
-
-    numbers: np.ndarray
-    scores: np.ndarray
-    classes: np.ndarray
+    numbers: np.ndarray  # number of each prefix in the key's list [prefix]
+    scores: np.ndarray  # how much each prefix speaks for each topic [prefix, topic]
+    classes: np.ndarray  # length class of each prefix [prefix]
 
     @property
     def topic(self) -> int:

@@ -32,21 +32,13 @@ SHOWN_WORDS = 5  # words in a topic's name
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics of a corpus.
+    """The topics of a corpus."""
 
-    Attributes:
-        columns: number of each known content word.
-        evidence: log of the frequency of a word in a topic over its frequency in the corpus [word, topic].
-        shares: share of the passages of each topic [topic].
-        names: the `SHOWN_WORDS` most typical words of each topic, separated by commas [topic].
-        language: code of the language of the corpus.
-    """
-
-    columns: dict[str, int]
-    evidence: np.ndarray
-    shares: np.ndarray
-    names: list[str]
-    language: str = ENGLISH
+    columns: dict[str, int]  # number of each known content word
+    evidence: np.ndarray  # log of the frequency of a word in a topic over its frequency in the corpus [word, topic]
+    shares: np.ndarray  # share of the passages of each topic [topic]
+    names: list[str]  # the `SHOWN_WORDS` most typical words of each topic, separated by commas [topic]
+    language: str = ENGLISH  # code of the language of the corpus
 
     def score(
         self, prefixes: Sequence[Sequence[str]], explained: Sequence[Sequence[str]] | None = None

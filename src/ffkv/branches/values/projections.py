@@ -14,11 +14,7 @@ from ffkv.base.files.datasets import dataset
 
 @dataclass(frozen=True, kw_only=True)
 class Projections:
-    """Top and bottom tokens of the values of some layers, one row per memory. Negative coefficients promote the bottom.
-
-    Attributes:
-        attributes: the attributes of the file.
-    """
+    """Top and bottom tokens of the values of some layers, one row per memory. Negative coefficients promote the bottom."""
 
     layer: np.ndarray = dataset("memory", "int32", unit="layer", about="layer of the memory, from 0")
     memory: np.ndarray = dataset("memory", "int32", unit="memory", about="number of the memory in its layer, from 0")
@@ -38,7 +34,7 @@ class Projections:
         "memory rank", "float32", unit="nat", about="log-probabilities of `bottom_token`"
     )
     norm: np.ndarray = dataset("memory", "float32", unit="1", about="length of the value")
-    attributes: dict[str, Any]
+    attributes: dict[str, Any]  # the attributes of the file
 
 
 def write_projections(path: Path | str, projections: Projections) -> None:

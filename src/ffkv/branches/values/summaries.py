@@ -20,19 +20,12 @@ PERMUTATIONS = 1000
 
 
 class Agreement(NamedTuple):
-    """Agreement of the keys of one layer.
+    """Agreement of the keys of one layer."""
 
-    Attributes:
-        agreeing: number of keys that agree; for a baseline, the expected number.
-        rate: `agreeing` per key; NaN if there is no key.
-        low: lower end of the 95 % interval of the rate, or of the middle 95 % of random draws.
-        high: upper end.
-    """
-
-    agreeing: float
-    rate: float
-    low: float
-    high: float
+    agreeing: float  # number of keys that agree; for a baseline, the expected number
+    rate: float  # `agreeing` per key; NaN if there is no key
+    low: float  # lower end of the 95 % interval of the rate, or of the middle 95 % of random draws
+    high: float  # upper end
 
 
 def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> pd.DataFrame:

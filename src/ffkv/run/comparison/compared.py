@@ -15,17 +15,11 @@ from ffkv.run.results.run import open as open_run
 
 @dataclass(frozen=True)
 class Compared:
-    """Finished runs that are compared.
+    """Finished runs that are compared."""
 
-    Attributes:
-        name: name of the comparison.
-        settings: its settings.
-        runs: the runs, in the order of the settings.
-    """
-
-    name: str
+    name: str  # name of the comparison
     settings: Comparison
-    runs: list[Run]
+    runs: list[Run]  # the runs, in the order of the settings
 
     @functools.cached_property
     def labels(self) -> list[str]:

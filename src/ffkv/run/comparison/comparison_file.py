@@ -20,17 +20,11 @@ FILES = {table.name: PurePath(table.path).name for table in TABLES}
 
 @dataclass(frozen=True)
 class Measured:
-    """A comparison, measured: its tables (`ffkv.run.comparison.tables`), which may be empty.
-
-    Attributes:
-        name: its name.
-        settings: its settings.
-        memories: how memories are found in other runs: "by_number", "by_correlation" or "no".
-    """
+    """A comparison, measured: its tables (`ffkv.run.comparison.tables`), which may be empty."""
 
     name: str
     settings: Comparison
-    memories: str
+    memories: str  # how memories are found in other runs: "by_number", "by_correlation" or "no"
     runs: pd.DataFrame
     curves: pd.DataFrame
     differences: pd.DataFrame

@@ -20,19 +20,12 @@ RESAMPLED_BYTES = 2**26  # of the numbers that are drawn at a time
 
 
 class Difference(NamedTuple):
-    """A difference with its 95 % interval, NaN where it is not known.
+    """A difference with its 95 % interval, NaN where it is not known."""
 
-    Attributes:
-        difference: the value of a run minus that of the baseline.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        pairs: number of units that both runs have; 0 if they are not paired.
-    """
-
-    difference: float
-    low: float
-    high: float
-    pairs: int = 0
+    difference: float  # the value of a run minus that of the baseline
+    low: float  # lower end of the interval
+    high: float  # upper end of the interval
+    pairs: int = 0  # number of units that both runs have; 0 if they are not paired
 
 
 def figures_of(compared: Compared) -> Iterator[tuple[str, tuple[Curve, ...]]]:

@@ -18,23 +18,14 @@ TINY = np.finfo(np.float32).tiny
 
 
 class Memories(NamedTuple):
-    """What is compared of the memories of a run, in the order of flat arrays.
+    """What is compared of the memories of a run, in the order of flat arrays."""
 
-    Attributes:
-        triggers: numbers of the prefixes that are trigger examples, then -1 [memory, rank].
-        top_token: top(v_i) [memory].
-        top_probability: its probability [memory].
-        agrees: whether it follows the first trigger example [memory].
-        key: keys of length 1 [memory, d]; None if the model has no plain first matrices.
-        value: values of length 1 [memory, d].
-    """
-
-    triggers: np.ndarray
-    top_token: np.ndarray
-    top_probability: np.ndarray
-    agrees: np.ndarray
-    key: np.ndarray | None
-    value: np.ndarray
+    triggers: np.ndarray  # numbers of the prefixes that are trigger examples, then -1 [memory, rank]
+    top_token: np.ndarray  # top(v_i) [memory]
+    top_probability: np.ndarray  # its probability [memory]
+    agrees: np.ndarray  # whether it follows the first trigger example [memory]
+    key: np.ndarray | None  # keys of length 1 [memory, d]; None if the model has no plain first matrices
+    value: np.ndarray  # values of length 1 [memory, d]
 
 
 def read_memories(run: Run) -> Memories:

@@ -18,17 +18,11 @@ LOOK |= {"color": GREY}
 
 
 class Line(NamedTuple):
-    """A line in a figure.
+    """A line in a figure."""
 
-    Attributes:
-        panel: number of the panel, from 0.
-        x: [point].
-        y: [point].
-    """
-
-    panel: int
-    x: np.ndarray
-    y: np.ndarray
+    panel: int  # number of the panel, from 0
+    x: np.ndarray  # [point]
+    y: np.ndarray  # [point]
 
 
 def lines(curves: Sequence[Curve], run: Run) -> list[Line]:

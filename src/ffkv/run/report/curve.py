@@ -15,39 +15,24 @@ Value = str | Callable[[pd.DataFrame], pd.Series]  # the numbers of a table: the
 
 
 class Units(NamedTuple):
-    """The numbers that the points of a curve are means or medians of.
+    """The numbers that the points of a curve are means or medians of."""
 
-    Attributes:
-        of: what has a number: "memories", or "prefixes" of the validation split.
-        numbers: the numbers of a run, one row per unit and layer: layer, unit, value.
-        median: whether a point is their median; else it is their mean.
-    """
-
-    of: str
-    numbers: Callable[[Run], pd.DataFrame]
-    median: bool = False
+    of: str  # what has a number: "memories", or "prefixes" of the validation split
+    numbers: Callable[[Run], pd.DataFrame]  # the numbers of a run, one row per unit and layer: layer, unit, value
+    median: bool = False  # whether a point is their median; else it is their mean
 
 
 class Curve(NamedTuple):
-    """A line of a figure.
+    """A line of a figure."""
 
-    Attributes:
-        label: what it shows, such as "agreement rate".
-        points: the points of a run: x, value, and the 95 % interval from low to high, NaN where the figure has none.
-        x: what x is: "layer", or another quantity.
-        share: whether the values are shares.
-        panel: the panel of the run's figure that shows it, from 0.
-        stacked: whether the figure stacks it, as a bar, on the curves before it.
-        units: what its points summarize; None if two runs cannot be compared unit by unit.
-    """
-
-    label: str
+    label: str  # what it shows, such as "agreement rate"
+    # the points of a run: x, value, and the 95 % interval from low to high, NaN where the figure has none
     points: Callable[[Run], pd.DataFrame]
-    x: str = LAYER
-    share: bool = True
-    panel: int = 0
-    stacked: bool = False
-    units: Units | None = None
+    x: str = LAYER  # what x is: "layer", or another quantity
+    share: bool = True  # whether the values are shares
+    panel: int = 0  # the panel of the run's figure that shows it, from 0
+    stacked: bool = False  # whether the figure stacks it, as a bar, on the curves before it
+    units: Units | None = None  # what its points summarize; None if two runs cannot be compared unit by unit
 
 
 def points(found: pd.DataFrame, x: str, value: str, interval: Sequence[str] = ("low", "high")) -> pd.DataFrame:

@@ -15,36 +15,24 @@ from ffkv.run.results.run import Run
 
 @dataclass(frozen=True)
 class Caption:
-    """The words of a figure.
+    """The words of a figure."""
 
-    Attributes:
-        text: the caption. It can be understood without the rest of the page.
-        description: what there is to see, for readers who do not see it.
-    """
-
-    text: str
-    description: str
+    text: str  # the caption. It can be understood without the rest of the page.
+    description: str  # what there is to see, for readers who do not see it
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the report. `ffkv.run.report.registry` has its name, its section and its title.
+    """A figure of the report. `ffkv.run.report.registry` has its name, its section and its title."""
 
-    Attributes:
-        tables: names of the run's tables that the figure shows. The page offers each of them as a file.
-        draw: draws the figure from a run and from the paper's own numbers, or None where these are not wanted.
-        caption: writes the caption of a run's figure.
-        applies: whether a run has this figure.
-        curves: the lines that other runs can draw over it. All but those of the training have one.
-        more_tables: names of tables that it shows of runs that have them.
-    """
-
-    tables: tuple[str, ...]
+    tables: tuple[str, ...]  # names of the run's tables that the figure shows. The page offers each of them as a file.
+    # draws the figure from a run and from the paper's own numbers, or None where these are not wanted
     draw: Callable[[Run, Any], Drawing]
-    caption: Callable[[Run], Caption]
-    applies: Callable[[Run], bool] = lambda run: True
+    caption: Callable[[Run], Caption]  # writes the caption of a run's figure
+    applies: Callable[[Run], bool] = lambda run: True  # whether a run has this figure
+    # the lines that other runs can draw over it. All but those of the training have one.
     curves: tuple[Curve, ...] = ()
-    more_tables: tuple[str, ...] = ()
+    more_tables: tuple[str, ...] = ()  # names of tables that it shows of runs that have them
 
 
 @cache

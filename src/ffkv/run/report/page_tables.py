@@ -22,15 +22,10 @@ MAX_FILE_BYTES = 2**20  # a larger file is not put into the page
 
 
 class Named(NamedTuple):
-    """A cell that names a memory.
+    """A cell that names a memory."""
 
-    Attributes:
-        memory: the memory's name, such as "L3.17".
-        text: what the cell shows; "" for the name.
-    """
-
-    memory: str
-    text: str = ""
+    memory: str  # the memory's name, such as "L3.17"
+    text: str = ""  # what the cell shows; "" for the name
 
 
 Cell = Markup | str | Named
@@ -38,23 +33,14 @@ Cell = Markup | str | Named
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table as the page shows it.
+    """A table as the page shows it."""
 
-    Attributes:
-        name: the table's name, such as "figure_4_agreement".
-        headers: heading of each column [column].
-        numeric: whether a column holds numbers [column].
-        rows: text of each cell, or the memory that it names [row, column].
-        file: name under which the reader saves the table; "" where the page offers no file.
-        href: the file's content as a data link; "" where the page offers no file, or the file is too large for the
-            page.
-    """
-
-    name: str
-    headers: list[str]
-    numeric: list[bool]
-    rows: list[list[Cell]]
-    file: str = ""
+    name: str  # the table's name, such as "figure_4_agreement"
+    headers: list[str]  # heading of each column [column]
+    numeric: list[bool]  # whether a column holds numbers [column]
+    rows: list[list[Cell]]  # text of each cell, or the memory that it names [row, column]
+    file: str = ""  # name under which the reader saves the table; "" where the page offers no file
+    # the file's content as a data link; "" where the page offers no file, or the file is too large for the page
     href: str = ""
 
 

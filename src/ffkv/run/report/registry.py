@@ -17,17 +17,11 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """One line of the list.
+    """One line of the list."""
 
-    Attributes:
-        section: name of the page's section that shows the figure, which is also the name of its branch.
-        title: the figure's heading.
-        every_run: whether each run has the figure, so that the rule `report` promises its file.
-    """
-
-    section: str
-    title: str
-    every_run: bool = True
+    section: str  # name of the page's section that shows the figure, which is also the name of its branch
+    title: str  # the figure's heading
+    every_run: bool = True  # whether each run has the figure, so that the rule `report` promises its file
 
 
 FIGURES = {

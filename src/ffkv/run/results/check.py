@@ -21,19 +21,14 @@ from ffkv.run.results.run_files import read_settings, split_of
 
 
 class Problem(NamedTuple):
-    """A file or a folder that one step wrote, or should have written, and that cannot be used as it is.
+    """A file or a folder that one step wrote, or should have written, and that cannot be used as it is."""
 
-    Attributes:
-        path: the file or the folder.
-        kind: "damaged": it differs from its checksum; "foreign": it is of another run or version; "unfinished": a
-            killed step left it behind; "missing": no step has made it yet, or somebody deleted it; "doubtful": it
-            cannot be read, or has no checksum, so nobody can tell whether it is whole.
-        reason: a sentence about it.
-    """
-
-    path: Path
+    path: Path  # the file or the folder
+    # "damaged": it differs from its checksum; "foreign": it is of another run or version; "unfinished": a killed step
+    # left it behind; "missing": no step has made it yet, or somebody deleted it; "doubtful": it cannot be read, or has
+    # no checksum, so nobody can tell whether it is whole
     kind: str
-    reason: str
+    reason: str  # a sentence about it
 
 
 def check_run(folder: Path) -> tuple[int, list[Problem]]:

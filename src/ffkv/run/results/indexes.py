@@ -48,17 +48,11 @@ class Index(Generic[Answer]):
 
 
 class TriggerPlaces(NamedTuple):
-    """Where the trigger examples of all memories are, of positive coefficients.
+    """Where the trigger examples of all memories are, of positive coefficients."""
 
-    Attributes:
-        sentence: sentence in the train split; -1 if there is none [memory, rank].
-        position: length of the prefix in tokens [memory, rank].
-        coefficient: its coefficient, the highest first [memory, rank].
-    """
-
-    sentence: np.ndarray
-    position: np.ndarray
-    coefficient: np.ndarray
+    sentence: np.ndarray  # sentence in the train split; -1 if there is none [memory, rank]
+    position: np.ndarray  # length of the prefix in tokens [memory, rank]
+    coefficient: np.ndarray  # its coefficient, the highest first [memory, rank]
 
     @property
     def prefix(self) -> np.ndarray:

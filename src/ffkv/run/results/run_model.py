@@ -15,14 +15,10 @@ from ffkv.model.head.head_file import load_head
 
 @dataclass(frozen=True)
 class RunModel(LoadedModel):
-    """The proven model of a run, with its head and its tokenizer, which are read when they are asked for.
+    """The proven model of a run, with its head and its tokenizer, which are read when they are asked for."""
 
-    Attributes:
-        folder: the run's folder `model`.
-        norms: lengths of the values of the layers that were traced [memory], by layer.
-    """
-
-    folder: Path
+    folder: Path  # the run's folder `model`
+    # lengths of the values of the layers that were traced [memory], by layer
     norms: dict[int, Tensor] = field(default_factory=dict)
 
     @functools.cached_property

@@ -30,17 +30,11 @@ ENDS = {"promoted": "top", "demoted": "bottom"}
 
 @dataclass(frozen=True)
 class Found:
-    """The memories that a search finds, in order.
+    """The memories that a search finds, in order."""
 
-    Attributes:
-        row: the memories' rows in flat arrays [memory].
-        statistics: the table of all memories, in the order of flat arrays.
-        added: what the search adds to it [memory].
-    """
-
-    row: np.ndarray
-    statistics: pd.DataFrame
-    added: pd.DataFrame
+    row: np.ndarray  # the memories' rows in flat arrays [memory]
+    statistics: pd.DataFrame  # the table of all memories, in the order of flat arrays
+    added: pd.DataFrame  # what the search adds to it [memory]
 
     def __len__(self) -> int:
         """Returns the number of memories."""

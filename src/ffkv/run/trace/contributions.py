@@ -15,25 +15,15 @@ from ffkv.run.trace.states import States
 
 
 class LayerParts(NamedTuple):
-    """What the FF output of one layer is the sum of, at the chosen token.
+    """What the FF output of one layer is the sum of, at the chosen token."""
 
-    Attributes:
-        listed: the memories that are listed, the largest size first [part].
-        coefficient: their coefficients [part].
-        size: their |m_i| ‖v_i‖ times the factor [part].
-        vectors: their contributions; then that of all other memories, the bias, and y itself [part + 3, d].
-        others: number of the other memories whose coefficient is not 0.
-        all_sizes: sum of the sizes of all memories.
-        deviation: largest relative deviation of the sum from y.
-    """
-
-    listed: Tensor
-    coefficient: Tensor
-    size: Tensor
-    vectors: Tensor
-    others: int
-    all_sizes: float
-    deviation: float
+    listed: Tensor  # the memories that are listed, the largest size first [part]
+    coefficient: Tensor  # their coefficients [part]
+    size: Tensor  # their |m_i| ‖v_i‖ times the factor [part]
+    vectors: Tensor  # their contributions; then that of all other memories, the bias, and y itself [part + 3, d]
+    others: int  # number of the other memories whose coefficient is not 0
+    all_sizes: float  # sum of the sizes of all memories
+    deviation: float  # largest relative deviation of the sum from y
 
     @property
     def shares(self) -> Tensor:

@@ -16,15 +16,10 @@ from ffkv.run.trace.states import States
 
 
 class ByLayer(NamedTuple):
-    """The top tokens of r, y and o.
+    """The top tokens of r, y and o."""
 
-    Attributes:
-        ids: the highest logit first [layer, point, position, rank].
-        probability: their probabilities, float64, of the same shape.
-    """
-
-    ids: np.ndarray
-    probability: np.ndarray
+    ids: np.ndarray  # the highest logit first [layer, point, position, rank]
+    probability: np.ndarray  # their probabilities, float64, of the same shape
 
     def table(self, vocabulary: Sequence[str]) -> pd.DataFrame:
         """`Trace.predictions`."""

@@ -16,19 +16,12 @@ if TYPE_CHECKING:
 
 
 class Prompt(NamedTuple):
-    """A prompt as the model reads it.
+    """A prompt as the model reads it."""
 
-    Attributes:
-        text: the prompt, with U+FFFD in place of lone surrogates, which UTF-8 cannot encode.
-        ids: ids of all tokens [token].
-        tokens: see `Trace.tokens`.
-        note: see `Trace.note`.
-    """
-
-    text: str
-    ids: np.ndarray
-    tokens: pd.DataFrame
-    note: str
+    text: str  # the prompt, with U+FFFD in place of lone surrogates, which UTF-8 cannot encode
+    ids: np.ndarray  # ids of all tokens [token]
+    tokens: pd.DataFrame  # see `Trace.tokens`
+    note: str  # see `Trace.note`
 
 
 def read_prompt(run: Run, tokenizer: PreTrainedTokenizerBase, text: str) -> Prompt:

@@ -18,28 +18,20 @@ from ffkv.model.tap.tap import tap
 
 @dataclass
 class States:
-    """The states of all layers on one prompt, in float32, each on its layer's device.
+    """The states of all layers on one prompt, in float32, each on its layer's device."""
 
-    Attributes:
-        position: the chosen token.
-        m: coefficients at the chosen token [layer][memory].
-        b: what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d].
-        s: factor of the norm after the layer at the chosen token [layer][1]; 1 without such a norm.
-        y: FF outputs [layer][token, d].
-        o: block outputs [layer][token, d].
-        arguments: of each block's call, by block and repeat.
-        end: what the head reads at the chosen token [d].
-        logits: the model's own logits at the chosen token [vocabulary].
-    """
-
-    position: int
-    m: list[Tensor] = field(default_factory=list)
+    position: int  # the chosen token
+    m: list[Tensor] = field(default_factory=list)  # coefficients at the chosen token [layer][memory]
+    # what a layer adds beside its memories at the chosen token, before a norm or map after it [layer][d]
     b: list[Tensor] = field(default_factory=list)
+    # factor of the norm after the layer at the chosen token [layer][1]; 1 without such a norm
     s: list[Tensor] = field(default_factory=list)
-    y: list[Tensor] = field(default_factory=list)
-    o: list[Tensor] = field(default_factory=list)
+    y: list[Tensor] = field(default_factory=list)  # FF outputs [layer][token, d]
+    o: list[Tensor] = field(default_factory=list)  # block outputs [layer][token, d]
+    # of each block's call, by block and repeat
     arguments: dict[tuple[str, int], Arguments] = field(default_factory=dict)
-    end: Tensor = field(default_factory=lambda: torch.zeros(0))
+    end: Tensor = field(default_factory=lambda: torch.zeros(0))  # what the head reads at the chosen token [d]
+    # the model's own logits at the chosen token [vocabulary]
     logits: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
