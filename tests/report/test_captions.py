@@ -8,7 +8,7 @@ import pytest
 from ffkv.base.multiple_tests import SIGNIFICANT, q_values
 from ffkv.run.report import facts, figure_3, interventions, section_keys
 from ffkv.run.report.registry import load_figure
-from ffkv.run.report.summary import summary
+from ffkv.run.report.sections import summary
 from ffkv.run.report.wording import course
 from ffkv.run.results.run import open
 

@@ -11,9 +11,8 @@ from ffkv.base.files import tables
 from ffkv.base.settings.runs import resolve
 from ffkv.run.report.control import GREY, draw_control, lines, open_control
 from ffkv.run.report.registry import FIGURES, load_figure
-from ffkv.run.report.sections import draw_exhibits
+from ffkv.run.report.sections import draw_exhibits, summary
 from ffkv.run.report.step import write_report
-from ffkv.run.report.summary import summary
 from ffkv.run.results.run import open
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,9 @@ from ffkv.base.files import tables
 from ffkv.run.report import figure_8
 from ffkv.run.report.cards import make_cards
 from ffkv.run.report.commands import report
-from ffkv.run.report.page import render
 from ffkv.run.report.registry import FIGURES
 from ffkv.run.report.sections import draw_exhibits
-from ffkv.run.report.step import write_report
+from ffkv.run.report.step import render, write_report
 from ffkv.run.results.run import open
 
 pytestmark = pytest.mark.slow

@@ -131,4 +131,6 @@ BY_LAYER = _table(
     number("high", "upper end", highest=1),
     CHANCE,
 )
+# The files of a machine, and the table that each becomes a part of: the same columns behind the annotator.
+MACHINE_FILES = {"labels.csv": LABELS, "scores_by_memory.csv": SCORES, "scores.csv": BY_LAYER}
 TABLES = (PATTERNS, BY_PREFIX, ANNOTATORS, FIGURE_2, AGREEMENT, CHANGES, LABELS, SCORES, BY_LAYER)

@@ -17,9 +17,8 @@ from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.options import command_line
 from ffkv.base.settings import EMBEDDED, Corpus, corpus_sources, section
 from ffkv.corpus.sources import find_files
+from ffkv.run.annotation_tables import MACHINE_FILES
 
-# Of `ffkv annotate machine`, without importing it: rules start often.
-MACHINE_FILES = ("settings.json", "labels.csv", "scores_by_memory.csv", "scores.csv")
 PLANNING = "FFKV_PLANNING"  # environment variable of the Snakemake that `ffkv plan` asks
 NOTES = Path(".snakemake/ffkv_contents.json")  # path: size, time and inode of a file, and the hash of its content
 
@@ -73,11 +72,11 @@ def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
         settings: the settings of the run.
         run: its name.
     """
-    folder = Path(settings["annotation"]["folder"]) / run
+    folder, names = Path(settings["annotation"]["folder"]) / run, {"settings.json", *MACHINE_FILES}
     try:
         records = [str(path) for path in files_in(folder / "records") if path.suffix == ".jsonl"]
         keys = [str(path) for path in files_in(folder / "secret") if path.suffix == ".json"]
-        machines = [str(path) for path in sorted((folder / "machine").glob("*/*.*")) if path.name in MACHINE_FILES]
+        machines = [str(path) for path in sorted((folder / "machine").glob("*/*.*")) if path.name in names]
     except OSError:  # the step that reads them says why
         return []
     return records + keys + machines if records or machines else []

@@ -10,14 +10,12 @@ import pandas as pd
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.files.provenance import check_identities
-from ffkv.run.annotation_tables import BY_LAYER, LABELS, SCORES
+from ffkv.run.annotation_tables import MACHINE_FILES
 
 FOLDER, SETTINGS = (
     "machine",
     "settings.json",
 )  # `machine/<model>/settings.json` in `annotations/<run>`; tables beside it
-# The file of a model, and the table of a run that it becomes a part of: the same columns behind the annotator.
-FILES = {"labels.csv": LABELS, "scores_by_memory.csv": SCORES, "scores.csv": BY_LAYER}
 
 
 def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -33,7 +31,7 @@ def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.D
     """
     places = sorted((_model_of(path, belongs_to), path.parent) for path in (folder / FOLDER).glob(f"*/{SETTINGS}"))
     found = {}
-    for file, described in FILES.items():
+    for file, described in MACHINE_FILES.items():
         rows: list[list[Any]] = []
         for model, place in places:
             table = tables.read(place / file, texts=[*described.foreign, "label"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from ffkv.apps.annotation.machines import FILES, FOLDER, SETTINGS
+from ffkv.apps.annotation.machines import FOLDER, SETTINGS
 from ffkv.apps.annotation.sheets import Sheet, read_sheet
 from ffkv.apps.annotation.step import append_new
 from ffkv.apps.machine.asking import Asker, Cost
@@ -20,6 +20,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
 from ffkv.base.terminal import say
+from ffkv.run.annotation_tables import MACHINE_FILES
 from ffkv.run.results.run import Run
 
 
@@ -92,7 +93,7 @@ def judge(sheet: Sheet, folder: Path, asker: Asker, minimum: int) -> tuple[int, 
 def _explain(run: Run, asker: Asker, task: Task) -> None:
     """Explains memories, and writes tables beside the answers. `settings.json` says what the numbers depend on."""
     annotation, folder = explain(run, asker, task), asker.ledger.path.parent
-    for name, table in zip(FILES, annotation, strict=True):
+    for name, table in zip(MACHINE_FILES, annotation, strict=True):
         tables.write(table, folder / name)
     amounts = {"shown": SHOWN, "pairs": task.pairs, "measured": task.pairs, "per_set": PER_SET}
     amounts |= {"per_question": task.per_question, "baseline": task.baseline}

@@ -35,42 +35,25 @@ class Compared:
         Raises:
             UserError: the settings ask for memories by number, and the models have different shapes.
         """
-        models = [(run.anatomy.width, [layer.memories for layer in run.anatomy.layers]) for run in self.runs]
-        return find_memories_by(self.settings, models, self.name)
-
-
-def find_memories_by(settings: Comparison, models: Sequence[tuple[int, Sequence[int]]], name: str) -> str:
-    """See `Compared.memories`.
-
-    Args:
-        settings: the settings of the comparison.
-        models: width, and number of memories per layer, of the model of each run.
-        name: name of the comparison.
-    Raises:
-        UserError: the settings ask for memories by number, and the models have different shapes.
-    """
-    alike = len({(width, *memories) for width, memories in models}) == 1
-    if settings.memories == "by_number" and not alike:
-        shapes = [
-            f"{run} has {len(memories)} layers, {sum(memories)} memories and a width of {width}"
-            for run, (width, memories) in zip(settings.runs, models, strict=True)
-        ]
-        raise UserError(
-            f"comparisons.{name}.memories is by_number, and the models have different shapes: {'; '.join(shapes)}. "
-            "Set it to by_correlation."
-        )
-    if settings.memories == "auto":
-        return "by_number" if alike else "by_correlation"
-    return settings.memories
+        models = [run.anatomy for run in self.runs]
+        alike = len({(model.width, *model.layer_offset) for model in models}) == 1
+        if self.settings.memories == "by_number" and not alike:
+            shapes = [
+                f"{run} has {len(model.layers)} layers, {model.layer_offset[-1]} memories and a width of {model.width}"
+                for run, model in zip(self.settings.runs, models, strict=True)
+            ]
+            raise UserError(
+                f"comparisons.{self.name}.memories is by_number, and the models have different shapes: "
+                f"{'; '.join(shapes)}. Set it to by_correlation."
+            )
+        if self.settings.memories == "auto":
+            return "by_number" if alike else "by_correlation"
+        return self.settings.memories
 
 
 def open_compared(folders: Sequence[Path | str], settings: Comparison, name: str = "comparison") -> Compared:
-    """Opens the runs of a comparison.
+    """Opens the runs of a comparison. Their folders are in the order of `settings.runs`, whose names they have.
 
-    Args:
-        folders: the folder of each run, in the order of `settings.runs`, whose names they have.
-        settings: the settings of the comparison.
-        name: its name.
     Raises:
         UserError: a folder holds no finished run, or the folders are not those of the runs in the settings.
     """

@@ -5,7 +5,6 @@ Each makes a `figure`: its tables, its drawing (with `drawing`), its caption (wi
 another run can draw over it (`control`). `registry` lists them. To add one, see CONTRIBUTING.md.
 
 The page: `sections` puts the `section` of each branch together (`section_keys`, `section_values`,
-`section_composition`, `section_refinement`, `section_intervention`). `facts` and `summary` say what the run is and
-what it found, `page_tables` has tables, `cards` has single memories. `page` writes all of it with `templates` and
-`text`; `step` and `commands` are `ffkv report`.
+`section_composition`, `section_refinement`, `section_intervention`). `facts` says what the run is, `page_tables` has
+tables, `cards` has single memories. `step` writes all of it with `templates` and `text`; `commands` is `ffkv report`.
 """

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ffkv.run.report import drawing
-from ffkv.run.report.control import describe_control, draw_control
+from ffkv.run.report.control import compare_with_control, describe_control, draw_control
 from ffkv.run.report.figure import paper_numbers
 from ffkv.run.report.page_tables import data_table
 from ffkv.run.report.registry import FIGURES, branches_of, has_figure, load_figure, load_words
@@ -42,16 +42,17 @@ def heading_of(name: str) -> str:
 
 def arrange(run: Run, exhibits: dict[str, Exhibit]) -> list[dict[str, Any]]:
     """Returns the sections of the page, one per branch: the branch, its figures, and the tables before and after."""
-    branches = [(branch, load_words(branch.name)) for branch in branches_of(run)]
-    return [
-        {
-            "branch": branch,
-            "before": words.before(run),
-            "exhibits": of_section(branch.name, exhibits),
-            "after": words.after(run),
-        }
-        for branch, words in branches
-    ]
+    sections = []
+    for branch in branches_of(run):
+        words, drawn = load_words(branch.name), of_section(branch.name, exhibits)
+        sections.append({"branch": branch, "before": words.before(run), "exhibits": drawn, "after": words.after(run)})
+    return sections
+
+
+def summary(run: Run, control: Run | None = None) -> list[str]:
+    """Returns the main numbers, one paragraph per question, in the order of the branches; and one about the control."""
+    paragraphs = [said for branch in branches_of(run) for said in load_words(branch.name).summary(run)]
+    return paragraphs + ([compare_with_control(run, control)] if control is not None else [])
 
 
 def of_section(section: str, exhibits: dict[str, Exhibit]) -> list[Exhibit]:

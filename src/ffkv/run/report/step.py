@@ -1,12 +1,21 @@
-"""The report of a run: a page, and a file per figure."""
+"""The report of a run: one HTML file that opens from disk, without scripts and without network, and a file per figure."""
 
+import functools
+from collections.abc import Collection
+from importlib.resources import files
 from pathlib import Path
+
+from markupsafe import Markup
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.run.report.cards import make_cards
 from ffkv.run.report.control import open_control
-from ffkv.run.report.page import render
-from ffkv.run.report.sections import draw_exhibits
+from ffkv.run.report.facts import facts
+from ffkv.run.report.page_tables import linked
+from ffkv.run.report.section import Exhibit
+from ffkv.run.report.sections import arrange, draw_exhibits, of_section, summary
+from ffkv.run.report.templates import make_environment
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run import Run
 
@@ -37,6 +46,29 @@ def write_report(run: Run, output: Path | str) -> None:
             temporary.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{exhibit.svg}', encoding="utf-8")
     with atomic(Path(output), summed=False) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def render(run: Run, exhibits: dict[str, Exhibit], control: Run | None = None, pages: Collection[str] = ()) -> str:
+    """Writes the page of a run with its figures, from `draw_exhibits`, as HTML.
+
+    control: the control run, with which the summary compares the run.
+    pages: names of the memories that have a page of their own in the folder `memories` beside this one.
+    """
+    environment, cards = make_environment(("ffkv.run.report", ".")), make_cards(run)
+    environment.filters["linked"] = functools.partial(linked, pages=pages, cards={card.memory.name for card in cards})
+    return environment.get_template("page.html").render(
+        run=run,
+        # A folder has a long path, which the facts show.
+        model=run.anatomy.checkpoint if run.anatomy.commit else Path(run.anatomy.checkpoint).name,
+        sections=arrange(run, exhibits),
+        run_exhibits=of_section("run", exhibits),
+        facts=facts(run),
+        summary=summary(run, control),
+        cards=cards,
+        pages=pages,
+        style=Markup(files("ffkv.run.report").joinpath("style.css").read_text()),
+        settings=run.settings.model_dump_json(indent=2).splitlines(),
+    )
 
 
 def _check_tables(run: Run) -> None:

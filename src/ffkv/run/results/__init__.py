@@ -4,8 +4,8 @@
 `run_tables` (the tables of figures), `indexes` (what is asked of all memories, read once and kept) and `run_model`
 (model, head, tokenizer).
 
-About memories: `memory_name`, `memory_columns`, `memory_statistics`, `explanations`. Questions: `search` (with
-`tokens` and `text_search`), `similar`, `depth`. Writing them for people: `text`, `html`.
+About memories: `memory_name`, `memory_columns`, `memory_statistics`. Questions: `search` (with `tokens` and
+`text_search`), `similar`, `depth`. Writing them for people: `text`, `html`.
 
 `expected` lists the files that a finished run has, `check` compares the folder with it, `commands` is `ffkv check`.
 """

@@ -12,11 +12,13 @@ from ffkv.base.files import tables
 from ffkv.branches.intervention.branch import BRANCH as INTERVENTION
 from ffkv.branches.intervention.tables import BY_MEMORY
 from ffkv.corpus.shared_prefixes import prefix_number
-from ffkv.run.results.explanations import COLUMNS as EXPLANATION
-from ffkv.run.results.explanations import score_labels
 from ffkv.run.results.memory_name import memory_name
 from ffkv.run.results.memory_statistics import key_statistics, value_statistics
 from ffkv.run.results.run_files import RunFiles
+
+PLACE = ["annotator", "layer", "memory"]
+SCORES = ("detection", "same_word", "fuzzing", "simulation")  # of an explanation, docs/annotation.md defines them
+EXPLANATION = [*PLACE, "label", "refusal", *SCORES, *(f"{name}_of_other" for name in SCORES), "intruder"]
 
 Answer = TypeVar("Answer")
 
@@ -102,11 +104,15 @@ def trigger_patterns(files: RunFiles) -> pd.DataFrame:
 
 def sort_patterns(files: RunFiles, patterns: pd.DataFrame) -> pd.DataFrame:
     """Returns rows of `keys/patterns` that are of trigger examples, as `trigger_patterns` has them."""
-    patterns = patterns[patterns["sample"] == "trigger"].drop(columns="sample")
-    first = np.asarray(files.anatomy.layer_offset)[patterns["layer"].to_numpy()]
-    patterns = patterns.assign(row=first + patterns["memory"].to_numpy())
+    patterns = _with_row(files, patterns[patterns["sample"] == "trigger"].drop(columns="sample"))
     order = {"row": True, "prefixes": False, "q_value": True, "pattern": True}
     return patterns.sort_values([*order], ascending=[*order.values()], ignore_index=True)
+
+
+def _with_row(files: RunFiles, table: pd.DataFrame) -> pd.DataFrame:
+    """Adds each memory's row in flat arrays."""
+    first = np.asarray(files.anatomy.layer_offset)[table["layer"].to_numpy()]
+    return table.assign(row=first + table["memory"].to_numpy())
 
 
 @Index
@@ -130,9 +136,7 @@ def labels(files: RunFiles) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame(columns=[*names, "row"])
     table = tables.read_all([path], files.identity("train"))
-    table = table[(table["sample"] == "trigger") & (table["occasion"] == 0)][names]
-    first = np.asarray(files.anatomy.layer_offset)[table["layer"].to_numpy()]
-    table = table.assign(row=first + table["memory"].to_numpy())
+    table = _with_row(files, table[(table["sample"] == "trigger") & (table["occasion"] == 0)][names])
     return table.sort_values(["row", "annotator", "pattern"], ignore_index=True)
 
 
@@ -156,9 +160,12 @@ def explanations(files: RunFiles) -> pd.DataFrame:
     paths = [files.folder / "annotation" / f"machine_{name}.parquet" for name in ("labels", "scores")]
     if not all(path.exists() for path in paths):
         return pd.DataFrame(columns=[*EXPLANATION, "row"])
-    table = score_labels(*(tables.read_all([path], files.identity("train")) for path in paths))
-    first = np.asarray(files.anatomy.layer_offset)[table["layer"].to_numpy()]
-    return table.assign(row=first + table["memory"].to_numpy()).sort_values(["row", "annotator"], ignore_index=True)
+    labels, scores = (tables.read_all([path], files.identity("train")) for path in paths)
+    whose = scores["label"].map({"other": "_of_other"}).fillna("")
+    columns = scores["score"].replace("detection of the same word", "same_word") + whose
+    by_score = scores.assign(column=columns).pivot(index=PLACE, columns="column", values="value")
+    table = labels.join(by_score.reindex(columns=EXPLANATION[5:]), on=PLACE)[EXPLANATION]
+    return _with_row(files, table).sort_values(["row", "annotator"], ignore_index=True)
 
 
 @Index
