@@ -15,7 +15,7 @@ rule annotate_agreement:
         ),
         patterns=runs.every_layer_group("results/{run}/keys/patterns/{group}.parquet"),
         by_prefix=runs.every_layer_group("results/{run}/keys/by_prefix/{group}.parquet"),
-        annotations=runs.files_of_annotations,
+        annotations=runs.files("annotations"),
     output:
         patterns="results/{run}/annotation/patterns.parquet",
         by_prefix="results/{run}/annotation/by_prefix.parquet",
@@ -38,7 +38,7 @@ rule annotate_agreement:
             runs.settings[wildcards.run]["annotation"]["folder"], wildcards.run
         ),
         folder=subpath(output.agreement, parent=True),
-        content=runs.content_of_annotations,
+        content=runs.content("annotations"),
         code=code("annotate_agreement"),
     message:
         "Compare what people, machines and tests say about the keys of {wildcards.run}."

@@ -7,7 +7,7 @@ Makes: results/<run>/corpus/train.h5 and validation.h5.
 
 rule corpus:
     input:
-        files=runs.files_of_corpus,
+        files=runs.files("corpus"),
         commit=runs.commit("dataset"),
         model="results/{run}/model",
     output:
@@ -20,7 +20,7 @@ rule corpus:
         "../../envs/ffkv.yaml"
     threads: runs.setting("corpus_processes")
     params:
-        content=runs.content_of_corpus,
+        content=runs.content("corpus"),
         options=runs.options("corpus"),
         commit=repeated("commit"),
         code=code("corpus"),

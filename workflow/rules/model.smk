@@ -8,7 +8,7 @@ Makes: results/<run>/model/ (anatomy, tokenizer, vocabulary, head) and values.h5
 rule model:
     input:
         trained=runs.trained_checkpoint,
-        files=runs.files_of_checkpoint,
+        files=runs.files("checkpoint"),
         commit=runs.commit("model"),
     output:
         model=directory("results/{run}/model"),
@@ -24,7 +24,7 @@ rule model:
         # Snakemake does not track a parameter that is made from an input. `checkpoint_setting` is tracked instead.
         checkpoint=runs.place_of_checkpoint,
         checkpoint_setting=runs.setting("model/checkpoint"),
-        content=runs.content_of_checkpoint,
+        content=runs.content("checkpoint"),
         options=runs.options("model"),
         commit=repeated("commit"),
         memory=runs.memory_limits(),

@@ -1,4 +1,4 @@
-"""Local files that a run reads: the checkpoint and the corpus that its settings name."""
+"""Local files that a run reads: the checkpoint and the corpus that its settings name. `settings` are those of one run."""
 
 import contextlib
 import hashlib
@@ -26,11 +26,8 @@ NOTES = Path(".snakemake/ffkv_contents.json")  # path: size, time and inode of a
 def checkpoint_files(settings: dict[str, Any]) -> list[str]:
     """Returns the files of a local checkpoint, sorted.
 
-    Args:
-        settings: the settings of one run.
-    Returns:
-        No files if the run trains its own model, if the checkpoint is a hub id, or if its folder cannot be read: then
-        `ffkv model` says why.
+    There are none if the run trains its own model, if the checkpoint is a hub id, or if its folder cannot be read: then
+    `ffkv model` says why.
     """
     checkpoint, adapter = settings["model"]["checkpoint"], settings["model"]["adapter"]
     try:
@@ -43,11 +40,7 @@ def checkpoint_files(settings: dict[str, Any]) -> list[str]:
 def find_corpus_files(settings: dict[str, Any], split: str) -> list[str]:
     """Finds the files behind a split of a local corpus; none if the corpus is embedded or comes from the hub.
 
-    Args:
-        settings: the settings of one run.
-        split: `train` or `validation`.
-    Raises:
-        UserError: a file is missing.
+    Raises UserError if a file is missing.
     """
     if settings["corpus"]["dataset"] != "files":
         return []
@@ -63,14 +56,9 @@ def corpus_files(settings: dict[str, Any], split: str) -> list[str]:
 
 
 def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
-    """Returns the files with what people and machines said about a run, and the secret keys of its sheets; none if
-    nobody did.
+    """Returns the files with what people and machines said about a run, and the secret keys of its sheets; or none.
 
     Of a machine that explained memories these are its tables; its answers, which the tables come from, are not read.
-
-    Args:
-        settings: the settings of the run.
-        run: its name.
     """
     folder, names = Path(settings["annotation"]["folder"]) / run, {"settings.json", *MACHINE_FILES}
     try:
@@ -83,12 +71,7 @@ def annotation_files(settings: dict[str, Any], run: str) -> list[str]:
 
 
 def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
-    """Returns the repositories on the hub that a run reads, as options of `ffkv resolve-commit`, by kind: "model",
-    "dataset".
-
-    Args:
-        settings: the settings of one run.
-    """
+    """Returns the repositories on the hub that a run reads, as options of `ffkv resolve-commit`: "model", "dataset"."""
     model, corpus, found = settings["model"], settings["corpus"], {}
     if model["checkpoint"] != EMBEDDED and not is_local(model["checkpoint"]) and may_be_on_hub(model["checkpoint"]):
         names = ("checkpoint", "revision", "adapter", "adapter_revision", "trust_remote_code")
@@ -99,11 +82,7 @@ def hub_repositories(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def moves(results: Path) -> list[str]:
-    """Sentences on the branches that are at another commit by now than the one that a run reads.
-
-    Args:
-        results: the folder of the run.
-    """
+    """Sentences on the branches that are at another commit by now than the one that a run, by its folder, reads."""
     sentences = []
     for path in sorted((results / "commits").glob("*.json")):
         with contextlib.suppress(UserError):  # whoever reads it says what is wrong
@@ -117,9 +96,10 @@ def moves(results: Path) -> list[str]:
 
 
 def tracked(paths: Iterable[str]) -> list[str]:
-    """Returns the paths that can be inputs of a rule. Paths with braces or unprintable characters cannot: Snakemake
-    reads braces as
-    wildcards, and it stores only names that are UTF-8 text."""
+    """Returns the paths that can be inputs of a rule.
+
+    Snakemake reads braces as wildcards, and stores only names that are UTF-8 text.
+    """
     return [path for path in paths if not contains_wildcard(path) and path.isprintable()]
 
 

@@ -72,9 +72,10 @@ class Runs:
         return lambda wildcards: command_line(settings[wildcards.run], *STEPS[rule].tracked)
 
     def memory_limits(self) -> InputFunction:
-        """Returns the option `--max-memory`. A change of it changes no number and repeats no rule: Snakemake does not
-        track a
-        parameter that is made from an input."""
+        """Returns the option `--max-memory`. A change of it changes no number and repeats no rule.
+
+        Snakemake does not track a parameter that is made from an input.
+        """
         return lambda wildcards, input: command_line(self.settings[wildcards.run], "model/max_memory")
 
     def comparison_options(self, wildcards: Wildcards) -> str:
@@ -144,39 +145,26 @@ class Runs:
     # Local files of the user. They stay where they are if another workflow gives this one a `prefix:`. What counts is not their
     # time but their content, see `contents`.
 
-    def files_of_checkpoint(self, wildcards: Wildcards) -> Any:
-        """Returns the files of a local checkpoint that the workflow does not train."""
-        return _followed([] if self.trained_checkpoint(wildcards) else checkpoint_files(self.settings[wildcards.run]))
+    def found(self, what: str) -> Callable[[Wildcards], list[str]]:
+        """Returns the local files of the job's run.
 
-    def content_of_checkpoint(self, wildcards: Wildcards) -> str:
-        """Returns a hash over these files. A change repeats the rule."""
-        if self.trained_checkpoint(wildcards):
-            return "trained"
-        return contents(checkpoint_files(self.settings[wildcards.run]))
+        Args:
+            what: "checkpoint", unless the workflow trains it; "corpus"; or "annotations", what people and machines said.
+        """
+        find: Callable[[dict[str, Any], Wildcards], list[str]] = {
+            "checkpoint": lambda settings, job: [] if self.trained_checkpoint(job) else checkpoint_files(settings),
+            "corpus": lambda settings, job: corpus_files(settings, job.split),
+            "annotations": lambda settings, job: annotation_files(settings, job.run),
+        }[what]
+        return lambda wildcards: find(self.settings[wildcards.run], wildcards)
 
-    def files_of_corpus(self, wildcards: Wildcards) -> Any:
-        """Returns the files of a local corpus."""
-        return _followed(corpus_files(self.settings[wildcards.run], wildcards.split))
+    def files(self, what: str) -> InputFunction:
+        """Returns the files of `found` as input of a rule."""
+        return lambda wildcards: local(ancient(tracked(self.found(what)(wildcards))))
 
-    def content_of_corpus(self, wildcards: Wildcards) -> str:
-        """Returns a hash over these files. A change repeats the rule."""
-        return contents(corpus_files(self.settings[wildcards.run], wildcards.split))
-
-    def annotations(self, wildcards: Wildcards) -> list[str]:
-        """Returns the files of what people and machines said about the job's run. There are none if nobody did."""
-        return annotation_files(self.settings[wildcards.run], wildcards.run)
-
-    def files_of_annotations(self, wildcards: Wildcards) -> Any:
-        """Returns the same files, as input of a rule."""
-        return _followed(self.annotations(wildcards))
-
-    def content_of_annotations(self, wildcards: Wildcards) -> str:
-        """Returns a hash over these files. A change repeats the rule."""
-        return contents(self.annotations(wildcards))
-
-
-def _followed(paths: list[str]) -> Any:
-    return local(ancient(tracked(paths)))
+    def content(self, what: str) -> InputFunction:
+        """Returns a hash over the files of `found`. A change repeats the rule."""
+        return lambda wildcards: contents(self.found(what)(wildcards))
 
 
 def code(rule: str) -> str:
