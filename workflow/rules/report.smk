@@ -46,7 +46,9 @@ rule report:
         triggers="results/{run}/triggers.h5",
         branches=runs.branches,
         control=runs.control_report,
-        annotation_tables=branch(runs.found("annotations"), then=rules.annotate_agreement.output),
+        annotation_tables=branch(
+            runs.found("annotations"), then=rules.annotate_agreement.output
+        ),
     output:
         page=report(
             "reports/{run}/index.html",
