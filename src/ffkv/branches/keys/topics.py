@@ -1,7 +1,7 @@
 """The topics of a corpus, and how much the content words of a prefix speak for each of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -99,17 +99,16 @@ def fit_topics(corpus: Corpus, seed: int) -> Topics:
     try:
         weights = vectorizer.fit_transform(texts)
     except ValueError:  # no word occurs in two passages or more but in at most half of them
-        return Topics({}, np.zeros((0, 1)), np.ones(1), [""], corpus.language)
-    if weights.shape[1] < 2:  # one such word makes no difference between passages
+        weights = None
+    if weights is None or weights.shape[1] < 2:  # one such word makes no difference between passages
         return Topics({}, np.zeros((0, 1)), np.ones(1), [""], corpus.language)
     with threadpool_limits(1):
         decomposition = TruncatedSVD(min(DIMENSIONS, *weights.shape), random_state=seed)
         vectors = add_neighbours(normalize(decomposition.fit_transform(weights)))
         count = max(1, min(TOPICS, len(texts) // PASSAGES_PER_TOPIC, len(np.unique(vectors, axis=0))))
         groups = KMeans(count, n_init=1, random_state=seed).fit(vectors).labels_
-    return replace(
-        _describe(weights.astype(bool), groups, count, vectorizer.get_feature_names_out()), language=corpus.language
-    )
+    known = vectorizer.get_feature_names_out()
+    return _describe(weights.astype(bool), groups, count, known, corpus.language)
 
 
 def add_neighbours(vectors: np.ndarray) -> np.ndarray:
@@ -134,7 +133,7 @@ def add_neighbours(vectors: np.ndarray) -> np.ndarray:
     return normalize(together)
 
 
-def _describe(occurs: csr_matrix, groups: np.ndarray, count: int, known: np.ndarray) -> Topics:
+def _describe(occurs: csr_matrix, groups: np.ndarray, count: int, known: np.ndarray, language: str) -> Topics:
     """Returns the words of each group of passages. `occurs`: whether each passage has each word [passage, word]."""
     members = csr_matrix((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(count, len(groups)))
     counts = np.asarray((members @ occurs.astype(float)).todense())
@@ -148,6 +147,7 @@ def _describe(occurs: csr_matrix, groups: np.ndarray, count: int, known: np.ndar
         evidence=np.ascontiguousarray(evidence.T),
         shares=np.bincount(groups, minlength=count) / len(groups),
         names=[", ".join(known[row]) for row in typical],
+        language=language,
     )
 
 

@@ -160,11 +160,11 @@ def explanations(files: RunFiles) -> pd.DataFrame:
     paths = [files.folder / "annotation" / f"machine_{name}.parquet" for name in ("labels", "scores")]
     if not all(path.exists() for path in paths):
         return pd.DataFrame(columns=[*EXPLANATION, "row"])
-    labels, scores = (tables.read_all([path], files.identity("train")) for path in paths)
+    explained, scores = (tables.read_all([path], files.identity("train")) for path in paths)
     whose = scores["label"].map({"other": "_of_other"}).fillna("")
     columns = scores["score"].replace("detection of the same word", "same_word") + whose
     by_score = scores.assign(column=columns).pivot(index=PLACE, columns="column", values="value")
-    table = labels.join(by_score.reindex(columns=EXPLANATION[5:]), on=PLACE)[EXPLANATION]
+    table = explained.join(by_score.reindex(columns=EXPLANATION[5:]), on=PLACE)[EXPLANATION]
     return _with_row(files, table).sort_values(["row", "annotator"], ignore_index=True)
 
 
