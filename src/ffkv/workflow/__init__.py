@@ -24,8 +24,6 @@ SOURCE = str(CLONE) if IN_CLONE else f"ffkv=={__version__}"
 def check_settings_files(files: Iterable[Path | str]) -> None:
     """Refuses settings files that Snakemake would read without a word, such as one in which a key is written twice.
 
-    Args:
-        files: settings files in YAML or JSON.
     Raises:
         WorkflowError: a file cannot be read as settings. Names the file and the line.
     """

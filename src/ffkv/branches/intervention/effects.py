@@ -43,7 +43,6 @@ def measure_effects(head: Head, ends: Tensor, base: Prediction, tokens: Tensor, 
     Log-probabilities are differences of float32 logits, so that an effect below 1e-5 may be rounding.
 
     Args:
-        head: the model's head.
         ends: what the head reads after each change [change, d].
         base: the prediction of the unchanged model.
         tokens: ids whose log-probabilities are wanted [token].

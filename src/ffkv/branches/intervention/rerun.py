@@ -37,8 +37,6 @@ def run_unchanged(loaded: LoadedModel, layer: Layer, ids: Tensor) -> Unchanged:
     """Runs the model on a prefix, and reads one layer.
 
     Args:
-        loaded: the proven model.
-        layer: the layer.
         ids: the tokens of the prefix, with what precedes every sentence [1, token].
     """
     model, layers = loaded.model, loaded.anatomy.layers
@@ -64,7 +62,6 @@ def rerunning(loaded: LoadedModel, layer: Layer, batch_tokens: int) -> Rerun:
     prefix if it gives the unchanged model's own end for a change of nothing, which is part of every pass.
 
     Args:
-        loaded: the proven model.
         layer: the layer that changes.
         batch_tokens: maximum number of tokens per pass. A pass makes one change at least.
     Raises:

@@ -30,11 +30,7 @@ def sample_units(triggers: Triggers, layer: int, norms: np.ndarray, settings: In
     A living memory has a trigger example, and a value that is not 0. The draws of one layer depend on no other layer.
 
     Args:
-        triggers: trigger examples of all keys.
-        layer: number of the layer.
         norms: lengths of its values [memory].
-        settings: how many.
-        seed: the setting `seed`.
     """
     rows = triggers.rows(layer)
     alive = np.flatnonzero((triggers.count[rows] > 0) & (norms > 0))

@@ -16,7 +16,6 @@ def sample_changes(last: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:
 
     Args:
         last: one row per prefix.
-        count: largest number of prefixes.
     Returns:
         Rows of the table, in its order.
     """
@@ -36,7 +35,6 @@ def measure_closeness(
         second: id of the second token of each pair [pair].
         used: ids from which random pairs are drawn [id]. Rows of padding and of tokens that no text has would be unlike
             all others, or all alike.
-        seed: seed of the random pairs.
     Returns:
         Cosine of each pair [pair], and the share of random pairs of different tokens that have a smaller cosine [pair].
     """
@@ -60,13 +58,10 @@ def describe_changes(
     """Describes sampled changes for annotation. The paper found 66 of 100 distant and 34 related.
 
     Args:
-        changes: of `sample_changes`.
-        corpus: the validation split.
         sentence: sentence of every sampled prefix [prefix].
         position: number of tokens of every sampled prefix, BOS not counted [prefix].
         tokens: text of each id [vocabulary].
         embedding: output embedding [vocabulary, d]; None if the model has no single one, then no cosine is computed.
-        seed: seed of the random pairs.
     Returns:
         The table `CHANGES`.
     """

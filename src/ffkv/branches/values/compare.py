@@ -8,12 +8,7 @@ from ffkv.branches.values.projections import Projections
 
 
 def first_next_tokens(layer: np.ndarray, memory: np.ndarray, triggers: Triggers) -> np.ndarray:
-    """w_i, the token that follows the first trigger example of each key [row]; -1 if the key has none.
-
-    Args:
-        layer: layer of each memory [row].
-        memory: number of each memory in its layer [row].
-    """
+    """w_i, the token that follows the first trigger example of each key [row]; -1 if the key has none."""
     return triggers.next_token[triggers.layer_offset[layer] + memory, 0]
 
 

@@ -49,7 +49,6 @@ def read_projections(
     """Reads `values/projections/<group>.h5`.
 
     Args:
-        path: the file.
         belongs_to: see `hdf5.open`.
         layers: the layers that it must have; None for any.
     Raises:

@@ -44,7 +44,6 @@ def summarize_agreement(table: pd.DataFrame, unigram: np.ndarray, seed: int) -> 
 
     Args:
         unigram: for how many competing prefixes each id is w [vocabulary].
-        seed: seed of the permutations.
     """
     frequency = unigram / max(unigram.sum(), 1)
     rows = []

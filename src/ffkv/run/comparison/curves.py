@@ -58,9 +58,6 @@ def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
     sampled prefixes, if both runs sampled the same ones. Else the two samples count as independent. A layer is compared
     with the layer at the same relative depth.
 
-    Args:
-        compared: the runs.
-        seed: seed of the bootstrap of medians.
     Returns:
         The table `DIFFERENCES`.
     """

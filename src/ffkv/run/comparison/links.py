@@ -15,12 +15,7 @@ def mark(memory: str) -> Markup:
 
 
 def with_links(page: str, first: str, last: str) -> str:
-    """Returns the page as the explorer shows it: a memory leads to its page in the first run beside that in the last.
-
-    Args:
-        page: the HTML file.
-        first, last: the names of both runs in the explorer.
-    """
+    """Returns the page as the explorer shows it: a memory leads to its page in the first run beside that in the last."""
 
     def link(cell: re.Match[str]) -> str:
         address = urlencode({"a": first, "b": last, "memory": cell[1]})

@@ -24,7 +24,6 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
 
     Args:
         compared: the runs. Runs that did not sample the same validation prefixes as the first one are left out.
-        seed: seed of the sample and of the rotations.
     Returns:
         The table `MATCHES`. Memories whose coefficient never changes are left out.
     """

@@ -101,9 +101,8 @@ def classify(before: Memories, after: Memories) -> np.ndarray:
 def follow_memories(compared: Compared, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compares the memories of each run with those of the first run and of the last one, by their numbers.
 
-    Args:
-        compared: runs of models of the same shape.
-        seed: seed of the permutations.
+    All models have the same shape.
+
     Returns:
         The tables `BY_MEMORY` and `BY_LAYER`.
     Raises:

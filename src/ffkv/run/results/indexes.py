@@ -68,7 +68,6 @@ def kept_tokens(files: RunFiles, end: str) -> tuple[np.ndarray, np.ndarray]:
     rank].
 
     Args:
-        files: of the run.
         end: "top" or "bottom".
     """
     names = ("layer", "memory", f"{end}_token", f"{end}_log_probability")

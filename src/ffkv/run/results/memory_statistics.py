@@ -13,7 +13,6 @@ def key_statistics(file: h5py.File, rows: slice = slice(None)) -> pd.DataFrame:
     """Reads how often and how strongly keys fire.
 
     Args:
-        file: `triggers.h5`.
         rows: the memories' rows in the file. Only these are read.
     Returns:
         One row per memory, with the columns of `Run.memories` from firing_rate to negative_trigger_examples.

@@ -49,7 +49,6 @@ def find_spellings(files: RunFiles, token: str | int, any_case: bool = False) ->
     """Finds the ids of all tokens that have a text but for blanks at its two ends, or the given id.
 
     Args:
-        token: the text or the id.
         any_case: capital and small letters of a text are the same.
     Raises:
         UserError: there is none, and suggests others.

@@ -28,7 +28,6 @@ def for_each_coefficient(
     The coefficient on a token is that of the prefix that ends there: later tokens do not change it.
 
     Args:
-        loaded: the proven model.
         layers: the layers to read, in order of execution. A forward pass ends after the last one.
         beginning: token ids in front of every sentence.
         sentences: token ids [sentence][token].

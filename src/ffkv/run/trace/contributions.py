@@ -38,9 +38,6 @@ def split_layers(
     """Splits y of every layer at the chosen token into contributions.
 
     Args:
-        model: the model.
-        states: of the prompt.
-        token: the chosen next token.
         memories: number of memories per layer to list by size, and by their effect on the logit of `token` to first
             order.
         changed: memories to list in any case.

@@ -25,9 +25,6 @@ def value_logits(run: Run, head: Head, layer: int, memories: np.ndarray) -> Iter
     """Reads the values of some memories of a layer, and their logits, a bounded number at a time.
 
     Args:
-        run: a finished run.
-        head: from `head_of`.
-        layer: the layer, from 0.
         memories: numbers of the memories in their layer, ascending [memory].
     Yields:
         Which of the memories; their values, float32 [memory, d]; and their logits, float32 [memory, vocabulary].
