@@ -9,10 +9,11 @@ from machine.stub import PRESS
 
 import ffkv
 from ffkv.apps.annotation.commands import annotate
-from ffkv.apps.annotation.machines import FILES, read_machines
+from ffkv.apps.annotation.machines import read_machines
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.branches.keys.tables import PATTERNS
+from ffkv.run.annotation_tables import MACHINE_FILES
 from ffkv.run.results import indexes
 from ffkv.run.results.search import patterned
 from ffkv.workflow.inputs import annotation_files
@@ -64,7 +65,9 @@ def test_the_workflow_takes_the_tables_as_its_inputs(own, annotations):
 
 def test_without_machines_there_are_no_rows(tmp_path):
     found = read_machines(tmp_path, {})
-    assert {name: list(table) for name, table in found.items()} == {each.name: each.names for each in FILES.values()}
+    assert {name: list(table) for name, table in found.items()} == {
+        each.name: each.names for each in MACHINE_FILES.values()
+    }
     assert all(len(table) == 0 for table in found.values())
 
 
