@@ -13,10 +13,9 @@ from support import ROOT, random_checkpoint
 
 import ffkv
 from ffkv.apps.export import commands, store
-from ffkv.apps.export.formats import FORMATS, find_format
 from ffkv.apps.export.selection import choose_memories, random_sentences, select
-from ffkv.apps.export.settings import Export
-from ffkv.apps.export.step import export
+from ffkv.apps.export.settings import FORMATS, Export
+from ffkv.apps.export.step import export, find_format
 from ffkv.base.errors import UserError
 from ffkv.cli import COMMANDS
 from ffkv.run.results.run import open

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from ffkv.apps.export.formats import FORMATS
-from ffkv.apps.export.settings import Export
+from ffkv.apps.export.settings import FORMATS, Export
 from ffkv.base.options import FOLDER, output_option, setting, takes, threads_option
 from ffkv.base.settings import Model
 from ffkv.base.terminal import say

@@ -1,5 +1,6 @@
 """Flat tables in parquet files with the card of a data set: ready for the hub, and for `datasets.load_dataset`."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,9 @@ from ffkv.run.results.memory_columns import SIDES, Columns, describe_examples, e
 from ffkv.run.results.memory_name import memory_name
 
 GROUP = 256  # memories whose rows are written together
-COEFFICIENTS = pa.schema(
-    [
-        ("layer", pa.int32()),
-        ("memory", pa.int32()),
-        ("name", pa.string()),
-        ("source", pa.string()),
-        ("sentence", pa.int32()),
-        ("position", pa.int32()),
-        ("tokens", pa.list_(pa.string())),
-        ("coefficients", pa.list_(pa.float32())),
-    ]
-)
+OF_SENTENCE = [("layer", pa.int32()), ("memory", pa.int32()), ("name", pa.string()), ("source", pa.string())]
+OF_SENTENCE += [("sentence", pa.int32()), ("position", pa.int32())]
+COEFFICIENTS = pa.schema([*OF_SENTENCE, ("tokens", pa.list_(pa.string())), ("coefficients", pa.list_(pa.float32()))])
 # What the card says of each table.
 ABOUT = {
     "memories": "One row per memory: how often and how strongly its key fires, and what its value predicts.",
@@ -43,23 +35,22 @@ ABOUT = {
 
 def units(job: Job) -> list[Unit]:
     """Makes `<table>.parquet`; only tables that have rows."""
-    run, everything = job.run, range(len(job.selection))
+    everything = range(len(job.selection))
+    memories = _chosen(job, job.run.memories())
+    patterns = _chosen(job, indexes.trigger_patterns(job.run.files).drop(columns="row"))
+    effects = _chosen(job, indexes.effects_by_memory(job.run.files))
     tables: dict[str, Callable[[Path, Iterable[Record]], None]] = {
-        "memories": lambda path, records: _write(path, [_chosen(job, run.memories())]),
+        "memories": lambda path, records: _write(path, [memories]),
         "triggers": lambda path, records: _write(path, trigger_tables(job)),
         "tokens": lambda path, records: _write(path, token_tables(job)),
-        "patterns": lambda path, records: _write(
-            path, [_chosen(job, indexes.trigger_patterns(run.files).drop(columns="row"))]
-        ),
-        "effects": lambda path, records: _write(path, [_chosen(job, indexes.effects_by_memory(run.files))]),
-        "coefficients": _write_coefficients,
     }
-    empty = {
-        "patterns": _chosen(job, indexes.trigger_patterns(run.files)).empty,
-        "effects": _chosen(job, indexes.effects_by_memory(run.files)).empty,
-        "coefficients": not len(job.selection.sentences),
-    }
-    return [Unit(f"{name}.parquet", everything, write) for name, write in tables.items() if not empty.get(name)]
+    if len(patterns):
+        tables["patterns"] = lambda path, records: _write(path, [patterns])
+    if len(effects):
+        tables["effects"] = lambda path, records: _write(path, [effects])
+    if len(job.selection.sentences):
+        tables["coefficients"] = _write_coefficients
+    return [Unit(f"{name}.parquet", everything, write) for name, write in tables.items()]
 
 
 def _chosen(job: Job, table: pd.DataFrame) -> pd.DataFrame:
@@ -113,19 +104,17 @@ def token_tables(job: Job) -> Iterator[pd.DataFrame]:
             )
 
 
-def _write(path: Path, tables: Iterable[pd.DataFrame]) -> None:
+def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
     """Writes tables of the same columns below each other, one after another."""
-    writer = None
-    try:
-        for frame in tables:
-            table = pa.Table.from_pandas(frame, schema=writer.schema if writer else None, preserve_index=False)
-            table = table.replace_schema_metadata()
-            writer = writer or pq.ParquetWriter(path, table.schema)
+    schema = None
+    with contextlib.ExitStack() as opened:
+        for frame in frames:
+            table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata()
+            if schema is None:
+                schema = table.schema
+                writer = opened.enter_context(pq.ParquetWriter(path, schema))
             writer.write_table(table)
-    finally:
-        if writer:
-            writer.close()
-    if not writer:
+    if schema is None:
         pq.write_table(pa.table({}), path)
 
 
@@ -152,10 +141,8 @@ def coefficient_rows(record: Record) -> Iterator[dict[str, Any]]:
 
 def finish(job: Job, folder: Path) -> None:
     """Writes the card, README.md."""
-    rows = {}
-    for name in ABOUT:
-        if (folder / f"{name}.parquet").exists():
-            rows[name] = pq.ParquetFile(folder / f"{name}.parquet").metadata.num_rows
+    files = {name: folder / f"{name}.parquet" for name in ABOUT}
+    rows = {name: pq.read_metadata(file).num_rows for name, file in files.items() if file.exists()}
     with atomic(folder / "README.md", summed=False) as temporary:
         temporary.write_text(card(job, rows), encoding="utf-8")
 
@@ -163,9 +150,7 @@ def finish(job: Job, folder: Path) -> None:
 def card(job: Job, rows: dict[str, int]) -> str:
     """Returns the card of the data set. It names no licence: that depends on the model and on the corpus.
 
-    Args:
-        job: the export.
-        rows: number of rows of each table.
+    `rows`: number of rows of each table.
     """
     configs: list[dict[str, Any]] = [{"config_name": table, "data_files": f"{table}.parquet"} for table in rows]
     configs[0]["default"] = True
@@ -176,36 +161,33 @@ def card(job: Job, rows: dict[str, int]) -> str:
         "size_categories": [size_category(max(rows.values()))],
         "configs": configs,
     }
-    listed = [f"| `{table}` | {count:,} | {ABOUT[table]} |" for table, count in rows.items()]
-    return "\n".join(
-        [
-            "---",
-            yaml.safe_dump(head, sort_keys=False, allow_unicode=True).rstrip(),
-            "---",
-            "",
-            f"# Feed-forward memories of {_plain(name)}",
-            "",
-            "The feed-forward layers of a causal language model, read as key-value memories (Geva et al., EMNLP 2021)"
-            " by ffkv.",
-            f"Model: `{_plain(name)}`, revision `{_plain(run.anatomy.revision)}`. Corpus:"
-            f" `{_plain(run.settings.corpus.dataset)}`, {corpus['sentences']:,} train sentences, {corpus['tokens']:,}"
-            f" tokens. {len(job.selection):,} memories. Layers and memories count from 0.",
-            "",
-            "| table | rows | content |",
-            "|---|---|---|",
-            *listed,
-            "",
-            "```python",
-            "from datasets import load_dataset",
-            "",
-            *[f'load_dataset("PATH", "{table}", split="train")' for table in rows],
-            "```",
-            "",
-            "`ffkv-export.json` says how the numbers were made. The licence is that of the model and of the corpus:"
-            " add it to the head of this page before you publish the data set.",
-            "",
-        ]
-    )
+    model = f"`{_plain(name)}`, revision `{_plain(run.anatomy.revision)}`"
+    sentences = f"{corpus['sentences']:,} train sentences, {corpus['tokens']:,} tokens"
+    listed = "\n".join(f"| `{table}` | {count:,} | {ABOUT[table]} |" for table, count in rows.items())
+    loads = "\n".join(f'load_dataset("PATH", "{table}", split="train")' for table in rows)
+    return f"""---
+{yaml.safe_dump(head, sort_keys=False, allow_unicode=True).rstrip()}
+---
+
+# Feed-forward memories of {_plain(name)}
+
+The feed-forward layers of a causal language model, read as key-value memories (Geva et al., EMNLP 2021) by ffkv.
+Model: {model}. Corpus: `{_plain(run.settings.corpus.dataset)}`, {sentences}. {len(job.selection):,} memories. \
+Layers and memories count from 0.
+
+| table | rows | content |
+|---|---|---|
+{listed}
+
+```python
+from datasets import load_dataset
+
+{loads}
+```
+
+`ffkv-export.json` says how the numbers were made. The licence is that of the model and of the corpus: add it to the \
+head of this page before you publish the data set.
+"""
 
 
 def _plain(text: str) -> str:

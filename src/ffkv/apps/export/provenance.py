@@ -45,19 +45,17 @@ def identity(run: Run, format_name: str, selection: Selection, options: dict[str
     }
 
 
-def content(
-    run: Run, chosen: Format, own: dict[str, Any], names: list[str], left_out: list[str] | None
-) -> dict[str, Any]:
-    """Returns the content of the file.
+def write(
+    folder: Path, run: Run, chosen: Format, own: dict[str, Any], names: list[str], left_out: list[str] | None
+) -> None:
+    """Writes the file.
 
     Args:
-        run: the run.
-        chosen: the format.
         own: the identity of the export.
         names: the memories that were asked for; none: all.
         left_out: the memories that the format cannot hold; None while the export is not finished.
     """
-    return {
+    content = {
         "finished": left_out is not None,
         "identity": own,
         "run": run.name,
@@ -68,12 +66,8 @@ def content(
         "definitions": COMMON | chosen.definitions,
         "versions": versions(),
     }
-
-
-def write(folder: Path, text: dict[str, Any]) -> None:
-    """Writes the file."""
     with atomic(folder / FILE, summed=False) as temporary:
-        write_json(temporary, text)
+        write_json(temporary, content)
 
 
 def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """What a format may show of a memory: its texts with a coefficient on every token, its statistics, its tokens."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -87,11 +88,7 @@ def shortest(values: np.ndarray) -> np.ndarray:
 
 def numbers(values: np.ndarray | Sequence[float]) -> list[float | None]:
     """Numbers as JSON can hold them: null for one that is not finite."""
-    array = np.asarray(values, np.float64)
-    found: list[float | None] = array.tolist()
-    if not np.isfinite(array).all():
-        found = [value if finite else None for value, finite in zip(found, np.isfinite(array).tolist())]
-    return found
+    return [value if math.isfinite(value) else None for value in np.asarray(values, np.float64).tolist()]
 
 
 def number(value: float) -> float | None:
@@ -102,10 +99,7 @@ def number(value: float) -> float | None:
 def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iterator[Record]]:
     """Makes what reads the records of neighbouring memories, one after another.
 
-    Args:
-        run: the run.
-        store: the coefficients.
-        device: where the logits of values are computed; None: the format shows none.
+    `device`: where the logits of values are computed; None: the format shows none.
     """
     logits = None
     if device:
@@ -129,7 +123,8 @@ def reader(run: Run, store: Store, device: str | None) -> Callable[[range], Iter
             coefficients = shortest(store.examples(group))
             base = int(store.start[group.start, 0]) if store.sentence.shape[1] else 0
             sample, bounds = shortest(store.sample(group)), store.sample_start.tolist()
-            histograms = _histograms(run, rows[group.start : group.stop])
+            with run.files.open_triggers() as file:
+                histograms = file["histogram"][rows[group.start : group.stop]]
             found = logits(layer, memories) if logits else [None] * len(group)
             for at, place in enumerate(group):
                 starts = store.start[place] - base
@@ -172,15 +167,7 @@ def _examples(
     coefficients: np.ndarray,
     text: Callable[[int], Text],
 ) -> Iterator[Example]:
-    """Yields the examples of one side of a memory.
-
-    Args:
-        side: "positive" or "negative".
-        place: the memory's place among the exported memories.
-        starts: where the coefficients of each sentence start [rank].
-        coefficients: those of a group of memories, one sentence behind the other [token].
-        text: gives a sentence by its number.
-    """
+    """Yields the examples of one side of a memory. `starts`: where each sentence begins in `coefficients` [rank]."""
     sentences, positions = selection.sentence[side][place].tolist(), selection.position[side][place].tolist()
     for sentence, position, start in zip(sentences, positions, starts.tolist()):
         if sentence != NONE:
@@ -194,8 +181,3 @@ def groups(selection: Selection, places: range, size: int = GROUP) -> Iterator[r
         first, last = max(own.start, places.start), min(own.stop, places.stop)
         for start in range(first, last, size):
             yield range(start, min(start + size, last))
-
-
-def _histograms(run: Run, rows: np.ndarray) -> np.ndarray:
-    with run.files.open_triggers() as file:
-        return file["histogram"][rows]

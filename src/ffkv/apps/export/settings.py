@@ -1,4 +1,4 @@
-"""What `ffkv export` can be asked for."""
+"""What `ffkv export` can be asked for: formats, and options."""
 
 import re
 from typing import Annotated
@@ -6,6 +6,17 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from ffkv.base.settings import Section
+
+# The name that a person gives: a module, imported when it is asked for, whose FORMAT says how it is written.
+FORMATS = {
+    "neuron-record": "ffkv.apps.export.neuron_record",
+    "neuronpedia": "ffkv.apps.export.neuronpedia",
+    "saedashboard": "ffkv.apps.export.saedashboard",
+    "delphi": "ffkv.apps.export.delphi",
+    "transluce": "ffkv.apps.export.transluce",
+    "circuit-tracer": "ffkv.apps.export.circuit_tracer",
+    "parquet": "ffkv.apps.export.parquet",
+}
 
 
 def _name(name: str | None) -> str | None:

@@ -1,5 +1,6 @@
 """Exports memories of a finished run into the format of another tool."""
 
+import importlib
 import json
 import re
 import shutil
@@ -10,11 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from ffkv.apps.export import provenance
-from ffkv.apps.export.formats import find_format
 from ffkv.apps.export.job import Format, Job, public_name
 from ffkv.apps.export.records import Record, reader
 from ffkv.apps.export.selection import NONE, Selection, choose_memories, select
-from ffkv.apps.export.settings import Export
+from ffkv.apps.export.settings import FORMATS, Export
 from ffkv.apps.export.store import Store, fill
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
@@ -51,13 +51,20 @@ def export(run: Run, format_name: str, output: Path, wanted: Export = Export(), 
     store = Store(output / provenance.WORK, selection, run.corpus("train").lengths)
     job = Job(open(run.folder, keep_open=True), store, names["model_id"], names["set"])  # for many small readings
     fill(run, store, json.dumps(own, sort_keys=True), device)
-    provenance.write(output, provenance.content(run, chosen, own, wanted.memories, None))
+    provenance.write(output, run, chosen, own, wanted.memories, None)
     left_out = _write_units(job, chosen, output, device)
     if chosen.finish:
         chosen.finish(job, output)
-    provenance.write(output, provenance.content(run, chosen, own, wanted.memories, left_out))
+    provenance.write(output, run, chosen, own, wanted.memories, left_out)
     shutil.rmtree(store.folder, ignore_errors=True)
     return left_out
+
+
+def find_format(name: str) -> Format:
+    """Returns the format of a name in `FORMATS`. Raises UserError if it has no such name."""
+    if name not in FORMATS:
+        raise UserError(f"There is no format {name!r}. There are {', '.join(FORMATS)}.")
+    return importlib.import_module(FORMATS[name]).FORMAT
 
 
 def default_model_id(run: Run) -> str:
