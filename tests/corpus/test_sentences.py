@@ -8,8 +8,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ffkv.base.errors import UserError
+from ffkv.base.settings import Corpus
 from ffkv.corpus import sentences
 from ffkv.corpus.sentences import split_sentences
+from ffkv.corpus.text_files import texts
 
 SPLITTERS = ["sentence", "line", "document"]
 
@@ -62,6 +64,18 @@ def test_text_that_is_split_already_is_kept_to_the_letter(line, expected):
 
 def test_a_line_is_a_sentence():
     assert split_sentences("one. two.\n\n  three \n", "line", False) == ["one. two.", "", "three"]
+
+
+@pytest.mark.parametrize("sign", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("white_space", ["collapse", "keep"])
+def test_a_line_ends_where_one_of_a_txt_file_does(tmp_path, sign, white_space):
+    text = f"a{sign}b\nc\r\nd\re\n"
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    lines = list(texts(str(tmp_path / "a.txt"), "text", Corpus(white_space=white_space)))
+    kept = split_sentences(text, "line", False, white_space)
+    assert len(kept) == len(lines) == 4
+    if white_space == "keep":
+        assert [line.rstrip("\r\n") for line in kept] == lines and "".join(kept) == text
 
 
 def test_a_document_is_a_sentence():

@@ -112,6 +112,23 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         documents(str(tmp_path / "c.jsonl"), {"n": "1"})
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "csv"])
+def test_the_text_may_lie_inside_another_column(tmp_path, kind):
+    path = write(tmp_path, kind)
+    found = documents(path, {"language": ["en"]}, text_field="meta.set")
+    assert found == {"0": "web", "2": "code"}
+    assert [*documents(path, {}, text_field="meta.set").values()] == ["web", "code", "code", "", "web"]
+    with pytest.raises(UserError, match=r"has no field 'meta\.name'; it has .*'meta\.set'"):
+        documents(path, {}, text_field="meta.name")
+
+
+def test_a_column_whose_own_name_has_a_dot_comes_first(tmp_path):
+    (tmp_path / "a.csv").write_text("doc.text,n\none,1\n")
+    (tmp_path / "b.jsonl").write_text('{"doc.text": "two", "doc": {"text": "other"}}\n')
+    assert [*documents(str(tmp_path / "a.csv"), {}, text_field="doc.text").values()] == ["one"]
+    assert [*documents(str(tmp_path / "b.jsonl"), {}, text_field="doc.text").values()] == ["two"]
+
+
 @pytest.mark.parametrize(
     ("value", "wanted", "answer"),
     [

@@ -1,6 +1,8 @@
 """HDF5 files: what is written is read back, any reader opens it, and damage never becomes numbers."""
 
 import json
+import subprocess
+import sys
 import time
 
 import h5py
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
-from ffkv.base.files.checksums import sum_path
+from ffkv.base.files.checksums import forget_digests, sum_path
+from ffkv.base.files.fault import unreadable
 
 from .conftest import HASHES, NUMBERS, write
 
@@ -241,6 +244,37 @@ def test_an_intact_file_is_never_to_be_deleted(path):
         hdf5.open(path, "things"),
     ):
         raise OSError("a memory error of the library")
+    assert "elete" not in str(told.value)
+
+
+@pytest.mark.parametrize("small", [True, False])  # a small file is compared with its checksum first
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_file_that_another_program_has_open_for_writing_is_named_as_that(path, monkeypatch, small, end):
+    monkeypatch.setattr(hdf5, "SMALL", 2**20 if small else 0)
+    program = f"import h5py, sys; file = h5py.File({str(path)!r}, 'a'); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1) as other:
+        other.stdout.readline()
+        for read in (lambda: hdf5.open(path, "things").__enter__(), lambda: hdf5.verify(path)):
+            with pytest.raises(UserError, match="is open for writing in another program") as told:
+                read()
+            assert type(told.value) is UserError and "elete" not in str(told.value)
+        if end == "kill":
+            other.kill()
+        else:
+            other.stdin.close()
+        other.wait()
+    forget_digests()
+    if end == "close":
+        hdf5.verify(path)
+    else:  # the mark stays
+        with pytest.raises(UserError, match="h5clear -s"):
+            hdf5.verify(path)
+
+
+def test_a_file_system_without_locks_has_a_remedy(path):
+    words = "Unable to synchronously open file (unable to lock file, errno = 37, error message = 'No locks available')"
+    with pytest.raises(UserError, match="Set the environment variable HDF5_USE_FILE_LOCKING=FALSE") as told:
+        raise unreadable(path, OSError(37, words))
     assert "elete" not in str(told.value)
 
 

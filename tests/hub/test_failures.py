@@ -1,5 +1,6 @@
 """What ffkv says when the hub refuses, is out of order or out of reach; and that the same start succeeds afterwards."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -8,6 +9,8 @@ import sys
 import pytest
 from hub.attempts import BEGIN, reported
 from hub.contents import json_dataset, sentences
+
+from ffkv.base.hub import fetch
 
 pytestmark = pytest.mark.slow
 
@@ -155,3 +158,22 @@ def test_a_command_that_fails_leaves_nothing_and_the_same_command_succeeds(hub, 
     assert done.returncode == 0, done.stderr
     assert "Fetching 1 file, " in done.stderr  # the others were kept
     assert {"model", "values.h5"} <= {path.name for path in out.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        (hashlib.sha256(b"x\n").hexdigest(), True),
+        (hashlib.sha1(b"blob 2\0x\n").hexdigest(), True),
+        (hashlib.sha1(b"x\n").hexdigest(), True),  # as proxies of companies give it
+        (hashlib.sha1(b"x\n").hexdigest().upper(), True),
+        (hashlib.sha1(b"y\n").hexdigest(), False),
+        (hashlib.sha256(b"y\n").hexdigest(), False),
+        (hashlib.md5(b"y\n").hexdigest(), True),  # forms that ffkv does not know say nothing
+        ("5d41402abc4b2a76b9719d911017c592-3", True),
+        ("65a1b2c3-1f4", True),
+    ],
+)
+def test_a_file_is_damaged_only_if_a_known_form_of_etag_says_so(tmp_path, name, whole):
+    (tmp_path / name).write_bytes(b"x\n")
+    assert fetch._is_whole(tmp_path / name) == whole

@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -156,6 +157,25 @@ def test_what_may_not_be_read_is_not_to_be_deleted(run, name):
         rf"{name} .*cannot be read: Permission denied\. Check its rights|{name} cannot be read", checked.stdout
     )
     assert "rm -r" not in checked.stderr
+
+
+@pytest.mark.parametrize("name", ["", "keys", "keys/deeper"])
+@pytest.mark.parametrize("rights", [0o000, 0o111, 0o444], ids=oct)
+def test_a_closed_folder_is_doubtful(run, monkeypatch, name, rights):
+    """Whether it may be listed, entered, or neither."""
+    (run / "keys/deeper").mkdir(parents=True)
+    for place in ("keys/a.csv", "keys/deeper/a.csv"):
+        tables.write(pd.DataFrame({"a": [1, 2]}), run / place)
+    asked = ["settings.json", "keys/a.csv", "keys/deeper/a.csv"]
+    code = (
+        "import ffkv.run.results.check as module, sys; from pathlib import Path;"
+        f" module.expected_files = lambda settings: {asked};"
+        " print(*{problem.kind for problem in module.check_run(Path(sys.argv[1]))[1]})"
+    )
+    (run / name).chmod(rights)
+    checked = subprocess.run(obeying_rights(sys.executable, "-c", code, str(run)), capture_output=True, text=True)
+    (run / name).chmod(0o700)
+    assert checked.stdout == "doubtful\n", checked.stderr
 
 
 def test_the_advice_holds_wherever_the_command_is_typed(run, monkeypatch):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus
+from ffkv.corpus.where import MISSING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,7 +25,7 @@ def row_text(value: Any, field: str, place: str, render: Render | None) -> str:
     """Returns the text of a row.
 
     Args:
-        value: what the row has in its field.
+        value: what the row has in its field; `MISSING` if it has no such field.
         field: name of the field, for messages.
         place: file and row, for messages.
         render: turns a chat into text, see `chat_renderer`; None if rows contain text.
@@ -33,7 +34,7 @@ def row_text(value: Any, field: str, place: str, render: Render | None) -> str:
     Raises:
         UserError: the value is of another kind, or the template refuses the chat.
     """
-    if value is None:
+    if value is None or value is MISSING:
         return ""
     if render is None:
         if not isinstance(value, str):

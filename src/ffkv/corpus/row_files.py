@@ -17,7 +17,7 @@ from ffkv.base.settings.messages import shown
 from ffkv.corpus import raw_file
 from ffkv.corpus.chat import Render, row_text
 from ffkv.corpus.raw_file import PARQUET, lines_of, unreadable
-from ffkv.corpus.where import MISSING, is_wanted, lacking_columns, no_column
+from ffkv.corpus.where import MISSING, find_column, is_wanted, lacking_columns, no_column, no_field
 
 LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 
@@ -56,12 +56,13 @@ def json_texts(path: str, file: BinaryIO, corpus: Corpus, render: Render | None)
     for place, row in _json_rows(path, file, numbers=render is not None or bool(where)):
         if not isinstance(row, dict):
             raise UserError(f"{path}, {place}: contains {type(row).__name__}, not an object with fields.")
-        first, has_field = first or row, has_field or field in row
+        value = find_column(row, field, MISSING)
+        first, has_field = first or row, has_field or value is not MISSING
         lacking = lacking_columns(row, lacking, MISSING)
         wanted = is_wanted(row, where, f"{path}, {place}")
-        yield row_text(row.get(field), field, f"{path}, {place}", render) if wanted else None
+        yield row_text(value, field, f"{path}, {place}", render) if wanted else None
     if first is not None and not has_field:
-        raise _no_field(path, field, list(first))
+        raise no_field(path, field, first)
     if first is not None and lacking:
         raise no_column(path, lacking, first)
 
@@ -137,15 +138,16 @@ def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -
             opened = parquet.ParquetFile(file, page_checksum_verification=True)
             columns = _parquet_columns(opened.schema_arrow)
             _check_columns(path, opened.schema_arrow.names, columns, corpus)
-            tested = [_outermost(name, columns) for name in where]
+            needed = {_outermost(name, columns) for name in (field, *where)}
             number = 0
             for batch in opened.iter_batches(256, columns=[field, *where], use_threads=False):
                 # Of "a.b" pyarrow also reads the field b of a column a.
                 names = batch.schema.names
-                for index, value in enumerate(batch.column(names.index(field))):
+                for index in range(len(batch)):
                     place = f"{path}, row {number:,}"
-                    row = {name: batch.column(names.index(name))[index].as_py() for name in tested}
-                    yield row_text(value.as_py(), field, place, render) if is_wanted(row, where, place) else None
+                    row = {name: batch.column(names.index(name))[index].as_py() for name in needed}
+                    value = find_column(row, field)
+                    yield row_text(value, field, place, render) if is_wanted(row, where, place) else None
                     number += 1
         except UnicodeDecodeError as error:
             fields = " or ".join(map(repr, dict.fromkeys([field, *where])))
@@ -163,8 +165,8 @@ def _parquet_columns(fields: Any) -> dict[str, Any]:
 
 def _check_columns(path: str, names: list[str], columns: dict[str, Any], corpus: Corpus) -> None:
     """Refuses a table that lacks a column that is needed, or has two of its name."""
-    if corpus.text_field not in names:
-        raise _no_field(path, corpus.text_field, names)
+    if lacking_columns(columns, [corpus.text_field]):
+        raise no_field(path, corpus.text_field, columns)
     if lacking := lacking_columns(columns, corpus.where):
         raise no_column(path, lacking, columns)
     for name in (_outermost(needed, columns) for needed in (corpus.text_field, *corpus.where)):
@@ -175,7 +177,3 @@ def _check_columns(path: str, names: list[str], columns: dict[str, Any], corpus:
 def _outermost(name: str, columns: dict[str, Any]) -> str:
     """Returns the column of a table that is, or contains, a column of that name."""
     return name if name in columns else name.partition(".")[0]
-
-
-def _no_field(path: str, field: str, fields: list[str]) -> UserError:
-    return UserError(f"{path} has no field {field!r}; it has {shown(fields)[1:-1] or 'none'}. Set corpus.text_field.")

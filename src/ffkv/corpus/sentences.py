@@ -9,6 +9,7 @@ import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from io import StringIO
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ def split_sentences(
     if splitter == "document":
         sentences = [text]
     elif splitter == "line":
-        sentences = text.splitlines(keepends=keep)
+        sentences = list(StringIO(text, newline=""))  # as in a txt file: other signs, such as U+2028, end no line
     elif pretokenized:
         sentences = list(_split_in_pieces(text, functools.partial(_pretokenized_spans, language)))
     else:
@@ -69,7 +70,7 @@ def _restore_white_space(text: str, sentences: list[str]) -> list[str]:
             blanks = BLANKS.match(text, end)
             start = blanks.end() if blanks else end
             if not number and end:
-                indentation = f"{text[end:start]}.".splitlines()[-1]
+                indentation = re.split("[\r\n]", f"{text[end:start]}.")[-1]
                 cuts.append(start - len(indentation) + 1)
             end = start + len(word)
     cuts.append(len(text))

@@ -21,7 +21,7 @@ from ffkv.corpus.detokenize import detokenize
 from ffkv.corpus.document import Document
 from ffkv.corpus.hub_rows import read_rows
 from ffkv.corpus.text_files import texts
-from ffkv.corpus.where import is_wanted, lacking_columns, no_column
+from ffkv.corpus.where import MISSING, find_column, is_wanted, lacking_columns, no_column, no_field
 
 # Ending of a file's name: the kind of the file, see `texts`.
 FORMATS = {"txt": "text", "text": "text", "tokens": "text", "json": "json", "jsonl": "json"}
@@ -180,14 +180,13 @@ def _read_hub(
     commit = check_commit(commit, corpus) if commit else resolve_dataset(corpus)
     source, field = f"{corpus.dataset}:{split}", corpus.text_field
     for index, row in enumerate(read_rows(commit, corpus.config, split, corpus.limit)):
-        if field not in row and not index:
-            raise UserError(
-                f"{source} has no field {field!r}; it has {', '.join(map(repr, row))}. Set corpus.text_field."
-            )
+        value = find_column(row, field)
+        if value is MISSING and not index:
+            raise no_field(source, field, row)
         if lacking := lacking_columns(row, corpus.where):
             raise no_column(source, lacking, row)
         place = f"{source}, row {index}"
         if is_wanted(row, corpus.where, place):
-            yield Document(f"{source}:{index}", row_text(row.get(field), field, place, render))
+            yield Document(f"{source}:{index}", row_text(value, field, place, render))
         else:
             counts["left_out_documents"] += 1

@@ -15,35 +15,12 @@ PLAIN = (str, bool, int, float, decimal.Decimal, datetime.date, datetime.time)
 MISSING = object()  # stands for the value of a column that a row does not have
 
 
-def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
-    """Tells whether a row has one of the wanted values in each column. A row without a value has no wanted value.
+def find_column(row: Mapping[str, Any], name: str, empty: Any = None) -> Any:
+    """Finds the value of a column. A dotted name is that of a column, or else of a column inside another.
 
-    Args:
-        row: value of each column; those of a nested column are a mapping.
-        where: see `Where`. A dotted name is that of a column, or else of a column inside another.
-        place: file and row, for messages.
-    Raises:
-        UserError: a column contains something else than one text, number, date or truth value.
+    Returns:
+        The value; `MISSING` if the row has no such column; `empty` if the column around it has no value.
     """
-    return all(_is_one_of(_find_column(row, name), wanted, name, place) for name, wanted in where.items())
-
-
-def lacking_columns(row: Mapping[str, Any], names: Iterable[str], empty: Any = None) -> set[str]:
-    """Returns those columns that a row lacks. One row tells for a table, because all its rows have the same columns.
-
-    `empty`: what a column that has no value contains. With `MISSING` it contains no columns: other rows may have some.
-    """
-    return {name for name in names if _find_column(row, name, empty) is MISSING}
-
-
-def no_column(source: str, names: set[str], row: Mapping[str, Any]) -> UserError:
-    """Makes the error for columns that a source lacks. `row` has the columns of the source."""
-    columns = shown([*_names(row)])[1:-1] or "none"
-    return UserError(f"{source} has no column {min(names)!r}; it has {columns}. Change corpus.where.")
-
-
-def _find_column(row: Mapping[str, Any], name: str, empty: Any = None) -> Any:
-    """Finds the value of a column, perhaps inside another one. If that one has no value, returns `empty`."""
     if name in row:
         return row[name]
     value: Any = row
@@ -54,6 +31,41 @@ def _find_column(row: Mapping[str, Any], name: str, empty: Any = None) -> Any:
             return MISSING
         value = value[part]
     return value
+
+
+def is_wanted(row: Mapping[str, Any], where: Where, place: str) -> bool:
+    """Tells whether a row has one of the wanted values in each column. A row without a value has no wanted value.
+
+    Args:
+        row: value of each column; those of a nested column are a mapping.
+        where: see `Where` and `find_column`.
+        place: file and row, for messages.
+    Raises:
+        UserError: a column contains something else than one text, number, date or truth value.
+    """
+    return all(_is_one_of(find_column(row, name), wanted, name, place) for name, wanted in where.items())
+
+
+def lacking_columns(row: Mapping[str, Any], names: Iterable[str], empty: Any = None) -> set[str]:
+    """Returns those columns that a row lacks. One row tells for a table, because all its rows have the same columns.
+
+    `empty`: what a column that has no value contains. With `MISSING` it contains no columns: other rows may have some.
+    """
+    return {name for name in names if find_column(row, name, empty) is MISSING}
+
+
+def no_column(source: str, names: set[str], row: Mapping[str, Any]) -> UserError:
+    """Makes the error for columns that a source lacks. `row` has the columns of the source."""
+    return UserError(f"{source} has no column {min(names)!r}; it has {_all_names(row)}. Change corpus.where.")
+
+
+def no_field(source: str, field: str, row: Mapping[str, Any]) -> UserError:
+    """Makes the error for a source without the field of the text."""
+    return UserError(f"{source} has no field {field!r}; it has {_all_names(row)}. Set corpus.text_field.")
+
+
+def _all_names(row: Mapping[str, Any]) -> str:
+    return shown([*_names(row)])[1:-1] or "none"
 
 
 def _names(row: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -139,7 +139,7 @@ def prove_in_memory(model: nn.Module, first: Tensor, second: Tensor) -> tuple[li
     with tempfile.TemporaryDirectory() as name:
         write_head(Path(name), model, spec)
         emptied = read_head(Path(name), spec)
-    head = Head(emptied, decomposition.logits.shape[-1], "cpu")
+    head = Head(emptied, decomposition.logits.shape[-1], len(spec.layers), "cpu")
     return spec.layers, {**decomposition.errors, "head": prove_head(head, decomposition)}
 
 

@@ -53,7 +53,8 @@ def verify_sum(path: Path) -> None:
 
     Raises:
         Damaged: a file is not what was written, or missing.
-        UserError: a file, or the sums, cannot be read; or the sums are damaged or incomplete.
+        UserError: a file, or the sums, cannot be read, or another program has the file open for writing; or the sums are
+            damaged or incomplete.
     """
     output = output_of(path)
     if not output.name:  # "." and "/": nobody wrote these as one
@@ -73,6 +74,8 @@ def verify_sum(path: Path) -> None:
     for file in chosen:
         if _digest_now(file) != written[file]:
             target = target_of(output)
+            if _is_marked_open(file):
+                raise open_elsewhere(file)
             raise Damaged(
                 f"{file} is not what ffkv wrote: it was damaged or changed since. Delete"
                 f" {'it' if file == target else target} and make it again: `snakemake {shlex.quote(str(target))}`, with"
@@ -98,6 +101,24 @@ def read_sums(output: Path) -> dict[Path, str] | None:
             f" {_again(target_of(output))}"
         )
     return {output.parent / entry["name"]: entry["digest"] for entry in entries if entry}
+
+
+def _is_marked_open(path: Path) -> bool:
+    """Tells whether HDF5 has marked a file: a program has it open for writing, or was killed while it had."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(12)
+    return start.startswith(b"\x89HDF\r\n\x1a\n\x03") and start[11:] in (b"\x01", b"\x05")
+
+
+def open_elsewhere(path: Path) -> UserError:
+    """Makes the message about a file that another program has open for writing."""
+    return UserError(
+        f"{path} is open for writing in another program, such as a notebook. Keep the file. Close it there, and open it"
+        " there for reading only (mode 'r'). Then start the same command again. If that program was killed, `h5clear -s"
+        f" {shlex.quote(str(path))}` of the HDF5 tools takes its mark away."
+    )
 
 
 def _again(target: Path) -> str:

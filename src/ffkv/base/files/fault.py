@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ffkv.base.errors import UserError
-from ffkv.base.files.checksums import forget_digests, output_of, sum_path, verify_sum
+from ffkv.base.files.checksums import forget_digests, open_elsewhere, output_of, sum_path, verify_sum
 from ffkv.base.system.disk import full, temporary_folder
 
+NO_LOCK = "unable to lock file"  # words of HDF5
 SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Words of libraries that pass on the system's error as text alone: safetensors, tokenizers, pyarrow, HDF5.
 SPACE_WORDS = tuple(
@@ -88,6 +89,16 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
         return UserError(f"{path} does not exist: run the step that makes it first.")
     if not os.access(path, os.R_OK):
         return UserError(f"{path} cannot be read: you have no right to. Check its rights.")
+    if NO_LOCK in reason:
+        locks = isinstance(error, BlockingIOError)
+        return (
+            open_elsewhere(path)
+            if locks
+            else UserError(
+                f"{path} cannot be read: its file system has no locks ({reason}). Keep it. Set the environment variable"
+                " HDF5_USE_FILE_LOCKING=FALSE, then start the same command again."
+            )
+        )
     if sum_path(output_of(path)).exists():
         return UserError(
             f"{path} cannot be read ({reason}), but it is what ffkv wrote: its checksum fits. Keep it. Check the"

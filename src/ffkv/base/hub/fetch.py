@@ -248,14 +248,20 @@ def _check_arrived(path: Path, name: str, commit: Commit) -> None:
 
 
 def _is_whole(blob: Path) -> bool:
-    """Tells whether a file in the cache has the hash that is its name (SHA-256, or git's hash for small files)."""
-    if re.fullmatch(r"[0-9a-f]{64}", blob.name):
-        with blob.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == blob.name
-    if re.fullmatch(r"[0-9a-f]{40}", blob.name):
-        content = blob.read_bytes()
-        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == blob.name
-    return True  # the name is not a hash that is known
+    """Tells whether a file in the cache has the hash that is its name, the server's ETag.
+
+    The hub gives the SHA-256 of a large file and git's hash of a small one. Mirrors also give the SHA-1 of the content.
+    Any other name says nothing of the content.
+    """
+    method = {40: "sha1", 64: "sha256"}.get(len(blob.name)) if re.fullmatch("[0-9a-fA-F]+", blob.name) else None
+    of_git = b"blob %d\0" % blob.stat().st_size
+    return method is None or any(_digest(blob, method, start) == blob.name.lower() for start in (b"", of_git))
+
+
+def _digest(path: Path, method: str, start: bytes) -> str:
+    """Returns the hash of `start` and the content of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(method, start)).hexdigest()
 
 
 def _refusal(commit: Commit, error: Exception) -> str:

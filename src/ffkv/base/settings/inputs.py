@@ -118,7 +118,7 @@ class Corpus(Section):
     """Share of the train documents that become the validation split if `validation` is empty. A hash of a document's text
     decides in which split it is."""
     text_field: str = Field("text", min_length=1)
-    """Name of the field or column that contains the text."""
+    """Name of the field or column that contains the text. A dot leads to a field inside another one: `doc.text`."""
     where: Where = Field({})
     """Which rows of the source are read: each column name with the value that a row must have there, or with a list of
     such values, as in `{language: en}` or `{meta.pile_set_name: [Github, ArXiv]}`. A dot leads to a column inside another
@@ -145,8 +145,8 @@ class Corpus(Section):
     text between two spaces."""
     detokenize: bool = False
     """Turn text whose words are separated by spaces, as in WikiText, back into text as people write it: `state @-@ of`
-    becomes `state-of`. Models that were trained on raw text read it better. Leave `pretokenized` off then, and
-    `white_space` at `collapse`."""
+    becomes `state-of`. Models that were trained on raw text read it better. A word that WikiText replaced by `<unk>` is
+    lost: take a raw version, such as wikitext-103-raw-v1. Leave `pretokenized` off then, and `white_space` at `collapse`."""
     context: Whole = Field(0, ge=0)
     """Maximum number of tokens that the model reads at a time, those of `bos` included. 0 means the context of the model.
     A model with a shorter context keeps its own."""

@@ -25,11 +25,21 @@ class Head:
         vocabulary: number of logits.
     """
 
-    def __init__(self, source: EmptiedModel | ModuleChain, vocabulary: int, device: str, projection: str = "head"):
-        """Moves what reads vectors out to a device. `projection` is the setting `values.projection`."""
+    def __init__(
+        self,
+        source: EmptiedModel | ModuleChain,
+        vocabulary: int,
+        layers: int,
+        device: str,
+        projection: str = "head",
+    ):
+        """Moves what reads vectors out to a device.
+
+        `layers`: their number; `projection`: the setting `values.projection`.
+        """
         self._source, self._device, self._projection = source, device, projection
         source.model.to(device).float()
-        self.vocabulary = vocabulary
+        self.vocabulary, self._layers = vocabulary, layers
         self._mixes_no_logits: bool | None = None  # not tried yet
 
     def chunks(self, vectors: Tensor, layer: int | None) -> Iterator[tuple[slice, Tensor]]:
@@ -56,8 +66,11 @@ class Head:
         """Returns logits [n, vocabulary] in float32 of vectors [n, d] of a layer; None: of outputs of the last block.
 
         Raises:
-            UserError: the projection is "unembedding", and no single matrix maps the residual stream to the vocabulary.
+            UserError: there is no such layer; or the projection is "unembedding", and no single matrix maps the residual
+                stream to the vocabulary.
         """
+        if layer is not None and not 0 <= layer < self._layers:
+            raise UserError(f"There is no layer {layer}. The model has layers 0 to {self._layers - 1}.")
         with torch.no_grad(), enough_memory(lambda: weight_bytes(self._source.model)):
             vectors = vectors.to(self._device)
             if self._projection == "unembedding":

@@ -74,7 +74,7 @@ def load_head(model_folder: Path | str, device: str = "auto", projection: str = 
         reader = ModuleChain(anatomy.head_chain, {name: tensors[stored] for name, stored in names.items()})
     else:
         reader = read_head(folder, anatomy.head_spec, anatomy.source if anatomy.trust_remote_code else None)
-    return Head(reader, anatomy.vocabulary, choose_device(device), projection)
+    return Head(reader, anatomy.vocabulary, len(anatomy.layers), choose_device(device), projection)
 
 
 def read_head(folder: Path, spec: HeadSpec, code: Commit | None = None) -> EmptiedModel:

@@ -47,13 +47,16 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     problems: dict[Path, Problem] = {}
     for path in _walk(folder, problems):
         parts = path.relative_to(folder).parts
-        if any(map(PARTIAL.fullmatch, parts)):
-            if PARTIAL.fullmatch(path.name) and not is_written(path):
-                problems[path] = Problem(path, "unfinished", "is unfinished: its step was killed.")
-        elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
-            read += path.is_file()
-            if found := _look_at(path, folder):
-                problems.setdefault(found.path, found)
+        try:
+            if any(map(PARTIAL.fullmatch, parts)):
+                if PARTIAL.fullmatch(path.name) and not is_written(path):
+                    problems[path] = Problem(path, "unfinished", "is unfinished: its step was killed.")
+            elif not any(part.endswith(PROGRESS) for part in parts) and _is_output(path):
+                read += path.is_file()
+                if found := _look_at(path, folder):
+                    problems.setdefault(found.path, found)
+        except OSError as error:  # of a folder that may be listed and not entered
+            problems.setdefault(path, _closed(path, error))
     if not read and not problems:
         raise UserError(f"{folder} holds no file of a run. Name a folder such as results/demo.")
     for path in _missing(folder):
@@ -68,7 +71,7 @@ def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
 
     def note(error: OSError) -> None:
         path = Path(error.filename)
-        problems[path] = Problem(path, "doubtful", f"cannot be read: {error.strerror}. Check its rights.")
+        problems[path] = _closed(path, error)
 
     entries = [
         Path(place, name) for place, folders, files in os.walk(folder, onerror=note) for name in (*folders, *files)
@@ -76,13 +79,24 @@ def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
     return iter(sorted(entries))
 
 
+def _closed(path: Path, error: OSError) -> Problem:
+    return Problem(path, "doubtful", f"cannot be read: {error.strerror}. Check its rights.")
+
+
 def _missing(folder: Path) -> list[Path]:
     """Returns the files that the run's settings ask for and that are not there."""
     try:
         settings = read_settings(folder)
-    except UserError:  # what is wrong with it is said anyway
-        return [] if (folder / "settings.json").exists() else [folder / "settings.json"]
-    return [folder / name for name in expected_files(settings) if not (folder / name).exists()]
+    except (UserError, OSError):  # what is wrong with it is said anyway
+        return [folder / "settings.json"] if _is_gone(folder / "settings.json") else []
+    return [folder / name for name in expected_files(settings) if _is_gone(folder / name)]
+
+
+def _is_gone(path: Path) -> bool:
+    try:
+        return not path.exists()
+    except OSError:  # the folder above it may not be entered, which is said anyway
+        return False
 
 
 def _is_output(path: Path) -> bool:
