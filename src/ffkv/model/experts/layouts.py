@@ -98,13 +98,7 @@ def _has(module: Any, dimensions: int, *names: str) -> bool:
     return all(getattr(getattr(module, name, None), "ndim", 0) == dimensions for name in names)
 
 
-def _gated_product(gate_and_up: Tensor, activation: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """act(gate) * up, and whether the gate is positive; gate and up are the halves of one output [n, 2 unit]."""
-    gate, up = gate_and_up.chunk(2, -1)
-    return activation(gate) * up, gate > 0
-
-
-class LibraryInterface(ExpertLayout):
+class _LibraryInterface(ExpertLayout):
     """Experts that follow the library's own interface (`use_experts_implementation`)."""
 
     @staticmethod
@@ -116,7 +110,6 @@ class LibraryInterface(ExpertLayout):
 
     @property
     def gated(self) -> bool:
-        """Banks of this layout may have no gate."""
         return self.bank.has_gate
 
     @property
@@ -142,16 +135,14 @@ class LibraryInterface(ExpertLayout):
         return self.bank._apply_gate(before), gate > 0
 
     def values(self, expert: int) -> Tensor:
-        """Rows or columns of the second matrix."""
         matrix = self.bank.down_proj[expert]
         return matrix if self.bank.is_transposed else matrix.T
 
     def expert_bias(self, expert: int) -> Tensor | None:
-        """The bias of the second matrix."""
         return self.bank.down_proj_bias[expert] if hasattr(self.bank, "down_proj_bias") else None
 
 
-class StackedMatrices(ExpertLayout):
+class _StackedMatrices(ExpertLayout):
     """The matrices of all experts are stacked in one matrix of two dimensions (DBRX)."""
 
     activation_name = "mlp.activation_fn"
@@ -166,16 +157,26 @@ class StackedMatrices(ExpertLayout):
         return getattr(self.bank.mlp, name)[expert * self.units : (expert + 1) * self.units]
 
     def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """act(x w1) * (x v1)."""
         gate = x @ self._rows("w1", expert).T
         return self.activation(gate) * (x @ self._rows("v1", expert).T), gate > 0
 
     def values(self, expert: int) -> Tensor:
-        """Rows of w2."""
         return self._rows("w2", expert)
 
 
-class WithIdentityExperts(ExpertLayout):
+class _Halves(ExpertLayout):
+    """Gate and up are the halves of what one first matrix writes."""
+
+    @abstractmethod
+    def first_matrix(self, expert: int) -> Tensor:
+        """Returns the first matrix of an expert [d, 2 unit]."""
+
+    def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = (x @ self.first_matrix(expert)).chunk(2, -1)
+        return self.activation(gate) * up, gate > 0
+
+
+class _WithIdentityExperts(_Halves):
     """Some of the experts pass the token on as it is (LongCat-Flash)."""
 
     passes_on = True
@@ -187,16 +188,14 @@ class WithIdentityExperts(ExpertLayout):
             return None
         return module.down_proj.shape[0], module.down_proj.shape[2]
 
-    def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Gate and up are halves."""
-        return _gated_product(x @ self.bank.gate_up_proj[expert].T, self.activation)
+    def first_matrix(self, expert: int) -> Tensor:
+        return self.bank.gate_up_proj[expert].T
 
     def values(self, expert: int) -> Tensor:
-        """Columns of the second matrix."""
         return self.bank.down_proj[expert].T
 
 
-class EveryToken(ExpertLayout):
+class _EveryToken(_Halves):
     """Every expert sees every token, already multiplied by the router's weight, 0 if it is not routed there (Llama 4).
 
     The weight acts before the activation. The coefficient is what comes out.
@@ -212,21 +211,18 @@ class EveryToken(ExpertLayout):
         return (module.num_experts, module.down_proj.shape[1]) if hasattr(module, "expert_dim") else None
 
     def route(self, states: Tensor, *arguments: Any) -> Iterator[RoutedTokens]:
-        """The inputs hold all tokens once per expert."""
+        # The inputs hold all tokens once per expert.
         for expert, x in enumerate(states.chunk(self.experts)):
             tokens = x.any(-1).nonzero()[:, 0]
             yield RoutedTokens(expert, tokens, x[tokens], None)
 
-    def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Gate and up are halves."""
-        return _gated_product(x @ self.bank.gate_up_proj[expert], self.activation)
+    def first_matrix(self, expert: int) -> Tensor:
+        return self.bank.gate_up_proj[expert]
 
     def values(self, expert: int) -> Tensor:
-        """Rows of the second matrix."""
         return self.bank.down_proj[expert]
 
     def count_tokens(self, states: Tensor) -> int:
-        """The inputs hold all tokens once per expert."""
         return len(states) // self.experts
 
     def output(self, argument: Tensor, written: Tensor) -> Tensor:
@@ -236,7 +232,7 @@ class EveryToken(ExpertLayout):
         return output
 
 
-class SortedByRouter(ExpertLayout):
+class _SortedByRouter(_Halves):
     """The router sorts the tokens by expert (JetMoE)."""
 
     activation_name = "activation"
@@ -251,25 +247,22 @@ class SortedByRouter(ExpertLayout):
         return experts, units
 
     def route(self, states: Tensor, *arguments: Any) -> Iterator[RoutedTokens]:
-        """The bank holds the router itself."""
+        # The bank holds the router itself.
         _, tokens, weights, counts, _ = self.bank.router(states)
         for expert, (chosen, weight) in enumerate(zip(tokens.split(counts), weights.split(counts), strict=True)):
             yield RoutedTokens(expert, chosen, states[chosen], weight[:, None])
 
-    def coefficients(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Gate and up are halves."""
-        return _gated_product(x @ self.bank.input_linear.weight[expert].T, self.activation)
+    def first_matrix(self, expert: int) -> Tensor:
+        return self.bank.input_linear.weight[expert].T
 
     def values(self, expert: int) -> Tensor:
-        """Columns of the second matrix."""
         return self.bank.output_linear.weight[expert].T
 
     def bank_bias(self) -> Tensor:
-        """One bias for all experts."""
         return self.bank.bias
 
 
-LAYOUTS = (LibraryInterface, StackedMatrices, WithIdentityExperts, EveryToken, SortedByRouter)
+LAYOUTS = (_LibraryInterface, _StackedMatrices, _WithIdentityExperts, _EveryToken, _SortedByRouter)
 
 
 def layout_of(module: nn.Module) -> ExpertLayout | None:
