@@ -138,7 +138,7 @@ def tokenize(
 
     Yields:
         Per sentence its ids without the beginning [token]; how many characters of its text the model has read whole with
-            each token [token]; whether no other one is begun then [token]; and this text.
+        each token [token]; whether no other one is begun then [token]; and this text.
     """
     tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     for text, own, offsets in zip(texts, tokens["input_ids"], tokens["offset_mapping"], strict=True):

@@ -94,7 +94,7 @@ def find_shared_prefixes(tokens: np.ndarray, offsets: np.ndarray) -> tuple[np.nd
 
     Returns:
         For each sentence the length of its shortest prefix that is read in it, more than any of its prefixes has if it
-            is not read [sentence]; and the shared prefixes.
+        is not read [sentence]; and the shared prefixes.
     """
     ordered = _sort(tokens, offsets)
     read = np.ones(len(ordered.sentence), bool)

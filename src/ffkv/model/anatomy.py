@@ -86,11 +86,7 @@ class Layer:
         return "; ".join([" + ".join(kinds), *filter(None, notes)])
 
     def unit(self, memory: int) -> str:
-        """Names the expert and unit of a memory: "expert 2, unit 17" or "shared, unit 3"; "" without experts.
-
-        Raises:
-            IndexError: the layer has no such memory.
-        """
+        """Names the expert and unit of a memory: "expert 2, unit 17" or "shared, unit 3"; "" without experts."""
         if not any(matrix.experts for matrix in self.second_matrices):
             return ""
         for matrix in self.second_matrices:

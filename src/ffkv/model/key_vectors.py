@@ -16,7 +16,7 @@ def keys(model: nn.Module, layer: Layer) -> Tensor | None:
 
     Returns:
         Keys [memory, d] or, with a gate, [memory, 2 d], float32, on the CPU; None if a first matrix is not a plain
-            matrix, as in banks of experts.
+        matrix, as in banks of experts.
     """
     parts = [_keys_of(model, matrix) for matrix in layer.second_matrices]
     found = [part for part in parts if part is not None]

@@ -34,7 +34,7 @@ def fetch(commit: Commit, choose: Choose) -> Path:
 
     Returns:
         The folder of the commit in the cache. All chosen files are there, unless the cache has no list of the files and
-            the hub is not to be asked or does not answer: then the reader has to do with what is there.
+        the hub is not to be asked or does not answer: then the reader has to do with what is there.
     Raises:
         UserError: the hub refuses, a file arrived damaged, or a file is missing and the hub is not to be asked.
     """

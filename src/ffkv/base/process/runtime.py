@@ -77,8 +77,7 @@ def own_gpu(count: int) -> str:
 def choose_device(device: str) -> str:
     """Returns the torch device of a setting: `auto` means a GPU if there is one, of several one that no other job has.
 
-    Raises:
-        UserError: there is no such setting, or this machine does not have the device.
+    Raises UserError if there is no such setting, or this machine does not have the device.
     """
     import torch
 

@@ -64,10 +64,7 @@ def train_model(
 
     The same documents, settings, seed and number of threads give the same weights to the bit. `advance` is called with
     the number of tokens of each step. `keep` is called with the step and the model before the first step, which is step
-    0, and after each one.
-
-    Raises:
-        UserError: a split has no sentences.
+    0, and after each one. Raises UserError if a split has no sentences.
     """
     paragraphs = (paragraph for document in train for paragraph in document.text.splitlines())
     tokenizer = train_tokenizer(paragraphs, settings.vocabulary, settings.context)
