@@ -43,7 +43,8 @@ class Dataset:
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Returns the length of each axis, from the length of each dimension."""
-        return tuple(_length(dimension, sizes) for dimension in self.dimensions)
+        known = {name + BOUNDARY: size + 1 for name, size in sizes.items()} | dict(sizes)
+        return tuple(known[dimension] for dimension in self.dimensions)
 
     def chunk(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Returns the shape of a chunk, from the length of each dimension."""
@@ -227,9 +228,3 @@ def read(file: h5py.File, record: type, dimension: str = "", place: slice = slic
         return Texts(*found) if isinstance(description, TextList) else found[0]
 
     return record(**{field: read_field(field, own) for field, own in _described(record).items()}, **others)
-
-
-def _length(dimension: str, sizes: Mapping[str, int]) -> int:
-    if dimension not in sizes and dimension.endswith(BOUNDARY):
-        return sizes[dimension.removesuffix(BOUNDARY)] + 1
-    return sizes[dimension]

@@ -52,17 +52,13 @@ def calibrate(model: nn.Module, found: list[FoundBlock], ids: Tensor) -> list[La
         module = model.get_submodule(name)
         try:
             with in_float32(module):
-                arguments = map_tensors(_to_float32, captured[name, repeat])
+                arguments = map_tensors(lambda t: t.float() if t.dtype in HALF else t, captured[name, repeat])
                 block = _Block(name, repeat, module, arguments, replay(module, arguments))
                 for group, path in _groups(block, [matrix[len(name) + 1 :] for matrix in matrices]):
                     layers.append(_layer(block, group, path, len(layers)))
         except UserError as error:
             raise UserError(f"{name} ({type(module).__name__}), {error}") from error
     return layers
-
-
-def _to_float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def _groups(block: _Block, matrices: list[str]) -> list[tuple[list[str], ResidualPath]]:

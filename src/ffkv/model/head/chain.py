@@ -27,13 +27,8 @@ class ModuleChain:
 
     @property
     def output_module(self) -> Any:
-        """The module that holds the output embedding."""
+        """The module that holds the output embedding E [vocabulary, width of its input]."""
         return self.model[-1]
-
-    @property
-    def output_embedding(self) -> Tensor:
-        """E [vocabulary, width of its input]."""
-        return self.output_module.weight
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Returns logits [n, vocabulary] of vectors [n, d], of any layer."""

@@ -43,13 +43,8 @@ class EmptiedModel:
 
     @property
     def output_module(self) -> Any:
-        """The module that holds the output embedding; None if there is no single one."""
+        """The module that holds the output embedding E [vocabulary, width of its input]; None if there is no single one."""
         return self.model.get_output_embeddings()
-
-    @property
-    def output_embedding(self) -> Tensor | None:
-        """E [vocabulary, width of its input]; None if there is no single matrix."""
-        return None if self.output_module is None else self.output_module.weight
 
     def read_out(self, vectors: Tensor, layer: int | None) -> Tensor:
         """Returns logits [n, vocabulary] of vectors [n, d] of a layer; None: of outputs of the last block."""

@@ -127,7 +127,7 @@ class Head:
 
     def _output_embedding(self, width: int) -> Tensor:
         """E [vocabulary, d] in float32."""
-        embedding = self._source.output_embedding
+        embedding = getattr(self._source.output_module, "weight", None)
         if embedding is None or tuple(embedding.shape) != (self.vocabulary, width):
             raise UserError(
                 "This model has no single matrix from its residual stream to the vocabulary: use values.projection 'head'."
