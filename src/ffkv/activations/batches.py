@@ -110,10 +110,7 @@ def describe(competing: CompetingPrefixes, sentences: np.ndarray, device: str) -
 
 
 def _count_shared(
-    competing: CompetingPrefixes,
-    sentences: np.ndarray,
-    multiplicity: np.ndarray,
-    in_histogram: np.ndarray,
+    competing: CompetingPrefixes, sentences: np.ndarray, multiplicity: np.ndarray, in_histogram: np.ndarray
 ) -> None:
     """Writes the multiplicities of prefixes that several sentences begin with into [sentence, token], in place."""
     shared, before = competing.corpus.shared, len(competing.corpus.bos)

@@ -62,13 +62,7 @@ def merge_triggers(shards: tuple[Path, ...], output: Path) -> None:
 @step_options(SAMPLED_PREFIXES)
 @OUTPUT
 def sampled_prefixes(
-    model_folder: Path,
-    corpus_file: Path,
-    prefixes: Prefixes,
-    batches: Batches,
-    seed: int,
-    work: Work,
-    output: Path,
+    model_folder: Path, corpus_file: Path, prefixes: Prefixes, batches: Batches, seed: int, work: Work, output: Path
 ) -> None:
     """Store y, o and m of the sampled prefixes in one shard: FF outputs, block outputs and coefficients."""
     from ffkv.activations.step import sample_prefixes

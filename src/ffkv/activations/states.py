@@ -110,10 +110,7 @@ def write_block(
 
 
 def _run(
-    loaded: LoadedModel,
-    rows: Sequence[np.ndarray],
-    batch_tokens: int,
-    places: Mapping[str, np.ndarray | h5py.Dataset],
+    loaded: LoadedModel, rows: Sequence[np.ndarray], batch_tokens: int, places: Mapping[str, np.ndarray | h5py.Dataset]
 ) -> None:
     """Runs prefixes, given as token ids, and writes their states into `places`, by dataset."""
     anatomy = loaded.anatomy

@@ -58,10 +58,7 @@ def encode_corpus(
     if settings.dataset not in (EMBEDDED, "files"):
         commit = check_commit(commit, settings) if commit else resolve_dataset(settings)
     left_out: Counter[str] = Counter()
-    with (
-        unchanged(source_files(settings, split)),
-        progress(settings.limit or None, "documents", split) as bar,
-    ):
+    with unchanged(source_files(settings, split)), progress(settings.limit or None, "documents", split) as bar:
         encoded = encode(
             read_documents(settings, split, render, commit, left_out),
             tokenizer,

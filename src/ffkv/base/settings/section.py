@@ -24,8 +24,7 @@ def _globs(value: Any) -> Any:
 
 
 Globs = Annotated[
-    list[Annotated[str, Field(min_length=1)]],
-    BeforeValidator(_globs, json_schema_input_type=str | list[str]),
+    list[Annotated[str, Field(min_length=1)]], BeforeValidator(_globs, json_schema_input_type=str | list[str])
 ]
 Pattern = Annotated[str, AfterValidator(regular_expression)]
 
@@ -107,8 +106,7 @@ def _values(name: str, given: list[Any]) -> list[str]:
 
 
 Where = Annotated[
-    dict[str, list[str]],
-    BeforeValidator(_where, json_schema_input_type=dict[str, Scalar | list[Scalar]]),
+    dict[str, list[str]], BeforeValidator(_where, json_schema_input_type=dict[str, Scalar | list[Scalar]])
 ]
 SectionType = TypeVar("SectionType", bound="Section")
 Function = TypeVar("Function", bound=Callable[..., Any])
