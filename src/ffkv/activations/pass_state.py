@@ -92,7 +92,8 @@ def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedMo
             f" {loaded.anatomy.dtype}. Use model.dtype float32."
         )
     fires_negative, minimum = counted.pop("fires_negative"), counted.pop("minimum")
-    gated = _gated(loaded.anatomy.layers)
+    matrices = [matrix for layer in loaded.anatomy.layers for matrix in layer.second_matrices]
+    gated = np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])  # [memory]
     negative = None
     if state.lowest:
         negative = Negative(**_examples(competing, state.lowest, -1, gated), fires=fires_negative, minimum=minimum)
@@ -104,12 +105,6 @@ def triggers_of(state: PassState, competing: CompetingPrefixes, loaded: LoadedMo
         **_examples(competing, state.highest, 1, gated),
         **counted,
     )
-
-
-def _gated(layers: Sequence[Layer]) -> np.ndarray:
-    """Tells whether each memory has a gate [memory]."""
-    matrices = [matrix for layer in layers for matrix in layer.second_matrices]
-    return np.repeat([bool(matrix.gate) for matrix in matrices], [matrix.memories for matrix in matrices])
 
 
 def _examples(competing: CompetingPrefixes, tops: list[TopT], sign: int, gated: np.ndarray) -> dict[str, np.ndarray]:

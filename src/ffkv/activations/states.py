@@ -69,7 +69,10 @@ def write_shard(
         with hdf5.create(path, KIND, attributes) as file:
             datasets.allocate(file, SampledPrefixes, {**storage.sizes, "prefix": 0}, storage.without)
             file["layer_offset"][...] = loaded.anatomy.layer_offset
-    _remove_others(block_folder(path), set(files.values()))
+    # An earlier pass, with other settings, may have left other blocks.
+    own_files = {*files.values(), *map(sum_path, files.values())}
+    for other in set(block_folder(path).glob("*")) - own_files:
+        remove(other)
 
 
 def write_block(
@@ -150,11 +153,3 @@ def _is_complete(path: Path, attributes: dict[str, Any]) -> bool:
         say(f"a block is made again: {error}", error=True)
         return False
     return True
-
-
-def _remove_others(folder: Path, files: set[Path]) -> None:
-    """Removes blocks that an earlier pass, with other settings, left."""
-    kept = files | {sum_path(file) for file in files}
-    for path in folder.iterdir() if folder.exists() else ():
-        if path not in kept:
-            remove(path)

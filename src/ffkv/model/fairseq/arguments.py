@@ -53,13 +53,15 @@ def read_arguments(args: Namespace, vocabulary: int) -> dict[str, Any]:
     activation = given.get("activation_fn", "relu")
     if activation not in ACTIVATIONS:
         raise UserError(f"args.activation_fn is {activation!r}: only {', '.join(ACTIVATIONS)} can be read.")
+    # Names of the longest input; fairseq falls back from one to the next, then to 1024.
+    longest = next((name for name in ("max_target_positions", "tokens_per_sample") if given.get(name) is not None), "")
     return {
         "vocab_size": vocabulary,
         "hidden_size": width,
         "intermediate_size": _size(given, "decoder_ffn_embed_dim"),
         "num_hidden_layers": _size(given, "decoder_layers"),
         "num_attention_heads": heads,
-        "max_position_embeddings": _context(given),
+        "max_position_embeddings": _size(given, longest) if longest else 1024,
         "activation_function": ACTIVATIONS[activation],
         "scale_embedding": not given.get("no_scale_embedding", False),
         "final_norm": not given.get("no_decoder_final_norm", False),
@@ -79,14 +81,6 @@ def _vocabulary(given: dict[str, Any], vocabulary: int) -> dict[str, Any]:
         "tie_words": tied,
         "tie_projections": tied and bool(given.get("tie_adaptive_proj", False)),
     }
-
-
-def _context(given: dict[str, Any]) -> int:
-    """Returns the longest input, as fairseq falls back: max_target_positions, tokens_per_sample, 1024."""
-    for name in ("max_target_positions", "tokens_per_sample"):
-        if given.get(name) is not None:
-            return _size(given, name)
-    return 1024
 
 
 def _bands(given: dict[str, Any], which: str, vocabulary: int) -> list[list[int]]:

@@ -57,6 +57,7 @@ class _Assembly:
         self.traces: dict[str, _Trace] = {}
         self.gates: dict[str, Tensor] = {}
         modules = {matrix.module: model.get_submodule(matrix.module) for matrix in layer.second_matrices}
+        # What a second matrix returns for zero [1, d].
         self.biases = {matrix.module: bias_of(modules[matrix.module], matrix) for matrix in layer.second_matrices}
         self.gain: Tensor | None = None
         if layer.output_kind == "norm":
@@ -64,8 +65,12 @@ class _Assembly:
 
     def on_second_matrix(self, matrix: SecondMatrix, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Collects what a second matrix or a bank did."""
-        self.traces[matrix.module] = _read(module, hidden_input(args, kwargs), output, self.biases[matrix.module])
-        if last_call(module) is not None:
+        call = last_call(module)
+        bias = self.biases[matrix.module] if call is None else call.bias
+        found = coefficients(module, hidden_input(args, kwargs)), written(module, output), bias
+        # Copies, because the model may add to its own memory in place before the layer is finished.
+        self.traces[matrix.module] = _Trace(*(flat(tensor).clone() for tensor in found))
+        if call is not None:
             if matrix.gate and Quantity.GATE in self.wanted:
                 self.gates[matrix.module] = positive_gates(module)
             forget_call(module)
@@ -102,15 +107,6 @@ class _Assembly:
             factor = token_weights(direction[None], outcome.output)[0][:, None].to(direction.dtype)
             self.emit(layer, Quantity.FACTOR, factor)
         self.emit(layer, Quantity.FF_OUTPUT, y)
-
-
-def _read(module: nn.Module, state: Tensor, output: Tensor, bias: Tensor) -> _Trace:
-    """Reads what a second matrix or a bank did with a state. `bias`: what a matrix returns for zero [1, d]."""
-    call = last_call(module)
-    bias = bias if call is None else call.bias
-    # Copies, because the model may add to its own memory in place before the layer is finished.
-    m, z, bias = (flat(tensor).clone() for tensor in (coefficients(module, state), written(module, output), bias))
-    return _Trace(m, z, bias)
 
 
 def _assemble(layer: Layer, traces: list[_Trace], outcome: _Outcome | None) -> tuple[Tensor, Tensor, Tensor]:
