@@ -6,14 +6,12 @@ from ffkv.base.streams import Purpose, random_stream
 
 
 def draw_prefixes(lengths: np.ndarray, count: int, how: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws proper prefixes (1 <= position < length), none twice.
+    """Draws proper prefixes (1 <= position < length) of sentences, given by their lengths, none twice.
 
     Args:
-        lengths: tokens of each sentence [sentence].
         count: how many prefixes; if there are fewer, all are taken.
         how: "sentence": a random sentence, then a random position in it; a sentence is drawn again only after each has
             been drawn (the authors' code). "prefix": uniform over all prefixes (the paper's text).
-        seed: seed of the random numbers.
     Returns:
         Sentence and position of each prefix, sorted by sentence and position [prefix].
     """

@@ -79,14 +79,9 @@ def _automatic_beginning(tokenizer: PreTrainedTokenizerBase, configured: int | N
 
 
 def longest_sentence(context: int, bound: int, beginning: Beginning) -> int:
-    """Maximum number of tokens of a sentence, without its beginning.
+    """Maximum number of tokens of a sentence, without its beginning, if the model reads `context` tokens at a time.
 
-    Args:
-        context: number of tokens that the model reads at a time.
-        bound: the setting `corpus.context`.
-        beginning: what precedes every sentence.
-    Raises:
-        UserError: fewer than two tokens are left.
+    `bound`: the setting `corpus.context`. Raises UserError if fewer than two tokens are left.
     """
     most = min(context, bound or context)
     if most - len(beginning.ids) < 2:

@@ -22,17 +22,10 @@ REMEDY = "Mend the data, name another field (corpus.text_field), or switch corpu
 
 
 def row_text(value: Any, field: str, place: str, render: Render | None) -> str:
-    """Returns the text of a row.
+    """Returns the text of a row, from the value in its field (`MISSING` without one); "" if it has none.
 
-    Args:
-        value: what the row has in its field; `MISSING` if it has no such field.
-        field: name of the field, for messages.
-        place: file and row, for messages.
-        render: turns a chat into text, see `chat_renderer`; None if rows contain text.
-    Returns:
-        The text; "" if the row has none.
-    Raises:
-        UserError: the value is of another kind, or the template refuses the chat.
+    `render` turns a chat into text, see `chat_renderer`; None if rows contain text. `place`: file and row, for
+    messages. Raises UserError if the value is of another kind, or the template refuses the chat.
     """
     if value is None or value is MISSING:
         return ""
@@ -72,10 +65,8 @@ def _check_messages(value: Any, place: str) -> None:
 def chat_renderer(tokenizer: PreTrainedTokenizerBase, settings: Corpus) -> Render | None:
     """Returns the function that turns a chat into text; None if the corpus contains text.
 
-    The function raises UserError if the template refuses the chat.
-
-    Raises:
-        UserError: the tokenizer has no chat template, or it does not work.
+    The function raises UserError if the template refuses the chat. This raises it if the tokenizer has no chat
+    template, or it does not work.
     """
     if not settings.chat_template:
         return None

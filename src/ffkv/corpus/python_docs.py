@@ -52,15 +52,11 @@ MINIMUM_WORDS = 2 / 3  # share of these pieces that are words
 
 
 def documents(every: int = 1) -> Iterator[Document]:
-    """Reads the documents: topics first, then modules, each sorted by name.
+    """Reads the documents: topics first, then modules, each sorted by name; of `every` so many documents one.
 
     A paragraph that occurs several times is kept in the first document only. Topics repeat one another, and modules
-    copy docstrings; a paragraph in both splits would make the validation loss too low.
-
-    Args:
-        every: of so many documents one is read.
-    Raises:
-        UserError: this Python was installed without the sources of its standard library.
+    copy docstrings; a paragraph in both splits would make the validation loss too low. Raises UserError if this Python
+    was installed without the sources of its standard library.
     """
     library = Path(sysconfig.get_path("stdlib"))
     seen: dict[str, str] = {}

@@ -56,9 +56,8 @@ class _Assembly:
         self.layer, self.wanted, self.emit = layer, wanted, emit
         self.traces: dict[str, _Trace] = {}
         self.gates: dict[str, Tensor] = {}
-        modules = {matrix.module: model.get_submodule(matrix.module) for matrix in layer.second_matrices}
-        # What a second matrix returns for zero [1, d].
-        self.biases = {matrix.module: bias_of(modules[matrix.module], matrix) for matrix in layer.second_matrices}
+        # What each second matrix returns for zero [1, d].
+        self.biases = {own.module: bias_of(model.get_submodule(own.module), own) for own in layer.second_matrices}
         self.gain: Tensor | None = None
         if layer.output_kind == "norm":
             self.gain = norm_gain(model.get_submodule(layer.output_module), next(iter(self.biases.values())))
