@@ -23,12 +23,12 @@ MEASURES = (
     number("key_cosine", "cosine of both keys; NaN if the model has no plain first matrices", lowest=-1, highest=1),
     number("value_cosine", "cosine of both values", lowest=-1, highest=1),
 )
-# What became of a memory between two runs.
+# What became of a memory between two runs. It agrees if its value predicts the token after its first trigger example.
 KINDS = {
-    "appeared": "its value predicts the token after its first trigger example in the later run only",
-    "lost": "in the earlier run only",
-    "stayed": "in both, and predicts the same token",
-    "changed": "in both, and predicts another token",
+    "appeared": "agree (figure 4) in the later run only",
+    "lost": "agree in the earlier run only",
+    "stayed": "agree in both, with the same top token",
+    "changed": "agree in both, with another top token",
 }
 
 RUNS = table(
@@ -74,7 +74,7 @@ BY_LAYER = table(
     count("memories", "memories of the layer"),
     *MEASURES,
     *(replace(each, name=f"permuted_{each.name}", about="the same with memories permuted") for each in MEASURES),
-    *(count(kind, f"memories of this kind: {about}") for kind, about in KINDS.items()),
+    *(count(kind, f"memories that {about}") for kind, about in KINDS.items()),
     only=BY_NUMBER,
 )
 BY_MEMORY = table(
