@@ -78,14 +78,12 @@ def _at_least(share: float, count: int) -> int:
 def choose_keys(
     by_prefix: pd.DataFrame, minimum: int, per_layer: int, generator: np.random.Generator
 ) -> list[tuple[int, int, list[int]]]:
-    """Chooses keys of each layer at random.
+    """Chooses keys of each layer at random. Returns layer, memory and the ranks of the analysed prefixes of each.
 
     Args:
         by_prefix: rows of `keys/by_prefix`.
         minimum: fewest prefixes of a key.
         per_layer: most keys per layer.
-    Returns:
-        Layer, memory and the ranks of the analysed prefixes of each key.
     """
     analysed = by_prefix[by_prefix["sample"] == "trigger"].sort_values(["layer", "memory", "rank"])
     chosen = []
@@ -110,8 +108,7 @@ def draw_controls(competing: CompetingPrefixes, keys: Sequence[Origin], count: i
 
     Args:
         competing: the prefixes that trigger examples were chosen from.
-        keys: the keys. Controls have the lengths of random ones of them.
-        count: number of controls.
+        keys: the keys. Each of the `count` controls has the lengths of a random one of them.
     """
     generator = random_stream(seed, Purpose.SHEET_CONTROLS)
     models = [keys[number] for number in generator.integers(0, len(keys), count).tolist()]
@@ -172,20 +169,18 @@ def assign_items(
     origins: dict[str, Origin] = {}
     ids = [_number(origins, origin, generator) for sample in samples for origin in sample]
     orders = {}
-    for annotator, hand in deal(
-        [len(sample) for sample in samples], design.annotators, design.shared, generator
-    ).items():
+    hands = deal([len(sample) for sample in samples], design.annotators, design.shared, generator)
+    for annotator, hand in hands.items():
         own = [ids[number] for number in hand]
         twice = generator.permutation(len(own))[: _at_least(design.repeated, len(own))].tolist()
         again = [origins[own[number]].model_copy(update={"repeats": own[number]}) for number in twice]
         own += [_number(origins, origin, generator) for origin in again]
         orders[annotator] = tuple(own[number] for number in generator.permutation(len(own)).tolist())
     identity = identity_of(run.files.identity("train"))
-    items = {number: item(origins[number]) for number in sorted(origins)}
+    origins = dict(sorted(origins.items()))
+    items = {number: item(origin) for number, origin in origins.items()}
     sheet = Sheet(name=name, kind=kind, identity=identity, items=items, orders=orders)
-    return sheet, SecretKey(
-        name=name, identity=identity, origins={number: origins[number] for number in sorted(origins)}
-    )
+    return sheet, SecretKey(name=name, identity=identity, origins=origins)
 
 
 def _number(origins: dict[str, Origin], origin: Origin, generator: np.random.Generator) -> str:

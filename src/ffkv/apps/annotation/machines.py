@@ -12,10 +12,8 @@ from ffkv.base.files import tables
 from ffkv.base.files.provenance import check_identities
 from ffkv.run.annotation_tables import MACHINE_FILES
 
-FOLDER, SETTINGS = (
-    "machine",
-    "settings.json",
-)  # `machine/<model>/settings.json` in `annotations/<run>`; tables beside it
+# `machine/<model>/settings.json` in `annotations/<run>`; tables beside it.
+FOLDER, SETTINGS = "machine", "settings.json"
 
 
 def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.DataFrame]:

@@ -7,7 +7,7 @@ else, and no lock is needed: also not on NFS, where locks and appends of two hos
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -113,13 +113,10 @@ def identity_of(attributes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def append_record(folder: Path | str, record: Record) -> Path:
-    """Appends a record. When this returns, the record is on the disk.
+    """Appends a record, and returns its file: one per annotator, host and process. It is on the disk then.
 
     Args:
         folder: `annotations/<run>`.
-        record: what to append.
-    Returns:
-        The file: one per annotator, host and process.
     Raises:
         UserError: the folder cannot be written, or the disk is full.
     """
@@ -132,12 +129,6 @@ def _name_in_files(annotator: str) -> str:
     """Returns the annotator in letters that every file system takes, with a sum that keeps similar names apart."""
     plain = re.sub(r"[^A-Za-z0-9-]+", "_", annotator)[:60]
     return f"{plain}.{hashlib.sha256(annotator.encode()).hexdigest()[:8]}"
-
-
-def record_files(folder: Path | str, annotator: str | None = None) -> list[Path]:
-    """Returns the files of records in `annotations/<run>`, sorted; only those of one annotator if one is named."""
-    name = "*" if annotator is None else f"{_name_in_files(annotator)}.*"
-    return sorted((Path(folder) / FOLDER).glob(f"{name}.jsonl"))
 
 
 def read_records(
@@ -156,37 +147,31 @@ def read_records(
         >>> ffkv.read_records("annotations/tiny").latest  # nobody has judged anything
         []
     """
-    found: list[tuple[str, int, int, Record]] = []
+    name = "*" if annotator is None else f"{_name_in_files(annotator)}.*"
+    dated: list[tuple[str, Record]] = []
     torn: list[str] = []
-    for number, path in enumerate(record_files(folder, annotator)):
-        time = ""
-        for line, record in _read_file(path, torn.append):
+    for path in sorted((Path(folder) / FOLDER).glob(f"{name}.jsonl")):
+        journal, time = read_journal(path), ""
+        for line, entry in journal.entries:
+            record = _record(f"{path}, line {line}", entry)
             check_identities(f"{path}, line {line}", record.identity, belongs_to or {})
             time = max(time, record.time)  # within a file, the order of the lines counts, also if a clock went back
-            found.append((time, number, line, record))
-    history = [record for *_, record in sorted(found, key=lambda each: each[:3])]
-    return Records(latest_of(history), history, torn)
-
-
-def latest_of(history: Iterable[Record]) -> list[Record]:
-    """Returns the last record of each annotator and item, sorted by sheet and item, from a history in order."""
+            dated.append((time, record))
+        torn += [
+            f"{path}, line {line}, is not whole. It was left out; the annotator's other records are kept."
+            for line in journal.torn
+        ]
+    history = [record for _, record in sorted(dated, key=lambda each: each[0])]
     latest = {(record.sheet, record.item, record.annotator): record for record in history}
-    return [latest[key] for key in sorted(latest)]
+    return Records([latest[key] for key in sorted(latest)], history, torn)
 
 
-def _read_file(path: Path, torn: Callable[[str], None]) -> list[tuple[int, Record]]:
-    journal = read_journal(path)
-    for number in journal.torn:
-        torn(f"{path}, line {number}, is not whole. It was left out; the annotator's other records are kept.")
-    records = []
-    for number, entry in journal.entries:
-        try:
-            records.append((number, Record.model_validate(entry)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the record"
-            raise UserError(
-                f"{path}, line {number}: {where}: {first['msg'].removeprefix('Value error, ').rstrip('.')}. Correct the"
-                " line, or move the file away."
-            ) from error
-    return records
+def _record(place: str, entry: Any) -> Record:
+    """Returns the record of a line. Raises UserError if it is none."""
+    try:
+        return Record.model_validate(entry)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the record"
+        problem = first["msg"].removeprefix("Value error, ").rstrip(".")
+        raise UserError(f"{place}: {where}: {problem}. Correct the line, or move the file away.") from error

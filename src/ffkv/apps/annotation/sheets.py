@@ -79,16 +79,8 @@ def annotations_folder(run: Run) -> Path:
 
 
 def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:
-    """Writes a sheet and its secret key.
-
-    Args:
-        folder: `annotations/<run>`.
-    Returns:
-        The file of the sheet.
-    Raises:
-        UserError: there is a sheet of this name already; it stays as it is.
-    """
-    path = refuse_existing(folder, sheet.name)
+    """Writes a sheet and its secret key into `annotations/<run>`. Returns the file of the sheet."""
+    path = _sheet_file(folder, sheet.name)
     # The key first: a sheet without a key would be of no use.
     for model, place in ((secret, folder / SECRET / path.name), (sheet, path)):
         with atomic(place, summed=False) as temporary:
@@ -96,29 +88,25 @@ def write_sheet(folder: Path, sheet: Sheet, secret: SecretKey) -> Path:
     return path
 
 
-def refuse_existing(folder: Path, name: str) -> Path:
-    """Returns the file of a sheet that does not exist yet.
+def _sheet_file(folder: Path, name: str) -> Path:
+    return folder / SHEETS / f"{name}.json"
 
-    Raises:
-        UserError: it exists.
-    """
-    path = folder / SHEETS / f"{name}.json"
-    if path.exists():
+
+def refuse_existing(folder: Path, name: str) -> None:
+    """Refuses the name of a sheet that exists."""
+    if (path := _sheet_file(folder, name)).exists():
         raise UserError(f"{path} exists, and people may have begun with it. Choose another name with --name.")
-    return path
 
 
 def sheet_names(folder: Path) -> list[str]:
     """Returns the names of the sheets in `annotations/<run>`, sorted."""
-    return sorted(path.stem for path in (folder / SHEETS).glob("*.json") if not path.name.startswith("."))
+    return sorted(path.stem for path in (folder / SHEETS).glob("[!.]*.json"))
 
 
 def read_sheet(folder: Path, name: str, belongs_to: Mapping[str, str] | None = None) -> Sheet:
-    """Reads a sheet.
+    """Reads a sheet of `annotations/<run>`.
 
     Args:
-        folder: `annotations/<run>`.
-        name: name of the sheet.
         belongs_to: the identity of the run; None: any.
     Raises:
         UserError: there is no sheet of this name; it is damaged; or it belongs to another model, tokenizer or corpus.
@@ -129,7 +117,7 @@ def read_sheet(folder: Path, name: str, belongs_to: Mapping[str, str] | None = N
             f"There is no sheet {name!r} in {folder}. "
             + (f"Choose one of: {', '.join(names)}." if names else "Make some with `ffkv annotate sheets`.")
         )
-    return _read(folder / SHEETS / f"{name}.json", Sheet, belongs_to)
+    return _read(_sheet_file(folder, name), Sheet, belongs_to)
 
 
 def read_secret(folder: Path, name: str, belongs_to: Mapping[str, str] | None = None) -> SecretKey:

@@ -57,8 +57,7 @@ def make_sheets(run: Run, folder: Path | str, design: Sheets) -> list[Path]:
 def write_person(folder: Path, sheet: Sheet, annotator: str, path: Path) -> Path:
     """Writes a person's items, with what the person has said so far, as a CSV file. Returns its path.
 
-    Raises:
-        UserError: the sheet is not for this person.
+    Raises UserError if the sheet is not for this person.
     """
     write_csv(path, sheet, annotator, latest_of_person(folder, sheet, annotator))
     return path
@@ -75,11 +74,7 @@ def _latest(folder: Path, sheet: Sheet, annotator: str) -> dict[str, Record]:
 
 
 def append_new(folder: Path, sheet: Sheet, annotator: str, said: Iterable[Record]) -> int:
-    """Appends the records that say something else than the annotator's latest ones. Returns their number.
-
-    Raises:
-        UserError: see `append_record`.
-    """
+    """Appends the records that say something else than the annotator's latest ones. Returns their number."""
     before = _latest(folder, sheet, annotator)
     new = [record for record in said if not record.repeats(before.get(record.item))]
     for record in new:
@@ -91,11 +86,8 @@ def import_person(run: Run, folder: Path, name: str, annotator: str, path: Path)
     """Takes over what a person wrote into a CSV file. What was said before with the same words is not said again.
 
     Args:
-        run: the finished run.
         folder: `annotations/<run>`.
         name: name of the sheet.
-        annotator: name of the person.
-        path: the CSV file.
     Returns:
         Number of items with something new, number of items of the file that are done, and number of items of the sheet.
     Raises:
