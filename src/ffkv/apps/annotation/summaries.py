@@ -116,21 +116,19 @@ def _pairs(*tables: pd.DataFrame) -> Iterator[tuple[Annotator, Annotator]]:
 
 def _prefix_codes(ratings: Ratings) -> pd.DataFrame:
     """Codes the category of each prefix [(layer, memory, rank), (annotator, occasion)]; `MISSING` for none."""
-    own = ratings.by_prefix[ratings.by_prefix["sample"] == "trigger"]
-    codes = own.assign(code=own["category"].map(OF_CATEGORY))
-    return _wide(codes, [*KEY, "rank"])
+    return _wide(ratings.by_prefix, ratings.by_prefix["category"].map(OF_CATEGORY), [*KEY, "rank"])
 
 
 def _change_codes(ratings: Ratings) -> pd.DataFrame:
     """Codes the answer about each change [row, (annotator, occasion)]."""
-    own = ratings.changes[ratings.changes["sample"] == "trigger"]
-    return _wide(own.assign(code=own["related"].map(RELATED)), ["row"])
+    return _wide(ratings.changes, ratings.changes["related"].map(RELATED), ["row"])
 
 
-def _wide(codes: pd.DataFrame, index: list[str]) -> pd.DataFrame:
-    if not len(codes):
+def _wide(said: pd.DataFrame, codes: pd.Series, index: list[str]) -> pd.DataFrame:
+    own = said.assign(code=codes)[said["sample"] == "trigger"]
+    if not len(own):
         return pd.DataFrame()
-    wide = codes.pivot(index=index, columns=["annotator", "occasion"], values="code")
+    wide = own.pivot(index=index, columns=["annotator", "occasion"], values="code")
     return wide.fillna(agreement.MISSING).astype(int).sort_index()
 
 

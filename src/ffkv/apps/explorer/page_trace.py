@@ -85,10 +85,9 @@ def _page(
     values |= {"points": POINTS, "address": lambda **changed: LIVE.run(held, "trace", **{**asked, **changed})}
     if found is not None:
         point = asked.get("point", "output")
-        tokens = found.tokens.to_dict("records")
         values |= {
             "point": point,
-            "tokens": tokens,
+            "tokens": found.tokens.to_dict("records"),
             "map": _map(found, point),
             "here": _here(found),
             "layers": found.layers.to_dict("records"),

@@ -16,13 +16,7 @@ LOGITS = 10
 
 
 def feature_file(record: Record, transcoder_id: str, generator: np.random.Generator) -> dict[str, Any]:
-    """Makes a feature file.
-
-    Args:
-        record: the memory.
-        transcoder_id: name of the set of memories.
-        generator: draws the sentences of the intervals.
-    """
+    """Makes a feature file. `transcoder_id`: name of the set of memories; `generator`: draws sentences of intervals."""
     intervals = by_interval(record.sample, generator)
     groups = [("Top activations", [_example(example, _trigger_token(example)) for example in record.positive])]
     groups += [

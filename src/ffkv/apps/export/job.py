@@ -84,7 +84,6 @@ def batch_units(
     """Makes a JSON file per `BATCH` memories of a layer: `<folder>/batch-<n>.json`.
 
     Args:
-        job: the export.
         content: what a file holds, from the layer and the records of its memories.
         folder: the folder of a layer.
     """

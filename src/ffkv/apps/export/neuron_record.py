@@ -22,7 +22,6 @@ def neuron_record(record: Record, side: str, generator: np.random.Generator) -> 
     """Makes a NeuronRecord.
 
     Args:
-        record: the memory.
         side: "positive", or "negative" for the record of the memory's coefficients times -1.
         generator: draws the random sentences.
     """
@@ -32,11 +31,7 @@ def neuron_record(record: Record, side: str, generator: np.random.Generator) -> 
     flipped = [Example(each.text, sign * each.values, each.position) for each in record.sample]
     return {
         "dataclass_name": "NeuronRecord",
-        "neuron_id": {
-            "dataclass_name": "NeuronId",
-            "layer_index": record.layer,
-            "neuron_index": record.memory,
-        },
+        "neuron_id": {"dataclass_name": "NeuronId", "layer_index": record.layer, "neuron_index": record.memory},
         "random_sample": [write(example) for example in draw(record.sample, RANDOM, generator)],
         "random_sample_by_quantile": [
             [write(example, sign=1) for example in group] for group in by_quantile(flipped, PER_QUANTILE, generator)

@@ -17,12 +17,7 @@ LOGITS = 20  # at each end, at most
 
 
 def feature(record: Record, generator: np.random.Generator) -> dict[str, Any]:
-    """Makes a feature of a request: the memory's index, density, logits at both ends, and activations.
-
-    Args:
-        record: the memory. It must have a sentence.
-        generator: draws the sentences of the intervals.
-    """
+    """Makes a feature of a request. The memory must have a sentence; `generator` draws those of the intervals."""
     activations = [_activation(example) for example in record.positive]
     for interval in by_interval(record.sample, generator):
         bounds = {

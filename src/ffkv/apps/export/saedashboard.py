@@ -28,7 +28,6 @@ def feature(record: Record, corpus: dict[str, Any], generator: np.random.Generat
     """Makes a feature of a batch.
 
     Args:
-        record: the memory.
         corpus: n_prompts_total, n_tokens_in_prompt and dataset.
         generator: draws the sentences of the intervals.
     """

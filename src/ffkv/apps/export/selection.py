@@ -51,15 +51,12 @@ def select(run: Run, layer: np.ndarray, memory: np.ndarray, examples: int, sente
     """Chooses the sentences on which memories are shown.
 
     Args:
-        run: a finished run.
-        layer, memory: the memories, see `Selection`.
         examples: sentences of trigger examples of each side, at most. Of several trigger examples in one sentence the
             strongest counts.
         sentences: random sentences of the train split, the same for all memories; all sentences if there are fewer.
     """
-    sentence, position = {}, {}
-    for side in SIDES:
-        sentence[side], position[side] = _trigger_sentences(run, layer, memory, side, examples)
+    places = {side: _trigger_sentences(run, layer, memory, side, examples) for side in SIDES}
+    sentence, position = ({side: both[at] for side, both in places.items()} for at in (0, 1))
     return Selection(layer, memory, sentence, position, random_sentences(run, sentences))
 
 
@@ -109,12 +106,8 @@ def _strongest_of_each(sentence: np.ndarray, position: np.ndarray, examples: int
 def choose_memories(run: Run, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Layers and numbers of the memories that a person names, each memory once, in order. No names: all memories.
 
-    Args:
-        run: a finished run.
-        names: "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, or "L3", all of a layer. A name can hold
-            several, with commas between them.
-    Raises:
-        UserError: a name has another form, or there is no such memory or layer.
+    A name is "L3.17" (or "3.17", "3/17", "L3D17"), "L3.17-40" from 17 to 40, or "L3", all of a layer. It can hold
+    several, with commas between them. Raises UserError if it has another form, or there is no such memory or layer.
     """
     sizes = [layer.memories for layer in run.anatomy.layers]
     chosen = [np.zeros(size, bool) for size in sizes]

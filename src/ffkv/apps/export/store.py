@@ -93,8 +93,6 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
     """Computes the coefficients. After a kill it goes on where it was.
 
     Args:
-        run: the run.
-        store: where the coefficients go.
         key: what the export is made of. Coefficients of another key are thrown away.
         device: as the setting `model.device`.
     Raises:
@@ -179,10 +177,8 @@ class _Pairs:
         store, selection = self.store, self.store.selection
         low, high = np.searchsorted(self.sentence, [block[0], block[-1] + 1])
         own = self.order[low:high]
-        place, line = (
-            own // store.sentence.shape[1] if len(own) else own,
-            np.searchsorted(block, self.sentence[low:high]),
-        )
+        place = own // max(1, store.sentence.shape[1])
+        line = np.searchsorted(block, self.sentence[low:high])
         layer_of, start = selection.layer[place], store.start.ravel()[own]
         # Of each layer: its pairs in the order of the lines, and where those of each line begin.
         of_layer = {}

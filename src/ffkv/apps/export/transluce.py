@@ -1,8 +1,7 @@
 """Transluce's exemplars: a JSON file per memory with what its class `NeuronExemplars` is made of.
 
 Fields: `lib/activations/activations/exemplars.py` and `activations.py` of TransluceAI/observatory. It is the one format
-    with
-exemplars of both signs.
+with exemplars of both signs.
 """
 
 from collections.abc import Sequence
@@ -19,10 +18,6 @@ def exemplars(record: Record, dataset: str) -> dict[str, Any]:
     """Makes the arguments of `NeuronExemplars`: exemplars by split and type ("max" or "min"), with their data sets.
 
     The strongest exemplars of each type are dealt to the splits in turn.
-
-    Args:
-        record: the memory.
-        dataset: name of the data set.
     """
     by_type = {
         "max": _enough(record.positive, sorted(record.sample, key=lambda example: -example.values.max())),

@@ -56,8 +56,7 @@ class Annotation(NamedTuple):
 def explain(run: Run, asker: Asker, task: Task) -> Annotation:
     """Explains memories from some of their trigger examples, and scores the explanations on the others.
 
-    Raises:
-        UserError: see `Asker.ask`; or no memory has enough trigger examples.
+    Raises UserError if no memory has enough trigger examples; and see `Asker.ask`.
     """
     texts = _texts(run, task)
     found = dict(zip(texts, asker.ask([ask_label(each.shown) for each in texts.values()], "labels"), strict=True))
