@@ -8,7 +8,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from support import CONFIGS
+from hostile.degenerate import DEGENERATE, degenerate_checkpoint
+from hostile.shown import show_all
+from support import CONFIGS, prove_into
 
 import ffkv
 from ffkv.base.errors import UserError
@@ -20,9 +22,9 @@ from ffkv.base.steps import Work
 from ffkv.branches.values.projections import write_projections
 from ffkv.run.results.check import check_run
 
-CASES = 120
+CASES = 120  # of ordinary models, and as many of degenerate ones
 CHECKED = 5  # every fifth case is checked as a whole
-WITH_REPORT = 40  # every fortieth ends in a report, which takes seconds
+SHOWN = 19  # every nineteenth is shown in every way, which takes seconds
 KINDS = sorted(CONFIGS)
 KNOWN = [f"w{number}" for number in range(1, 40)]
 
@@ -76,6 +78,22 @@ def ordinary(random):
 OUTCOMES: list[str] = []
 CORPORA = [one_word, twins, two_sentences, one_long_line, no_letters, unknown_words, one_content_word, odd_characters, blanks,
            nothing, ordinary]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def models(proven, tmp_path_factory):
+    """Model stage folders of ordinary and of degenerate models, by kind."""
+    made = {}
+
+    def get(kind: str):
+        if kind in CONFIGS:
+            return proven(kind)
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("degenerate")
+            made[kind] = prove_into(folder, degenerate_checkpoint(folder / "checkpoint", kind))
+        return made[kind]
+
+    return get
 
 
 @pytest.fixture(autouse=True)
@@ -232,14 +250,14 @@ def run_all(folder, settings: Settings) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", range(CASES), ids=lambda case: f"case{case}")
-def test_a_random_run_ends_in_a_result_or_in_a_sentence(proven, tmp_path, case):
-    random = np.random.default_rng(case)
-    kind, corpus = KINDS[case % len(KINDS)], CORPORA[case // len(KINDS) % len(CORPORA)]
+@pytest.mark.parametrize("case", range(2 * CASES), ids=lambda case: f"case{case}")
+def test_a_random_run_ends_in_a_result_or_in_a_sentence(models, tmp_path, case):
+    random, kinds = np.random.default_rng(case), KINDS if case < CASES else [*DEGENERATE]
+    kind, corpus = kinds[case % len(kinds)], CORPORA[case // len(kinds) % len(CORPORA)]
     folder = tmp_path / "results/fuzz"
     with atomic(folder / "model") as model, atomic(folder / "values.h5") as values:
-        shutil.copytree(proven(kind), model)
-        shutil.copy(proven(kind).parent / "values.h5", values)
+        shutil.copytree(models(kind), model)
+        shutil.copy(models(kind).parent / "values.h5", values)
     for split in ("train", "validation"):
         (tmp_path / f"{split}.txt").write_text("\n".join(corpus(random)), errors="surrogatepass")
     settings = random_settings(random, tmp_path)
@@ -252,12 +270,12 @@ def test_a_random_run_ends_in_a_result_or_in_a_sentence(proven, tmp_path, case):
     OUTCOMES.append("a result")
     if case % CHECKED == 0:
         assert check_run(folder)[1] == []
-    if case % WITH_REPORT == 0:
-        ffkv.write_report(ffkv.open(folder), tmp_path / "reports/index.html")
-        assert (tmp_path / "reports/index.html").stat().st_size < 20 * 2**20
+    if case % SHOWN == 0:
+        show_all(folder)
+        assert (tmp_path / "reports/fuzz/index.html").stat().st_size < 20 * 2**20
 
 
 def test_most_random_runs_end_in_a_result():
     """Otherwise the cases above say little. Runs after them, in the same process."""
-    if len(OUTCOMES) == CASES:
-        assert OUTCOMES.count("a result") > CASES / 2
+    if len(OUTCOMES) == 2 * CASES:
+        assert OUTCOMES.count("a result") > CASES

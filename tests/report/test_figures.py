@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import matplotlib
@@ -143,9 +144,10 @@ def test_layers_count_from_0_but_on_the_papers_own_axis(run):
                 assert "the paper's layers 1 to 16" in above.get_xlabel()
 
 
-def test_a_model_of_the_papers_depth_shares_its_axis(change):
+def test_a_model_of_the_papers_depth_shares_its_axis(run, change):
     table = pd.DataFrame({"layer": range(16), "share": 0.5, "low": 0.4, "high": 0.6})
-    changed = change(tables={"figure_9_residual_agreement": table})
+    anatomy = replace(run.anatomy, layers=run.anatomy.layers[:1] * 16)
+    changed = change(tables={"figure_9_residual_agreement": table}, anatomy=anatomy)
     assert not draw("figure_9", changed, paper=True).axes[0].child_axes
 
 

@@ -149,6 +149,18 @@ def same_datasets(one, other):
         first.visititems(compare)
 
 
+@pytest.mark.parametrize(("times", "told"), [("-a", False), ("-r", True)])
+def test_a_copy_of_a_folder_has_nothing_to_do(tiny, tmp_path, times, told):
+    """If the copy keeps the times of files; or, after `cp -r`, once Snakemake is told."""
+    config, place = ROOT / "configs/tiny.yaml", tmp_path / "copy"
+    subprocess.run(["cp", times, tiny, place], check=True)
+    if told:
+        assert snakemake(place, config, "--touch").returncode == 0
+    done = snakemake(place, config, "-n")
+    assert "Nothing to be done" in done.stdout + done.stderr
+    assert check_run(place / "results/tiny")[1] == []
+
+
 def test_shards_and_groups_change_no_number(tiny, tmp_path):
     """The tiny run has two shards and two groups of layers; here three and one, from the same checkpoint."""
     checkpoint = {"checkpoint": str(tiny / "results/tiny/checkpoint")}

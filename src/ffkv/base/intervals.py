@@ -37,7 +37,7 @@ def bootstrap_mean(sample: np.ndarray, generator: np.random.Generator, resamples
     return float(low), float(high)
 
 
-def box(sample: np.ndarray | pd.Series) -> dict[str, float]:
+def box(sample: np.ndarray | pd.Series | list[float]) -> dict[str, float]:
     """Computes Tukey's box of a sample [n]: the quartiles, and whiskers of at most 1.5 interquartile ranges.
 
     Whiskers end at points of the sample. Returns whisker_low, q1, median, q3, whisker_high; all NaN if it is empty.
@@ -57,7 +57,8 @@ def boxes(frame: pd.DataFrame, column: str, count: str) -> pd.DataFrame:
     whisker_high.
     """
     by_layer = frame.groupby("layer")[column]
-    return pd.DataFrame([{"layer": layer, count: len(sample), **box(sample)} for layer, sample in by_layer])
+    rows = [{"layer": layer, count: len(sample), **box(sample)} for layer, sample in by_layer]
+    return pd.DataFrame(rows, columns=["layer", count, *box([])])
 
 
 def shares(frame: pd.DataFrame, column: str, count: str, total: str) -> pd.DataFrame:

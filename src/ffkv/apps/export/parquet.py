@@ -106,16 +106,18 @@ def token_tables(job: Job) -> Iterator[pd.DataFrame]:
 
 def _write(path: Path, frames: Iterable[pd.DataFrame]) -> None:
     """Writes tables of the same columns below each other, one after another."""
-    schema = None
+    schema, frame = None, pd.DataFrame()
     with contextlib.ExitStack() as opened:
         for frame in frames:
+            if frame.empty:  # its columns of texts would get another type
+                continue
             table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata()
             if schema is None:
                 schema = table.schema
                 writer = opened.enter_context(pq.ParquetWriter(path, schema))
             writer.write_table(table)
     if schema is None:
-        pq.write_table(pa.table({}), path)
+        pq.write_table(pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(), path)
 
 
 def _write_coefficients(path: Path, records: Iterable[Record]) -> None:

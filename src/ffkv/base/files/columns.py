@@ -129,14 +129,17 @@ class Table:
         """The names of the columns that hold text of strangers."""
         return [column.name for column in self.columns if column.foreign]
 
-    def frame(self, rows: Sequence[Any]) -> "pd.DataFrame":
+    def frame(self, rows: "Sequence[Any] | pd.DataFrame") -> "pd.DataFrame":
         """Returns a table of rows, whose columns have their types also if there is no row.
 
-        Optional columns are left out unless the rows, as dictionaries, have them.
+        Optional columns are left out unless the rows, as dictionaries or as a table, have them.
         """
         import pandas as pd
 
-        there = rows[0] if rows and isinstance(rows[0], dict) else {}
+        if isinstance(rows, pd.DataFrame):
+            there: Any = rows.columns
+        else:
+            there = rows[0] if rows and isinstance(rows[0], dict) else {}
         columns = [column for column in self.columns if not column.optional or column.name in there]
         types = {column.name: column.dtype for column in columns}
         return pd.DataFrame(rows, columns=[*types]).astype(types)

@@ -48,7 +48,7 @@ def gather_curves(compared: Compared) -> pd.DataFrame:
                 depth = [relative_depth(int(x), layers) for x in points["x"]] if curve.x == LAYER else np.nan
                 of = {"figure": name, "curve": curve.label, "run": run.name, "depth": depth, "axis": place}
                 found.append(points.assign(**of))
-    return pd.concat(found, ignore_index=True)[CURVES.names]
+    return CURVES.frame(pd.concat(found, ignore_index=True))
 
 
 def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
@@ -71,7 +71,7 @@ def measure_differences(compared: Compared, seed: int = 0) -> pd.DataFrame:
                 paired = curve.units is not None and can_pair[curve.units.of]
                 rows = compare_curve(curve, run, first, paired, stream)
                 found.append(rows.assign(figure=name, curve=curve.label, run=run.name, baseline=first.name))
-    return pd.concat(found, ignore_index=True)[DIFFERENCES.names]
+    return DIFFERENCES.frame(pd.concat(found, ignore_index=True))
 
 
 def compare_curve(curve: Curve, run: Run, first: Run, paired: bool, stream: np.random.Generator) -> pd.DataFrame:

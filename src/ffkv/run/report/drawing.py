@@ -167,14 +167,10 @@ def boxes(axes: Axes, table: pd.DataFrame) -> None:
     )
 
 
-def depth(table: pd.DataFrame) -> int:
-    """Returns the number of layers in a table that has a column `layer`."""
-    return int(table["layer"].max()) + 1
-
-
-def shares_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+def shares_by(table: pd.DataFrame, column: str, names: Sequence[str], layers: int) -> dict[str, np.ndarray]:
     """Returns the share of each name in `column` per layer: name to [layer]; 0 where a layer does not have the name."""
-    wide = table.pivot(index="layer", columns=column, values="share").reindex(columns=names).fillna(0)
+    wide = table.pivot(index="layer", columns=column, values="share").reindex(range(layers), columns=names)
+    wide = wide.astype(float).fillna(0)
     return {name: wide[name].to_numpy() for name in names}
 
 

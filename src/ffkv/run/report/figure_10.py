@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
-from ffkv.run.report.drawing import boxes, canvas, depth, layer_axis, legend, paper_curve
+from ffkv.run.report.drawing import boxes, canvas, layer_axis, legend, paper_curve
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import BOX, course, paper_line
 from ffkv.run.results.run import Run
@@ -20,11 +20,11 @@ def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     figure, (axes,) = canvas()
     boxes(axes, table)
     if paper:
-        paper_curve(axes, paper, depth(table), "the paper's median")
+        paper_curve(axes, paper, len(run.anatomy.layers), "the paper's median")
         legend(figure, axes)
     axes.set_ylim(0, 1.02)
     axes.set_ylabel("probability of the final prediction")
-    layer_axis(axes, depth(table))
+    layer_axis(axes, len(run.anatomy.layers))
     return figure
 
 

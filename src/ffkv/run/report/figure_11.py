@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
-from ffkv.run.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
+from ffkv.run.report.drawing import PAPER_LAYERS, Panel, shares_by, stacked_panels
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import course, rows
 from ffkv.run.results.run import Run
@@ -17,8 +17,8 @@ BREAKDOWN = "figure_11_breakdown"
 
 def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
     """Stacked bars per layer, and the paper's beside them."""
-    table = run.table(BREAKDOWN)
-    panels: list[Panel] = [("this model", depth(table), shares_by(table, "case", CASES))]
+    table, layers = run.table(BREAKDOWN), len(run.anatomy.layers)
+    panels: list[Panel] = [("this model", layers, shares_by(table, "case", CASES, layers))]
     if paper:
         panels.append(("the paper", PAPER_LAYERS, {**paper, "other": [0] * PAPER_LAYERS}))
     return stacked_panels(panels, paper=bool(paper))

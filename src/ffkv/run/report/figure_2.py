@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, by_layer
-from ffkv.run.report.drawing import PAPER_LAYERS, Panel, depth, shares_by, stacked_panels
+from ffkv.run.report.drawing import PAPER_LAYERS, Panel, shares_by, stacked_panels
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import course, rows, weighted_mean
 from ffkv.run.results.run import Run
@@ -20,14 +20,14 @@ LONGEST_NAME = 24
 
 def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
     """Stacked bars per layer: trigger examples, random prefixes, what each annotator says, and the paper's figure."""
-    categories, annotated = run.table(SHARES), judged(run)
+    categories, annotated, layers = run.table(SHARES), judged(run), len(run.anatomy.layers)
     by_tests = ", by tests" if len(annotated) else ""
     panels: list[Panel] = [
-        (title + by_tests, depth(categories), shares_by(rows(categories, sample=sample), "category", CATEGORIES))
+        (title + by_tests, layers, shares_by(rows(categories, sample=sample), "category", CATEGORIES, layers))
         for sample, title in (("trigger", "trigger examples"), ("random", "random prefixes"))
     ]
     panels += [
-        (person_or_machine(annotator), depth(own), shares_by(own, "category", CATEGORIES))
+        (person_or_machine(annotator), layers, shares_by(own, "category", CATEGORIES, layers))
         for annotator, own in annotated.groupby("annotator", sort=False)
     ]
     if paper:

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, by_layer
-from ffkv.run.report.drawing import canvas, curve, depth, layer_axis, legend, paper_curve
+from ffkv.run.report.drawing import canvas, curve, layer_axis, legend, paper_curve
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.text import change
 from ffkv.run.report.wording import INTERVALS, course, paper_line, rows
@@ -26,11 +26,11 @@ def draw(run: Run, paper: Mapping[str, Sequence[float]] | None) -> Drawing:
     for style, removed in enumerate(REMOVED):
         curve(axes, rows(removal, removed=removed), "change", f"{removed} token", style, 3)
         if paper:
-            paper_curve(axes, paper[removed], depth(removal), f"the paper: {removed}", style)
+            paper_curve(axes, paper[removed], len(run.anatomy.layers), f"the paper: {removed}", style)
     axes.axhline(0, color="0.3", linewidth=0.8)
     axes.set_ylim(top=min(axes.get_ylim()[1], TOP))
     axes.set_ylabel("change of the coefficient (%)")
-    layer_axis(axes, depth(removal))
+    layer_axis(axes, len(run.anatomy.layers))
     legend(figure, axes, columns=3)
     return figure
 

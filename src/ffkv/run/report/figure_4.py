@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, by_layer, by_memory
-from ffkv.run.report.drawing import canvas, curve, depth, finish_shares
+from ffkv.run.report.drawing import canvas, curve, finish_shares
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import course, paper_line, projection, rows
 from ffkv.run.results.run import Run
@@ -28,7 +28,9 @@ def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     present = [source for source in LABELS if source in agreement["source"].unique()]
     for style, source in enumerate(present):
         curve(axes, rows(agreement, source=source), "rate", LABELS[source], style, len(present))
-    finish_shares(figure, axes, "agreement rate", depth(agreement), paper, columns=3 if "negative" in present else 5)
+    finish_shares(
+        figure, axes, "agreement rate", len(run.anatomy.layers), paper, columns=3 if "negative" in present else 5
+    )
     return figure
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, by_layer, by_memory
-from ffkv.run.report.drawing import boxes, canvas, depth, layer_axis, legend
+from ffkv.run.report.drawing import boxes, canvas, layer_axis, legend
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import BOX, course, ties
 from ffkv.run.results.run import Run
@@ -23,7 +23,7 @@ def draw(run: Run, paper: Any) -> Drawing:
     axes.set_ylim(0, None)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel("rank of the next token (0 is best)")
-    layer_axis(axes, depth(rank))
+    layer_axis(axes, len(run.anatomy.layers))
     legend(figure, axes)
     return figure
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
-from ffkv.run.report.drawing import boxes, canvas, colours, depth, layer_axis, legend, paper_curve, share_axis
+from ffkv.run.report.drawing import boxes, canvas, colours, layer_axis, legend, paper_curve, share_axis
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import BOX, course, paper_line
 from ffkv.run.results.run import Run
@@ -24,11 +24,11 @@ def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     figure, (left, right) = canvas(2)
     boxes(left, active)
     if paper:
-        paper_curve(left, paper, depth(active), "the paper's median")
+        paper_curve(left, paper, len(run.anatomy.layers), "the paper's median")
     share_axis(left, "active memories of the layer")
     _draw_effective(right, effective)
     for panel in (left, right):
-        layer_axis(panel, depth(active))
+        layer_axis(panel, len(run.anatomy.layers))
     legend(figure, left, right)
     return figure
 

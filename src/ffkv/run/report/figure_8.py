@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
-from ffkv.run.report.drawing import canvas, curve, depth, finish_shares
+from ffkv.run.report.drawing import canvas, curve, finish_shares
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import INTERVALS, course, paper_line, projection, rows
 from ffkv.run.results.run import Run
@@ -23,7 +23,7 @@ def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     figure, (axes,) = canvas()
     for style, (reading, label) in enumerate(READINGS.items()):
         curve(axes, rows(table, reading=reading), "share", label, style, 2)
-    finish_shares(figure, axes, "prefixes", depth(table), paper, whole=True)
+    finish_shares(figure, axes, "prefixes", len(run.anatomy.layers), paper, whole=True)
     return figure
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure as Drawing
 
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
-from ffkv.run.report.drawing import canvas, curve, depth, finish_shares
+from ffkv.run.report.drawing import canvas, curve, finish_shares
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.wording import INTERVALS, course, paper_line, ties
 from ffkv.run.results.run import Run
@@ -20,7 +20,7 @@ def draw(run: Run, paper: Sequence[float] | None) -> Drawing:
     table = run.table(RESIDUAL)
     figure, (axes,) = canvas()
     curve(axes, table, "share", PREDICTS)
-    finish_shares(figure, axes, "prefixes", depth(table), paper, whole=True)
+    finish_shares(figure, axes, "prefixes", len(run.anatomy.layers), paper, whole=True)
     return figure
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Drawing
 
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.report.curve import Curve, Units, by_layer
-from ffkv.run.report.drawing import canvas, curve, depth, layer_axis, legend
+from ffkv.run.report.drawing import canvas, curve, layer_axis, legend
 from ffkv.run.report.figure import Caption, Figure
 from ffkv.run.report.text import MINUS
 from ffkv.run.report.wording import INTERVALS, course, rows
@@ -39,7 +39,7 @@ def draw(run: Run, paper: Any) -> Drawing:
                 curve(panel, found, "mean", label, style, len(SOURCES))
         panel.set_title(title)
         finish_effects(panel)
-        layer_axis(panel, depth(table))
+        layer_axis(panel, len(run.anatomy.layers))
     panels[0].set_ylabel("change of log p (nats)")
     legend(figure, panels[0], columns=3)
     return figure

@@ -1,0 +1,88 @@
+"""Everything that people do with a finished run: its report, a comparison, the explorer, exports, annotation."""
+
+import shutil
+from pathlib import Path
+
+from explorer.conftest import Visitor
+
+import ffkv
+from ffkv.apps.explorer.shelf import open_shelf
+from ffkv.apps.export.settings import FORMATS, Export
+from ffkv.apps.export.step import export
+from ffkv.base.errors import UserError
+from ffkv.base.files import tables
+from ffkv.base.settings import Comparison
+from ffkv.run.annotation_tables import TABLES
+from ffkv.run.comparison.comparison_file import write_comparison
+from ffkv.run.comparison.page import write_page
+from ffkv.run.results.memory_name import memory_name
+
+SHOWN = 3  # memories per layer whose pages are asked for
+
+
+def show_all(folder: Path, other: Path | None = None) -> list[str]:
+    """Shows the run in `folder`, in `results`, in every way. `other`: a run that it is compared with; None for a copy.
+
+    Returns:
+        What refused to show it, as a sentence.
+    """
+    top, refused = folder.parents[1], []
+    if other is None:
+        other = folder.with_name("again")
+        shutil.copytree(folder, other)
+
+    def attempt(show, *arguments, **options):
+        try:
+            return show(*arguments, **options)
+        except UserError as error:
+            refused.append(str(error))
+            return None
+
+    attempt(ffkv.write_report, ffkv.open(folder), top / "reports" / folder.name / "index.html")
+    for name, memories in (("number", "by_number"), ("correlation", "by_correlation")):
+        attempt(compare, [folder, other], Comparison(runs=[folder.name, other.name], memories=memories), top / name)
+    attempt(annotate, folder, top / "annotations" / folder.name)
+    attempt(ffkv.write_report, ffkv.open(folder), top / "reports" / folder.name / "index.html")
+    for name in FORMATS:
+        attempt(export, ffkv.open(folder), name, top / "exported" / name, Export(), "cpu")
+    visit(folder, other)
+    return refused
+
+
+def compare(folders: list[Path], settings: Comparison, output: Path) -> None:
+    """Measures a comparison and writes its report."""
+    found = ffkv.compare_runs(folders, settings, "both", 0)
+    write_comparison(found, output)
+    write_page(found, output / "index.html")
+
+
+def annotate(folder: Path, annotations: Path) -> None:
+    """Makes sheets, and measures the agreement of people of whom nobody has said anything."""
+    run = ffkv.open(folder)
+    ffkv.make_sheets(run, annotations, ffkv.Sheets(annotators=["anna"]))
+    found = ffkv.compare_annotators(run, annotations)
+    for table in TABLES:
+        tables.write(found[table.name], folder / table.path)
+
+
+def visit(folder: Path, other: Path) -> None:
+    """Asks the explorer for a page of every kind."""
+    visitor = Visitor(open_shelf([folder, other]))
+    run = ffkv.open(folder)
+    name = folder.name
+    pages = [
+        "/",
+        f"/r/{name}/",
+        f"/r/{name}/memories",
+        f"/r/{name}/memories?text=w1&pattern=w1",
+        "/annotate",
+        f"/r/{name}/trace?prompt=w1+w2",
+    ]
+    pages += [f"/r/{name}/memories?format={form}" for form in ("json", "csv")]
+    pages += [f"/compare?a={name}&b={other.name}&memory={memory_name(0, 0)}"]
+    for layer, size in enumerate(layer.memories for layer in run.anatomy.layers):
+        for memory in range(min(size, SHOWN)):
+            pages += [f"/r/{name}/m/{layer}/{memory}{end}" for end in ("", "?colours=1", "?every=1", "/similar")]
+    for page in pages:
+        answer = visitor.client.get(page)
+        assert answer.status_code < 500, (page, answer.text[-3000:])
