@@ -158,6 +158,8 @@ class Anatomy:
     gguf: str = ""  # name of the GGUF file in the checkpoint; "" for none
     weights: str = "checkpoint"  # "checkpoint", or "random" if they were initialised freshly
     weights_seed: int = 0  # seed of random weights
+    # what the files hold and the model does not use, and other words about them for a person, one sentence each
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def head_spec(self) -> HeadSpec:

@@ -31,6 +31,8 @@ def model(settings: Model, commit_file: Path | None, threads: int, output: Path,
     with atomic(output_values) as values_file, atomic(output) as folder:
         folder.mkdir()
         anatomy = prove(settings, commit).write(folder, values_file)
+    for remark in anatomy.remarks:
+        say(remark)
     errors = ", ".join(f"{identity} {error:.0e}" for identity, error in anatomy.errors.items())
     say(f"{anatomy.architecture}: {len(anatomy.layers)} layers proven; largest relative errors: {errors}")
 

@@ -15,6 +15,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.provenance import versions
 from ffkv.base.files.steady import files_in, unchanged
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
+from ffkv.base.process.remarks import collected
 from ffkv.base.settings import Model
 from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint, check_finite
@@ -99,7 +100,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     state = state_of(settings, commit)
-    with unchanged(files_in(settings.checkpoint)):
+    with unchanged(files_in(settings.checkpoint)), collected() as remarks:
         placement = place(partial(load_form, settings, commit), "cpu", True, settings.max_memory)
         model = load_checkpoint(settings, commit, placement)
         check_finite(settings, model)
@@ -124,6 +125,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         layers=spec.layers,
         errors=decomposition.errors,
         versions=versions(),
+        remarks=remarks,
     )
     return ProvenModel(model, tokenizer, anatomy, decomposition)
 
@@ -161,6 +163,7 @@ def describe(anatomy: Anatomy) -> str:
         f"{anatomy.checkpoint} ({anatomy.architecture}, {anatomy.parameters:,} parameters, {anatomy.dtype}, weights {anatomy.model_hash})",
         *([f"  {anatomy.source}"] if anatomy.commit else []),
         *([f"  file {anatomy.gguf}"] if anatomy.gguf else []),
+        *(f"  {remark}" for remark in anatomy.remarks),
         *([f"  random weights, seed {anatomy.weights_seed}"] if anatomy.weights == "random" else []),
         f"  {len(anatomy.layers)} feed-forward layers, d = {anatomy.width}, {anatomy.layer_offset[-1]:,} memories, activation {anatomy.activation}",
         f"  vocabulary {anatomy.vocabulary:,}, context {anatomy.context:,}",

@@ -11,13 +11,18 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import Commit, may_be_on_hub
 from ffkv.base.hub.fetch import cached_names, choose_config_files, local_model
+from ffkv.base.process.remarks import remark
 from ffkv.base.settings import EMBEDDED, Model
 from ffkv.model.checkpoint.forms import check_gguf, refuse_other_forms, unpacking
-from ffkv.model.discover.find import SECOND_MATRIX_NAMES
+from ffkv.model.checkpoint.leftovers import sort_out
+from ffkv.model.checkpoint.weight_files import stored_tensors, tensors_in, weight_files
 from ffkv.model.fairseq.dictionary import is_fairseq
 from ffkv.model.placement.resident import stored_tensor
 
 MOST_LAYERS = 1000
+# Names of classes that predict the next token, beside those that transformers lists: of their own code, of models with a
+# part for images, of a decoder with an encoder.
+CAUSAL = re.compile(r"ForCausalLM|LMHead|ForConditionalGeneration|DoubleHeads")
 
 
 def check_checkpoint(checkpoint: str, gguf: str = "") -> None:
@@ -71,6 +76,7 @@ def refuse_unreadable(settings: Model, commit: Commit) -> dict[str, Any]:
     refuse_other_forms(settings.checkpoint, folder, names)
     config = _config_of(settings, commit)
     _refuse_absurd(settings.checkpoint, config)
+    _refuse_other_classes(settings, config)
     return unpacking(config, settings.checkpoint)
 
 
@@ -86,6 +92,20 @@ def _refuse_absurd(checkpoint: str, config: dict[str, Any]) -> None:
                 )
 
 
+def _refuse_other_classes(settings: Model, config: dict[str, Any]) -> None:
+    """Refuses a checkpoint that was saved by a class without a language model's head, such as a classifier."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    names = config.get("architectures") or []
+    own_code = settings.trust_remote_code and "AutoModelForCausalLM" in (config.get("auto_map") or {})
+    known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+    if names and not own_code and not any(name in known or CAUSAL.search(str(name)) for name in names):
+        raise UserError(
+            f"The checkpoint {settings.checkpoint} is a {names[0]} (`architectures` in its config.json), which is not a causal"
+            " language model: it predicts no next token. Use the checkpoint of the language model that it was made from."
+        )
+
+
 def _config_of(settings: Model, commit: Commit) -> dict[str, Any]:
     """Returns the config as it is written; empty if it cannot be read, which the caller meets and tells."""
     from transformers import PreTrainedConfig
@@ -97,39 +117,66 @@ def _config_of(settings: Model, commit: Commit) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Refuses tensors of another shape, feed-forward layers left over, packed and missing weights."""
+def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any], folder: Path) -> None:
+    """Compares a model with the files that it was made from.
+
+    Args:
+        settings: name the checkpoint.
+        model: the model.
+        info: the names of tensors that `from_pretrained` returns, those that its class lists as harmless among them.
+        folder: the checkpoint's.
+    Raises:
+        UserError: tensors have another shape, are packed, missing, or left over though the computation needs them.
+    """
     checkpoint = f"The checkpoint {settings.checkpoint}"
     if info["mismatched_keys"]:
         name, stored, expected = sorted(info["mismatched_keys"])[0]
         raise UserError(
             f"{checkpoint} has the tensor {name} of shape {tuple(stored)}, where a {type(model).__name__} of its config has {tuple(expected)}."
         )
-    if surplus := [name for name in sorted(info["unexpected_keys"]) if _is_a_further_layer(model, name)]:
-        raise UserError(
-            f"{checkpoint} holds feed-forward layers that its config does not have, {surplus[0]} for one: check its number of layers."
-        )
+    _check_files(checkpoint, folder)
+    sort_out(checkpoint, info["unexpected_keys"], model, lambda names: stored_tensors(folder, names))
     packed = [name for name, parameter in model.named_parameters() if not parameter.is_floating_point()]
     if packed:
         raise UserError(
             f"{checkpoint} hides its weights, {packed[0]} for one. Use an unquantised checkpoint of the model."
         )
-    if info["missing_keys"]:
+    # A class may fill a buffer by itself; its parameters come from the file.
+    parameters, listed = dict(model.named_parameters()), model._keys_to_ignore_on_load_missing or ()
+    if missing := [
+        name
+        for name in sorted(info["missing_keys"])
+        if name in parameters or not any(re.search(pattern, name) for pattern in listed)
+    ]:
         raise UserError(
-            f"{checkpoint} lacks the weights {', '.join(sorted(info['missing_keys'])[:5])}: it is not a whole {type(model).__name__}."
+            f"{checkpoint} lacks the weights {', '.join(missing[:5])}: it is not a whole {type(model).__name__}."
         )
+    _compare_head(checkpoint, model)
 
 
-def _is_a_further_layer(model: PreTrainedModel, name: str) -> bool:
-    """Tells whether a tensor without a place is a second matrix of one of the model's own lists of blocks."""
-    # Others are left out rightly: the encoder of a model whose decoder is read, a vision tower.
-    blocks = re.match(r"(.+?)\.\d+\.", name)
-    if not blocks or not re.search(SECOND_MATRIX_NAMES, name.removesuffix(".weight")):
-        return False
-    try:
-        return isinstance(model.get_submodule(blocks[1]), torch.nn.ModuleList)
-    except AttributeError:
-        return False
+def _check_files(checkpoint: str, folder: Path) -> None:
+    """Refuses two tensors of one name in the parts of a model, and names files of weights that are not read."""
+    files, seen = weight_files(folder), {}
+    for file in files.read if len(files.read) > 1 else ():
+        for name in tensors_in(file):
+            if name in seen:
+                raise UserError(
+                    f"{checkpoint} has the tensor {name} twice, in {seen[name]} and {file.name}: fetch it again."
+                )
+            seen[name] = file.name
+    if files.others:
+        names = ", ".join(file.name for file in files.others)
+        remark(f"{checkpoint} has files of weights that are not read, {names}: {files.read[0].name} is.")
+
+
+def _compare_head(checkpoint: str, model: PreTrainedModel) -> None:
+    """Says that a file has tensors of its own, such as an output embedding, which the config says are one."""
+    wanted = model.get_expanded_tied_weights_keys(all_submodels=True)
+    if apart := sorted({*wanted} - {*model.all_tied_weights_keys}):
+        remark(
+            f"{checkpoint} has another {apart[0]} than {wanted[apart[0]]}, though its config says that the two are one"
+            " (tie_word_embeddings). Each is read as it is in the file."
+        )
 
 
 def check_finite(settings: Model, model: PreTrainedModel) -> None:

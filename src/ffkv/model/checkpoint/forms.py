@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.steady import files_in
-from ffkv.base.hub.commit import Commit
-from ffkv.base.hub.fetch import local_model
-from ffkv.base.hub.messages import words
 from ffkv.base.settings.messages import shown
 
 if TYPE_CHECKING:
@@ -125,27 +122,6 @@ def keep_own_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
 
 def _gguf_files(names: list[str]) -> list[str]:
     return sorted(name for name in names if name.lower().endswith(".gguf"))
-
-
-def merge_adapter(model: PreTrainedModel, commit: Commit) -> PreTrainedModel:
-    """Merges a PEFT adapter into the weights of a model, in the model's type.
-
-    Args:
-        model: the model, whose weights change.
-        commit: the adapter: a local folder, or a commit on the hub.
-    Raises:
-        UserError: the adapter cannot be read, is of another model, or cannot be merged.
-    """
-    from peft import PeftModel
-
-    source = local_model(commit)
-    try:
-        adapted: Any = PeftModel.from_pretrained(model, source, revision=commit.read_at)
-        return adapted.merge_and_unload(safe_merge=True)
-    except Exception as error:  # the library raises many classes for a wrong folder, shape or kind of adapter
-        raise UserError(
-            f"The adapter {commit.repository} cannot be merged into this {type(model).__name__}: {words(error)}"
-        ) from error
 
 
 def _base_of(path: Path) -> str:

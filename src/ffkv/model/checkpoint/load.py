@@ -11,6 +11,7 @@ import torch
 
 from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import is_local
+from ffkv.base.process.remarks import collected
 from ffkv.base.process.runtime import choose_device
 from ffkv.base.settings import Model
 from ffkv.model.anatomy import OF_SETTINGS, Anatomy, read_anatomy
@@ -63,9 +64,9 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
     located = _located(anatomy, Path(model_folder))
     given = {name: getattr(located, name) for name in (*OF_SETTINGS, "adapter", "adapter_revision", "dtype")}
     settings, commit = Model.model_validate(given), located.source
-    placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
     state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize
-    with enough_memory(lambda: float(anatomy.parameters * itemsize)):
+    with collected(), enough_memory(lambda: float(anatomy.parameters * itemsize)):  # the anatomy has the remarks
+        placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
         model: Any = load_checkpoint(settings, commit, placement)
     if hash_once(settings, commit, model, state) != anatomy.model_hash:
         raise UserError(

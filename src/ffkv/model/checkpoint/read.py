@@ -1,5 +1,7 @@
 """Loads models from checkpoints: local folders of transformers or fairseq, or the hub."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,13 @@ from ffkv.base.errors import UserError
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.hub.commit import Commit, check_commit, resolve_model
 from ffkv.base.hub.fetch import choose_config_files, choose_files_of, local_model
+from ffkv.base.process.remarks import listening
 from ffkv.base.settings import Model
+from ffkv.model.checkpoint.adapter import merge_adapter
 from ffkv.model.checkpoint.checks import check_checkpoint, check_weights, refuse_unreadable
 from ffkv.model.checkpoint.config import build_empty, reading
 from ffkv.model.checkpoint.failures import explain_failure
-from ffkv.model.checkpoint.forms import forget_packing, merge_adapter
+from ffkv.model.checkpoint.forms import forget_packing
 from ffkv.model.experts.layouts import layout_of
 from ffkv.model.fairseq import checkpoint as fairseq
 from ffkv.model.fairseq.dictionary import is_fairseq
@@ -66,21 +70,22 @@ def _made_plain(model: PreTrainedModel) -> PreTrainedModel:
 def _from_transformers(settings: Model, commit: Commit, placement: Placement) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM, logging
 
-    logging.set_verbosity_error()
     logging.disable_progress_bar()
     packed = refuse_unreadable(settings, commit)
     source = local_model(commit, choose_files_of(settings.gguf))
     loaded: Any  # a tuple, which the library's types do not say
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            source,
-            **reading(commit, settings.trust_remote_code, settings.gguf),
-            **packed,
-            dtype=settings.dtype,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # `check_weights` refuses them by name
-            **arguments_of(placement),
-        )
+        with listening("transformers", "accelerate"), _all_names_told():
+            loaded = AutoModelForCausalLM.from_pretrained(
+                source,
+                config=_read_config(source, settings, commit),
+                **reading(commit, settings.trust_remote_code, settings.gguf),
+                **packed,
+                dtype=settings.dtype,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # `check_weights` refuses them by name
+                **arguments_of(placement),
+            )
     except torch.OutOfMemoryError:  # see `ffkv.base.process.defect`
         raise
     except Exception as error:  # the library raises many classes for a wrong name or file
@@ -90,8 +95,30 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
     model, info = loaded
     if settings.gguf:
         forget_packing(model)
-    check_weights(settings, model, info)
+    check_weights(settings, model, info, Path(source))
     return _made_plain(model)
+
+
+def _read_config(source: str, settings: Model, commit: Commit) -> Any:
+    """Reads a config, without the wishes of whoever saved it for the way in which a model runs and answers."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source, **reading(commit, settings.trust_remote_code, settings.gguf))
+    for part in {id(part): part for part in (config, config.get_text_config(decoder=True))}.values():
+        part._attn_implementation = None  # code for attention that this machine may not have
+        part.return_dict = True
+    return config
+
+
+@contextlib.contextmanager
+def _all_names_told() -> Iterator[None]:
+    """Lets `from_pretrained` name also the tensors that the class of a model lists as harmless: see `leftovers`."""
+    original = PreTrainedModel._adjust_missing_and_unexpected_keys
+    PreTrainedModel._adjust_missing_and_unexpected_keys = lambda model, info: None
+    try:
+        yield
+    finally:
+        PreTrainedModel._adjust_missing_and_unexpected_keys = original
 
 
 def load_form(settings: Model, commit: Commit | None = None, device: str = "meta") -> PreTrainedModel:
@@ -109,16 +136,14 @@ def load_form(settings: Model, commit: Commit | None = None, device: str = "meta
         form: Any = fairseq.load_model(settings, with_weights=False)
         return form if device == "meta" else type(form)(form.config).to(form.dtype)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
-    from transformers import AutoConfig, logging
-
-    logging.set_verbosity_error()
     refuse_unreadable(settings, commit)
     source = local_model(commit, choose_files_of(settings.gguf) if settings.gguf else choose_config_files)
     try:
-        config = AutoConfig.from_pretrained(source, **reading(commit, settings.trust_remote_code, settings.gguf))
+        with listening("transformers"):
+            config = _read_config(source, settings, commit)
         text = config.get_text_config(decoder=True)
         dtype = (text.dtype or torch.float32) if settings.dtype == "auto" else getattr(torch, settings.dtype)
-        with torch.device(device):
+        with torch.device(device), listening("transformers"):
             return build_empty(config, dtype, commit.code_read_at if settings.trust_remote_code else None).eval()
     except Exception as error:  # as in `_from_transformers`
         raise UserError(
