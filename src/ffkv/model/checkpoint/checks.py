@@ -156,7 +156,8 @@ def check_weights(settings: Model, model: PreTrainedModel, info: dict[str, Any],
 
 def _check_files(checkpoint: str, folder: Path) -> None:
     """Refuses two tensors of one name in the parts of a model, and names files of weights that are not read."""
-    files, seen = weight_files(folder), {}
+    files = weight_files(folder)
+    seen: dict[str, str] = {}
     for file in files.read if len(files.read) > 1 else ():
         for name in tensors_in(file):
             if name in seen:

@@ -113,12 +113,13 @@ def _read_config(source: str, settings: Model, commit: Commit) -> Any:
 @contextlib.contextmanager
 def _all_names_told() -> Iterator[None]:
     """Lets `from_pretrained` name also the tensors that the class of a model lists as harmless: see `leftovers`."""
-    original = PreTrainedModel._adjust_missing_and_unexpected_keys
-    PreTrainedModel._adjust_missing_and_unexpected_keys = lambda model, info: None
+    name = "_adjust_missing_and_unexpected_keys"
+    original = getattr(PreTrainedModel, name)
+    setattr(PreTrainedModel, name, lambda model, info: None)
     try:
         yield
     finally:
-        PreTrainedModel._adjust_missing_and_unexpected_keys = original
+        setattr(PreTrainedModel, name, original)
 
 
 def load_form(settings: Model, commit: Commit | None = None, device: str = "meta") -> PreTrainedModel:
