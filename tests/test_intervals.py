@@ -103,3 +103,8 @@ def test_a_share_for_each_layer():
 @pytest.mark.parametrize("table", [boxes, lambda *arguments: shares(*arguments, "keys")])
 def test_no_rows_give_no_layers(table):
     assert len(table(pd.DataFrame({"layer": [], "agrees": []}), "agrees", "agreeing")) == 0
+
+
+def test_boxes_of_nothing_have_their_columns():
+    columns = ["layer", "keys", "whisker_low", "q1", "median", "q3", "whisker_high"]
+    assert boxes(pd.DataFrame({"layer": [], "rank": []}), "rank", "keys").columns.tolist() == columns

@@ -223,6 +223,14 @@ def test_tables_below_each_other_have_one_schema(tmp_path):
     assert pq.read_table(tmp_path / "table.parquet").to_pydict() == {"a": [1, 2], "b": ["x", "y"]}
 
 
+def test_a_table_of_memories_without_trigger_examples_does_not_decide_the_types(tmp_path):
+    nothing = pd.DataFrame({"a": np.zeros(0, np.int32), "b": []})
+    parquet._write(tmp_path / "table.parquet", [nothing, pd.DataFrame({"a": np.ones(1, np.int32), "b": ["x"]})])
+    assert pq.read_table(tmp_path / "table.parquet").to_pydict() == {"a": [1], "b": ["x"]}
+    parquet._write(tmp_path / "nothing.parquet", [nothing])
+    assert pq.read_table(tmp_path / "nothing.parquet").to_pydict() == {"a": [], "b": []}
+
+
 def test_the_head_of_a_card_is_yaml(exported):
     head = (exported("parquet") / "README.md").read_text().split("---\n")[1]
     card = yaml.safe_load(head)

@@ -175,6 +175,13 @@ def test_drawing_leaves_matplotlib_as_it_was(run):
     assert dict(matplotlib.rcParams) == before
 
 
+def test_layers_that_a_table_lacks_have_no_shares():
+    table = pd.DataFrame({"layer": [1], "kind": ["a"], "share": [1.0]})
+    found = drawing.shares_by(table, "kind", ["a", "b"], layers=3)
+    assert {name: shares.tolist() for name, shares in found.items()} == {"a": [0, 1, 0], "b": [0, 0, 0]}
+    assert drawing.shares_by(table[:0], "kind", ["a"], layers=2)["a"].tolist() == [0, 0]
+
+
 NAMES = ["costs $5 and $6", "$$", r"lr $\eta_0$ of $\foo$", r"\$", "a_b^c"]
 
 

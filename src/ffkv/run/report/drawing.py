@@ -70,7 +70,8 @@ def legend(figure: Figure, *panels: Axes, columns: int = 5) -> None:
 def layer_axis(axes: Axes, layers: int, first: int = 0, label: str = "layer") -> None:
     """Sets up the horizontal axis of layers. `first` is the number of the first layer."""
     axes.set_xlim(first - 0.6, first + layers - 0.4)
-    across = axes.get_subplotspec().get_gridspec().ncols  # panels side by side leave room for fewer labels
+    place = axes.get_subplotspec()
+    across = place.get_gridspec().ncols if place else 1  # panels side by side leave room for fewer labels
     axes.xaxis.set_major_locator(MaxNLocator(nbins=16 // across, integer=True, min_n_ticks=1))
     axes.set_xlabel(label)
 
