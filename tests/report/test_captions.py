@@ -106,6 +106,14 @@ def test_the_summary_has_the_main_numbers(run):
         assert fact in said
 
 
+@pytest.mark.parametrize(("silent", "said"), [([0, 2], "No key of layer 0, 2 fires"), (range(6), "No key of any layer fires")])
+def test_the_summary_says_where_nothing_fires(run, change, silent, said):
+    activity = run.table("activity").copy()
+    assert "No key of" not in " ".join(section_keys.summarize(run))
+    activity["dead"] = [keys if layer in silent else 0 for layer, keys in enumerate(activity["keys"])]
+    assert section_keys.summarize(change(tables={"activity": activity}))[0].startswith(said)
+
+
 def test_captions_and_the_run_tell_of_negative_coefficients_only_where_there_are_any(run, write):
     unsigned = open(write(layers=1, signed=False))
     assert "most negative trigger example for 13 of 186 values" in caption("figure_4", run).text

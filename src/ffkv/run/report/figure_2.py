@@ -47,15 +47,20 @@ def caption(run: Run) -> Caption:
         f"share, and that is more frequent in them than in {number(keys.background_prefixes)} random prefixes of the "
         f"corpus, at a false discovery rate of {percent(keys.false_discovery_rate)} per layer and family. Shallow "
         "patterns concern the form of the text, semantic patterns its subject. A key has "
-        f"{weighted_mean(in_triggers, 'patterns_per_key', 'keys'):.1f} patterns on average. The next panel shows the "
+        f"{_average(in_triggers)} patterns on average. The next panel shows the "
         "same search in equally many random prefixes, which gives the patterns that arise by chance: "
-        f"{weighted_mean(in_random, 'patterns_per_key', 'keys'):.1f} on average."
+        f"{_average(in_random)} on average."
     )
     if len(annotated := judged(run)):
         text += _judges(run, annotated)
     if run.settings.report.paper_curves:
         text += " The last panel is the paper's figure: 160 keys of a model with 16 layers, judged by a person."
     return Caption(text, _description(examples))
+
+
+def _average(counts: pd.DataFrame) -> str:
+    """Returns the mean number of patterns per key; a dash if there is no key."""
+    return f"{weighted_mean(counts, 'patterns_per_key', 'keys'):.1f}" if counts["keys"].sum() else "–"
 
 
 def judged(run: Run) -> pd.DataFrame:

@@ -34,8 +34,19 @@ MANY_FIRST_TOKENS = 0.1  # share of a layer's trigger examples that have one tok
 
 
 def summarize(run: Run) -> list[str]:
-    """Patterns, and the removal of tokens."""
-    return [_patterns(run), _removal(run)]
+    """Layers in which nothing fires, patterns, and the removal of tokens."""
+    return [*_silent_layers(run), _patterns(run), _removal(run)]
+
+
+def _silent_layers(run: Run) -> list[str]:
+    activity = run.table("activity")
+    silent = activity.loc[activity["dead"] == activity["keys"], "layer"].tolist()
+    if not silent:
+        return []
+    where = "any layer" if len(silent) == len(activity) else f"layer {', '.join(map(str, silent))}"
+    return [
+        f"No key of {where} fires: none has a trigger example, so all that follows about trigger examples is without them."
+    ]
 
 
 def _patterns(run: Run) -> str:
