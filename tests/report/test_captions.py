@@ -106,7 +106,9 @@ def test_the_summary_has_the_main_numbers(run):
         assert fact in said
 
 
-@pytest.mark.parametrize(("silent", "said"), [([0, 2], "No key of layer 0, 2 fires"), (range(6), "No key of any layer fires")])
+@pytest.mark.parametrize(
+    ("silent", "said"), [([0, 2], "No key of layer 0, 2 fires"), (range(6), "No key of any layer fires")]
+)
 def test_the_summary_says_where_nothing_fires(run, change, silent, said):
     activity = run.table("activity").copy()
     assert "No key of" not in " ".join(section_keys.summarize(run))
