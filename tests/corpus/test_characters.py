@@ -1,5 +1,7 @@
 """A token that is a part of a character shows its bytes, wherever its text or that of a prefix is shown."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from ffkv.corpus.document import Document
 from ffkv.corpus.encode import encode
 from ffkv.model.checkpoint.vocabulary import token_texts
 from ffkv.run.results.text import prefix
+from ffkv.run.results.text_search import shortest_prefix
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 # Merges across characters, too: a blank and a first byte, a last byte and a character.
@@ -123,6 +126,24 @@ def test_a_prefix_shows_the_bytes_that_the_model_has_read_and_no_other(tmp_path_
             write_bytes(whole[len(data) :]) for data in read
         ]
         assert corpus.texts[sentence].encode() == whole  # no window is cut inside a character
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("text", ["是春 我们早", "aé是", "👨‍👩‍👧早 我"])
+def test_search_finds_what_prefixes_show(tmp_path, family, text):
+    """Of any end of any prefix, the shortest prefix that shows it."""
+    corpus = corpus_of(family, text, tmp_path)
+    files = SimpleNamespace(folder=tmp_path, corpus=lambda split: corpus)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "train.h5").rename(tmp_path / "corpus/train.h5")
+    data = [read_bytes(corpus.prefix_text(0, position)) for position in range(len(corpus.ids(0)) + 1)]
+    for position in range(1, len(data)):
+        for size in (1, 2, 3, 5):
+            shown = write_bytes(data[position][-size:])
+            if not shown or not write_bytes(data[position]).endswith(shown):  # it begins inside a character
+                continue
+            expected = next(number for number, read in enumerate(data) if read_bytes(shown) in read)
+            assert shortest_prefix(files, shown).tolist() == [expected], (shown, data[position])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ffkv.base.characters import read_bytes
 from ffkv.base.errors import UserError
 from ffkv.base.expressions import LONGEST, compile_expression
 from ffkv.base.files import hdf5
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.run.results.run_files import RunFiles
 
 BLOCK = 16_384  # sentences that are searched at a time
@@ -22,8 +24,12 @@ Find = Callable[[bytes, list[int]], Iterator[tuple[int, int]]]
 
 
 def shortest_prefix(files: RunFiles, text: str) -> np.ndarray:
-    """Length in tokens of the shortest prefix with a text, per train sentence [sentence]; `NOWHERE` without one."""
-    return _prefix_lengths(files, partial(first_matches, needle=re.compile(re.escape(text.encode()))))
+    """Length in tokens of the shortest prefix with a text, per train sentence [sentence]; `NOWHERE` without one.
+
+    A byte of an unfinished character, as prefixes show it, is found as a byte: `<0xE6>`.
+    """
+    needle = b"|".join(map(re.escape, dict.fromkeys([text.encode(), read_bytes(text)])))
+    return _prefix_lengths(files, partial(first_matches, needle=re.compile(needle)))
 
 
 def shortest_match(files: RunFiles, expression: str) -> np.ndarray:
@@ -63,8 +69,20 @@ def _prefix_lengths(files: RunFiles, find: Find) -> np.ndarray:
             ends = token_end + np.repeat(first_character, np.diff(token_start))
             last_token = np.searchsorted(ends, end - np.searchsorted(going_on, end))
             length = last_token + token_start[0] - token_start[number] + 1
+            for match in np.flatnonzero(np.isin(end, going_on)).tolist():  # it ends inside a character
+                begun = 1 + int(np.argmin(np.isin(np.arange(end[match] - 1, end[match] - 4, -1), going_on)))
+                length[match] = _first_with_bytes(corpus, int(first + number[match]), int(length[match]), begun)
             shortest[first + number] = np.where(end > starts[number], length, 0)  # nothing is in the empty prefix, too
     return shortest
+
+
+def _first_with_bytes(corpus: Corpus, sentence: int, length: int, begun: int) -> int:
+    """Returns the length of the first prefix that holds `begun` bytes of a character, which is whole at `length`."""
+    before = length - 1
+    while before and corpus.unfinished(sentence, before):
+        before -= 1
+    shorter = range(before + 1, length)
+    return next((each for each in shorter if len(read_bytes(corpus.unfinished(sentence, each))) >= begun), length)
 
 
 def first_matches(data: bytes, starts: list[int], needle: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
