@@ -11,6 +11,7 @@ from ffkv.apps.export.settings import FORMATS, Export
 from ffkv.apps.export.step import export
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
+from ffkv.base.files.atomic import atomic
 from ffkv.base.settings import Comparison
 from ffkv.run.annotation_tables import TABLES
 from ffkv.run.comparison.comparison_file import write_comparison
@@ -42,6 +43,10 @@ def show_all(folder: Path, other: Path | None = None) -> list[str]:
     for name, memories in (("number", "by_number"), ("correlation", "by_correlation")):
         attempt(compare, [folder, other], Comparison(runs=[folder.name, other.name], memories=memories), top / name)
     attempt(annotate, folder, top / "annotations" / folder.name)
+    settings = ffkv.open(folder).settings
+    with atomic(folder / "settings.json") as path:  # the report of an annotated run, beside a control
+        controlled = settings.report.model_copy(update={"control": other.name})
+        path.write_text(settings.model_copy(update={"report": controlled}).model_dump_json())
     attempt(ffkv.write_report, ffkv.open(folder), top / "reports" / folder.name / "index.html")
     for name in FORMATS:
         attempt(export, ffkv.open(folder), name, top / "exported" / name, Export(), "cpu")

@@ -93,7 +93,7 @@ def summarize(measured: Measured) -> list[str]:
         for curve in curves:
             found = rows(measured.curves, figure=name, curve=curve)
             if len(found):
-                means = found.groupby("run")["value"].mean()
+                means = found.groupby("run")["value"].mean().reindex(runs)  # of a run in which nothing fires, none
                 write = percent if _is_share(name, curve) else signed
                 of = ", ".join(f"{write(means[run])} in {label}" for run, label in runs.items())
                 sentences.append(f"{curve[0].upper() + curve[1:]}, mean over the layers: {of}.")
