@@ -2,6 +2,7 @@
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -188,6 +189,83 @@ def test_a_file_that_is_no_sheet_is_refused(keys, file, content):
     file.write_bytes(content)
     with pytest.raises(UserError):
         read_csv(file, keys, "anna")
+
+
+def write_marks(rows, item) -> None:
+    """Marks the texts of a key as a person does, in two patterns."""
+    own = block(rows, item)
+    own["label"][4:6], own["kind"][4:6], own["done"][4] = ["war", "peace"], ["semantic", "shallow"], "x"
+    for number in "012":
+        own[number][4], own[number][5] = "x", "x" if number == "2" else ""
+
+
+def rename(rows, place, name):
+    rows[0][place] = name
+
+
+def double(rows, place):
+    for row in rows:
+        row.insert(place, "x" if row is not rows[0] else rows[0][place])
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda rows: rename(rows, 4, "Muster 1"), "column 5, whose name in the first row is none of a sheet"),
+        (lambda rows: rename(rows, 4, "pattern1"), "column 5"),
+        (lambda rows: rename(rows, 5, ""), "column 6"),
+        (lambda rows: rename(rows, 4, "pattern 0"), "column 5"),
+        (lambda rows: rename(rows, 4, "pattern ٣"), "column 5"),
+        (lambda rows: rename(rows, 5, "related"), "column 6"),
+        (lambda rows: rename(rows, 5, "Pattern 1"), "'pattern 1' twice"),
+        (lambda rows: rename(rows, 5, "text"), "'text' twice"),
+        (lambda rows: rows[0].__delitem__(slice(5, None)), "column 6"),
+        (lambda rows: [row.append("a note" * (number == 3)) for number, row in enumerate(rows)], "row 4: something is written"),
+        (lambda rows: rows.insert(0, ["My sheet"]), "lacks the column 'sheet'"),
+        (lambda rows: rename(rows, 3, "Text der Probe"), "lacks the column 'text'"),
+        (lambda rows: rows[1].__setitem__(3, "about war"), "'about war' stands in the column text"),
+        (lambda rows: rows.__setitem__(slice(1, None), [rows[1]] * 200), "more rows than the sheet"),
+        (lambda rows: rows[0].extend(["x"] * 2000), "columns, and a sheet has at most 1000"),
+    ],
+)  # fmt: skip
+def test_what_is_written_is_taken_over_or_refused_by_name(own, annotations, keys, file, damage, message):
+    rows = rows_of(file)
+    write_marks(rows, rows[1][1])
+    damage(rows)
+    save(file, rows)
+    with pytest.raises(UserError, match=message):
+        import_person(ffkv.open(own), annotations, "keys", "anna", file)
+    assert read_records(annotations).history == []
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_columns_in_another_order_or_spelling_say_the_same(annotations, keys, file, separator):
+    rows = rows_of(file)
+    write_marks(rows, rows[1][1])
+    save(file, rows)
+    (plain,) = read_csv(file, keys, "anna")
+    order = [5, 3, 4, 2, 1, 0]
+    moved = [[row[place] for place in order] + ["", ""] for row in rows]  # with two columns without anything in them
+    moved[0] = [name.upper().replace(" ", "  ") for name in moved[0]]
+    save(file, moved, separator)
+    (read,) = read_csv(file, keys, "anna")
+    assert read.repeats(plain)
+    assert [(pattern.label, pattern.kind, pattern.prefixes) for pattern in plain.patterns] == [
+        ("war", "semantic", (0, 1, 2)),
+        ("peace", "shallow", (2,)),
+    ]
+
+
+def test_a_kind_alone_is_kept(keys, file):
+    rows = rows_of(file)
+    block(rows, rows[1][1])["kind"][6] = "shallow"
+    save(file, rows)
+    assert [pattern.kind for pattern in read_csv(file, keys, "anna")[0].patterns] == ["shallow"]
+
+
+def test_a_file_without_end_is_refused(keys):
+    with pytest.raises(UserError, match="it has more than 52,428,800 bytes"):
+        read_csv(Path("/dev/zero"), keys, "anna")
 
 
 def test_blanks_at_the_ends_show():

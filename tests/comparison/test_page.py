@@ -57,7 +57,7 @@ def test_in_the_explorer_memories_lead_to_both_runs(page, measured):
     names = re.findall(r'<span class="memory">(L\d+\.\d+)</span>', page)
     stayed = measured.by_memory.query("run == 'again' and reference == 'tiny' and kind == 'stayed'")
     assert len(names) == len(stayed) > 0 and "/compare" not in page
-    assert f'<a href="/compare?a=tiny&amp;b=again&amp;memory={names[0]}">{names[0]}</a>' in with_links(
+    assert f'<a href="../compare?a=tiny&amp;b=again&amp;memory={names[0]}">{names[0]}</a>' in with_links(
         page, "tiny", "again"
     )
 

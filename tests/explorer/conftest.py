@@ -74,7 +74,7 @@ class Visitor:
     """
 
     def __init__(self, shelf: Shelf):
-        self.shelf, self.guard = shelf, Guard()
+        self.shelf, self.guard = shelf, Guard(base="")  # so that addresses here are as in docs/explorer.md
         self.client = TestClient(create_application(shelf, self.guard), base_url="http://127.0.0.1:8000")
         self.client.get(f"/?token={self.guard.token}")
 

@@ -43,9 +43,10 @@ class Browser:
                          "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"):  # fmt: skip
             options.add_argument(f"--{argument}")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        self.driver, self.base = Chrome(options, Service(DRIVER)), server.base
+        self.driver = Chrome(options, Service(DRIVER))
         self.driver.set_page_load_timeout(120)
         self.driver.get(server.address)
+        self.base = self.driver.current_url.rstrip("/")
 
     def open(self, path: str) -> None:
         self.driver.get(self.base + path)
@@ -110,6 +111,13 @@ def test_the_token_opens_the_explorer_and_leaves_the_address(browser):
     assert browser.path == "/"
     assert "Runs" in browser.text
     assert browser.driver.execute_script("return document.cookie") == ""  # no script can read it
+
+
+@pytest.mark.parametrize("beginning", ["", "/~of-an-explorer-before"])
+def test_a_link_leads_in_whatever_its_beginning(browser, beginning):
+    browser.driver.get(browser.base.partition("/~")[0] + f"{beginning}/r/tiny/m/0/1?all=1#main")
+    browser.wait(lambda: browser.path == "/r/tiny/m/0/1?all=1#main")
+    assert "L0.1" in browser.text
 
 
 def test_a_search_leads_to_a_memory_and_the_back_button_returns(browser):
@@ -235,7 +243,7 @@ def test_nothing_leaves_this_machine(browser):
         browser.open(path)
     events = [json.loads(entry["message"])["message"] for entry in browser.driver.get_log("performance")]
     asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    assert asked and all(url.startswith((browser.base, "data:")) for url in asked)
+    assert asked and all(url.startswith((browser.base.partition("/~")[0], "data:")) for url in asked)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

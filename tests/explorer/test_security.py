@@ -1,10 +1,13 @@
 """Only whoever started the explorer may ask, and only from its own pages."""
 
+import re
+from html import unescape
+
 import pytest
 from starlette.testclient import TestClient
 
 from ffkv.apps.explorer.application import create_application
-from ffkv.apps.explorer.security import POLICY, Guard
+from ffkv.apps.explorer.security import ENTER, ENTER_HASH, POLICY, QUESTIONS, Guard
 
 ADDRESSES = [
     "/",
@@ -70,10 +73,20 @@ def test_the_cookie_of_another_explorer_opens_nothing(visitor, small, visit):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", "", "[::1]:8000"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "",
+        "[::1]:8000",
+        "localhost:\xb2",
+        "localhost:",
+    ],
 )
 def test_another_host_is_refused_even_with_the_cookie(visitor, host):
-    answer = visitor.client.get("/", headers={"Host": host})
+    answer = visitor.client.get("/", headers={"Host": host.encode("latin-1")})
     assert answer.status_code == 403
 
 
@@ -98,7 +111,8 @@ def test_pages_are_only_asked_for(visitor):
 def test_every_answer_forbids_the_page_everything_else(visitor, stranger, address):
     for client in (visitor.client, stranger):
         headers = client.get(address).headers
-        assert headers["content-security-policy"] == POLICY
+        policy = headers["content-security-policy"]
+        assert policy == POLICY or (client is stranger and policy.replace(f"'sha256-{ENTER_HASH}' ", "") == POLICY)
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
         assert "access-control-allow-origin" not in headers
@@ -106,8 +120,8 @@ def test_every_answer_forbids_the_page_everything_else(visitor, stranger, addres
 
 def test_secrets_are_not_in_what_python_prints():
     guard = Guard()
-    assert guard.token not in repr(guard) and guard.pass_word not in repr(guard)
-    assert len({guard.token, guard.pass_word, Guard().token}) == 3
+    assert not any(secret in repr(guard) for secret in (guard.token, guard.pass_word, guard.base))
+    assert len({guard.token, guard.pass_word, guard.base, Guard().token, Guard().base}) == 5
 
 
 @pytest.mark.parametrize(
@@ -119,6 +133,73 @@ def test_no_address_names_a_file(visitor, path):
     answer = visitor.client.get(path)
     assert answer.status_code == 404
     assert "root:" not in answer.text and "import" not in answer.text
+
+
+@pytest.fixture(scope="module")
+def guarded(visitor):
+    """The secrets of an explorer as `ffkv explore` starts it, and clients of it by their first request."""
+    guard = Guard()
+    application = create_application(visitor.shelf, guard)
+
+    def client(first: str = "/static/explorer.css") -> TestClient:
+        made = TestClient(application, base_url="http://127.0.0.1:8000")
+        made.get(first)
+        return made
+
+    return guard, client
+
+
+def test_a_stolen_cookie_alone_is_no_key(guarded):
+    """A browser sends the cookies of 127.0.0.1 to every port, and so to the server of another user."""
+    guard, client = guarded
+    cookie = {"Cookie": f"{guard.cookie}={guard.pass_word}"}
+    thief, owner = client(), client(f"/?token={guard.token}")
+    for base in ("", "/~", guard.base[:-1], guard.base.lower() + "x", Guard().base):
+        assert thief.get(f"{base}/r/small/", headers=cookie).status_code == 403
+    assert thief.get(f"{guard.base}/r/small/").status_code == 403  # nor is the address
+    assert thief.get(f"{guard.base}/r/small/", headers=cookie).status_code == 200
+    assert owner.get(f"{guard.base}/r/small/").status_code == 200
+    # The browser sends the cookie nowhere else.
+    assert "cookie" not in owner.get("http://127.0.0.1:9000/r/small/").request.headers
+    assert "cookie" not in owner.get("/r/small/").request.headers
+
+
+def test_an_answer_to_a_stranger_holds_no_secret(guarded):
+    guard, client = guarded
+    answer = client().get("/r/small/m/0/0")
+    assert not any(secret in answer.text + str(answer.headers) for secret in (guard.token, guard.pass_word, guard.base))
+    assert f"<script>{ENTER}</script>" in answer.text
+
+
+def test_every_link_stays_below_the_base(guarded):
+    guard, client = guarded
+    inside, seen, waiting = client(f"/?token={guard.token}"), set(), [f"{guard.base}/"]
+    while waiting and len(seen) < 60:
+        address = waiting.pop(0)
+        if address in seen:
+            continue
+        seen.add(address)
+        answer = inside.get(address)
+        assert answer.status_code == 200, address
+        found = re.findall(r'(?:href|src|action)="(/[^"]*)"', answer.text)
+        assert all(link.startswith(f"{guard.base}/") for link in found), address
+        waiting += map(unescape, found)
+    assert {f"{guard.base}/r/small/m/0/0", f"{guard.base}/static/explorer.js"} <= seen
+
+
+def test_an_address_of_an_explorer_before_leads_to_this_one(guarded):
+    guard, client = guarded
+    answer = client().get(f"{Guard().base}/r/small/?token={guard.token}", follow_redirects=False)
+    assert answer.headers["location"] == f"{guard.base}/r/small/"
+    inside = client(f"/?token={guard.token}")
+    assert inside.get(f"{guard.base}/r/small").url.path == f"{guard.base}/r/small/"  # with the stroke at its end
+
+
+def test_an_address_that_asks_too_much_is_refused(visitor, stranger, capsys):
+    for client in (visitor.client, stranger):
+        answer = client.get("/r/small/memories?" + "&a=" * (QUESTIONS + 1))
+        assert answer.status_code == 400 and "asks too much" in answer.text
+    assert "".join(capsys.readouterr()) == ""
 
 
 def test_an_application_can_be_made_twice(visitor):

@@ -34,9 +34,10 @@ def test_one_line_names_the_address_and_ctrl_c_ends_it(server):
     assert server.line.startswith("http://127.0.0.1:") and "/?token=" in server.line
     status, _, answer = ask(server, server.address.removeprefix(server.base))
     assert status == 303
-    cookie = answer.headers["set-cookie"].split(";")[0]
-    assert ask(server, "/r/small/m/0/0?prompt=hidden", {"Cookie": cookie})[0] == 200
-    assert ask(server, "/r/small/", {"Cookie": "x=y"})[0] == 403
+    cookie, base = answer.headers["set-cookie"].split(";")[0], answer.headers["location"].rstrip("/")
+    assert ask(server, f"{base}/r/small/m/0/0?prompt=hidden", {"Cookie": cookie})[0] == 200
+    assert ask(server, f"{base}/r/small/", {"Cookie": "x=y"})[0] == 403
+    assert ask(server, "/r/small/", {"Cookie": cookie})[0] == 403
     arguments = Path(f"/proc/{server.process.pid}/cmdline").read_text()
     assert server.address.split("token=")[1] not in arguments
     server.process.send_signal(signal.SIGINT)
@@ -79,6 +80,19 @@ def test_requests_that_no_browser_makes(server, request_, status):
             answer += piece
     assert answer.split()[1] == str(status).encode()
     assert ask(server, "/")[0] == 403  # it goes on
+
+
+def test_who_leaves_while_sending_is_no_defect(server):
+    _, _, answer = ask(server, server.address.removeprefix(server.base))
+    cookie, base = answer.headers["set-cookie"].split(";")[0], answer.headers["location"].rstrip("/")
+    host = server.base.removeprefix("http://")
+    head = f"POST {base}/r/small/annotate/keys/anna/1 HTTP/1.1\r\nHost: {host}\r\nOrigin: {server.base}\r\nCookie: {cookie}\r\n"
+    with socket.create_connection(("127.0.0.1", int(host.rpartition(":")[2])), timeout=30) as connection:
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\nwhich=".encode())
+    assert ask(server, "/" + "?&" + "a&" * 2000)[0] == 400
+    server.process.send_signal(signal.SIGINT)
+    server.process.wait(60)
+    assert server.process.stderr.read() == ""
 
 
 def test_a_port_in_use_is_said():

@@ -42,13 +42,14 @@ def test_eight_readers_for_a_long_time(tiny):
         host = server.base.removeprefix("http://")
         opening = http.client.HTTPConnection(host)
         opening.request("GET", server.address.removeprefix(server.base))
-        cookie = opening.getresponse().headers["set-cookie"].split(";")[0]
+        headers = opening.getresponse().headers
+        cookie, base = headers["set-cookie"].split(";")[0], headers["location"].rstrip("/")
 
         def read(reader: int, requests: int) -> list[tuple[str, int]]:
             generator, connection, wrong = random.Random(reader), http.client.HTTPConnection(host, timeout=300), []
             for _ in range(requests):
                 asked, right = address(generator)
-                connection.request("GET", asked, headers={"Cookie": cookie})
+                connection.request("GET", base + asked, headers={"Cookie": cookie})
                 answer = connection.getresponse()
                 answer.read()
                 if answer.status not in right:

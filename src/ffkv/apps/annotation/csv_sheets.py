@@ -6,7 +6,8 @@ each pattern that it has, and one to say that the key is done. A change takes on
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,16 +16,24 @@ from ffkv.apps.annotation.records import MarkedPattern, Record
 from ffkv.apps.annotation.sheets import Item, Sheet
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.bounded import read_bytes
 from ffkv.base.files.spreadsheet import read_safe_text, safe_text
 from ffkv.run.results.text import BLANK
 
 PATTERNS = 8  # columns for patterns; more if an annotator wrote more
 KEY_COLUMNS = ("sheet", "item", "row", "text")
 CHANGE_COLUMNS = ("sheet", "item", "text", "before", "after", "related")
-ROWS = ("label", "kind", "done")  # the rows of a key that are not prefixes
+# The rows of a key that are not prefixes, and their texts.
+ROWS = {
+    "label": "What the marked texts have in common",
+    "kind": "shallow or semantic",
+    "done": "Write x at the right when you are done with this block",
+}
 ANSWERS = {"yes": "true", "true": "true", "no": "false", "false": "false", "unsure": "unsure"}
 WORDS = {"true": "yes", "false": "no", "unsure": "unsure"}
 MARKED, UNMARKED = ("x", "X", "1", "yes", "true", "TRUE", "✓"), ("", "0", "no", "false", "FALSE")
+PATTERN = re.compile("pattern [1-9][0-9]{0,2}")
+MOST_COLUMNS = 1000
 LARGEST = 50 * 2**20  # bytes of a file
 
 
@@ -71,10 +80,10 @@ def _key_rows(sheet: Sheet, item: str, record: Record | None, count: int) -> lis
         for number, text in enumerate(sheet.items[item].prefixes)
     ]
     rows = [
-        ("label", "What the marked texts have in common", *(pattern.label for pattern in patterns)),
-        ("kind", "shallow or semantic", *(pattern.kind for pattern in patterns)),
+        ("label", ROWS["label"], *(pattern.label for pattern in patterns)),
+        ("kind", ROWS["kind"], *(pattern.kind for pattern in patterns)),
         *marks,
-        ("done", "Write x at the right when you are done with this block", "x" if record and record.done else ""),
+        ("done", ROWS["done"], "x" if record and record.done else ""),
     ]
     rows[-1] = (*rows[-1], *[""] * (len(patterns) - 1))
     return [[sheet.name, item, *row, *empty][: len(KEY_COLUMNS) + count] for row in rows]
@@ -108,7 +117,8 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
         A record per item that the person wrote something about, in the order of the file. A key without its x in the
         row `done` is not done.
     Raises:
-        UserError: the file cannot be read, has other columns, or says something that cannot be; names the row.
+        UserError: the file cannot be read, has other columns with something in them, or says something that cannot be;
+            names the row. Nothing that is written is left out.
     """
     order = set(order_of(sheet, annotator))
     blocks: dict[str, list[tuple[int, dict[str, str]]]] = {}
@@ -118,7 +128,10 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
                 f"{path}, row {line}: item {row['item']!r} of sheet {row['sheet']!r} is not one that {annotator} judges"
                 f" in the sheet {sheet.name}."
             )
-        blocks.setdefault(row["item"], []).append((line, row))
+        block = blocks.setdefault(row["item"], [])
+        if len(block) == len(sheet.items[row["item"]].prefixes) + len(ROWS):
+            raise UserError(f"{path}, row {line}: the block of item {row['item']} has more rows than the sheet.")
+        block.append((line, row))
     read = _read_key if sheet.kind == "key" else _read_change
     found = []
     for item, rows in blocks.items():
@@ -132,46 +145,74 @@ def read_csv(path: Path, sheet: Sheet, annotator: str) -> list[Record]:
     return found
 
 
-def _rows(path: Path, columns: Iterable[str]) -> list[tuple[int, dict[str, str]]]:
-    """Returns the rows of a file with the numbers that a spreadsheet gives them; empty ones are left out."""
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the rows of a file with the numbers that a spreadsheet gives them; empty ones are left out."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise UserError(f"{path} has more than {LARGEST:,} bytes. It is not a sheet.")
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path, LARGEST).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8. Save it as “CSV UTF-8” in the spreadsheet.") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not a sheet: {error}.") from error
     header = text.partition("\n")[0]
-    separator = max(",;\t", key=header.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count), strict=True)
     try:
-        table = [
-            [read_safe_text(cell) for cell in row]
-            for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-        ]
+        names = _names(path, next(reader, []), columns)
+        empty = dict.fromkeys(filter(None, names), "")
+        for line, row in enumerate(reader, 2):
+            cells = [(place, cell) for place, cell in enumerate(map(read_safe_text, row)) if cell.strip()]
+            if lost := [place for place, _ in cells if place >= len(names) or not names[place]]:
+                raise UserError(_unknown_column(path, line, lost[0], columns))
+            if cells:
+                yield line, {**empty, **{names[place]: cell for place, cell in cells}}
     except csv.Error as error:
         raise UserError(f"{path} is not a CSV file: {error}. Save it again from the spreadsheet.") from error
-    names = [name.strip() for name in table[0]] if table else []
-    if missing := [name for name in columns if name not in names]:
-        raise UserError(
-            f"{path} lacks the column {missing[0]!r} in its first row. Keep the columns as they were written."
-        )
-    return [
-        (line, {**dict.fromkeys(names, ""), **dict(zip(names, row))})
-        for line, row in enumerate(table[1:], 2)
-        if any(cell.strip() for cell in row)
-    ]
+
+
+def _names(path: Path, header: list[str], columns: Sequence[str]) -> list[str]:
+    """Returns the name of each column of a file, in small letters; "" of one that no sheet has.
+
+    Raises:
+        UserError: a column is missing, or there twice.
+    """
+    if len(header) > MOST_COLUMNS:
+        raise UserError(f"{path} has {len(header):,} columns, and a sheet has at most {MOST_COLUMNS}.")
+    found = [" ".join(read_safe_text(name).split()).lower() for name in header]
+    names = [name if name in columns or (_has_patterns(columns) and PATTERN.fullmatch(name)) else "" for name in found]
+    for name in columns:
+        if name not in names:
+            raise UserError(
+                f"{path} lacks the column {name!r} in its first row. Keep the columns as they were written."
+            )
+    if twice := [name for name in names if name and names.count(name) > 1]:
+        raise UserError(f"{path} has the column {twice[0]!r} twice in its first row. Keep one of them.")
+    return names
+
+
+def _has_patterns(columns: Sequence[str]) -> bool:
+    return columns == KEY_COLUMNS
+
+
+def _unknown_column(path: Path, line: int, place: int, columns: Sequence[str]) -> str:
+    own = f"{', '.join(columns)}{', pattern 1, pattern 2, ...' if _has_patterns(columns) else ''}"
+    return (
+        f"{path}, row {line}: something is written in column {place + 1}, whose name in the first row is none of a sheet:"
+        f" {own}. Give the column its name again, or empty it."
+    )
 
 
 def _read_key(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) -> dict | None:
-    names = [name for name in rows[0][1] if name.startswith("pattern ")]
+    names = sorted((name for name in rows[0][1] if PATTERN.fullmatch(name)), key=lambda name: int(name.split()[1]))
     by_row: dict[str, tuple[int, dict[str, str]]] = {}
     for line, row in rows:
         name = row["row"].strip()
-        if name not in ROWS and not (name.isdecimal() and int(name) < len(item.prefixes)):
+        if name not in (*ROWS, *map(str, range(len(item.prefixes)))):
             raise UserError(f"{path}, row {line}: the block of this item has no row {row['row']!r}.")
         if name in by_row:
             raise UserError(f"{path}, row {line}: the row {name!r} of this item is there twice.")
+        if name in ROWS and row["text"].strip() not in ("", ROWS[name]):
+            raise UserError(f"{path}, row {line}: {row['text']!r} stands in the column text. Write it below a pattern.")
         by_row[name] = line, row
     patterns = []
     for name in names:
@@ -181,7 +222,7 @@ def _read_key(path: Path, item: Item, rows: list[tuple[int, dict[str, str]]]) ->
         label, kind = (by_row.get(row, (0, {}))[1].get(name, "").strip() for row in ("label", "kind"))
         if kind.lower() not in ("", "shallow", "semantic"):
             raise UserError(f"{path}, row {by_row['kind'][0]}: the kind is {kind!r}. Write shallow or semantic.")
-        if marks or label:
+        if marks or label or kind:
             patterns.append(MarkedPattern(label=label, kind=kind.lower(), prefixes=marks))
     line, cells = by_row.get("done", (0, {}))
     done = any(_is_marked(path, line, cells[name]) for name in names) if cells else False

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -89,10 +89,13 @@ def _item(shelf: Shelf, request: Request, body: bytes | None = None) -> Response
 async def _keep(shelf: Shelf, request: Request) -> Response:
     """Keeps what a person says of an item."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > page_annotate.LARGEST:
-            return error_page(413, "This is too long", "Shorten the words.")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > page_annotate.LARGEST:
+                return error_page(413, "This is too long", "Shorten the words.")
+    except ClientDisconnect:
+        return Response()  # nobody waits for it
     return await run_in_threadpool(_answer, partial(_item, shelf, body=body), request)
 
 
@@ -155,8 +158,14 @@ def _answer(function: Callable[[Request], Response], request: Request) -> Respon
         from ffkv.base.process.defect import explain
 
         message, _ = explain(error)
-        say(f"{request.scope['path']}: {message}", error=True)
+        say(f"{_path(request)}: {message}", error=True)
         return _problem(request, 500, "This cannot be shown", message)
+
+
+def _path(request: Request) -> str:
+    """Returns the path of an address without its secret beginning."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope["root_path"])
 
 
 def _problem(request: Request, status: int, heading: str, text: str) -> Response:
@@ -179,7 +188,7 @@ def _held(shelf: Shelf, request: Request) -> Held:
         held = shelf.run(request.path_params["run"])
     if (data := request.query_params.get("data", held.data)) != held.data:
         rest = {name: value for name, value in request.query_params.items() if name != "data"}
-        address = with_query(LIVE.run(held) + request.scope["path"].split("/", 3)[3], rest)
+        address = with_query(LIVE.run(held) + _path(request).split("/", 3)[3], rest)
         raise _OtherData(render("other_data.html", held=held, status=409, asked=data, address=address))
     return held
 

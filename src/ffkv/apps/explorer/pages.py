@@ -1,6 +1,7 @@
 """Templates, the addresses that they link to, and what every page has: the head, the foot, errors."""
 
 import functools
+from contextvars import ContextVar
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,21 @@ def with_query(address: str, query: dict[str, Any]) -> str:
     return f"{address}?{urlencode(asked)}" if asked else address
 
 
+BASE: ContextVar[str] = ContextVar("BASE", default="")  # how the addresses of the explorer that answers begin
+
+
 class Live:
     """Makes the addresses of the explorer."""
 
     exported = False
 
+    def at(self, path: str) -> str:
+        """Returns the address of a path, such as "/annotate"."""
+        return BASE.get() + path
+
     def run(self, held: Held, part: str = "", **query: Any) -> str:
         """Returns the address of a run, or of a part of it: "report", "memories", "trace"."""
-        return with_query(f"/r/{quote(held.name, safe='')}/{part}", query)
+        return with_query(self.at(f"/r/{quote(held.name, safe='')}/{part}"), query)
 
     def memory(self, held: Held, layer: int, index: int, part: str = "", **query: Any) -> str:
         """Returns the address of a memory or of a part of its page; "" if it has no page."""
@@ -80,9 +88,9 @@ def write(template: str, *, held: Held | None = None, links: Live = LIVE, **valu
     return environment().get_template(template).render(held=held, links=links, style=style, **values)
 
 
-def error_page(status: int, heading: str, text: str, held: Held | None = None) -> HTMLResponse:
-    """Returns a page that says what is wrong, and what to do. It says nothing about the runs unless `held` is given."""
-    return render("error.html", held=held, status=status, heading=heading, text=plain(text))
+def error_page(status: int, heading: str, text: str, script: str = "") -> HTMLResponse:
+    """Returns a page that says what is wrong, and what to do. It says nothing about the runs."""
+    return render("error.html", status=status, heading=heading, text=plain(text), script=Markup(script))
 
 
 def whole(text: str, name: str) -> int:

@@ -1,9 +1,12 @@
-"""Who may ask: a secret that only the user has, the host, the origin; and headers that forbid a page everything else.
+"""Who may ask: secrets that only the user has, the host, the origin; and headers that forbid a page everything else.
 
 On a login node every user can connect to 127.0.0.1, and any web page can let a browser do so. See docs/explorer.md.
 """
 
+import base64
+import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +17,11 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HOSTS = ("127.0.0.1", "localhost")
+from ffkv.apps.explorer.pages import BASE
+
+HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
+A_BASE = re.compile(r"^/~[^/]*")  # how an address begins, perhaps of an explorer that has ended
+QUESTIONS = 1000  # that an address may ask
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -27,7 +34,13 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-ErrorPage = Callable[[int, str, str], Response]
+# Runs on the page for strangers. A page of ours has stored the base in the browser, which keeps ports apart there.
+ENTER = """
+const base = localStorage.getItem("ffkv"), path = location.pathname.replace(/^[/]~[^/]*/, "");
+if (base && location.pathname !== base + path) location.replace(base + path + location.search + location.hash);
+"""
+ENTER_HASH = base64.b64encode(hashlib.sha256(ENTER.encode()).digest()).decode()
+ErrorPage = Callable[..., Response]
 
 
 def _secret() -> str:
@@ -40,7 +53,10 @@ class Guard:
 
     token: str = field(default_factory=_secret, repr=False)  # stands in the address that the user opens first
     pass_word: str = field(default_factory=_secret, repr=False)  # what the cookie holds from then on
-    # the cookie's name. Cookies do not tell ports apart, so each explorer has its own.
+    # How every address begins from then on. A browser sends a cookie to all ports of a host, and so to servers of other
+    # users; but only below its path, and they do not know this one.
+    base: str = field(default_factory=lambda: f"/~{secrets.token_urlsafe(16)}", repr=False)
+    # the cookie's name, another one for each explorer
     cookie: str = field(default_factory=lambda: f"ffkv-{secrets.token_hex(4)}")
 
 
@@ -53,7 +69,7 @@ class Guarded:
         Args:
             application: what answers the user.
             guard: the secrets.
-            error_page: makes a page of a status, a heading and a text.
+            error_page: makes a page of a status, a heading, a text and perhaps a script.
             keeps: whether a path takes what a page sends with POST.
         """
         self._application, self._guard, self._error_page, self._keeps = application, guard, error_page, keeps
@@ -72,15 +88,16 @@ class Guarded:
                     headers.setdefault(name, value)
             await send(message)
 
-        answer = self._refusal(scope) or self._exchange(scope) or self._stranger(scope)
-        return await (answer or self._application)(scope, receive, send_safely)
+        if answer := self._refusal(scope) or self._exchange(scope) or self._stranger(scope):
+            return await answer(scope, receive, send_safely)
+        BASE.set(self._guard.base)
+        return await self._application({**scope, "root_path": self._guard.base}, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Refuses a request that no page of ours and no user makes."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
-        if name not in HOSTS:
+        if not HOST.fullmatch(host):
             remedy = "Open it at 127.0.0.1 or localhost, with the port that it printed."
             return self._error_page(403, "This is not the explorer's address", remedy)
         if scope["method"] in ("GET", "HEAD"):
@@ -88,13 +105,17 @@ class Guarded:
         if headers.get("origin") != f"http://{host}":
             told = "The explorer answers its own pages only."
             return self._error_page(403, "This request comes from another site", told)
-        if scope["method"] == "POST" and self._keeps(scope["path"]):
+        if scope["method"] == "POST" and self._keeps(scope["path"].removeprefix(self._guard.base)):
             return None
         return self._error_page(405, "The explorer changes nothing here", "This page is asked for with GET.")
 
     def _exchange(self, scope: Scope) -> Response | None:
         """Answers the first visit: the token becomes a cookie, and leaves the address."""
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=1000)
+        try:
+            asked = scope["query_string"].decode("latin-1")
+            query = parse_qsl(asked, keep_blank_values=True, max_num_fields=QUESTIONS)
+        except ValueError:
+            return self._error_page(400, "This address asks too much", f"It may ask {QUESTIONS:,} questions.")
         tokens = [value for name, value in query if name == "token"]
         if not tokens:
             return None
@@ -102,22 +123,28 @@ class Guarded:
             remedy = "Open the address that `ffkv explore` printed last."
             return self._error_page(403, "This address is of another explorer", remedy)
         rest = urlencode([(name, value) for name, value in query if name != "token"])
-        address = "/" + quote(scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
+        path = A_BASE.sub("", scope["path"]).lstrip("/\\")
+        address = f"{self._guard.base}/{quote(path)}" + (f"?{rest}" if rest else "")
         if Headers(scope=scope).get("sec-fetch-site", "none") in ("none", "same-origin"):
             answer: Response = RedirectResponse(address, 303)
         else:  # a browser sends a strict cookie only to a page that a page of ours leads to
             answer = self._error_page(200, "Opening the explorer", "")
             answer.headers["Refresh"] = f"0; url={address}"
-        answer.set_cookie(self._guard.cookie, self._guard.pass_word, httponly=True, samesite="strict")
+        below = self._guard.base or "/"
+        answer.set_cookie(self._guard.cookie, self._guard.pass_word, path=below, httponly=True, samesite="strict")
         return answer
 
     def _stranger(self, scope: Scope) -> Response | None:
-        """Refuses a request without the cookie."""
-        cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
-        if _same(cookies.get(self._guard.cookie, ""), self._guard.pass_word):
+        """Refuses a request without the cookie, or whose address begins in another way."""
+        cookies, base = cookie_parser(Headers(scope=scope).get("cookie", "")), self._guard.base
+        if _same(cookies.get(self._guard.cookie, ""), self._guard.pass_word) and _same(
+            scope["path"][: len(base)], base
+        ):
             return None
         remedy = "Open the address that `ffkv explore` printed: it ends with ?token= and a secret."
-        return self._error_page(403, "The explorer answers only whoever started it", remedy)
+        page = self._error_page(403, "The explorer answers only whoever started it", remedy, ENTER)
+        page.headers["Content-Security-Policy"] = POLICY.replace("script-src", f"script-src 'sha256-{ENTER_HASH}'")
+        return page
 
 
 def _same(text: str, secret: str) -> bool:

@@ -7,6 +7,7 @@ Describing: `datasets` has one description per dataset, `columns` one per table.
 tokenizer and corpus a file belongs, and which versions made it.
 
 Reading: each of these compares what it reads with its checksum. `lazy` reads piece by piece. `steady` notices that
-somebody else writes a file meanwhile. `fault` finds out who is to blame for a failure: a file, a disk, or nobody.
+somebody else writes a file meanwhile. `bounded` reads small files and JSON up to a limit. `fault` finds out who is to
+blame for a failure: a file, a disk, or nobody.
 `spreadsheet` keeps texts from being run as formulas.
 """

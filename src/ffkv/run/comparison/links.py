@@ -19,6 +19,6 @@ def with_links(page: str, first: str, last: str) -> str:
 
     def link(cell: re.Match[str]) -> str:
         address = urlencode({"a": first, "b": last, "memory": cell[1]})
-        return str(Markup('<a href="/compare?{}">{}</a>').format(address, cell[1]))
+        return str(Markup('<a href="../compare?{}">{}</a>').format(address, cell[1]))
 
     return NAMED.sub(link, page)

@@ -3,7 +3,7 @@
 (() => {
   const form = document.getElementById("item");
   const saved = document.getElementById("saved");
-  const place = `ffkv ${location.pathname} ${form.elements.which.value}`;
+  const place = `ffkv ${location.pathname.replace(/^[/]~[^/]*/, "")} ${form.elements.which.value}`;
   const content = () => new URLSearchParams([...new FormData(form)].map(([name, value]) => [name, String(value)])).toString();
   const atStart = content();
 

@@ -1,6 +1,10 @@
 // Keys, live search, and parts that load into the page. Every page works without it.
 "use strict";
 (() => {
+  // Leads an address without its secret beginning, or with that of an explorer before, to the right page here.
+  const base = location.pathname.match(/^[/]~[^/]+/);
+  if (base) localStorage.setItem("ffkv", base[0]);
+
   const status = document.getElementById("status");
   const tell = text => { if (status) status.textContent = text; };
   const isTyping = target => target.closest("input, select, textarea, [contenteditable]") !== null;
