@@ -67,7 +67,7 @@ def make_model(scratch: Path, shape: Sequence[int]) -> Path:
     if not folder.exists():
         checkpoint = folder / "checkpoint"
         _random_gpt2(Shape(*shape)).save_pretrained(checkpoint)
-        _word_tokenizer(Shape(*shape).vocabulary).save_pretrained(checkpoint)
+        word_tokenizer(Shape(*shape).vocabulary).save_pretrained(checkpoint)
         (folder / "model").mkdir()
         prove(Model(checkpoint=str(checkpoint), device="cpu")).write(folder / "model")
     return folder / "model"
@@ -117,7 +117,7 @@ def _random_gpt2(shape: Shape) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(GPT2Config(**settings)).eval()
 
 
-def _word_tokenizer(words: int) -> PreTrainedTokenizerFast:
+def word_tokenizer(words: int) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(words)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="w0")

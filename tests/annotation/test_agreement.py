@@ -20,6 +20,7 @@ from ffkv.apps.annotation.agreement import (
     with_interval,
 )
 from ffkv.apps.annotation.summaries import SETS
+from ffkv.base.intervals import mean_interval
 
 NONE = np.nan
 # Krippendorff 2011, page 5; the docstring of krippendorff.alpha (krippendorff 0.9.0) and its sample.py.
@@ -189,7 +190,7 @@ def tables_of_keys(generator, keys: int, prefixes: int, same: float) -> np.ndarr
 
 def test_the_interval_is_of_keys_and_not_of_prefixes():
     tables = tables_of_keys(np.random.default_rng(2), 40, 25, 0.7)
-    value, low, high = with_interval(raw_agreement, tables, np.random.default_rng(3))
+    value, low, high = with_interval(raw_agreement, tables)
     by_key = np.trace(tables, axis1=1, axis2=2) / 25
     assert value == pytest.approx(by_key.mean())
     # The spread of 40 keys: ±1.96 times the standard error of their mean. 1,000 prefixes would give ±0.03.
@@ -202,23 +203,24 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     generator = np.random.default_rng(4)
     hits = 0
     for _ in range(200):
-        _, low, high = with_interval(raw_agreement, tables_of_keys(generator, 40, 5, 0.7), generator)
+        _, low, high = with_interval(raw_agreement, tables_of_keys(generator, 40, 5, 0.7))
         hits += low <= 0.7 <= high
     assert 0.88 <= hits / 200 <= 0.99  # 95 %; two standard errors of 200 trials are 3 %, and 40 keys are not many
 
 
 def test_one_key_has_no_interval():
-    value, low, high = with_interval(
-        raw_agreement, confusion(np.array([0, 1]), np.array([0, 0]), 2)[None], np.random.default_rng(0)
-    )
+    value, low, high = with_interval(raw_agreement, confusion(np.array([0, 1]), np.array([0, 0]), 2)[None])
     assert value == 0.5 and np.isnan(low) and np.isnan(high)
 
 
-def test_the_bootstrap_by_weights_is_that_of_drawn_keys():
-    """The same as drawing keys one by one, and counting their units together."""
+def test_the_interval_is_that_of_pseudo_values():
+    """Without each key in turn, by brute force."""
     generator = np.random.default_rng(5)
     rows = generator.integers(0, 4, (20, 2, 6))
-    tables = np.stack([coincidences(each, 4) for each in rows])
-    drawn = generator.integers(0, 20, 20)
-    together = coincidences(np.concatenate(rows[drawn], axis=1), 4)
-    np.testing.assert_allclose(np.bincount(drawn, minlength=20) @ tables.reshape(20, -1), together.ravel(), atol=1e-9)
+    whole = float(alpha(coincidences(np.concatenate(rows, axis=1), 4), nominal(4)))
+    without = [
+        float(alpha(coincidences(np.concatenate(np.delete(rows, key, 0), axis=1), 4), nominal(4))) for key in range(20)
+    ]
+    expected = mean_interval(20 * whole - 19 * np.array(without), highest=1)
+    found = with_interval(lambda table: alpha(table, nominal(4)), np.stack([coincidences(each, 4) for each in rows]))
+    assert found == pytest.approx((whole, *expected))

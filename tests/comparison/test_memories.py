@@ -6,9 +6,10 @@ import torch
 
 import ffkv
 from ffkv.base.errors import UserError
+from ffkv.base.multiple_tests import q_values
 from ffkv.base.settings import Comparison
 from ffkv.run.comparison.compared import open_compared
-from ffkv.run.comparison.matching import highest_correlation, match_memories, random_rotation, standardise
+from ffkv.run.comparison.matching import find_partners, match_memories, p_values, standardise
 from ffkv.run.comparison.same_memories import (
     Memories,
     classify,
@@ -59,24 +60,49 @@ def test_keys_are_the_rows_of_the_first_matrix(pair):
     np.testing.assert_allclose(read_keys(run), expected, atol=1e-6)  # lengths of 1 in float32
 
 
-def test_a_partner_is_found_and_rotated_layers_have_none():
+def test_a_partner_stands_out_and_others_do_not():
     generator = np.random.default_rng(0)
     own = generator.standard_normal((2000, 5)).astype(np.float32)
-    others = generator.standard_normal((2000, 40)).astype(np.float32)
-    others[:, [7, 11, 13]] = own[:, [2, 0, 4]] + 0.1 + 0.2 * generator.standard_normal((2000, 3))
+    others = generator.standard_normal((2000, 80)).astype(np.float32)
+    others[:, [7, 11, 53]] = own[:, [2, 0, 4]] + 0.1 + 0.2 * generator.standard_normal((2000, 3))
     others[:, 5] = 1  # never changes
-    best, correlation = highest_correlation(standardise(own), standardise(others))
-    assert best[[2, 0, 4]].tolist() == [7, 11, 13]
-    expected = [np.corrcoef(own[:, i], others[:, j])[0, 1] for i, j in enumerate(best)]
-    np.testing.assert_allclose(correlation, expected, atol=1e-5)  # float32
-    _, rotated = highest_correlation(standardise(own), standardise(others @ random_rotation(40, generator)))
-    assert (correlation[[2, 0, 4]] > 0.95).all() and (rotated < 0.75).all()
+    found = find_partners(standardise(own), [others[:, :40], others[:, 40:]])
+    assert found.loc[[2, 0, 4], "matched_layer"].tolist() == [0, 0, 1]
+    assert found.loc[[2, 0, 4], "matched_memory"].tolist() == [7, 11, 13]
+    correlation = np.corrcoef(own.T, np.delete(others, 5, 1).T)[:5, 5:]
+    expected = -np.sort(-correlation, 1)[:, :2]
+    np.testing.assert_allclose(found[["correlation", "next_correlation"]], expected, atol=1e-5)  # float32
+    assert (found.loc[[2, 0, 4], "p_value"] < 1e-4).all() and (found.loc[[1, 3], "p_value"] > 0.05).all()
 
 
-def test_a_rotation_keeps_lengths_and_is_not_the_identity():
-    q = random_rotation(30, np.random.default_rng(1))
-    np.testing.assert_allclose(q @ q.T, np.eye(30), atol=1e-5)  # float32
-    assert np.abs(np.diag(q)).max() < 0.9
+def test_p_values_by_hand():
+    """The gaps, times their ranks, are 3, 2 and 1: with two others of mean 1.5, (1 + 3 / 1.5 / 2)^-2 = 1/4."""
+    highest = np.append(np.tanh([4.5, 1.5, 0.5, 1 / 6]), -np.inf)
+    assert p_values(highest[None]) == pytest.approx(1 / 4)
+
+
+def test_what_is_tied_or_alone_has_no_partner():
+    tied, alone, none = [0.9, 0.9, 0.2, 0.1], [0.9, -np.inf, -np.inf, -np.inf], [-np.inf] * 4
+    assert p_values(np.array([tied, alone, none])).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gated"])
+def test_random_layers_that_read_the_same_have_no_partners(activation):
+    """They share what they read, and nothing else. Of their highest correlations, 5 % have a p-value up to 0.05."""
+    generator, small = torch.Generator().manual_seed(0), []
+
+    def coefficients():
+        x_g, x_u = (x @ torch.randn(16, 150, generator=generator) / 4 for _ in range(2))
+        if activation == "gated":
+            return (torch.nn.functional.silu(x_g) * x_u).numpy()
+        return getattr(torch.nn.functional, activation)(x_g).numpy()
+
+    for _ in range(4):
+        x = torch.randn(1000, 16, generator=generator)
+        found = find_partners(standardise(coefficients()), [coefficients(), coefficients()])
+        small += (found["p_value"] <= 0.05).tolist()
+        assert (q_values(found["p_value"].to_numpy(), len(found)) > 0.05).all()
+    assert np.mean(small) < 0.08  # of 600 that are not independent
 
 
 def test_matching_a_run_with_itself_finds_each_memory(folders, monkeypatch):
@@ -88,7 +114,8 @@ def test_matching_a_run_with_itself_finds_each_memory(folders, monkeypatch):
     assert len(found) > 20 and (found["correlation"] > 1 - 1e-4).all()  # float32
     own = (found["layer"] == found["matched_layer"]) & (found["memory"] == found["matched_memory"])
     assert own.mean() > 0.9  # two memories may fire on the same single prefix
-    assert (found["rotated_correlation"] <= found["correlation"] + 1e-4).all()
+    alone = found["correlation"] - found["next_correlation"] > 0.1
+    assert (found.loc[alone, "q_value"] < 0.05).mean() > 0.9
 
 
 def test_other_runs_than_those_of_the_settings_are_refused(folders):

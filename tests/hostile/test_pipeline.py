@@ -243,7 +243,7 @@ def run_all(folder, settings: Settings) -> None:
     if settings.intervention.memories:
         names = [written[f"intervention/{name}"] for name in ("by_prefix", "by_memory", "kept")]
         projections = [folder / f"values/projections/{part.index}.h5" for part in groups]
-        summaries["intervention"] = ffkv.summarize_interventions(*names, model, projections, seed)
+        summaries["intervention"] = ffkv.summarize_interventions(*names, model, projections)
     for name, frames in summaries.items():
         for table, frame in frames.items():
             tables.write(frame, folder / name / f"{table}.csv")

@@ -90,7 +90,7 @@ def test_the_change_is_averaged_by_key_and_then_over_keys():
     assert by_key[by_key["memory"] == 4]["change"].tolist() == [-20, -60, -20]
     assert by_key[by_key["memory"] == 4]["skipped"].tolist() == [0, 0, 1]
     assert by_key[by_key["memory"] == 9]["change"].isna().all()
-    table = average_removals(by_key, layers=2, seed=0)
+    table = average_removals(by_key, layers=2)
     assert list(table.columns) == ["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high", "median"]
     assert table["change"].tolist()[3:] == [-10, -80, -30]
     assert table[["keys", "triggers", "skipped"]].to_numpy()[3:].tolist() == [[2, 3, 0], [2, 3, 0], [2, 2, 1]]
@@ -102,7 +102,7 @@ def test_the_change_is_averaged_by_key_and_then_over_keys():
 
 def test_the_median_over_keys_shows_what_a_single_key_does_to_the_mean():
     by_key = REMOVAL.frame([(0, memory, "last", 5, 0, change) for memory, change in enumerate([-90, -80, 7874])])
-    last = average_removals(by_key, layers=1, seed=0).set_index("removed").loc["last"]
+    last = average_removals(by_key, layers=1).set_index("removed").loc["last"]
     assert (last["change"], last["median"]) == (2568, -80)
 
 

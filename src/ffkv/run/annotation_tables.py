@@ -76,7 +76,7 @@ AGREEMENT = _table(
     text("unit", "what is compared: `prefix`, `key`, `pattern` or `change`"),
     text("statistic", "`raw`, `kappa`, `alpha`, `alpha_masi` or `jaccard`"),
     number("value", "its value", highest=1),
-    number("low", "lower end of its bootstrap interval (95 %)", highest=1),
+    number("low", "lower end of its interval over keys, or changes (95 %)", highest=1),
     number("high", "upper end", highest=1),
     count("keys", "keys that both judged"),
     count("units", "prefixes, keys, pairs of patterns or changes that both judged"),
@@ -127,7 +127,7 @@ BY_LAYER = _table(
     count("memories", "memories with this score"),
     *ASKED,
     number("mean", "mean over memories", highest=1),
-    number("low", "lower end of its bootstrap interval (95 %)", highest=1),
+    number("low", "lower end of its interval over memories (95 %)", highest=1),
     number("high", "upper end", highest=1),
     CHANCE,
 )

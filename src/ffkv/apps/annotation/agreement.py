@@ -1,6 +1,6 @@
 """Agreement between annotators: raw agreement, Cohen's kappa, Krippendorff's alpha, and the overlap of patterns.
 
-The prefixes of a key are not independent of each other. So every interval is of a bootstrap over whole keys. What is
+The prefixes of a key are not independent of each other. So every interval is over whole keys. What is
 counted within a key is a table of categories by categories, the tables of keys add up, and each statistic follows from
 the sum. That is why these few formulas stand here: libraries take single ratings, and give no interval. The tests
 compare them with the worked examples of the packages krippendorff, scikit-learn and nltk.
@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-RESAMPLES = 2000
+from ffkv.base.intervals import mean_interval
+
 MISSING = -1  # category of a unit that an annotator has not judged
 
 
@@ -137,26 +138,24 @@ def pattern_overlap(first: Sequence[frozenset], second: Sequence[frozenset]) -> 
 
 
 def with_interval(
-    statistic: Callable[[np.ndarray], np.ndarray], tables: np.ndarray, generator: np.random.Generator
+    statistic: Callable[[np.ndarray], np.ndarray], tables: np.ndarray, lowest: float = -np.inf
 ) -> tuple[float, float, float]:
-    """Returns a statistic with its 95 % percentile bootstrap interval over keys.
+    """Returns a statistic with its 95 % interval over keys.
+
+    The interval is that of the mean of the jackknife's pseudo-values (Tukey 1958): of each key, how far the statistic
+    changes without it. See `ffkv.base.intervals.mean_interval`.
 
     Args:
-        statistic: takes sums of tables [..., a, b], and returns numbers [...].
+        statistic: takes sums of tables [..., a, b], and returns numbers [...] up to 1.
         tables: the table of each key [key, a, b].
-        generator: random stream of the resamples.
+        lowest: lowest value of the statistic.
     Returns:
         The statistic of all keys, and its bounds. The bounds are NaN with fewer than two keys, and if the statistic is
-        undefined in more than half of the resamples; resamples in which it is undefined are left out.
+        undefined without one of the keys.
     """
-    value = float(statistic(tables.sum(0)))
-    count = len(tables)
-    if count < 2:
+    whole, count = tables.sum(0), len(tables)
+    value = float(statistic(whole))
+    without = statistic(whole - tables)
+    if count < 2 or np.isnan(without).any():
         return value, float("nan"), float("nan")
-    drawn = generator.multinomial(count, np.full(count, 1 / count), RESAMPLES)
-    resampled = statistic((drawn @ tables.reshape(count, -1)).reshape(RESAMPLES, *tables.shape[1:]))
-    resampled = resampled[~np.isnan(resampled)]
-    if len(resampled) < RESAMPLES / 2:
-        return value, float("nan"), float("nan")
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    return value, float(low), float(high)
+    return value, *mean_interval(count * value - (count - 1) * without, lowest, 1)

@@ -134,7 +134,7 @@ def compare_annotators(run: Run, folder: Path | str) -> dict[str, pd.DataFrame]:
         "by_prefix": tables.identify(said.by_prefix, identity),
         "annotators": summaries.describe_annotators(of_all),
         "figure_2_by_annotator": summaries.count_categories(of_all.by_prefix, len(run.anatomy.layers)),
-        "agreement": summaries.measure_agreement(of_all, run.settings.seed),
+        "agreement": summaries.measure_agreement(of_all),
         "related_changes": summaries.count_related(said.changes),
         **{name: tables.identify(table, identity) for name, table in machines.items()},
     }

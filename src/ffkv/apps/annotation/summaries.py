@@ -8,8 +8,7 @@ import pandas as pd
 
 from ffkv.apps.annotation import agreement
 from ffkv.apps.annotation.ratings import Ratings
-from ffkv.base.intervals import bootstrap_mean, wilson
-from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.intervals import mean_interval, wilson
 from ffkv.branches.keys.tables import CATEGORIES
 from ffkv.run.annotation_tables import AGREEMENT, ANNOTATORS, CHANGES
 
@@ -74,10 +73,10 @@ def count_related(changes: pd.DataFrame) -> pd.DataFrame:
     return CHANGES.frame(rows)
 
 
-def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
+def measure_agreement(ratings: Ratings) -> pd.DataFrame:
     """Measures how far any two annotators agree, each with himself on repeated items, and all people together.
 
-    Only keys and changes of the run count, not the controls. Intervals are of a bootstrap over keys, or over changes.
+    Only keys and changes of the run count, not the controls. Intervals are over keys, or over changes.
 
     Returns:
         Rows of `AGREEMENT`. unit: "prefix" (its category), "key" (whether it has a pattern), "pattern" (which prefixes)
@@ -87,20 +86,17 @@ def measure_agreement(ratings: Ratings, seed: int) -> pd.DataFrame:
     """
     rows: list[tuple] = []
     prefixes, changes, patterns = _prefix_codes(ratings), _change_codes(ratings), _pattern_sets(ratings)
-    pairs = list(_pairs(prefixes, changes))
-    for number, (first, second) in enumerate(pairs):
-        stream = random_stream(seed, Purpose.AGREEMENT_BOOTSTRAP, number)
+    for first, second in _pairs(prefixes, changes):
         names = [first[0], second[0]]
         both = _of_both(prefixes, [first, second])
-        rows += [(*names, *row) for row in _categories(both, stream)]
-        rows += [(*names, *row) for row in _overlap(both, patterns, stream)]
-        rows += [(*names, *row) for row in _answers(_of_both(changes, [first, second]), stream)]
+        rows += [(*names, *row) for row in _categories(both)]
+        rows += [(*names, *row) for row in _overlap(both, patterns)]
+        rows += [(*names, *row) for row in _answers(_of_both(changes, [first, second]))]
     people = [name for name in prefixes if name[0].startswith("person:") and name[1] == 0]
     if len(people) > 1:
-        stream = random_stream(seed, Purpose.AGREEMENT_BOOTSTRAP, len(pairs))
         together = prefixes[people]
         together = together[(together >= 0).sum(axis=1) > 1]
-        rows += [(PEOPLE, PEOPLE, *row) for row in _categories(together, stream) if row[1].startswith("alpha")]
+        rows += [(PEOPLE, PEOPLE, *row) for row in _categories(together) if row[1].startswith("alpha")]
     return AGREEMENT.frame(rows)
 
 
@@ -140,24 +136,24 @@ def _of_both(codes: pd.DataFrame, names: list[Annotator]) -> pd.DataFrame:
     return both[(both >= 0).all(axis=1)]
 
 
-def _categories(codes: pd.DataFrame, stream: np.random.Generator) -> Iterator[tuple]:
+def _categories(codes: pd.DataFrame) -> Iterator[tuple]:
     """Rows about the categories of prefixes, and about keys with and without a pattern."""
     by_key = [table.to_numpy().T for _, table in codes.groupby(level=KEY)] if len(codes) else []
     distances = {"alpha": agreement.nominal(len(SETS)), "alpha_masi": agreement.masi(SETS)}
-    yield from _statistics("prefix", by_key, len(SETS), distances, stream)
+    yield from _statistics("prefix", by_key, len(SETS), distances)
     # Whoever judged a key judged all its prefixes.
     keys = [np.where(codes_of.max(1) < 0, agreement.MISSING, codes_of.max(1) > 0)[:, None] for codes_of in by_key]
-    yield from _statistics("key", keys, 2, {"alpha": agreement.nominal(2)}, stream)
+    yield from _statistics("key", keys, 2, {"alpha": agreement.nominal(2)})
 
 
-def _answers(codes: pd.DataFrame, stream: np.random.Generator) -> Iterator[tuple]:
+def _answers(codes: pd.DataFrame) -> Iterator[tuple]:
     """Rows about changes. Each change is on its own."""
     rows = [row[:, None] for row in codes.to_numpy().astype(int)]
-    yield from _statistics("change", rows, len(RELATED), {"alpha": agreement.nominal(len(RELATED))}, stream)
+    yield from _statistics("change", rows, len(RELATED), {"alpha": agreement.nominal(len(RELATED))})
 
 
 def _statistics(
-    unit: str, by_key: list[np.ndarray], categories: int, distances: dict[str, np.ndarray], stream: np.random.Generator
+    unit: str, by_key: list[np.ndarray], categories: int, distances: dict[str, np.ndarray]
 ) -> Iterator[tuple]:
     """Rows of one unit. by_key: categories of the units of each key [key][annotator, unit]."""
     if not by_key:
@@ -165,11 +161,11 @@ def _statistics(
     counts = (len(by_key), sum(codes.shape[1] for codes in by_key))
     if len(by_key[0]) == 2:
         tables = np.stack([agreement.confusion(codes[0], codes[1], categories) for codes in by_key])
-        for name, statistic in (("raw", agreement.raw_agreement), ("kappa", agreement.kappa)):
-            yield (unit, name, *agreement.with_interval(statistic, tables, stream), *counts)
+        for name, statistic, lowest in (("raw", agreement.raw_agreement, 0), ("kappa", agreement.kappa, -1)):
+            yield (unit, name, *agreement.with_interval(statistic, tables, lowest), *counts)
     tables = np.stack([agreement.coincidences(codes, categories) for codes in by_key])
     for name, distance in distances.items():
-        found = agreement.with_interval(lambda table: agreement.alpha(table, distance), tables, stream)  # noqa: B023
+        found = agreement.with_interval(lambda table: agreement.alpha(table, distance), tables)  # noqa: B023
         yield (unit, name, *found, *counts)
 
 
@@ -182,9 +178,7 @@ def _pattern_sets(ratings: Ratings) -> dict[tuple, list[frozenset]]:
     return found
 
 
-def _overlap(
-    codes: pd.DataFrame, patterns: dict[tuple, list[frozenset]], stream: np.random.Generator
-) -> Iterator[tuple]:
+def _overlap(codes: pd.DataFrame, patterns: dict[tuple, list[frozenset]]) -> Iterator[tuple]:
     """Yields the row about which prefixes have patterns, over the keys in which either saw one."""
     if not len(codes):
         return
@@ -192,5 +186,5 @@ def _overlap(
     scores = [agreement.pattern_overlap(*(patterns.get((*name, *key), []) for name in codes)) for key in keys]
     scores = [score for score in scores if not np.isnan(score)]
     if scores:
-        bounds = bootstrap_mean(np.array(scores), stream)
+        bounds = mean_interval(np.array(scores), 0, 1)
         yield "pattern", "jaccard", float(np.mean(scores)), *bounds, len(keys), len(scores)

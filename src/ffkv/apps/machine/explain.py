@@ -63,7 +63,7 @@ def explain(run: Run, asker: Asker, task: Task) -> Annotation:
     labels = {place: answered.value for place, answered in found.items() if answered.value is not None}
     asked = _scored(texts, labels, task)
     by_memory = _by_memory(asked, asker.ask([each.question for each in asked], "scores"))
-    return Annotation(_labels(texts, found), by_memory, summarize(by_memory, task.seed))
+    return Annotation(_labels(texts, found), by_memory, summarize(by_memory))
 
 
 def estimate(run: Run, asker: Asker, task: Task) -> dict[str, Cost]:

@@ -144,7 +144,7 @@ class Intervention(Section):
     the latter."""
     silent_below: float = Field(0.05, ge=0, le=1)
     """Size of its coefficient up to which a memory counts as silent on a prefix, as a share of the mean size on its own
-    trigger examples. The placebo is the removal of a memory from prefixes on which it is silent."""
+    trigger examples. The placebo is the removal of a memory from prefixes on which it is silent, but not exactly 0."""
     top_k: list[Annotated[Whole, Field(ge=0)]] = Field([0, 1, 3, 10, 30, 100], min_length=1, max_length=100)
     """Numbers k, one measurement each: the k memories with the largest contributions keep their coefficients, or k random
     memories of the layer. The coefficients of all others become their means over the corpus (mean ablation)."""

@@ -47,7 +47,6 @@ BRANCH = Branch(
             f"{STEP}:summarize_interventions",
             "Write the tables of the report's section of interventions.",
             reads=("by_prefix*", "by_memory*", "kept*", "model", "projections*"),
-            settings=("seed",),
             writes=(tables.BY_LAYER, tables.DOSES, tables.KEPT_MEMORIES, tables.MEMORIES_TABLE),
         ),
     },

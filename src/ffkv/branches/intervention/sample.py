@@ -60,7 +60,9 @@ def _ranks(examples: TriggerExamples, row: int, count: int, seed: int, *parts: i
 
 
 def choose_silent(own: np.ndarray, others: np.ndarray, share: float, count: int) -> np.ndarray:
-    """Chooses the prefixes on which a memory is silent, the most silent ones first.
+    """Chooses prefixes on which a memory is nearly silent, the largest coefficients first; of equal ones the first.
+
+    Where the coefficient is exactly 0, as it mostly is with ReLU or experts, a removal changes nothing, so it shows nothing.
 
     Args:
         own: its coefficients on its own trigger examples [prefix].
@@ -71,5 +73,6 @@ def choose_silent(own: np.ndarray, others: np.ndarray, share: float, count: int)
         Numbers of other prefixes.
     """
     sizes = np.abs(others.astype(np.float64))
-    order = np.argsort(sizes, kind="stable")
-    return order[sizes[order] <= share * np.abs(own.astype(np.float64)).mean()][:count]
+    order = np.argsort(-sizes, kind="stable")
+    silent = (sizes > 0) & (sizes <= share * np.abs(own.astype(np.float64)).mean())
+    return order[silent[order]][:count]

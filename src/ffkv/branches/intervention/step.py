@@ -127,7 +127,6 @@ def summarize_interventions(
     kept: Iterable[Path | str],
     model: Path | str,
     projections: Iterable[Path | str],
-    seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
     """Summarizes the tables of all layer groups for the report's section of interventions.
 
@@ -137,7 +136,6 @@ def summarize_interventions(
         kept: the tables `intervention/kept/<group>.parquet`, each once.
         model: folder of the model step.
         projections: the files `values/projections/<group>.h5`, each once.
-        seed: seed of the bootstrap.
     Returns:
         The tables by the stem of their file.
     Raises:
@@ -168,8 +166,8 @@ def summarize_interventions(
     }
     vocabulary = read_vocabulary(Path(model))
     return {
-        "interventions_by_layer": summaries.summarize_sources(memory_table, seed),
-        "intervention_doses": summaries.summarize_doses(prefix_table, seed),
+        "interventions_by_layer": summaries.summarize_sources(memory_table),
+        "intervention_doses": summaries.summarize_doses(prefix_table),
         "kept_memories": summaries.summarize_kept(kept_table),
         "intervention_memories": summaries.describe_memories(memory_table, top_token, vocabulary),
     }

@@ -8,36 +8,33 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from ffkv.base.intervals import bootstrap_mean, wilson
+from ffkv.base.intervals import mean_interval, wilson
 from ffkv.base.multiple_tests import SIGNIFICANT
-from ffkv.base.streams import Purpose, random_stream
 from ffkv.branches.intervention.tables import BY_LAYER, DOSES, KEPT_MEMORIES, OWN, SOURCES
 
 
-def summarize_sources(by_memory: pd.DataFrame, seed: int) -> pd.DataFrame:
+def summarize_sources(by_memory: pd.DataFrame) -> pd.DataFrame:
     """Computes the removal beside its controls, by layer: `BY_LAYER`."""
     rows = []
     for (layer, side, reach), group in by_memory.groupby(["layer", "side", "reach"]):
-        generator = random_stream(seed, Purpose.INTERVENTION_BOOTSTRAP, 0, layer)
         for source in SOURCES:
             sample = group[source].dropna().to_numpy()
-            low, high = bootstrap_mean(sample, generator)
+            low, high = mean_interval(sample)
             significant = int((group["q_value"] <= SIGNIFICANT).sum()) if source == "own" else np.nan
             mean = sample.mean() if len(sample) else np.nan
             rows.append((layer, side, reach, source, len(sample), mean, low, high, significant))
     return pd.DataFrame(rows, columns=BY_LAYER.names)
 
 
-def summarize_doses(by_prefix: pd.DataFrame, seed: int) -> pd.DataFrame:
+def summarize_doses(by_prefix: pd.DataFrame) -> pd.DataFrame:
     """Computes what each change of a memory's own coefficient does, over all layers and by layer: `DOSES`."""
     own = by_prefix[by_prefix["source"] == OWN]
     keys = ["layer", "memory", "side", "reach", "change", "scale"]
     memories = own.groupby(keys, dropna=False)[["top", "next", "divergence", "changed"]].mean().reset_index()
     rows = []
     for layer, of_layer in [(-1, memories), *memories.groupby("layer")]:
-        generator = random_stream(seed, Purpose.INTERVENTION_BOOTSTRAP, 1, layer + 1)
         for (side, reach, change, scale), group in of_layer.groupby(keys[2:], dropna=False):
-            low, high = bootstrap_mean(group["top"].to_numpy(), generator)
+            low, high = mean_interval(group["top"].to_numpy())
             means = [float(group[name].mean()) for name in ("next", "divergence", "changed")]
             rows.append((layer, side, reach, change, scale, len(group), float(group["top"].mean()), low, high, *means))
     return pd.DataFrame(rows, columns=DOSES.names)

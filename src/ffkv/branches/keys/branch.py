@@ -71,7 +71,6 @@ BRANCH = Branch(
             f"{STEP}:summarize_keys",
             "Write the tables of figures 2 and 3, and activity.csv.",
             reads=("triggers", "patterns*", "by_prefix*", "removal*"),
-            settings=("seed",),
             writes=(tables.ACTIVITY, tables.FIGURE_2_CATEGORIES, tables.FIGURE_2_PATTERN_COUNTS, tables.FIGURE_3),
         ),
     },

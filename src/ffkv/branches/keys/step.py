@@ -165,7 +165,6 @@ def summarize_keys(
     patterns: Iterable[Path | str],
     by_prefix: Iterable[Path | str],
     removal: Iterable[Path | str],
-    seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
     """Summarizes the tables of all layer groups, per layer.
 
@@ -174,7 +173,6 @@ def summarize_keys(
         patterns: the tables `keys/patterns/<group>.parquet`, each once.
         by_prefix: the tables `keys/by_prefix/<group>.parquet`, each once.
         removal: the tables `keys/removal/<group>.parquet`, each once.
-        seed: seed of the bootstrap intervals.
     Returns:
         The tables by the stem of their file.
     Raises:
@@ -198,7 +196,7 @@ def summarize_keys(
     return {
         "figure_2_categories": summaries.count_categories(prefix_table, examples.layers),
         "figure_2_pattern_counts": summaries.count_patterns(pattern_table, prefix_table, examples.layers),
-        "figure_3_removal": summaries.average_removals(removal_table, examples.layers, seed),
+        "figure_3_removal": summaries.average_removals(removal_table, examples.layers),
         "activity": summaries.measure_activity(examples),
     }
 

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ffkv.activations.trigger_file import Triggers
-from ffkv.base.intervals import bootstrap_mean
-from ffkv.base.streams import Purpose, random_stream
+from ffkv.base.intervals import mean_interval
 from ffkv.branches.keys.tables import CATEGORIES, REMOVED
 
 SAMPLES = ("trigger", "random")
@@ -46,20 +45,18 @@ def count_patterns(patterns: pd.DataFrame, by_prefix: pd.DataFrame, layers: int)
     return table.reset_index()
 
 
-def average_removals(removal: pd.DataFrame, layers: int, seed: int) -> pd.DataFrame:
-    """Mean over keys of their mean change, with its 95 % bootstrap interval, one row per layer and removal (figure 3).
+def average_removals(removal: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """Mean over keys of their mean change, with its 95 % interval over keys, one row per layer and removal (figure 3).
 
     The median over keys is beside it: a change relative to a coefficient near 0 can outweigh those of all other keys.
     """
     rows = []
-    for layer, (number, removed) in product(range(layers), enumerate(REMOVED)):
+    for layer, removed in product(range(layers), REMOVED):
         by_key = removal[(removal["layer"] == layer) & (removal["removed"] == removed)]
         changes = by_key["change"].dropna().to_numpy()
         triggers, skipped = by_key["triggers"].sum(), by_key["skipped"].sum()
         mean, median = (changes.mean(), np.median(changes)) if len(changes) else (np.nan, np.nan)
-        stream = random_stream(seed, Purpose.REMOVAL_BOOTSTRAP, layer, number)
-        interval = bootstrap_mean(changes, stream)
-        rows.append((layer, removed, len(changes), triggers, skipped, mean, *interval, median))
+        rows.append((layer, removed, len(changes), triggers, skipped, mean, *mean_interval(changes), median))
     columns = ["layer", "removed", "keys", "triggers", "skipped", "change", "low", "high", "median"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -85,7 +85,7 @@ FIGURE_3 = table(
     count("triggers", "trigger examples that are measured"),
     count("skipped", "trigger examples that have no such token"),
     number("change", "mean over keys of the relative change of the coefficient", "%"),
-    number("low", "lower end of its bootstrap interval (95 %)", "%"),
+    number("low", "lower end of its interval over keys (95 %)", "%"),
     number("high", "upper end", "%"),
     number("median", "median over keys", "%"),
 )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ffkv.base.intervals import Z_95
+from ffkv.base.intervals import Z_95, mean_interval
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_prefixes
 from ffkv.run.comparison.tables import CURVES, DIFFERENCES
@@ -122,13 +122,21 @@ def _compare_points(
 
 
 def difference_of_means(x: np.ndarray, y: np.ndarray) -> Difference:
-    """Returns the mean of x - y over pairs, with the interval of the normal distribution, if there are two pairs."""
-    deviations = x - y
-    if not len(deviations):
+    """Returns the mean of x - y over pairs.
+
+    Where all numbers are 0 or 1, its interval counts one more pair that differs in each direction (Bonett and Price
+    2012): without them, it would have no length where no pair differs. Else it is `mean_interval`, of two or more pairs.
+    """
+    differences = x - y
+    if not len(differences):
         return Difference(np.nan, np.nan, np.nan)
-    half = Z_95 * deviations.std(ddof=1) / np.sqrt(len(deviations)) if len(deviations) > 1 else np.nan
-    mean = deviations.mean()
-    return Difference(mean, mean - half, mean + half, len(deviations))
+    if np.isin([x, y], [0, 1]).all():
+        adjusted = np.append(differences, [1, -1])
+        half = Z_95 * adjusted.std() / np.sqrt(len(adjusted))
+        low, high = np.clip(adjusted.mean() + np.array([-half, half]), -1, 1)
+    else:
+        low, high = mean_interval(differences)
+    return Difference(differences.mean(), low, high, len(differences))
 
 
 def difference_of_medians(x: np.ndarray, y: np.ndarray, paired: bool, stream: np.random.Generator) -> Difference:

@@ -185,7 +185,7 @@ def draw_kinds(measured: Measured) -> Drawing:
 
 
 def draw_matches(measured: Measured) -> Drawing:
-    """Draws how high the memories of the first run correlate with those of each other run, beside rotated layers."""
+    """Draws how high the memories of the first run correlate with those of each other run: the highest and the next."""
     figure, (axes,) = canvas()
     others = [run for run in measured.runs["run"].iloc[1:] if run in set(measured.matches["run"])]
     label_of = dict(zip(measured.runs["run"], measured.runs["label"], strict=True))
@@ -194,8 +194,8 @@ def draw_matches(measured: Measured) -> Drawing:
         above = 1 - np.arange(len(found)) / len(found)
         look = look_of(style, len(others)) | {"marker": ""}
         axes.plot(np.sort(found["correlation"]), above, label=label_of[run], **look)
-        rotated = {"lw": 1, "color": GREY, "ls": look["ls"], "label": f"{label_of[run]}, rotated"}
-        axes.plot(np.sort(found["rotated_correlation"]), above, **rotated)
+        second = {"lw": 1, "color": GREY, "ls": look["ls"], "label": f"{label_of[run]}, second highest"}
+        axes.plot(np.sort(found["next_correlation"]), above, **second)
     share_axis(axes, "memories with at least this", whole=True)
     axes.set_xlabel("highest correlation of the coefficients")
     legend(figure, axes, columns=4)

@@ -1,22 +1,25 @@
 """Memories of models of other sizes or seeds, matched by the correlation of their coefficients over the same text.
 
-Two such models share no numbering of memories. A high correlation alone does not show that a memory has a partner: the
-highest of many correlations is high by chance too. So each layer of the other model is also rotated: random directions
-in the space of its coefficients say what a model with the same coefficients, but without memories of its own, would
-give.
+Two such models share no numbering of memories. A high correlation alone does not show that a memory has a partner. The
+highest of many correlations is high by chance, and all memories of both models read the same text. So a partner must
+stand out: its correlation must be higher than those of all other memories of the other model let expect.
 """
 
 import itertools
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
 
+from ffkv.base.multiple_tests import q_values
 from ffkv.base.streams import Purpose, random_stream
 from ffkv.run.comparison.compared import Compared, same_prefixes
 from ffkv.run.comparison.tables import MATCHES
 from ffkv.run.results.run import Run
 
 ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the squares, is rounding of equal coefficients
+TIED = 1e-6  # correlations that differ by less are equal in float32
+OTHERS = 20  # gaps between the next highest correlations, with which the gap below the highest one is compared
 
 
 def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
@@ -36,9 +39,11 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
     changes = np.isfinite(own).all(0)
     rows, own = rows[changes], own[:, changes]
     place = pd.DataFrame(first.anatomy.places_of(rows)._asdict())
-    for number, run in enumerate(compared.runs[1:], 1):
+    for run in compared.runs[1:]:
         if same_prefixes(first, run):
-            found.append(place.assign(run=run.name, **_best(own, run, seed, number)))
+            matches = pd.concat([place, find_partners(own, _layers(run))], axis=1)
+            q = q_values(matches["p_value"].to_numpy(), len(matches))
+            found.append(matches.assign(run=run.name, q_value=q))
     return pd.concat(found, ignore_index=True)[MATCHES.names] if found else MATCHES.frame([])
 
 
@@ -53,19 +58,11 @@ def _coefficients(run: Run, rows: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, 1)
 
 
-def _best(own: np.ndarray, run: Run, seed: int, number: int) -> dict[str, np.ndarray]:
-    """Returns the last four columns of `MATCHES`, from standardised coefficients [prefix, memory]."""
-    highest, rotated = np.full((2, own.shape[1]), -np.inf)
-    layer_of, memory_of = np.zeros((2, own.shape[1]), np.int64)
+def _layers(run: Run) -> Iterator[np.ndarray]:
+    """Yields the coefficients of each layer [prefix, memory]."""
     with run.files.open_sampled_prefixes() as file:
-        for layer, (start, stop) in enumerate(itertools.pairwise(run.anatomy.layer_offset)):
-            m = file["m"][:, start:stop].astype(np.float32)
-            memory, correlation = highest_correlation(own, standardise(m))
-            better = correlation > highest
-            highest[better], layer_of[better], memory_of[better] = correlation[better], layer, memory[better]
-            turned = m @ random_rotation(stop - start, random_stream(seed, Purpose.COMPARISON_ROTATION, number, layer))
-            rotated = np.maximum(rotated, highest_correlation(own, standardise(turned))[1])
-    return dict(zip(MATCHES.names[3:], (highest, layer_of, memory_of, rotated), strict=True))
+        for start, stop in itertools.pairwise(run.anatomy.layer_offset):
+            yield file["m"][:, start:stop]
 
 
 def standardise(m: np.ndarray) -> np.ndarray:
@@ -77,19 +74,55 @@ def standardise(m: np.ndarray) -> np.ndarray:
     return deviations / np.where(changes, np.sqrt(squares), np.nan).astype(np.float32)
 
 
-def highest_correlation(own: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Finds, for each memory, the other memory that correlates most, and the correlation; -inf if no other one changes.
+def find_partners(own: np.ndarray, layers: Iterable[np.ndarray]) -> pd.DataFrame:
+    """Finds, for each memory, the memory of another model that correlates most. Of tied ones the first one counts.
 
-    Both are standardised coefficients [prefix, memory].
+    Args:
+        own: standardised coefficients [prefix, memory].
+        layers: the coefficients of each layer of the other model [prefix, memory].
+    Returns:
+        One row per memory: correlation, matched_layer, matched_memory, next_correlation, p_value; see `MATCHES`.
+        A correlation is minus infinity if no memory, or no second one, ever changes.
     """
-    correlation = np.nan_to_num(own.T @ others, nan=-np.inf)
-    best = correlation.argmax(1)
-    return best, correlation[np.arange(len(best)), best]
+    count = own.shape[1]
+    highest = np.full((count, OTHERS + 2), -np.inf, np.float32)
+    layer_of, memory_of = np.zeros((2, count), np.int64)
+    for layer, m in enumerate(layers):
+        correlation = np.nan_to_num(own.T @ standardise(m), nan=-np.inf)
+        best = correlation.argmax(1)
+        better = correlation[np.arange(count), best] > highest[:, 0]
+        layer_of[better], memory_of[better] = layer, best[better]
+        together = -np.concatenate([highest, correlation], 1)
+        highest = -np.sort(np.partition(together, OTHERS + 1, 1)[:, : OTHERS + 2], 1)
+    return pd.DataFrame(
+        {
+            "correlation": highest[:, 0],
+            "matched_layer": layer_of,
+            "matched_memory": memory_of,
+            "next_correlation": highest[:, 1],
+            "p_value": p_values(highest),
+        }
+    )
 
 
-def random_rotation(size: int, stream: np.random.Generator) -> np.ndarray:
-    """Returns a random orthogonal matrix, uniform over all of them (Haar measure), float32 [size, size]."""
-    import torch  # whose QR stays in float32, several times as fast as numpy's
+def p_values(highest: np.ndarray) -> np.ndarray:
+    """Probability that the highest correlation stands out as much, if the other model has no partner [memory].
 
-    q, r = torch.linalg.qr(torch.from_numpy(stream.standard_normal((size, size), np.float32)))
-    return (q * torch.sign(torch.diagonal(r))).numpy()
+    The memories of a model without a partner are a sample of what a model can have. The gaps between the highest
+    numbers of a sample, each times its rank, are like independent draws of one exponential distribution (Rényi 1953),
+    whatever the tail of the sample is, as long as it is about exponential over these ranks. So the first gap over the
+    mean of k others has the distribution F(2, 2k), with the tail (1 + ratio / k)^-k. Correlations are
+    transformed by artanh, so that they have no upper bound.
+
+    Args:
+        highest: the highest correlations, descending; minus infinity where there are no more [memory, rank].
+    Returns:
+        1 where the highest correlation is tied, and where there are no three to compare.
+    """
+    known = np.where(np.isfinite(highest), np.clip(highest.astype(float), TIED - 1, 1 - TIED), np.nan)
+    gaps = np.arange(1, highest.shape[1]) * -np.diff(np.arctanh(known), axis=1)
+    k = np.isfinite(gaps[:, 1:]).sum(1)
+    others = np.nansum(gaps[:, 1:], 1) / np.maximum(k, 1)
+    tells = (others > 0) & (known[:, 0] - known[:, 1] > TIED)
+    ratio = np.divide(gaps[:, 0], others, out=np.zeros(len(gaps)), where=tells)
+    return (1 + ratio / np.maximum(k, 1)) ** -k.astype(float)

@@ -23,7 +23,7 @@ def compare_runs(
         folders: the folder of each run, such as "results/demo". The first one is what the others are compared with.
         settings: the settings of the comparison. None compares the runs without an axis.
         name: name of the comparison.
-        seed: seed of permutations, rotations and bootstraps.
+        seed: seed of samples, permutations and bootstraps.
     Raises:
         UserError: a folder holds no finished run, a file in it is missing or damaged, the settings name other runs, or
             they ask for memories by number in models of different shapes.

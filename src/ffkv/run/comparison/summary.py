@@ -3,7 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.comparison.comparison_file import Measured
+from ffkv.run.comparison.matching import TIED
 from ffkv.run.report.curve import LAYER
 from ffkv.run.report.registry import load_figure
 from ffkv.run.report.text import signed
@@ -18,8 +20,8 @@ MEMORIES = {
     "by_correlation": (
         "The models have different shapes, or the settings say that they share no numbering. So no memory of one run is a "
         "memory of another run by its number. Distributions can be compared. A memory is looked for by the correlation of its "
-        "coefficients over the same validation prefixes. The highest of many correlations is high by chance too: rotated layers, "
-        "whose directions are random, show how high."
+        "coefficients over the same validation prefixes. The highest of many correlations is high by chance too: so a partner must "
+        "stand out from all other memories of the other run."
     ),
     "no": "The settings ask for no comparison of single memories.",
 }
@@ -78,7 +80,7 @@ def describe_memories(measured: Measured, name: str) -> str:
         "matches": (
             f"{number(measured.settings.sampled_memories)} random memories of {measured.runs['label'].iloc[0]}: the highest "
             "correlation of their coefficients with those of any memory of another run, over the same validation prefixes. "
-            "Grey: the same with the layers of the other run rotated."
+            "Grey: the second highest correlation. A memory has a partner where the first one stands out."
         ),
     }
     return texts[name]
@@ -135,8 +137,12 @@ def _match_sentence(measured: Measured, run: str, label: str) -> str:
     found = rows(measured.matches, run=run)
     if not len(found):
         return f"{label} did not read the same validation prefixes as the first run, so its memories were not matched."
-    limit = found["rotated_correlation"].quantile(0.95)
-    return (
-        f"{percent((found['correlation'] > limit).mean())} of {number(len(found))} memories have a partner in {label} whose "
-        f"coefficients correlate more than {number(limit)}, which 5 % reach in rotated layers."
+    partners = (found["q_value"] <= SIGNIFICANT).sum()
+    tied = (found["correlation"] - found["next_correlation"] <= TIED).sum()
+    text = (
+        f"{number(partners)} of {number(len(found))} memories have a partner in {label}: a memory whose coefficients correlate "
+        f"with theirs so much that it stands out from all others (false discovery rate {SIGNIFICANT})."
     )
+    if tied:
+        text += f" For {number(tied)} memories several correlate equally: none of them is a partner."
+    return text

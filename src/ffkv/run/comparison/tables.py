@@ -100,7 +100,9 @@ MATCHES = table(
     number("correlation", "highest correlation with the coefficients of any memory of the run"),
     count("matched_layer", "layer of that memory"),
     count("matched_memory", "its number in the layer"),
-    number("rotated_correlation", "highest correlation with the rotated layers of the run"),
+    number("next_correlation", "second highest correlation"),
+    share("p_value", "probability that the highest one stands out as much by chance; 1 if it is tied"),
+    share("q_value", "p-value, adjusted for all memories of the first run"),
     only=BY_CORRELATION,
 )
 TABLES = (RUNS, CURVES, DIFFERENCES, BY_LAYER, BY_MEMORY, MATCHES)

@@ -15,7 +15,7 @@ from ffkv.run.report.text import MINUS
 from ffkv.run.report.wording import INTERVALS, course, rows
 from ffkv.run.results import indexes
 from ffkv.run.results.run import Run
-from ffkv.run.results.text import number
+from ffkv.run.results.text import number, percent
 
 BY_LAYER = "interventions_by_layer"
 SOURCES = {
@@ -23,7 +23,7 @@ SOURCES = {
     "random_memories": "random memories, equal length",
     "random_directions": "random directions, equal length",
     "similar_size": "others of about this size removed",
-    "placebo": "removed where it is silent",
+    "placebo": "removed where it is nearly silent",
 }
 REACHES = {"direct": "direct effect", "total": "total effect"}
 
@@ -62,13 +62,25 @@ def caption(run: Run) -> Caption:
         "reads. Total effect: the blocks after the layer run again. Controls, on the same prefixes and tokens: a vector as long "
         f"as the contribution is taken out along {number(settings.controls)} other memories of the layer, or along random "
         "directions; or other memories whose contributions are about as long are removed. Placebo: the memory is removed "
-        f"from prefixes on which it is silent. {INTERVALS} {number(own['significant'].sum())} of "
+        f"from prefixes on which it is nearly silent: its coefficient is at most {percent(settings.silent_below)} of its mean on its "
+        f"own, and not 0, so that a small effect is possible.{_without_placebo(table)} {INTERVALS} {number(own['significant'].sum())} of "
         f"{number(own['memories'].sum())} memories{' (each sign counts)' if len(own) > len(positive) else ''} have a total "
         f"effect that random memories do not have (false discovery rate {SIGNIFICANT} per layer).{_least(own, settings.controls)}"
     )
     if len(own) > len(positive):
         text += " The figure shows positive coefficients. The data has negative ones too: their effects have the other sign."
     return Caption(text, f"Lines by layer. Total effect of the removal: {course(positive, 'mean', nats)}.")
+
+
+def _without_placebo(table: pd.DataFrame) -> str:
+    """Says, with a space in front, how many memories have no placebo; empty if all have one."""
+    found = rows(table, reach="total", side="positive")
+    own, placebo = (int(rows(found, source=source)["memories"].sum()) for source in ("own", "placebo"))
+    if own == placebo:
+        return ""
+    return (
+        f" {number(own - placebo)} memories have none: their coefficients on other prefixes are larger, or exactly 0."
+    )
 
 
 def _least(own: pd.DataFrame, controls: int) -> str:

@@ -20,7 +20,7 @@ AGREEMENT = (
     "How far annotators agree about the same keys. Prefixes: whether both give a prefix the same category of figure 2. Patterns: "
     "how many prefixes the patterns of both share, of those that either has (Jaccard index, patterns matched one to one). “Raw” is "
     "the share of equal judgements. Kappa and alpha are 0 if annotators agree as often as by chance, and 1 if they always agree. "
-    "The interval is of a bootstrap over keys. People and machines saw neither the layer nor the memory, and some of their keys "
+    "The interval is over keys. People and machines saw neither the layer nor the memory, and some of their keys "
     "were random prefixes."
 )
 MACHINES = (
@@ -28,7 +28,7 @@ MACHINES = (
     "and scored on others, beside prefixes on which the memory is silent. Detection and fuzzing: the mean of the shares of both "
     "kinds that were told rightly. Of “the same word”, both kinds end with the same word. Simulation: the correlation of expected "
     "and true coefficients. Intruder: the share of sets in which the silent prefix was found, without a label. The interval is "
-    "of a bootstrap over memories."
+    "over memories."
 )
 MANY_FIRST_TOKENS = 0.1  # share of a layer's trigger examples that have one token alone, above which the page warns
 

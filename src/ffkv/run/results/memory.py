@@ -232,8 +232,8 @@ class Memory:
             reach: "direct" or "total".
             own: mean change of the log-probabilities of the value's top tokens, nats.
             random_memories: the same for vectors of equal length along other memories; random_directions: along random
-                directions; similar_size: other memories of about this size; placebo: where the memory is silent;
-                other_tokens: the top tokens of another value.
+                directions; similar_size: other memories of about this size; placebo: where the memory is nearly
+                silent; other_tokens: the top tokens of another value.
             specific: own minus random_memories.
             p_value, q_value: of own among random_memories.
             prefixes, silent_prefixes, similar_prefixes: numbers of prefixes.
