@@ -7,7 +7,7 @@ SHELL := /bin/bash
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help report training explore test coverage check test-failures lint types docs models bench install slurm peers clean distclean
+.PHONY: help report training explore test coverage check test-failures lint types docs models bench calibration install slurm peers clean distclean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -58,6 +58,9 @@ models: install ## Write docs/architectures.csv: every model type of the install
 
 bench: install peers ## Measure speed beside other libraries, write docs/benchmarks.md.
 	python -m benchmarks
+
+calibration: install ## Measure how often intervals cover and tests err, write docs/benchmarks.md. Under 5 minutes.
+	python -m benchmarks.calibration
 
 install: $(VENV)/installed ## Set up .venv from the pinned lists in envs/.
 

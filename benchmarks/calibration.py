@@ -65,7 +65,7 @@ def _row(case: Case) -> str:
 @click.command()
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random numbers.")
 @click.option(
-    "--repetitions", type=click.IntRange(20), default=1000, show_default=True, help="Samples of a cheap case."
+    "--repetitions", type=click.IntRange(20), default=2000, show_default=True, help="Samples of a cheap case."
 )
 @click.option(
     "--page",

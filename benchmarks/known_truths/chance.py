@@ -63,7 +63,7 @@ def _made_up_memories(generator: np.random.Generator) -> Memories:
 
 def partners(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
     """Partners in random layers that read the same inputs, and in layers one half of whose memories were copied."""
-    runs = max(repetitions // 100, 4)
+    runs = max(repetitions // 50, 4)
     for activation, width in itertools.product(("relu", "gelu", "gated"), (8, 64)):
         small, false, tested = 0, 0, 0
         for _ in range(runs):

@@ -193,9 +193,10 @@ def test_the_interval_is_of_keys_and_not_of_prefixes():
     value, low, high = with_interval(raw_agreement, tables)
     by_key = np.trace(tables, axis1=1, axis2=2) / 25
     assert value == pytest.approx(by_key.mean())
-    # The spread of 40 keys: ±1.96 times the standard error of their mean. 1,000 prefixes would give ±0.03.
+    # The spread of 40 keys: about ±1.96 times the standard error of their mean, and more on the side of the skewness.
+    # 1,000 prefixes would give ±0.03.
     expected = 1.96 * by_key.std() / np.sqrt(40)
-    assert high - value == pytest.approx(expected, rel=0.2) and value - low == pytest.approx(expected, rel=0.2)
+    assert high - value == pytest.approx(expected, rel=0.1) and value - low == pytest.approx(expected, rel=0.25)
     assert expected > 0.1
 
 

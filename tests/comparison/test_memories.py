@@ -75,6 +75,13 @@ def test_a_partner_stands_out_and_others_do_not():
     assert (found.loc[[2, 0, 4], "p_value"] < 1e-4).all() and (found.loc[[1, 3], "p_value"] > 0.05).all()
 
 
+def test_memories_that_vary_on_few_prefixes_are_left_out():
+    m = np.zeros((1000, 3), np.float32)
+    m[:9, 0] = m[:11, 1] = 1
+    m[:11, 2] = np.arange(11)  # of which the largest few count
+    assert np.isfinite(standardise(m)).all(0).tolist() == [False, True, False]
+
+
 def test_p_values_by_hand():
     """The gaps, times their ranks, are 3, 2 and 1: with two others of mean 1.5, (1 + 3 / 1.5 / 2)^-2 = 1/4."""
     highest = np.append(np.tanh([4.5, 1.5, 0.5, 1 / 6]), -np.inf)

@@ -53,6 +53,18 @@ def test_log_probabilities_are_as_exact_as_the_docs_say(shift):
     assert (topk.log_probabilities(logits, ids) - expected).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("width", [64, 1024])
+def test_log_probabilities_inherit_the_rounding_of_logits(width):
+    """Beside a norm and a product in float64: some 6e-7 of the largest logit, as docs/definitions.md says."""
+    generator = torch.Generator().manual_seed(0)
+    embedding, h = (torch.randn(size, width, generator=generator) for size in (5000, 20))
+    ids = torch.randint(5000, (20, 30), generator=generator)
+    found = topk.log_probabilities(torch.layer_norm(h, (width,)) @ embedding.T / 4, ids)
+    exact = torch.layer_norm(h.double(), (width,)) @ embedding.double().T / 4
+    errors = (found - exact.log_softmax(-1).gather(-1, ids)).abs()
+    assert 1e-7 < errors.max() / exact.abs().max() < 1e-6
+
+
 def test_a_vocabulary_of_one_token_is_not_tied():
     found = topk.highest(torch.zeros(2, 1), 50)
     assert found.first.tolist() == [0, 0] and not found.tied.any()

@@ -18,6 +18,7 @@ from ffkv.run.comparison.tables import MATCHES
 from ffkv.run.results.run import Run
 
 ROUNDING = 1e-12  # a sum of squared deviations below it, relative to the squares, is rounding of equal coefficients
+FEWEST = 10  # effective number of prefixes: two memories that vary on a few ones easily share some of them
 TIED = 1e-6  # correlations that differ by less are equal in float32
 OTHERS = 20  # gaps between the next highest correlations, with which the gap below the highest one is compared
 
@@ -28,7 +29,7 @@ def match_memories(compared: Compared, seed: int = 0) -> pd.DataFrame:
     Args:
         compared: the runs. Runs that did not sample the same validation prefixes as the first one are left out.
     Returns:
-        The table `MATCHES`. Memories whose coefficient never changes are left out.
+        The table `MATCHES`. Memories whose coefficient varies on too few prefixes are left out, see `standardise`.
     """
     first, found = compared.runs[0], []
     offset = np.asarray(first.anatomy.layer_offset)
@@ -66,12 +67,17 @@ def _layers(run: Run) -> Iterator[np.ndarray]:
 
 
 def standardise(m: np.ndarray) -> np.ndarray:
-    """Returns columns with a mean of 0 and a length of 1, float32 [prefix, memory]; NaN if a column never changes."""
+    """Returns columns with a mean of 0 and a length of 1, float32 [prefix, memory].
+
+    A column that varies on too few prefixes is NaN. The effective number of prefixes is (sum d²)² / sum d⁴ of the
+    deviations d: k if d is 0 but on k prefixes, on which it is equal; it must be `FEWEST`.
+    """
     m = m.astype(np.float32)
     deviations = m - m.mean(0)
     squares = np.einsum("ij,ij->j", deviations, deviations, dtype=np.float64)
     changes = squares > ROUNDING * np.einsum("ij,ij->j", m, m, dtype=np.float64)
-    return deviations / np.where(changes, np.sqrt(squares), np.nan).astype(np.float32)
+    unit = deviations / np.where(changes, np.sqrt(squares), np.nan).astype(np.float32)
+    return np.where(np.einsum("ij,ij,ij,ij->j", unit, unit, unit, unit) * FEWEST <= 1, unit, np.nan).astype(np.float32)
 
 
 def find_partners(own: np.ndarray, layers: Iterable[np.ndarray]) -> pd.DataFrame:
@@ -82,7 +88,7 @@ def find_partners(own: np.ndarray, layers: Iterable[np.ndarray]) -> pd.DataFrame
         layers: the coefficients of each layer of the other model [prefix, memory].
     Returns:
         One row per memory: correlation, matched_layer, matched_memory, next_correlation, p_value; see `MATCHES`.
-        A correlation is minus infinity if no memory, or no second one, ever changes.
+        A correlation is minus infinity if no memory, or no second one, varies.
     """
     count = own.shape[1]
     highest = np.full((count, OTHERS + 2), -np.inf, np.float32)

@@ -5,7 +5,7 @@ import pandas as pd
 
 from ffkv.base.multiple_tests import SIGNIFICANT
 from ffkv.run.comparison.comparison_file import Measured
-from ffkv.run.comparison.matching import TIED
+from ffkv.run.comparison.matching import FEWEST, TIED
 from ffkv.run.report.curve import LAYER
 from ffkv.run.report.registry import load_figure
 from ffkv.run.report.text import signed
@@ -143,6 +143,9 @@ def _match_sentence(measured: Measured, run: str, label: str) -> str:
         f"{number(partners)} of {number(len(found))} memories have a partner in {label}: a memory whose coefficients correlate "
         f"with theirs so much that it stands out from all others (false discovery rate {SIGNIFICANT})."
     )
+    left_out = min(measured.settings.sampled_memories, measured.runs["memories"].iloc[0]) - len(found)
+    if left_out:
+        text += f" {number(left_out)} memories vary on fewer than {FEWEST} prefixes, and are left out."
     if tied:
         text += f" For {number(tied)} memories several correlate equally: none of them is a partner."
     return text

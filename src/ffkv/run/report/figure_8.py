@@ -8,7 +8,7 @@ from matplotlib.figure import Figure as Drawing
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
 from ffkv.run.report.drawing import canvas, curve, finish_shares
 from ffkv.run.report.figure import Caption, Figure
-from ffkv.run.report.wording import INTERVALS, course, paper_line, projection, rows
+from ffkv.run.report.wording import OF_PREFIXES, course, paper_line, projection, rows
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
@@ -34,7 +34,7 @@ def caption(run: Run) -> Caption:
     text = (
         f"Share of {number(table['prefixes'].max())} validation prefixes in which no memory predicts the token that the "
         "layer's output predicts, so that several memories compose it: no active memory (m > 0), and no memory at all. "
-        f"{projection(run)} {INTERVALS} In {number(cases['cases'])} cases (a prefix in a "
+        f"{projection(run)} Bars are {OF_PREFIXES} In {number(cases['cases'])} cases (a prefix in a "
         f"layer) an active memory agrees. {_tell_stop_words(cases)}In "
         f"{percent(cases['short_share'])} of them the prefix has fewer than {run.settings.composition.short_prefix} "
         f"words (in all prefixes: {percent(cases['base_short_share'])}; in the paper's cases: 43 %)."

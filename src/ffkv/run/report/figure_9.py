@@ -7,7 +7,7 @@ from matplotlib.figure import Figure as Drawing
 from ffkv.run.report.curve import Curve, by_layer, by_prefix
 from ffkv.run.report.drawing import canvas, curve, finish_shares
 from ffkv.run.report.figure import Caption, Figure
-from ffkv.run.report.wording import INTERVALS, course, paper_line, ties
+from ffkv.run.report.wording import OF_PREFIXES, course, paper_line, ties
 from ffkv.run.results.run import Run
 from ffkv.run.results.text import number
 
@@ -30,7 +30,7 @@ def caption(run: Run) -> Caption:
     text = (
         "How often the residual stream already predicts the token that the model will predict, before the layer's "
         f"feed-forward output is added. {number(table['prefixes'].max())} validation prefixes. The model's own head "
-        f"turns the residual into a prediction. {ties(table, 'prefixes', 'layers and prefixes')} {INTERVALS}"
+        f"turns the residual into a prediction. {ties(table, 'prefixes', 'layers and prefixes')} Bars are {OF_PREFIXES}"
     )
     return Caption(
         text + paper_line(run, "The grey line is the paper's."), f"A line per layer: {course(table, 'share')}."

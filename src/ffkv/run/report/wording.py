@@ -9,6 +9,9 @@ from ffkv.run.results.run import Run
 from ffkv.run.results.text import number, percent
 
 INTERVALS = "Bars are 95 % intervals."
+OF_PREFIXES = (
+    "95 % intervals. They are too short if many prefixes are of one sentence, because prefixes count as independent."
+)
 BOX = (
     "A box reaches from the first to the third quartile, and its line is the median. The whiskers reach the most distant "
     "points within 1.5 box heights."
