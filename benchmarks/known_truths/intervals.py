@@ -10,7 +10,7 @@ from ffkv.base.intervals import mean_interval, wilson
 from ffkv.run.comparison.curves import difference_of_intervals, difference_of_means, difference_of_medians
 
 SAFE = (COVERAGE[0], 1.0)  # of numbers with few values, which no interval can cover in exactly 95 % of the cases
-SKEWED = "A few numbers of a log-normal distribution do not show how long its tail is."
+SKEWED = "So few numbers do not show how long the tail is."
 DEPENDENT = (
     "Prefixes count as independent. Those of one sentence are not: the more of them, the less an interval covers."
 )
@@ -63,7 +63,7 @@ def means(repetitions: int, generator: np.random.Generator) -> Iterator[Case]:
     ):
         for name, (draw, truth) in DISTRIBUTIONS.items():
             bounds = (mean_interval(sample) for sample in draw(generator, (2 * repetitions, size)))
-            note = SKEWED if name.startswith("log") else ""
+            note = SKEWED if name.startswith(("log-normal", "half 0")) else ""
             yield Case(f"mean: {where}", name, f"{size}", *covered(bounds, truth), note=note)
 
 

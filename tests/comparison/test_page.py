@@ -77,6 +77,13 @@ def test_what_is_written_is_read_back(measured, tmp_path):
         read_comparison(tmp_path)
 
 
+def test_a_comparison_of_another_version_is_refused(measured, tmp_path):
+    write_comparison(measured, tmp_path / "tables")
+    (tmp_path / "tables/matches.csv").write_text("run,layer,memory,correlation,rotated_correlation\n")
+    with pytest.raises(UserError, match=r"matches.csv has no column matched_layer.*Measure the comparison again"):
+        read_comparison(tmp_path / "tables")
+
+
 def test_rules_make_a_comparison_of_finished_runs(folders, measured, page, tmp_path):
     """Through Snakemake. The runs are there already, and only the rules of the comparison may run."""
     shutil.copytree(folders[0].parent, tmp_path / "results")

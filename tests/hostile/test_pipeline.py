@@ -232,7 +232,7 @@ def run_all(folder, settings: Settings) -> None:
             written.setdefault(name, []).append(write(name, part, table))
     summaries = {
         "keys": ffkv.summarize_keys(
-            triggers, *(written[f"keys/{name}"] for name in ("patterns", "by_prefix", "removal")), seed
+            triggers, *(written[f"keys/{name}"] for name in ("patterns", "by_prefix", "removal"))
         ),
         "values": ffkv.summarize_values(written["values/by_memory"], model, triggers, train, settings.values, seed),
         "composition": ffkv.summarize_composition(written["composition/by_prefix"], model, settings.composition),

@@ -79,6 +79,13 @@ def test_interventions_say_how_many_smallest_p_values_are_significant(tests, con
     assert said == "" if least == 1 else f"of {tests} tests of a layer, {least} or more are significant" in said
 
 
+def test_interventions_count_the_memories_without_a_placebo(run, change):
+    assert "have none" not in caption("interventions", run).text
+    table = run.table("interventions_by_layer").copy()
+    table.loc[(table["source"] == "placebo") & (table["layer"] == 0), "memories"] -= 2
+    assert " 2 memories have none" in caption("interventions", change(tables={"interventions_by_layer": table})).text
+
+
 def test_captions_carry_the_definition_in_force(change):
     changed = change(
         {

@@ -51,7 +51,10 @@ def write_comparison(measured: Measured, folder: Path | str) -> None:
 
 
 def read_comparison(folder: Path | str) -> Measured:
-    """Reads what `write_comparison` wrote. Raises UserError if the folder holds none, or a file in it is damaged."""
+    """Reads what `write_comparison` wrote.
+
+    Raises UserError if the folder holds none, a file in it is damaged, or another version of ffkv wrote it.
+    """
     folder = Path(folder)
     verify_sum(folder)
     try:
@@ -64,5 +67,9 @@ def read_comparison(folder: Path | str) -> Measured:
     frames = {}
     for table in TABLES:
         path, texts = folder / FILES[table.name], [column.name for column in table.columns if column.dtype == "str"]
-        frames[table.name] = tables.read(path, texts) if path.exists() else pd.DataFrame()
+        frames[table.name] = tables.read(path, texts) if path.exists() else pd.DataFrame(columns=table.names)
+        if lacking := [name for name in table.names if name not in frames[table.name]]:
+            raise UserError(
+                f"{path} has no column {lacking[0]}: another version of ffkv wrote it. Measure the comparison again."
+            )
     return Measured(name=facts["name"], settings=settings, memories=facts["memories"], **frames)
