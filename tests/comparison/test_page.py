@@ -79,6 +79,7 @@ def test_what_is_written_is_read_back(measured, tmp_path):
 
 def test_a_comparison_of_another_version_is_refused(measured, tmp_path):
     write_comparison(measured, tmp_path / "tables")
+    (tmp_path / ".tables.sha256").unlink()
     (tmp_path / "tables/matches.csv").write_text("run,layer,memory,correlation,rotated_correlation\n")
     with pytest.raises(UserError, match=r"matches.csv has no column matched_layer.*Measure the comparison again"):
         read_comparison(tmp_path / "tables")
