@@ -14,7 +14,7 @@ from ffkv.base.characters import last_characters, read_bytes, unfinished, write_
 from ffkv.base.settings import Corpus
 from ffkv.corpus.corpus_file import read_corpus, write_corpus
 from ffkv.corpus.document import Document
-from ffkv.corpus.encode import encode
+from ffkv.corpus.encode import encode, tokenize
 from ffkv.model.checkpoint.vocabulary import token_texts
 from ffkv.run.results.text import prefix
 from ffkv.run.results.text_search import shortest_prefix
@@ -198,3 +198,9 @@ def test_a_character_is_unfinished_until_its_last_byte(text):
 def test_the_last_token_is_marked_in_the_text(text, last, marked):
     assert last_characters(text, last) == len(marked)
     assert prefix(text, last, 50).unescape().endswith(f"<mark><bdi>{marked}</bdi></mark>")
+
+
+def test_a_text_of_which_nothing_is_read_has_no_tokens():
+    dropping = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0}, [])))
+    ((ids, ends, whole, text),) = tokenize(["ééé"], dropping, [])
+    assert (len(ids), len(ends), len(whole), text) == (0, 0, 0, "ééé")

@@ -161,17 +161,20 @@ def _whole_characters(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.nd
     starts, ends = offsets.T
     following = np.append(starts[1:], np.int32(len(text)))
     whole, read = ends <= following, np.minimum(ends, following)
-    if not text.isascii():
+    if len(offsets) and not text.isascii():
         # A mark that the tokenizer has joined with the letter in front of it belongs to the same token as the letter.
         for token in np.flatnonzero(ends < following).tolist():
             read[token] += len(re.findall(r"^\S*", text[ends[token] : following[token]])[0])
         # A tokenizer with byte fallback gives all bytes of neighbouring characters the same start and end.
-        for start, end in np.unique(offsets[~whole & (ends - starts > 1)], axis=0).tolist():
-            bytes_of = np.flatnonzero((starts == start) & (ends == end))
-            finished = np.cumsum([len(character.encode()) for character in text[start:end]])
-            if len(bytes_of) == finished[-1]:
-                read[bytes_of] = start + np.searchsorted(finished, np.arange(len(bytes_of)) + 1, "right")
-                whole[bytes_of] = np.isin(np.arange(len(bytes_of)) + 1, finished)
+        firsts = np.flatnonzero(np.append(True, (offsets[1:] != offsets[:-1]).any(1)))
+        lasts = np.append(firsts[1:], len(offsets))
+        several = (ends - starts > 1)[firsts] & (lasts - firsts > 1)
+        for first, last in zip(firsts[several].tolist(), lasts[several].tolist()):
+            finished = np.cumsum([len(character.encode()) for character in text[starts[first] : ends[first]]])
+            count = np.arange(1, last - first + 1)  # bytes that are read with each of these tokens
+            if len(count) == finished[-1]:
+                read[first:last] = starts[first] + np.searchsorted(finished, count, "right")
+                whole[first:last] = np.isin(count, finished)
     return np.maximum.accumulate(read), whole
 
 

@@ -79,6 +79,13 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
         return UserError(
             f"{path} cannot be read: there is no space left ({reason}). Free some space, {place} included."
         )
+    if NO_LOCK in reason:
+        if isinstance(error, BlockingIOError | PermissionError):
+            return open_elsewhere(path)
+        return UserError(
+            f"{path} cannot be read: its file system has no locks ({reason}). Keep it. Set the environment variable"
+            " HDF5_USE_FILE_LOCKING=FALSE, then start the same command again."
+        )
     try:
         forget_digests()
         for file in (path, *parts):
@@ -89,16 +96,6 @@ def unreadable(path: Path | str, error: BaseException, parts: Sequence[Path] = (
         return UserError(f"{path} does not exist: run the step that makes it first.")
     if not os.access(path, os.R_OK):
         return UserError(f"{path} cannot be read: you have no right to. Check its rights.")
-    if NO_LOCK in reason:
-        locks = isinstance(error, BlockingIOError)
-        return (
-            open_elsewhere(path)
-            if locks
-            else UserError(
-                f"{path} cannot be read: its file system has no locks ({reason}). Keep it. Set the environment variable"
-                " HDF5_USE_FILE_LOCKING=FALSE, then start the same command again."
-            )
-        )
     if sum_path(output_of(path)).exists():
         return UserError(
             f"{path} cannot be read ({reason}), but it is what ffkv wrote: its checksum fits. Keep it. Check the"
