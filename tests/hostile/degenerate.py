@@ -42,16 +42,16 @@ EVERY, FIRST, LAST = slice(None), slice(0, 1), slice(-1, None)
 DEGENERATE: dict[str, Change | None] = {
     "detector": None,  # words that no key detects are in most corpora
     "dead": (RELU, _dead, EVERY),
-    "dead first layer": (RELU, _dead, FIRST),
-    "dead last layer": (RELU, _dead, LAST),
-    "never positive": ({}, _negative, EVERY),
-    "never positive first layer": ({}, _negative, FIRST),
+    "dead-first-layer": (RELU, _dead, FIRST),
+    "dead-last-layer": (RELU, _dead, LAST),
+    "never-positive": ({}, _negative, EVERY),
+    "never-positive-first-layer": ({}, _negative, FIRST),
     "constant": ({}, _constant, EVERY),
-    "equal keys": ({}, _equal_keys, EVERY),
-    "equal values": ({}, _equal_values, EVERY),
-    "one layer": ({"n_layer": 1}, None, EVERY),
-    "one memory": ({"n_inner": 1}, None, EVERY),
-    "one layer of one memory": ({"n_layer": 1, "n_inner": 1, **RELU}, None, EVERY),
+    "equal-keys": ({}, _equal_keys, EVERY),
+    "equal-values": ({}, _equal_values, EVERY),
+    "one-layer": ({"n_layer": 1}, None, EVERY),
+    "one-memory": ({"n_inner": 1}, None, EVERY),
+    "one-layer-of-one-memory": ({"n_layer": 1, "n_inner": 1, **RELU}, None, EVERY),
     "wide": ({"n_embd": 32}, None, EVERY),
 }
 

@@ -174,6 +174,13 @@ def random_settings(random, folder) -> Settings:
     )
 
 
+def begin(folder, model) -> None:
+    """Gives the folder of a run the model step's folder and its values."""
+    with atomic(folder / "model") as own, atomic(folder / "values.h5") as values:
+        shutil.copytree(model, own)
+        shutil.copy(model.parent / "values.h5", values)
+
+
 def run_all(folder, settings: Settings) -> None:
     """Every step of a run, as the rules call them; the folder has its model, its values and its texts already."""
     model, values = folder / "model", folder / "values.h5"
@@ -255,9 +262,7 @@ def test_a_random_run_ends_in_a_result_or_in_a_sentence(models, tmp_path, case):
     random, kinds = np.random.default_rng(case), KINDS if case < CASES else [*DEGENERATE]
     kind, corpus = kinds[case % len(kinds)], CORPORA[case // len(kinds) % len(CORPORA)]
     folder = tmp_path / "results/fuzz"
-    with atomic(folder / "model") as model, atomic(folder / "values.h5") as values:
-        shutil.copytree(models(kind), model)
-        shutil.copy(models(kind).parent / "values.h5", values)
+    begin(folder, models(kind))
     for split in ("train", "validation"):
         (tmp_path / f"{split}.txt").write_text("\n".join(corpus(random)), errors="surrogatepass")
     settings = random_settings(random, tmp_path)
@@ -273,6 +278,34 @@ def test_a_random_run_ends_in_a_result_or_in_a_sentence(models, tmp_path, case):
     if case % SHOWN == 0:
         show_all(folder)
         assert (tmp_path / "reports/fuzz/index.html").stat().st_size < 20 * 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "other"), [("equal-values", "wide"), ("dead", "equal-values"), ("one-layer", "never-positive")]
+)
+def test_unlike_runs_are_shown_beside_each_other(models, tmp_path, kind, other):
+    """Of equal counts and another width; one in which nothing fires; of other numbers of layers."""
+    text = "\n".join(ordinary(np.random.default_rng(0)))
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.txt").write_text(text)
+    corpus = {
+        "dataset": "files",
+        "train": [str(tmp_path / "train.txt")],
+        "validation": [str(tmp_path / "validation.txt")],
+    }
+    few = {
+        "keys": {"per_layer": 3, "background_prefixes": 100},
+        "prefixes": {"count": 20},
+        "intervention": {"memories": 1},
+    }
+    for name in (kind, other):
+        begin(tmp_path / "results" / name, models(name))
+        run_all(
+            tmp_path / "results" / name, Settings.model_validate({"corpus": corpus, "triggers": {"per_key": 5}, **few})
+        )
+    refused = show_all(tmp_path / "results" / kind, tmp_path / "results" / other)
+    assert all("different shapes" in each or "report.control" in each or "No analysed key" in each for each in refused)
 
 
 def test_most_random_runs_end_in_a_result():
