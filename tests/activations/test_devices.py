@@ -64,18 +64,19 @@ def test_fake_tensors_tell_mixed_devices_and_waiting():
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("one_prefix", [True, False])
 def test_the_code_for_gpus_finds_the_same_triggers(monkeypatch, one_prefix, sign):
-    """Coefficients of few values, so that many are equal."""
+    """Coefficients of few values, so that many are equal, and others of about the same size, which are tied."""
     generator = torch.Generator().manual_seed(0)
     usual = top_t.TopT(KEYS, 3, sign, one_prefix, "cpu")
     other = top_t.TopT(KEYS, 3, sign, one_prefix, "cpu")
     monkeypatch.setattr(top_t, "DENSE_BYTES", 8 * TOKENS * KEYS * 2)  # two sentences at a time
     for number in range(8):
         m = torch.randint(-3, 4, (SENTENCES, TOKENS, KEYS), generator=generator).float()
+        m *= 1 + 4e-4 * torch.rand(m.shape, generator=generator)
         gate = torch.rand(m.shape, generator=generator) > 0.5
         places = torch.arange(SENTENCES) * 10 + 100 * number
         peaks = m.amax(1) if sign > 0 else m.amin(1)
         usual.enter(m, peaks, gate, places)
-        candidates = other._candidates(peaks if one_prefix else m)
+        candidates = other._candidates(peaks if one_prefix else m, places)
         (other._enter_all if one_prefix else other._enter_each)(m, peaks, candidates, gate, places)
     usual.settle()
     assert torch.equal(usual.best, other.best)

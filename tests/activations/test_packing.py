@@ -7,15 +7,21 @@ from hypothesis import strategies as st
 
 from ffkv.activations import packing
 
-# Few different values, so that ties are common; negative ones and zeros must never enter.
-coefficients = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0, 1.5, 1e-30, 3e38]), min_size=1, max_size=40)
+# Few different values, so that ties are common; negative ones and zeros must never enter. 0.5 and 0.5004 are tied.
+SIZES = [-1.0, 0.0, 0.25, 0.5, 0.5004, 0.5005, 1.0, 1.5, 1e-30, 1e-44, 3e38]
+coefficients = st.lists(st.sampled_from(SIZES), min_size=1, max_size=40)
+
+
+def place_in_order(pair: tuple[float, int]):
+    """What (value, place) are sorted by: highest first, those with the same 11 significant binary digits by place."""
+    mantissa, exponent = np.frexp(np.float32(pair[0]))
+    tiny = pair[0] < 2**-126  # has fewer digits
+    return (0, 0, pair[1]) if tiny else (-int(exponent) - 200, -int(mantissa * 2**11), pair[1])
 
 
 def brute_force(values: np.ndarray, t: int) -> list[tuple[float, int]]:
-    """Positive values of one key with their places: descending, equal ones by place."""
-    return sorted(
-        ((float(value), place) for place, value in enumerate(values) if value > 0), key=lambda pair: (-pair[0], pair[1])
-    )[:t]
+    """Positive values of one key with their places: descending, tied ones by place."""
+    return sorted(((float(value), place) for place, value in enumerate(values) if value > 0), key=place_in_order)[:t]
 
 
 @given(st.lists(coefficients, min_size=1, max_size=4), st.integers(1, 6), st.data())
@@ -32,7 +38,7 @@ def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys,
         batch, order = torch.tensor(order[:size]), order[size:]
         state = shards[data.draw(st.integers(0, len(shards) - 1))]
         values = torch.from_numpy(table)[:, batch]
-        hit, column = (values > packing.floor(state)[:, None]).nonzero(as_tuple=True)
+        hit, column = (values > packing.floor(state, batch).T).nonzero(as_tuple=True)
         packing.insert(state, hit, packing.pack(values[hit, column], batch[column]))
     whole = shards[0]
     for other in shards[1:]:
@@ -47,7 +53,7 @@ def test_any_cut_into_batches_and_shards_in_any_order_gives_the_sorted_top(keys,
         assert found[key, len(expected) :].tolist() == [0.0] * (t - len(expected))
 
 
-@given(st.floats(2**-126, 2.0**127, width=32), st.integers(0, 2**31 - 1), st.booleans())
+@given(st.floats(2**-149, 2.0**127, width=32), st.integers(0, 2**31 - 1), st.booleans())
 def test_packing_loses_nothing(value, place, gate):
     packed = packing.pack(torch.tensor([value], dtype=torch.float32), torch.tensor([place]), torch.tensor([gate]))
     coefficient, back, positive = packing.unpack(packed)
@@ -57,22 +63,33 @@ def test_packing_loses_nothing(value, place, gate):
     assert packed.item() > packing.NOTHING
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 2**31 - 1), st.booleans()), max_size=9))
+@given(
+    st.lists(st.tuples(st.sampled_from([0.5, 0.5004, 1.0, 2.0]), st.integers(0, 2**31 - 1), st.booleans()), max_size=9)
+)
 def test_the_order_of_packed_triggers_is_that_of_coefficients_then_places_whatever_the_gate(triggers):
     values, places, gates = zip(*triggers, strict=True) if triggers else ((), (), ())
     packed = packing.pack(torch.tensor(values), torch.tensor(places, dtype=torch.int64), torch.tensor(gates).bool())
     for one, first in enumerate(triggers):
         for other, second in enumerate(triggers):
-            if first[:2] != second[:2]:
-                assert (packed[one] > packed[other]) == ((-first[0], first[1]) < (-second[0], second[1]))
+            if place_in_order(first[:2]) != place_in_order(second[:2]):
+                assert (packed[one] > packed[other]) == (place_in_order(first[:2]) < place_in_order(second[:2]))
 
 
-def test_an_equal_coefficient_from_an_earlier_place_wins():
+def test_a_tied_coefficient_from_an_earlier_place_wins_and_keeps_its_digits():
     state = packing.start(1, 1, "cpu")
-    for place in (7, 3, 5):
-        value = torch.tensor([1.0])
-        packing.insert(state, torch.tensor([0]), packing.pack(value, torch.tensor([place])))
-    assert packing.unpack(state)[1].item() == 3
+    for place, value in ((7, 1.0), (3, 1.0002), (5, 1.0009)):
+        packing.insert(state, torch.tensor([0]), packing.pack(torch.tensor([value]), torch.tensor([place])))
+    coefficient, found, _ = packing.unpack(state)
+    assert (found.item(), coefficient.item()) == (3, np.float32(1.0002))
+
+
+def test_only_what_can_enter_is_let_in():
+    """Behind the last trigger, a coefficient must be higher than all tied ones; before it, at least as high as the least."""
+    state = packing.pack(torch.tensor([[1.0005]]), torch.tensor([[9]]))
+    (behind,), (ahead,) = packing.floor(state, torch.tensor([10, 8])).tolist()
+    assert behind < 1 + 2**-10 == np.nextafter(np.float32(behind), np.float32(2))
+    assert ahead < 1 == np.nextafter(np.float32(ahead), np.float32(2))
+    assert packing.floor(packing.start(1, 1, "cpu"), torch.tensor([0])).item() == 0
 
 
 def test_nothing_to_insert_changes_nothing():

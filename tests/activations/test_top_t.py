@@ -10,20 +10,34 @@ from hypothesis import strategies as st
 from ffkv.activations import packing, top_t
 from ffkv.activations.top_t import TopT
 
-# Few different values, so that ties are common; many zeros, so that some keys have few of a sign or none.
-coefficients = st.sampled_from([-3e38, -1.5, -1.0, -0.5, -1e-30, -0.0, 0.0, 0.0, 1e-30, 0.5, 1.0, 1.5, 3e38])
+# Few different values, so that ties are common; many zeros, so that some keys have few of a sign or none. 1.0 and 1.0009
+# are tied, 1.0009 and 1.001 are not.
+POSITIVE = [1e-30, 0.5, 1.0, 1.0005, 1.0009, 1.001, 1.5, 3e38]
+coefficients = st.sampled_from([-0.0, 0.0, 0.0, *POSITIVE, *(-size for size in POSITIVE)])
 sentences = st.lists(st.lists(st.tuples(coefficients, st.booleans()), min_size=1, max_size=5), min_size=1, max_size=12)
 
 
+def digits(size: float) -> tuple[int, int]:
+    """The power of two and the first 11 significant binary digits of a positive number."""
+    mantissa, exponent = np.frexp(np.float32(size))
+    return int(exponent), int(mantissa * 2**11)
+
+
+def first_highest(entry: tuple[float, int, bool]):
+    """What triggers (size, place, gate) are sorted by: highest first, tied ones by place."""
+    exponent, mantissa = digits(entry[0])
+    return -exponent, -mantissa, entry[1]
+
+
 def brute_force(corpus, sign: int, t: int, one_prefix: bool) -> list[tuple[float, int, bool]]:
-    """Size, place and gate of the t coefficients of a sign that are furthest from zero; equal ones by place."""
+    """Size, place and gate of the t coefficients of a sign that are furthest from zero; tied ones by place."""
     found, place = [], 0
     for sentence in corpus:
         own = [(sign * value, place + j, gate) for j, (value, gate) in enumerate(sentence) if sign * value > 0]
-        own.sort(key=lambda entry: (-entry[0], entry[1]))
+        own.sort(key=first_highest)
         found += own[:1] if one_prefix else own
         place += len(sentence)
-    return sorted(found, key=lambda entry: (-entry[0], entry[1]))[:t]
+    return sorted(found, key=first_highest)[:t]
 
 
 def enter(shard: TopT, corpus, numbers: list[int], sign: int, gated: bool) -> None:

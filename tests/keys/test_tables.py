@@ -115,6 +115,7 @@ def test_activity_counts_keys_that_fire_never_or_seldom(corpus, make_triggers):
         "dead": 1,
         "fewer": 2,
         "one_token": 1,
+        "tied": 0,
         "firing_q1": 0.001,
         "firing_median": 0.002,
         "firing_q3": 0.003,
@@ -128,15 +129,28 @@ def test_activity_counts_trigger_examples_of_one_token(corpus, make_triggers):
     assert measure_activity(triggers)["one_token"].tolist() == [0.5]
 
 
+def test_activity_counts_keys_whose_first_trigger_examples_are_tied(corpus, make_triggers):
+    """Of the second key they agree in 11 binary digits, of the third only in the one before; the fourth has one alone."""
+    triggers = make_triggers(corpus, [[[(0, 1), (1, 1)], [(0, 1), (1, 1)], [(0, 1), (1, 1)], [(0, 1)]]], per_key=2)
+    coefficient = np.array([[4, 3], [4, 4.0039], [4, 3.9999], [4, 0]], np.float32)
+    negative = Negative(
+        **{field.name: getattr(triggers, field.name) for field in fields(TriggerExamples)}
+        | {"coefficient": -coefficient},
+        minimum=-triggers.maximum,
+    )
+    row = measure_activity(replace(triggers, coefficient=coefficient, negative=negative)).iloc[0]
+    assert (row["tied"], row["negative_tied"]) == (1, 1)
+
+
 def test_activity_tells_how_often_keys_are_negative_where_that_is_known(corpus, make_triggers):
     triggers = make_triggers(corpus, [[[(0, 1)], [], [(0, 1), (1, 1)]], [[], []]], per_key=2)
     assert not [name for name in measure_activity(triggers) if "negative" in name]
     examples = {field.name: getattr(triggers, field.name) for field in fields(TriggerExamples)}
     side = Negative(**{**examples, "fires": np.array([500, 600, 700, 0, 1000])}, minimum=-triggers.maximum)
     first, second = measure_activity(replace(triggers, negative=side)).to_dict("records")
-    names = ["negative_q1", "negative_median", "negative_q3"]
-    assert [first[name] for name in names] == pytest.approx([0.55, 0.6, 0.65])
-    assert [second[name] for name in names] == pytest.approx([0.25, 0.5, 0.75])
+    names = ["negative_tied", "negative_q1", "negative_median", "negative_q3"]
+    assert [first[name] for name in names] == pytest.approx([0, 0.55, 0.6, 0.65])
+    assert [second[name] for name in names] == pytest.approx([0, 0.25, 0.5, 0.75])
     assert first["firing_median"] == 0.002
 
 

@@ -48,6 +48,7 @@ def write_keys(folder: Path, layers: int, generator: np.random.Generator) -> Non
         "dead": 1,
         "fewer": 2,
         "one_token": 0.04,
+        "tied": 3,
         "firing_q1": 0.1,
         "firing_median": 0.2,
         "firing_q3": 0.3,

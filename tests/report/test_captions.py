@@ -180,6 +180,21 @@ def test_many_trigger_examples_of_one_token_are_a_warning(run, change):
     assert "&lt;s&gt; precedes it." in said
 
 
+def test_tied_trigger_examples_are_counted_by_sign(run, change):
+    said = section_keys.describe_ties(run)
+    keys, layers = run.table("activity")["keys"].iloc[0], len(run.table("activity"))
+    assert said.startswith(
+        f"The first trigger example is tied with the second for {3 * layers} of {keys * layers} keys:"
+    )
+    assert "negative" not in said
+    activity = run.table("activity").assign(negative_tied=[keys, 0, 0, 0, 0, 0])
+    said = section_keys.describe_ties(change(tables={"activity": activity}))
+    assert (
+        f"The first negative trigger example is tied with the second for {keys} of {keys * layers} keys: from 100"
+        in said
+    )
+
+
 def test_a_sample_of_nearly_everything_is_said_to_be_one(run, change):
     corpora = {**run.files.corpora, "validation": {**run.files.corpora["validation"], "tokens": 1060, "sentences": 60}}
     told = dict(facts.definitions(change(files=SimpleNamespace(corpora=corpora))))["sampled prefixes"]

@@ -1,7 +1,7 @@
 """Two passes over the corpus: trigger examples and statistics of every key, activations of sampled prefixes.
 
 Triggers (train split): `batches` says in which order sentences are read, `triggers` runs them. `top_t` keeps the top
-t of every key, as integers (`packing`), `statistics` counts, `pass_state` holds both and makes `trigger_file` of
+t of every key, as integers (`packing`, `ties`), `statistics` counts, `pass_state` holds both and makes `trigger_file` of
 them.
 
 Sampled prefixes (validation split): `prefix_sample` draws them, `states` keeps y, o and m of each (`last_token`), in

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ffkv.activations.prefix_file import KIND, write_linked
+from ffkv.activations.ties import rough
 from ffkv.activations.trigger_file import Negative, TriggerExamples, Triggers, read_triggers, row_ranges, write_parts
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5
@@ -66,8 +67,8 @@ def _check_shards(shards: Sequence[tuple[int | None, int | None]]) -> None:
 def combine_triggers(shards: Sequence[Triggers]) -> Triggers:
     """Combines the triggers of parts of one corpus, in whatever order and grouping. Attributes are those of the first.
 
-    Order within a key: the coefficient furthest from zero first, then by sentence, then by position. Raises UserError
-    if the shards were made with different settings.
+    Order within a key: the coefficient furthest from zero first, tied ones (see `ties`) by sentence and position. Raises
+    UserError if the shards were made with different settings.
     """
     first = shards[0]
     if any(shard.attributes.get("settings") != first.attributes.get("settings") for shard in shards):
@@ -92,7 +93,7 @@ def _merge_examples(shards: Sequence[TriggerExamples]) -> dict[str, np.ndarray]:
     per_key = shards[0].coefficient.shape[1]
     ranked = [name for name, (part,) in datasets_of(TriggerExamples).items() if "rank" in part.dimensions]
     together = {name: np.concatenate([getattr(shard, name) for shard in shards], 1) for name in ranked}
-    order = np.lexsort((together["position"], together["sentence"], -np.abs(together["coefficient"])), axis=1)
+    order = np.lexsort((together["position"], together["sentence"], -rough(together["coefficient"])), axis=1)
     return {
         **{name: np.take_along_axis(values, order[:, :per_key], 1) for name, values in together.items()},
         "count": np.minimum(sum(shard.count for shard in shards), per_key).astype(np.int32),

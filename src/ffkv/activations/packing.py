@@ -1,17 +1,22 @@
 """Triggers packed into integers, so that the running top t of every key is a sort.
 
-A trigger is one 64-bit integer. Its upper half holds the bits of its positive float32 coefficient, which sort as the
-number does. Below them is the complement of its place in the corpus, and the last bit holds the sign of its gate. No
-two places are equal, so the bit of the gate never decides. The t largest integers are then the t highest coefficients,
-equal ones by sentence and position: the result does not depend on the order in which prefixes are seen, and one state
-is merged into another by inserting it. The lowest coefficients are the highest of -m.
+A trigger is one 64-bit integer. Its highest bits are those bits of its positive float32 coefficient that count for the
+order (see `ties`); they sort as the number does. Below them is the complement of its place in the corpus, then the rest
+of the coefficient, and the last bit holds the sign of its gate. No two places are equal, so what is below them never
+decides. The t largest integers are then the t highest coefficients, tied ones by sentence and position: the result does
+not depend on the order in which prefixes are seen, and one state is merged into another by inserting it. The lowest
+coefficients are the highest of -m.
 """
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ffkv.activations.ties import FINE, FINE_BITS
+
 PLACES = 2**31  # places in a corpus that 31 bits can tell apart
+PLACE_SHIFT = FINE_BITS + 1
+ROUGH_SHIFT = PLACE_SHIFT + 31
 NOTHING = 0  # no trigger
 
 
@@ -26,21 +31,37 @@ def pack(coefficients: Tensor, places: Tensor, gates: Tensor | int = 0) -> Tenso
     `coefficients` are positive float32, `places` below 2^31; `gates`: whether the gate is positive.
     """
     bits = coefficients.contiguous().view(torch.int32).to(torch.int64)
-    return (bits << 32) | ((PLACES - 1 - places) << 1) | gates
+    place = (PLACES - 1 - places) << PLACE_SHIFT
+    return ((bits >> FINE_BITS) << ROUGH_SHIFT) | place | ((bits & FINE) << 1) | gates
 
 
 def unpack(best: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Coefficients (float32), places (int64) and gates (bool) of packed triggers; 0, -1 and False for no trigger."""
-    coefficients = (best >> 32).to(torch.int32).view(torch.float32)
-    places = PLACES - 1 - ((best >> 1) & (PLACES - 1))
-    return coefficients, torch.where(best == NOTHING, -1, places), (best & 1).bool()
+    bits = ((best >> ROUGH_SHIFT) << FINE_BITS) | ((best >> 1) & FINE)
+    places = PLACES - 1 - ((best >> PLACE_SHIFT) & (PLACES - 1))
+    return bits.to(torch.int32).view(torch.float32), torch.where(best == NOTHING, -1, places), (best & 1).bool()
 
 
-def floor(best: Tensor) -> Tensor:
-    """Returns what a coefficient must exceed to compete with each key's t-th best [key]."""
-    lowest = unpack(best[:, -1])[0]
-    # One step below: an equal coefficient from an earlier place still wins.
-    return torch.where(lowest > 0, torch.nextafter(lowest, torch.zeros_like(lowest)), lowest)
+def least_tied(coefficients: Tensor) -> Tensor:
+    """Returns the smallest number that is tied with each of some positive float32 coefficients."""
+    return (coefficients.contiguous().view(torch.int32) & ~FINE).view(torch.float32)
+
+
+def floor(best: Tensor, places: Tensor) -> Tensor:
+    """Returns what a coefficient must exceed to compete with each key's t-th best [sentence, key].
+
+    Args:
+        best: the state [key, t].
+        places: place of each sentence's first prefix [sentence].
+    """
+    last = best[:, -1]
+    bits = (last >> ROUGH_SHIFT) << FINE_BITS
+    # Tied coefficients win from an earlier place, and lose from a later one.
+    least, most = (
+        torch.where(last == NOTHING, 0, edge).to(torch.int32).view(torch.float32)
+        for edge in ((bits - 1).clamp(min=0), bits | FINE)
+    )
+    return torch.where(places[:, None] > unpack(last)[1], most, least)
 
 
 def highest(packed: Tensor, t: int) -> Tensor:

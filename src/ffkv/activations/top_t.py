@@ -17,14 +17,12 @@ class TopT:
 
     Attributes:
         best: the packed triggers so far, see `packing`; complete after `settle` [key, t].
-        floor: what a coefficient must exceed, its sign apart [key].
     """
 
     def __init__(self, keys: int, t: int, sign: int, one_prefix_per_sentence: bool, device: torch.device | str):
         """Starts with no trigger."""
         self._sign, self._one_prefix = sign, one_prefix_per_sentence
         self.best = packing.start(keys, t, device)
-        self.floor = packing.floor(self.best)
         # Allocated once: small tensors that stay would keep the memory between freed large ones from being used again.
         # A GPU keeps no candidates for later.
         size = PENDING_PER_KEY * keys if self.best.device.type == "cpu" else 0
@@ -41,7 +39,7 @@ class TopT:
             gate: whether the gate is positive, of the shape of m; None if the layer has no gates.
             places: place in the corpus of each sentence's first prefix; the next prefixes follow it [sentence].
         """
-        candidates = self._candidates(peaks if self._one_prefix else m)
+        candidates = self._candidates(peaks if self._one_prefix else m, places)
         if (
             m.device.type != "cpu"
         ):  # the number of candidates is known only when the GPU has finished: nothing waits for it
@@ -50,7 +48,9 @@ class TopT:
             return self._enter_all(m, peaks, candidates, gate, places)
         if self._one_prefix:
             rows, keys = candidates.nonzero(as_tuple=True)
-            values, tokens = (self._sign * m[rows, :, keys]).max(1)
+            values = self._sign * m[rows, :, keys]
+            tokens = (values >= packing.least_tied(values.amax(1))[:, None]).byte().argmax(1)
+            values = values.gather(1, tokens[:, None])[:, 0]
         else:
             rows, tokens, keys = candidates.nonzero(as_tuple=True)
             values = self._sign * m[rows, tokens, keys]
@@ -60,18 +60,18 @@ class TopT:
     def _enter_all(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """Does what `enter` does, but looks at every sentence: quicker while many of them are candidates."""
         remaining = torch.arange(m.shape[1], 0, -1, dtype=m.dtype, device=m.device)[:, None]
-        from_end = torch.empty_like(peaks)  # tokens from the peak, the first of equal ones, to the end
+        from_end = torch.empty_like(peaks)  # tokens from the peak, the first of tied ones, to the end
+        reaches = torch.ge if self._sign > 0 else torch.le
         for rows in in_cache(m):
             at_peak = m.new_empty(m[rows].shape)
-            torch.eq(m[rows], peaks[rows, None], out=at_peak)
+            reaches(m[rows], packing.least_tied(peaks[rows, None]), out=at_peak)
             torch.amax(at_peak.mul_(remaining), 1, out=from_end[rows])
-        # If the peak is NaN, no token equals it; such a sentence is never a candidate.
+        # No token reaches a peak that is NaN or of the other sign; such a sentence is never a candidate.
         tokens = (m.shape[1] - from_end.long()).clamp_(max=m.shape[1] - 1)
-        gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
-        triggers = packing.pack(self._sign * peaks, places[:, None] + tokens, gates)
+        values, gates = (part if part is None else part.gather(1, tokens[:, None])[:, 0] for part in (m, gate))
+        triggers = packing.pack(self._sign * values, places[:, None] + tokens, 0 if gates is None else gates)
         triggers = torch.where(candidates, triggers, packing.NOTHING).T
         self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
-        self.floor = packing.floor(self.best)
 
     def _enter_each(self, m: Tensor, peaks: Tensor, candidates: Tensor, gate: Tensor | None, places: Tensor) -> None:
         """Does what `enter` does, but looks at every token of every sentence."""
@@ -83,7 +83,6 @@ class TopT:
             triggers = packing.pack(self._sign * m[part], places[part, None, None] + tokens, gates)
             triggers = torch.where(candidates[part], triggers, packing.NOTHING).flatten(0, 1).T
             self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
-        self.floor = packing.floor(self.best)
 
     def _add(self, keys: Tensor, triggers: Tensor) -> None:
         """Keeps candidates until there are enough of them to insert."""
@@ -91,17 +90,17 @@ class TopT:
             self.settle()
         if len(keys) > len(self._pending_keys):
             packing.insert(self.best, keys, triggers)
-            self.floor = packing.floor(self.best)
             return
         place = slice(self._count, self._count + len(keys))
         self._pending_keys[place], self._pending[place] = keys, triggers
         self._count = place.stop
 
     def settle(self) -> None:
-        """Inserts the pending candidates and recomputes the floor from `best`."""
+        """Inserts the pending candidates."""
         packing.insert(self.best, self._pending_keys[: self._count].long(), self._pending[: self._count])
         self._count = 0
-        self.floor = packing.floor(self.best)
 
-    def _candidates(self, coefficients: Tensor) -> Tensor:
-        return coefficients > self.floor if self._sign > 0 else coefficients < -self.floor
+    def _candidates(self, coefficients: Tensor, places: Tensor) -> Tensor:
+        floor = packing.floor(self.best, places)
+        floor = floor if self._one_prefix else floor[:, None]
+        return coefficients > floor if self._sign > 0 else coefficients < -floor

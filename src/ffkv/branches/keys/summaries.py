@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
+from ffkv.activations.ties import tied_first
 from ffkv.activations.trigger_file import Triggers
 from ffkv.base.intervals import mean_interval
 from ffkv.branches.keys.tables import CATEGORIES, REMOVED
@@ -67,18 +68,22 @@ def measure_activity(triggers: Triggers) -> pd.DataFrame:
     `one_token` is the share of trigger examples that have one token alone, BOS not counted. Many of them mean that the
     model treats the first position apart, whatever word is there.
 
-    If the negative side is stored, there are also quartiles of the share of prefixes with a negative coefficient.
+    `tied` is the number of keys whose first trigger example is tied with the second (`ffkv.activations.ties`): the
+    corpus decides between them.
+
+    If the negative side is stored, the last columns say the same of negative coefficients.
     """
-    fires_by_side = {"firing": triggers.fires} | ({"negative": triggers.negative.fires} if triggers.negative else {})
+    sides = {"firing": triggers} | ({"negative": triggers.negative} if triggers.negative else {})
     rows = []
     for layer in range(triggers.layers):
         count = triggers.count[triggers.rows(layer)]
         fewer = (count < triggers.coefficient.shape[1]).sum()
         one_token = (triggers.position[triggers.rows(layer)] == 1).sum() / max(count.sum(), 1)
         row = {"layer": layer, "keys": len(count), "dead": (count == 0).sum(), "fewer": fewer, "one_token": one_token}
-        for side, fires in fires_by_side.items():
-            shares = fires[triggers.rows(layer)] / max(triggers.prefixes, 1)
-            quartiles = np.quantile(shares, [0.25, 0.5, 0.75])
-            row |= dict(zip([f"{side}_q1", f"{side}_median", f"{side}_q3"], quartiles, strict=True))
+        for name, side in sides.items():
+            tied = tied_first(side.coefficient[triggers.rows(layer)]).sum()
+            quartiles = np.quantile(side.fires[triggers.rows(layer)] / max(triggers.prefixes, 1), [0.25, 0.5, 0.75])
+            row |= {"tied" if name == "firing" else "negative_tied": tied}
+            row |= dict(zip([f"{name}_q1", f"{name}_median", f"{name}_q3"], quartiles, strict=True))
         rows.append(row)
     return pd.DataFrame(rows)

@@ -97,10 +97,12 @@ ACTIVITY = table(
     count("dead", "keys without a trigger example"),
     count("fewer", "keys with fewer than t trigger examples"),
     share("one_token", "share of trigger examples that have one token alone"),
+    count("tied", "keys whose first trigger example is tied with the second"),
     *(
         share(f"firing_{part}", f"{part} over keys of the share of prefixes with m > 0")
         for part in ("q1", "median", "q3")
     ),
+    count("negative_tied", "keys whose first negative trigger example is tied with the second", optional=NEGATIVE),
     *(
         share(f"negative_{part}", f"{part} over keys of the share of prefixes with m < 0", optional=NEGATIVE)
         for part in ("q1", "median", "q3")

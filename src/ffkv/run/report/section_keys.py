@@ -30,6 +30,11 @@ MACHINES = (
     "and true coefficients. Intruder: the share of sets in which the silent prefix was found, without a label. The interval is "
     "over memories."
 )
+TIED = (
+    "Coefficients that differ by less than 0.1 % are tied, and the prefix that comes first in the corpus counts. Ties are "
+    "common where many prefixes reach the lowest point of an activation function such as GELU, and in the first layer of "
+    "models whose attention and feed-forward layer run in parallel: it sees the last token only."
+)
 MANY_FIRST_TOKENS = 0.1  # share of a layer's trigger examples that have one token alone, above which the page warns
 
 
@@ -74,7 +79,7 @@ def _removal(run: Run) -> str:
 
 def _key_tables(run: Run) -> list[TableBlock]:
     activity = [("How often keys fire, per layer", data_table(run, "activity"))]
-    blocks = [TableBlock(text=describe_first_tokens(run), folded=activity)]
+    blocks = [TableBlock(text=describe_first_tokens(run)), TableBlock(text=describe_ties(run), folded=activity)]
     if "precision" in run.tables:
         folded = [("Effect of the weights' type on trigger examples, per layer", data_table(run, "precision"))]
         blocks.append(TableBlock(text=PRECISION.format(dtype=run.anatomy.dtype), folded=folded))
@@ -96,6 +101,19 @@ def describe_first_tokens(run: Run) -> Markup:
             " the word."
         )
     return Markup("{} {}").format(text, visible(run.files.corpora["train"]["beginning"]))
+
+
+def describe_ties(run: Run) -> str:
+    """Says for how many keys the corpus decides which trigger example is the first, of both signs."""
+    activity = run.table("activity")
+    of_signs = {"trigger example": "tied", "negative trigger example": "negative_tied"}
+    told = [
+        f"The first {which} is tied with the second for {number(activity[column].sum())} of"
+        f" {number(activity['keys'].sum())} keys: {course(activity.assign(tied=activity[column] / activity['keys']), 'tied')}."
+        for which, column in of_signs.items()
+        if column in activity
+    ]
+    return " ".join([*told, TIED])
 
 
 def _agreement(run: Run) -> list[TableBlock]:
