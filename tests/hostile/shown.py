@@ -1,5 +1,6 @@
 """Everything that people do with a finished run: its report, a comparison, the explorer, exports, annotation."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -48,6 +49,9 @@ def show_all(folder: Path, other: Path | None = None) -> list[str]:
         controlled = settings.report.model_copy(update={"control": other.name})
         path.write_text(settings.model_copy(update={"report": controlled}).model_dump_json())
     attempt(ffkv.write_report, ffkv.open(folder), top / "reports" / folder.name / "index.html")
+    for page in (top / "reports" / folder.name / "index.html", top / "correlation" / "index.html"):
+        if page.exists():
+            assert_no_nan(page.read_text())
     for name in FORMATS:
         attempt(export, ffkv.open(folder), name, top / "exported" / name, Export(), "cpu")
     visit(folder, other)
@@ -91,3 +95,11 @@ def visit(folder: Path, other: Path) -> None:
     for page in pages:
         answer = visitor.client.get(page)
         assert answer.status_code < 500, (page, answer.text[-3000:])
+        assert_no_nan(answer.text)
+
+
+def assert_no_nan(page: str) -> None:
+    """No number of a page is NaN: where there is none, it has a dash."""
+    words = re.sub(r"<(style|script|svg|pre)\b[\s\S]*?</\1>|<[^>]*>", " ", page)
+    found = re.search(r"\b(nan|NaN|inf)\b", words)
+    assert not found, words[max(0, found.start() - 200) : found.end() + 50]

@@ -147,7 +147,7 @@ def specific_effects(run: Run) -> PageTable:
             row.side,
             chip(row.token),
             *(
-                f"{value:.3g}".replace("-", MINUS)
+                "–" if pd.isna(value) else f"{value:.3g}".replace("-", MINUS)
                 for value in (row.coefficient, row.own, row.random_memories, row.specific)
             ),
             number(row.q_value),
