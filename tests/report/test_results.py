@@ -35,6 +35,14 @@ def test_models_of_any_depth_draw(write, layers):
         ElementTree.fromstring(exhibit.svg)
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "shown"), [("/data/models/gpt2/", "gpt2"), ("../llama", "llama"), ("embedded", "embedded")]
+)
+def test_the_head_of_the_page_names_a_folder_without_its_path(write, checkpoint, shown):
+    page = page_of(write(layers=1, model={"checkpoint": checkpoint}, report={"cards": 0}))
+    assert f"Model: <bdi>{shown}</bdi> (" in page
+
+
 def test_without_cards_and_changes_there_is_still_a_page(write):
     folder = write(layers=2, report={"cards": 0, "paper_curves": False})
     changes = tables.read(folder / "refinement/prediction_changes.csv")

@@ -56,10 +56,11 @@ def render(run: Run, exhibits: dict[str, Exhibit], control: Run | None = None, p
     """
     environment, cards = make_environment(("ffkv.run.report", ".")), make_cards(run)
     environment.filters["linked"] = functools.partial(linked, pages=pages, cards={card.memory.name for card in cards})
+    checkpoint = run.settings.model.checkpoint
     return environment.get_template("page.html").render(
         run=run,
-        # A folder has a long path, which the facts show.
-        model=run.anatomy.checkpoint if run.anatomy.commit else Path(run.anatomy.checkpoint).name,
+        # The facts show the whole path of a folder.
+        model=checkpoint if run.anatomy.commit else Path(checkpoint).name,
         sections=arrange(run, exhibits),
         run_exhibits=of_section("run", exhibits),
         facts=facts(run),
