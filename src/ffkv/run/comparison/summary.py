@@ -55,7 +55,7 @@ def describe_differences(measured: Measured, name: str) -> str:
     known = found.dropna(subset=["low", "high"])
     apart = (known["low"] > 0) | (known["high"] < 0)
     if len(known):
-        text += f" In {number(apart.sum())} of {number(len(known))} points the interval does not contain 0."
+        text += f" In {number(apart.sum())} of {number(len(known))} points the interval does not contain 0; by chance it does not in 1 of 20."
     return text
 
 
