@@ -1,7 +1,9 @@
 """Writes tiny Llamas as files in the GGUF form, as llama.cpp's converter does."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import gguf
 import numpy as np
@@ -33,8 +35,21 @@ def write_gguf(
     kind: str = "F32",
     architecture: str = "llama",
     tokenizer_kind: str = "gpt2",
+    tensors: Mapping[str, np.ndarray] = MappingProxyType({}),
+    entries: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Writes a model. kind: the type of its matrices, such as "Q8_0"; vectors are of float32."""
+    """Writes a model.
+
+    Args:
+        path: the file.
+        model: the model.
+        tokenizer: its tokenizer.
+        kind: the type of its matrices, such as "Q8_0"; vectors are of float32.
+        architecture: what the file says that it is.
+        tokenizer_kind: what the file says that its tokenizer is.
+        tensors: more tensors, by name.
+        entries: more numbers about the architecture, by name.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
@@ -59,6 +74,10 @@ def write_gguf(
         if "q_proj" in name or "k_proj" in name:
             values = _rotate_pairs(values, HEADS if "q_proj" in name else KEY_HEADS)
         _add(writer, f"{names.get_name(stem)}.{ending}", values, kind if values.ndim == 2 else "F32")
+    for name, values in tensors.items():
+        _add(writer, name, values, "F32")
+    for name, value in entries.items():
+        writer.add_float32(f"{architecture}.{name}", value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -3,15 +3,18 @@
 import json
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
-from model.gguf_files import tiny_llama, unpacked, write_gguf
+from model.gguf_files import MEMORIES, tiny_llama, unpacked, write_gguf
 
 from ffkv.activations.step import find_triggers
 from ffkv.base.errors import UserError
 from ffkv.base.settings import Corpus, Model, section
 from ffkv.base.steps import Work
 from ffkv.corpus.step import encode_corpus
+from ffkv.model.checkpoint.gguf_file import QuickReader, read_once
 from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
@@ -134,3 +137,68 @@ def test_a_folder_of_such_files_alone_names_the_setting(files):
     with pytest.raises(UserError, match=r"GGUF form \('cut\.gguf', .*Set model\.gguf"):
         prove(Model(checkpoint=str(files)))
     assert json.loads((files / "plain" / "config.json").read_text())["model_type"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"tensors": {"blk.1.ffn_up.bias": np.ones(MEMORIES, np.float32)}}, r"holds blk\.1\.ffn_up\.bias, for which"),
+        ({"tensors": {"blk.1.attn_q_norm.weight": np.ones(16, np.float32)}}, r"holds blk\.1\.attn_q_norm\.weight"),
+        ({"tensors": {"rope_freqs.weight": np.full(8, 4, np.float32)}}, r"holds rope_freqs\.weight.*check rope_theta"),
+        ({"entries": {"rope.scaling.factor": 4.0}}, r"llama\.rope\.scaling\.factor is 4, and transformers makes"),
+        ({"entries": {"final_logit_softcapping": 30.0}}, r"llama\.final_logit_softcapping is 30.*no such entry"),
+    ],
+)
+def test_what_transformers_leaves_out_of_a_file_is_refused_if_it_is_computed_with(tmp_path, more, told):
+    write_gguf(tmp_path / "a.gguf", *tiny_llama(), **more)
+    with pytest.raises(UserError, match=rf"The file a\.gguf .*{told}"):
+        load_checkpoint(settings(tmp_path, "a.gguf"))
+
+
+def test_what_is_harmless_in_a_file_is_named(tmp_path):
+    tensors = {"blk.1.ffn_up.bias": np.zeros(MEMORIES, np.float32), "rope_freqs.weight": np.ones(8, np.float32)}
+    write_gguf(
+        tmp_path / "a.gguf", *tiny_llama(), tensors=tensors, entries={"own.entry": 2.0, "rope.scaling.factor": 1.0}
+    )
+    remarks = prove(settings(tmp_path, "a.gguf")).anatomy.remarks
+    for name in ("ffn_up.bias", "rope_freqs.weight", "entries that are not read: llama.own.entry."):
+        assert any(name in remark for remark in remarks), name
+    assert len(remarks) == 3
+
+
+def test_the_quick_reader_reads_what_the_library_reads(files):
+    path = files / "tiny.Q8_0.gguf"
+    slow, quick = gguf.GGUFReader(path), QuickReader(path)
+    assert [*slow.fields] == [*quick.fields]
+    for name, field in slow.fields.items():
+        assert field.contents() == quick.fields[name].contents() and field.types == quick.fields[name].types, name
+    for first, second in zip(slow.tensors, quick.tensors, strict=True):
+        assert first.name == second.name and (first.data == second.data).all()
+
+
+def test_a_file_is_opened_once_for_config_weights_and_tokenizer(files, monkeypatch):
+    opened = []
+    original = QuickReader.__init__
+    monkeypatch.setattr(
+        QuickReader, "__init__", lambda self, path, *more: (opened.append(path), original(self, path, *more))[1]
+    )
+    before = gguf.GGUFReader
+    prove(settings(files, "tiny.Q8_0.gguf"))
+    assert len(opened) == 1 and gguf.GGUFReader is before
+    with read_once():
+        pass
+    assert gguf.GGUFReader is before
+
+
+def test_a_list_that_is_longer_than_the_file_is_refused(tmp_path):
+    """A length that would take all memory."""
+    write_gguf(tmp_path / "a.gguf", *tiny_llama())
+    for name in (b"tokenizer.ggml.tokens", b"tokenizer.ggml.token_type"):
+        content = bytearray((tmp_path / "a.gguf").read_bytes())
+        place = content.index(name) + len(name) + 8  # behind the types of the entry and of its items
+        content[place : place + 8] = (2**60).to_bytes(8, "little")
+        (tmp_path / "b.gguf").write_bytes(content)
+        with pytest.raises(ValueError, match="ends inside a list"):
+            QuickReader(tmp_path / "b.gguf")
+        with pytest.raises(UserError, match="is not known"):
+            prove(settings(tmp_path, "b.gguf"))

@@ -21,6 +21,7 @@ from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, Layer, write_ana
 from ffkv.model.checkpoint.checks import check_checkpoint, check_finite
 from ffkv.model.checkpoint.config import configured_activation
 from ffkv.model.checkpoint.fingerprint import hash_once, state_of, tokenizer_hash
+from ffkv.model.checkpoint.gguf_file import read_once
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
@@ -100,7 +101,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
     check_checkpoint(settings.checkpoint, settings.gguf)
     commit = check_commit(commit, settings) if commit else resolve_model(settings)
     state = state_of(settings, commit)
-    with unchanged(files_in(settings.checkpoint)), collected() as remarks:
+    with unchanged(files_in(settings.checkpoint)), collected() as remarks, read_once():
         placement = place(partial(load_form, settings, commit), "cpu", True, settings.max_memory)
         model = load_checkpoint(settings, commit, placement)
         check_finite(settings, model)

@@ -16,6 +16,7 @@ from ffkv.base.process.runtime import choose_device
 from ffkv.base.settings import Model
 from ffkv.model.anatomy import OF_SETTINGS, Anatomy, read_anatomy
 from ffkv.model.checkpoint.fingerprint import hash_once, state_of
+from ffkv.model.checkpoint.gguf_file import read_once
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.experts.record import record_experts
 from ffkv.model.placement.resident import device_of
@@ -65,7 +66,11 @@ def load(model_folder: Path | str, device: str = "auto", max_memory: Mapping[str
     given = {name: getattr(located, name) for name in (*OF_SETTINGS, "adapter", "adapter_revision", "dtype")}
     settings, commit = Model.model_validate(given), located.source
     state, itemsize = state_of(settings, commit), getattr(torch, anatomy.dtype).itemsize
-    with collected(), enough_memory(lambda: float(anatomy.parameters * itemsize)):  # the anatomy has the remarks
+    with (
+        collected(),
+        read_once(),
+        enough_memory(lambda: float(anatomy.parameters * itemsize)),
+    ):  # the anatomy has the remarks
         placement = place(partial(load_form, settings, commit), choose_device(device), device == "auto", max_memory)
         model: Any = load_checkpoint(settings, commit, placement)
     if hash_once(settings, commit, model, state) != anatomy.model_hash:

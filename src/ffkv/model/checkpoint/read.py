@@ -19,6 +19,7 @@ from ffkv.model.checkpoint.checks import check_checkpoint, check_weights, refuse
 from ffkv.model.checkpoint.config import build_empty, reading
 from ffkv.model.checkpoint.failures import explain_failure
 from ffkv.model.checkpoint.forms import forget_packing
+from ffkv.model.checkpoint.gguf_file import compare_with_file
 from ffkv.model.experts.layouts import layout_of
 from ffkv.model.fairseq import checkpoint as fairseq
 from ffkv.model.fairseq.dictionary import is_fairseq
@@ -96,6 +97,8 @@ def _from_transformers(settings: Model, commit: Commit, placement: Placement) ->
     if settings.gguf:
         forget_packing(model)
     check_weights(settings, model, info, Path(source))
+    if settings.gguf:
+        compare_with_file(Path(source) / settings.gguf, model)
     return _made_plain(model)
 
 
