@@ -57,6 +57,8 @@ class QuickReader(gguf.GGUFReader):
             return super()._get_field_parts(orig_offs, raw_type)
         length, item = self._get(orig_offs + 4, np.uint64), gguf.GGUFValueType(int(kind[0]))
         begin, count = orig_offs + 12, int(length[0])
+        if count > len(self.data):
+            raise ValueError("the file ends inside a list")
         if item == STRING:
             items, size = self._strings(begin, count)
         else:
