@@ -19,6 +19,7 @@ from ffkv.run.comparison.comparison_file import write_comparison
 from ffkv.run.comparison.page import write_page
 from ffkv.run.results.memory_name import memory_name
 
+LABELS = ["costs $5 and $6", r"$$ \foo$"]  # of the two runs of a comparison
 SHOWN = 3  # memories per layer whose pages are asked for
 
 
@@ -42,7 +43,12 @@ def show_all(folder: Path, other: Path | None = None) -> list[str]:
 
     attempt(ffkv.write_report, ffkv.open(folder), top / "reports" / folder.name / "index.html")
     for name, memories in (("number", "by_number"), ("correlation", "by_correlation")):
-        attempt(compare, [folder, other], Comparison(runs=[folder.name, other.name], memories=memories), top / name)
+        attempt(
+            compare,
+            [folder, other],
+            Comparison(runs=[folder.name, other.name], memories=memories, labels=LABELS),
+            top / name,
+        )
     attempt(annotate, folder, top / "annotations" / folder.name)
     settings = ffkv.open(folder).settings
     with atomic(folder / "settings.json") as path:  # the report of an annotated run, beside a control

@@ -191,9 +191,12 @@ def test_a_dollar_in_a_name_is_a_dollar(name):
     with drawing.look():
         figure = drawing.stacked_panels([(name, 2, shares)], paper=False)
         figure.axes[0].set_xlabel(name)
+        drawing.small_title(figure.add_subplot(3, 3, 9), f"{name} and more words than fit into one line of a panel")
         figure.axes[0].set_xticks([0, 1], [name, "b"])
         page = drawing.svg(figure, "x", "title", "description")
-    assert re.findall("<text [^>]*>([^<]*)</text>", page).count(name) == 4  # title, legend, axis, tick
+    texts = re.findall("<text [^>]*>([^<]*)</text>", page)
+    assert texts.count(name) == 4  # title, legend, axis, tick
+    assert any(text.startswith(f"{name} and more") for text in texts)
 
 
 @pytest.mark.parametrize("panels", [1, 2, 3])

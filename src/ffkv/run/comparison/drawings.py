@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from ffkv.run.comparison.comparison_file import Measured
 from ffkv.run.report.control import GREY
 from ffkv.run.report.curve import LAYER, Curve
-from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, count_axis, legend, share_axis
+from ffkv.run.report.drawing import LINES, MARKERS, canvas, colours, count_axis, legend, share_axis, small_title
 from ffkv.run.report.kept_memories import shown_layers
 from ffkv.run.report.wording import rows
 
@@ -78,7 +78,7 @@ def _line(axes: Axes, x: pd.Series, points: pd.DataFrame, value: str, look: dict
 
 
 def _finish(axes: Axes, measured: Measured, curve: Curve, title: str) -> None:
-    axes.set_title(title, fontsize="small", wrap=True)
+    small_title(axes, title)
     axes.set_xlabel("relative depth" if _x(measured, curve) == "depth" else curve.x)
     if curve.x == LAYER and measured.same_depth:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -101,7 +101,7 @@ def draw_over_axis(measured: Measured, name: str, curves: Sequence[Curve]) -> Dr
             found = points.groupby("axis", as_index=False)[["value"]].mean().assign(low=np.nan, high=np.nan)
             _line(axes, found["axis"], found, "value", look_of(0, 1) | {"label": "mean over the layers"})
         _finish_axis(axes, measured)
-        axes.set_title(curve.label, fontsize="small", wrap=True)
+        small_title(axes, curve.label)
         if curve.share:
             axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
     legend(figure, panels[0])
@@ -163,7 +163,7 @@ def _draw_measures(
             chance = {"color": GREY, "ls": ":", "lw": 1, "label": "memories permuted" if style == 0 else None}
             axes.plot(found.index, found[f"permuted_{measure}"], **chance)
         axes.set_ylim(min(0, axes.get_ylim()[0]), 1.05)
-        axes.set_title(OVERLAPS[measure], fontsize="small", wrap=True)
+        small_title(axes, OVERLAPS[measure])
     return figure, panels
 
 

@@ -5,6 +5,7 @@ Layers count from 0. Only an axis that shows the paper's own layers counts from 
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -25,6 +26,7 @@ MARKERS = "osDvP^"
 LINES = ["-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1, 1, 1, 1, 1))]
 BAR_WIDTH = 0.85
 PANELS_ACROSS = 3
+TITLE_CHARACTERS = 110  # of a small title as wide as a figure
 HATCHES = ["", "////", "", "\\\\\\\\"]
 # A panel of stacked shares: its title, its number of layers, and name to share [layer].
 Panel = tuple[str, int, Mapping[str, Sequence[float] | np.ndarray]]
@@ -70,10 +72,19 @@ def legend(figure: Figure, *panels: Axes, columns: int = 5) -> None:
 def layer_axis(axes: Axes, layers: int, first: int = 0, label: str = "layer") -> None:
     """Sets up the horizontal axis of layers. `first` is the number of the first layer."""
     axes.set_xlim(first - 0.6, first + layers - 0.4)
-    place = axes.get_subplotspec()
-    across = place.get_gridspec().ncols if place else 1  # panels side by side leave room for fewer labels
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=16 // across, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=16 // _panels_across(axes), integer=True, min_n_ticks=1))
     axes.set_xlabel(label)
+
+
+def _panels_across(axes: Axes) -> int:
+    """Returns the number of panels side by side, which share the room."""
+    place = axes.get_subplotspec()
+    return place.get_gridspec().ncols if place else 1
+
+
+def small_title(axes: Axes, title: str) -> None:
+    """Gives a panel a title over several lines. The `wrap` of matplotlib would take a $ for mathematics."""
+    axes.set_title(textwrap.fill(title, TITLE_CHARACTERS // _panels_across(axes)), fontsize="small")
 
 
 def share_axis(axes: Axes, label: str, whole: bool = False) -> None:
