@@ -195,6 +195,22 @@ def test_what_a_person_did_wrong_is_said_in_one_message_with_exit_code_2(tmp_pat
     assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [["export", ".", "--format", "neuron-record"], ["write-settings", "--settings", "{}"]]
+)
+def test_a_name_that_no_file_can_have_is_refused(words):
+    result = CliRunner().invoke(ffkv, [*words, "--output", "a" * 300])
+    assert result.exit_code == 2
+    assert "cannot be written: File name too long" in " ".join(result.output.split())
+
+
+def test_settings_that_a_rule_cannot_write_are_said(tmp_path):
+    settings = json.dumps(Settings().model_dump() | {"seed": -1})
+    with pytest.raises(UserError, match="seed is -1: must be at least 0"):
+        arguments = ["write-settings", "--settings", settings, "--output", str(tmp_path / "settings.json")]
+        CliRunner().invoke(ffkv, arguments, catch_exceptions=False)
+
+
 def test_an_unknown_subcommand_is_refused(tmp_path):
     done = ffkv_process("kyes", cwd=tmp_path)
     assert done.returncode == 2

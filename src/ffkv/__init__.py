@@ -11,7 +11,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text())
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 # Each public name: its module, and its name there.
 _PUBLIC = {
     str(alias.asname): (str(line.module), alias.name)

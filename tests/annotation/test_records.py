@@ -6,6 +6,7 @@ import os
 import threading
 
 import pytest
+from pydantic import ValidationError
 
 from ffkv.apps.annotation.records import FOLDER, MarkedPattern, Record, append_record, read_records
 from ffkv.base.errors import UserError
@@ -115,6 +116,17 @@ def test_records_of_another_model_are_refused(tmp_path):
     read_records(tmp_path, IDENTITY)
     with pytest.raises(UserError, match="another model"):
         read_records(tmp_path, IDENTITY | {"model_hash": "b" * 16})
+
+
+def test_records_that_name_no_model_are_refused(tmp_path):
+    append_record(tmp_path, record(identity={}))
+    with pytest.raises(UserError, match="another model"):
+        read_records(tmp_path, IDENTITY)
+
+
+def test_nobody_speaks_for_the_statistical_tests():
+    with pytest.raises(ValidationError, match="annotator"):
+        record(annotator="tests")
 
 
 @pytest.mark.parametrize(

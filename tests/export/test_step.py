@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,15 @@ def test_a_model_without_negative_coefficients(unsigned, tmp_path):
     for path in (tmp_path / "exemplars/0").iterdir():
         records = json.loads(path.read_text())["activation_records"]
         assert all(each["min"] and min(each["min"][0]["activations"]) >= 0 for each in records.values())
+
+
+def test_every_format_writes_the_same_bytes_each_time(run, tmp_path):
+    for name in FORMATS:
+        for again in ("first", "second"):
+            export(run, name, tmp_path / name / again, *SMALL)
+        first, second = (content(tmp_path / name / again) for again in ("first", "second"))
+        assert first == second, name
+        assert not any(socket.gethostname().encode() in data for data in first.values()), name
 
 
 def test_without_the_checkpoint_tables_are_exported_and_texts_are_not(unsigned, tmp_path):

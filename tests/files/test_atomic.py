@@ -188,14 +188,14 @@ def test_a_name_that_no_file_can_have_is_told(tmp_path):
 
 def test_a_sum_that_does_not_fit_leaves_nothing(tmp_path, monkeypatch):
     """The output would otherwise stay although its step fails."""
-    write = Path.write_text
+    write = Path.write_bytes
 
     def refuse(path, text, *arguments, **options):
         if "sha256" in path.name:
             raise OSError(28, "No space left on device")
         return write(path, text, *arguments, **options)
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "write_bytes", refuse)
     with pytest.raises(UserError, match=r"a\.txt does not fit"), atomic(tmp_path / "a.txt") as part:
         part.write_text("x")
     assert list(tmp_path.iterdir()) == []

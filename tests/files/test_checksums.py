@@ -1,7 +1,9 @@
 """What stands in a file is what was written, or it is refused."""
 
+import os
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -117,6 +119,15 @@ def test_the_sums_of_a_folder_are_the_commands(model):
     assert (
         subprocess.run(command, cwd=model.parent, capture_output=True).stdout == b"model/b: OK\nmodel/deep/a.json: OK\n"
     )
+
+
+def test_sums_do_not_depend_on_the_language_of_the_shell(tmp_path):
+    with atomic(tmp_path / "é") as temporary:
+        temporary.mkdir()
+        (temporary / "ü").write_text("x")
+    script = "import sys; from pathlib import Path; from ffkv.base.files.checksums import verify_sum; verify_sum(Path(sys.argv[1]))"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "é")], env=environment, check=True)
 
 
 def test_files_made_inside_of_larger_things_have_one_sum_under_their_own_name(tmp_path):

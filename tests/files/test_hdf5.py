@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -236,6 +237,27 @@ def test_a_file_of_links_has_the_same_bytes_at_any_time(tmp_path):
             )
         contents.append((tmp_path / "whole.h5").read_bytes())
     assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("many", np.zeros(3)), ("texts", ["x"] * 3), ("long", np.bytes_(b"x" * (2**22 + 1)))],
+)
+def test_attributes_of_any_size_are_not_read(path, name, value):
+    with h5py.File(path, "a") as file:
+        copy = dict(file.attrs)
+    with h5py.File(path, "w", libver="latest") as file:
+        file.attrs.update(copy)
+        file.attrs[name] = value
+    sum_path(path).unlink()
+    with pytest.raises(UserError, match="its attributes are not those of a file of ffkv"), hdf5.open(path, "things"):
+        pass
+
+
+def test_what_an_attribute_says_as_json_has_a_limit(path):
+    deep = SimpleNamespace(attrs={"deep": "[" * 100_000})
+    with pytest.raises(UserError, match="attribute deep cannot be read: it is nested"), hdf5.open(path, "things"):
+        hdf5.parsed(deep, "deep")
 
 
 def test_an_intact_file_is_never_to_be_deleted(path):

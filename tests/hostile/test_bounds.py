@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 from support import random_checkpoint
 
+from ffkv.base.files.journal import read_journal
 from ffkv.base.settings import Corpus, Settings
 from ffkv.corpus.sources import read_documents
 from ffkv.run.report.page_tables import MAX_CELL_CHARACTERS, _cell
@@ -55,6 +56,68 @@ def test_no_expression_takes_memory_or_time():
     script += "    assert time.monotonic() - start < 10, expression\n"
     done = subprocess.run([sys.executable, "-c", script, *EXPRESSIONS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+READERS = {
+    "json": "read_json(path)",
+    "journal": "read_journal(path)",
+    "settings": "read_settings(path)",
+    "sums": "read_sums(path.with_name('x'))",
+    "sheet": "list(_rows(path, KEY_COLUMNS))",
+    "csv": "list(csv_texts(str(path), path.open(newline=''), Corpus(dataset='files', train=['x'], validation=['x'])))",
+}
+DEEP, HEADER = b"[" * 1_000_000, b"sheet,item,row,text\n"
+
+
+@pytest.mark.parametrize(
+    "reader, content",
+    [
+        ("json", DEEP),
+        ("json", b"[" + b"{}," * 2**23),
+        ("json", b"9" * 10_000),
+        ("json", b'{"a": 1, "a": 2}'),
+        ("json", None),
+        ("journal", b"x" * (2**24 + 1)),
+        ("journal", None),
+        ("settings", DEEP),
+        ("settings", b"- " * 2**20),
+        ("settings", None),
+        ("sums", None),
+        ("sheet", None),
+        ("sheet", b"a\n" * 2**24),
+        ("sheet", HEADER[:-1] + b",a" * 2**23),
+        ("sheet", HEADER + b"\n" * 2**25),
+        ("sheet", HEADER + b'"' + b"a" * 2**25),
+        ("csv", b"text\n" + b'"a\n",' * 2**24),
+    ],
+)
+def test_what_fills_the_memory_is_refused(tmp_path, reader, content):
+    """Each is read in a process that may take 1.2 GB, and ends in one sentence. None: a file without end."""
+    path = tmp_path / ".x.sha256"
+    if content is None:
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(content)
+    script = "import resource, sys; from pathlib import Path\n"
+    script += "from ffkv.apps.annotation.csv_sheets import KEY_COLUMNS, _rows; from ffkv.base.errors import UserError\n"
+    script += "from ffkv.base.files.bounded import read_json; from ffkv.base.files.checksums import read_sums\n"
+    script += "from ffkv.base.files.journal import read_journal\n"
+    script += "from ffkv.base.settings import Corpus; from ffkv.base.settings.yaml_file import read_settings\n"
+    script += "from ffkv.corpus.row_files import csv_texts\n"
+    script += "resource.setrlimit(resource.RLIMIT_DATA, (1_200_000_000, 1_200_000_000)); path = Path(sys.argv[1])\n"
+    script += f"try: found = {READERS[reader]}; print('read', len(found))\n"
+    script += "except (UserError, ValueError) as error: print('refused', error)\n"
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    blank_rows = content == HEADER + b"\n" * 2**25
+    assert done.stdout.startswith("read 0" if blank_rows else "refused"), done.stdout
+
+
+def test_a_journal_goes_on_behind_a_line_that_is_nested_too_deeply(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n' + b"[" * 100_000 + b'\n{"a": 1, "a": 2}\n\n \0\n{"a": 2}\n{"a')
+    journal = read_journal(tmp_path / "a.jsonl")
+    assert journal.entries == [(1, {"a": 1}), (6, {"a": 2})]
+    assert journal.torn == [2, 3, 7]
 
 
 def test_documents_without_text_cost_no_memory(byte_model, tmp_path):

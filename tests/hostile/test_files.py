@@ -144,7 +144,7 @@ def test_lines_without_end_are_refused_before_they_fill_the_memory(tmp_path, mon
     with pytest.raises(UserError, match="its list is longer than 10,000 bytes"):
         load(tmp_path / "b.json")
     (tmp_path / "b.csv").write_bytes(b'text\n"' + b"aaaa\n" * 5000)
-    with pytest.raises(UserError, match=r"\(line 2\): field larger than field limit"):
+    with pytest.raises(UserError, match=r"\(line 2\): the row is longer than 10,000 characters"):
         load(tmp_path / "b.csv")
 
 

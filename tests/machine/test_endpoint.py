@@ -1,7 +1,12 @@
 """An endpoint that fails, limits, lies or tells secrets."""
 
+import contextlib
+import gzip
 import json
 import logging
+import resource
+import socket
+import threading
 import time
 from email.utils import formatdate
 from itertools import pairwise
@@ -95,6 +100,37 @@ def test_an_answer_in_slow_pieces_is_given_up(stub):
     endpoint, start = Endpoint(slow.address, None, 0.3), time.monotonic()
     assert endpoint.post({"model": "m", "messages": []}) == Again("no answer within 0.3 seconds", None, spent=True)
     assert time.monotonic() - start < 1.5
+    endpoint.close()
+
+
+@pytest.mark.parametrize("piece", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: 1\r\n" + b"X: 1\r\n", b""])
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+def test_an_answer_that_never_gets_to_its_body_is_given_up(piece, pause):
+    """Each part of the headers comes in time, and they have no end; or nothing comes at all."""
+    listener, ended = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def answer() -> None:
+        connection = listener.accept()[0]
+        with contextlib.suppress(OSError):
+            connection.sendall(piece)
+            while not ended.wait(pause):
+                connection.sendall(piece if b"100" in piece else piece[-6:])
+
+    threading.Thread(target=answer, daemon=True).start()
+    endpoint, start = Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", None, 1.0), time.monotonic()
+    found = endpoint.post({"model": "m", "messages": []})
+    assert isinstance(found, Again) and found.spent
+    assert time.monotonic() - start < 5
+    ended.set()
+    endpoint.close()
+
+
+def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked(stub):
+    packed = gzip.compress(bytes(2**28))
+    endpoint = Endpoint(stub(lambda number, body: (200, {"Content-Encoding": "gzip"}, packed)).address, None, 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert isinstance(endpoint.post({"model": "m", "messages": []}), Again)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # kB
     endpoint.close()
 
 
@@ -229,7 +265,16 @@ def test_a_key_that_is_none_is_not_shown(monkeypatch):
 def test_addresses():
     assert chat_address("http://localhost:11434/v1/") == "http://localhost:11434/v1/chat/completions"
     assert chat_address("https://x.org/v1/chat/completions") == "https://x.org/v1/chat/completions"
-    for wrong in ("localhost:11434", "ftp://x.org", "http://", "", "http://x:y", "http://[::1"):
+    for wrong in (
+        "localhost:11434",
+        "ftp://x.org",
+        "http://",
+        "",
+        "http://x:y",
+        "http://[::1",
+        "http://x/v1\nx",
+        "http://x /v1",
+    ):
         with pytest.raises(UserError, match="address"):
             chat_address(wrong)
     for secret in (f"http://user:{KEY}@x.org/v1", f"http://x.org/v1?key={KEY}", f"http://x.org/v1#{KEY}"):

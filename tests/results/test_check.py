@@ -224,6 +224,8 @@ def test_a_table_of_another_corpus_is_named(run):
     assert problem.path == run / "values/by_memory/0.parquet"
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_a_folder_that_is_no_run_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()  # whatever else it holds
+    monkeypatch.setattr(module, "_walk", lambda *places: pytest.fail("the folder is read"))
     with pytest.raises(UserError, match="no file of a run"):
         check_run(tmp_path)

@@ -75,7 +75,7 @@ def identity(code: str, attributes: dict[str, Any], device: str) -> dict[str, An
 
 def has_identity(file: h5py.File, expected: dict[str, Any]) -> bool:
     """Tells whether an open file was saved with an identity. Both are compared as JSON, so that a tuple equals a list."""
-    return json.loads(file.attrs["identity"]) == json.loads(json.dumps(expected))
+    return hdf5.parsed(file, "identity") == json.loads(json.dumps(expected))
 
 
 @contextlib.contextmanager

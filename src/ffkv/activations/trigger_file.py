@@ -1,6 +1,5 @@
 """`triggers.h5`: trigger examples and statistics of every key."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ffkv.base.files import datasets, hdf5
+from ffkv.base.files.bounded import parse_json
 from ffkv.base.files.datasets import LAYER_OFFSET, constant, dataset, group
 from ffkv.base.settings import Triggers as TriggerSettings
 
@@ -107,7 +107,7 @@ class Triggers(TriggerExamples):
     def settings(self) -> TriggerSettings:
         """The settings that the triggers were found with."""
         settings = self.attributes["settings"]
-        return TriggerSettings.model_validate(json.loads(settings) if isinstance(settings, str) else settings)
+        return TriggerSettings.model_validate(parse_json(settings) if isinstance(settings, str) else settings)
 
     @property
     def layers(self) -> int:

@@ -17,7 +17,23 @@ from ffkv.base.steps import Step, Work
 
 READABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-WRITABLE = click.Path(path_type=Path)
+
+
+class OutputPath(click.Path):
+    """A path at which a file or a folder can lie, whether there is one or not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the path. Refuses a name that is too long, or below a folder that may not be entered."""
+        try:
+            Path(value).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except (OSError, ValueError) as error:
+            self.fail(f"{str(value)[:100]!r} cannot be written: {getattr(error, 'strerror', error)}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+WRITABLE = OutputPath(path_type=Path)
 
 
 MODEL = click.option("--model", "model_folder", type=FOLDER, required=True, help="The folder model/ of the run.")

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -216,7 +215,7 @@ def read_corpus(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -
         return datasets.read(
             file,
             Corpus,
-            bos=json.loads(attributes["bos"]),
+            bos=hdf5.parsed(file, "bos"),
             pretokenized=bool(attributes["pretokenized"]),
             language=attributes.get("language", ENGLISH),  # files of earlier versions are English
             attributes=attributes,

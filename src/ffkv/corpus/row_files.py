@@ -25,10 +25,20 @@ LARGEST_RATIO = 20  # of a parquet file over itself compressed by gzip or zstd
 def csv_texts(path: str, stream: TextIO, corpus: Corpus) -> Iterator[str | None]:
     """Yields the texts of a csv file with a header. See `ffkv.corpus.text_files.texts` for the arguments and errors."""
     csv.field_size_limit(raw_file.MAX_CHARACTERS)
-    reader = csv.reader(lines_of(path, stream), strict=True)
+    length = 0  # of the row so far, which may have many lines
+
+    def lines() -> Iterator[str]:
+        nonlocal length
+        for line in lines_of(path, stream):
+            length += len(line)
+            if length > raw_file.MAX_CHARACTERS:
+                raise unreadable(path, f"the row is longer than {raw_file.MAX_CHARACTERS:,} characters", start)
+            yield line
+
+    reader = csv.reader(lines(), strict=True)
     header = None
     while True:
-        start = reader.line_num + 1
+        start, length = reader.line_num + 1, 0
         try:
             row = next(reader, None)
         except csv.Error as error:
@@ -129,7 +139,7 @@ def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -
     import pyarrow as pa
     from pyarrow import parquet
 
-    field, where = corpus.text_field, corpus.where
+    field, where, number = corpus.text_field, corpus.where, 0
     with tempfile.TemporaryFile() as whole:
         if not isinstance(file, BufferedReader):  # parquet is read from the end of the file
             _unpack(path, file, whole)
@@ -139,7 +149,6 @@ def parquet_texts(path: str, file: Any, corpus: Corpus, render: Render | None) -
             columns = _parquet_columns(opened.schema_arrow)
             _check_columns(path, opened.schema_arrow.names, columns, corpus)
             needed = {_outermost(name, columns) for name in (field, *where)}
-            number = 0
             for batch in opened.iter_batches(256, columns=[field, *where], use_threads=False):
                 # Of "a.b" pyarrow also reads the field b of a column a.
                 names = batch.schema.names

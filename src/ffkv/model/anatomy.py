@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.hub.commit import Commit
 
@@ -220,7 +221,7 @@ def read_anatomy(folder: Path | str) -> Anatomy:
     path = Path(folder) / ANATOMY_FILE
     verify_sum(path)
     try:
-        stored = json.loads(path.read_text())
+        stored = read_json(path)
         layers = [_layer(layer) for layer in stored["layers"]]
         return Anatomy(**{**stored, "layers": layers, "head_chain": [HeadModule(**m) for m in stored["head_chain"]]})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -49,7 +49,7 @@ def as_text(plan: Mapping[str, Any]) -> str:
 def tell_shortages(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names the rules that need more memory per job than the profile for SLURM asks for, in one line if any do."""
     path = SLURM if SLURM.exists() else ROOT / SLURM
-    profile, short = yaml.safe_load(path.read_text()) or {}, {}
+    profile, short = yaml.safe_load(path.read_bytes()) or {}, {}
     for row in rows:
         asks = profile.get("default-resources", {}) | profile.get("set-resources", {}).get(row["rule"], {})
         # A number of MB, or an expression that begins with that of the first attempt.

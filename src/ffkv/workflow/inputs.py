@@ -12,6 +12,7 @@ from snakemake.io import contains_wildcard
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.steady import files_in
 from ffkv.base.hub.commit import find_move, is_local, may_be_on_hub, read_commit
 from ffkv.base.options import command_line
@@ -133,7 +134,7 @@ def contents(paths: Iterable[str]) -> str:
 
 def _read_notes() -> dict[str, list]:
     try:
-        notes = json.loads(NOTES.read_text())
+        notes = read_json(NOTES, 2**28)
         return {path: note for path, note in notes.items() if isinstance(note, list) and len(note) == 4}
     except (OSError, ValueError, AttributeError):  # none yet, or damaged: every file is read again
         return {}

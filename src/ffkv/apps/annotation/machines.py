@@ -1,6 +1,5 @@
 """What machines said about memories: the files of `ffkv annotate machine`, as tables of a run."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pandas as pd
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.provenance import check_identities
 from ffkv.run.annotation_tables import MACHINE_FILES
 
@@ -41,7 +41,7 @@ def read_machines(folder: Path, belongs_to: Mapping[str, Any]) -> dict[str, pd.D
 def _model_of(path: Path, belongs_to: Mapping[str, Any]) -> str:
     """Returns the name of the model whose folder has these settings."""
     try:
-        about = json.loads(path.read_bytes())
+        about = read_json(path)
         model = about["model"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read. Run `ffkv annotate machine` again with --replay.") from error

@@ -59,8 +59,8 @@ class MarkedPattern(Stored):
 class Record(Stored):
     """One annotation of one item. A later one of the same annotator and item replaces it."""
 
-    # who says it: "person:anna", "machine:<model>" or "tests"
-    annotator: Annotated[str, Field(pattern=r"^(person:|machine:)[^\s\x00-\x1f][^\x00-\x1f]{0,199}$|^tests$")]
+    # who says it: "person:anna" or "machine:<model>"
+    annotator: Annotated[str, Field(pattern=r"^(person:|machine:)[^\s\x00-\x1f][^\x00-\x1f]{0,199}$")]
     sheet: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  # name of the sheet
     item: Annotated[str, Field(pattern=r"^[a-z0-9]{6,32}$")]  # random id of the item in the sheet
     identity: dict[str, str]  # hashes of the run's model, tokenizer and train split, by their names
@@ -154,7 +154,8 @@ def read_records(
         journal, time = read_journal(path), ""
         for line, entry in journal.entries:
             record = _record(f"{path}, line {line}", entry)
-            check_identities(f"{path}, line {line}", record.identity, belongs_to or {})
+            of_record = {**dict.fromkeys(belongs_to or {}, "none"), **record.identity}
+            check_identities(f"{path}, line {line}", of_record, belongs_to or {})
             time = max(time, record.time)  # within a file, the order of the lines counts, also if a clock went back
             dated.append((time, record))
         torn += [

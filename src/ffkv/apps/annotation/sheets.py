@@ -13,10 +13,12 @@ from pydantic import ValidationError
 from ffkv.apps.annotation.records import Record, Stored
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.bounded import read_bytes
 from ffkv.base.files.provenance import check_identities
 from ffkv.run.results.run import Run
 
 SHEETS, SECRET = "sheets", "secret"
+LARGEST = 2**27  # bytes of a file
 
 
 class Item(Stored):
@@ -130,7 +132,7 @@ Form = TypeVar("Form", Sheet, SecretKey)
 
 def _read(path: Path, form: type[Form], belongs_to: Mapping[str, str] | None) -> Form:
     try:
-        found = form.model_validate_json(path.read_bytes())
+        found = form.model_validate_json(read_bytes(path, LARGEST))
     except FileNotFoundError as error:
         raise UserError(
             f"{path} does not exist. Without it nobody can tell what the items of the sheet are."

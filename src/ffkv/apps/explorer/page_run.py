@@ -1,6 +1,5 @@
 """The runs and their comparisons, and one run layer by layer."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from ffkv.apps.annotation.sheets import annotations_folder, sheet_names
 from ffkv.apps.explorer.pages import LIVE, render, report_file
 from ffkv.apps.explorer.shelf import Held, Shelf
 from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import read_json
 from ffkv.run.comparison.comparison_file import FACTS
 from ffkv.run.comparison.links import with_links
 from ffkv.run.results.text import number
@@ -65,7 +65,7 @@ def find_comparisons(shelf: Shelf) -> dict[str, tuple[Path, str, str]]:
 def _runs_of(facts: Path) -> list[str]:
     """Returns the runs of a comparison; none if its file is damaged, which `ffkv comparison report` tells."""
     try:
-        return list(json.loads(facts.read_text())["settings"]["runs"])
+        return list(read_json(facts)["settings"]["runs"])
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

@@ -145,8 +145,10 @@ def finish(job: Job, folder: Path) -> None:
                     values > 0 if side == "positive" else values < 0
                 ).sum(1)
             counts[hookpoint(layer, side)] = torch.from_numpy(own)
-    with atomic(folder / "log/hookpoint_firing_counts.pt", summed=False) as temporary:
-        torch.save(counts, temporary)
+    # A file that torch opens itself holds the file's name, which is another one each time.
+    path = folder / "log/hookpoint_firing_counts.pt"
+    with atomic(path, summed=False) as temporary, temporary.open("wb") as file:
+        torch.save(counts, file)
     largest = max(len(_files(job, places)) for places in job.selection.layers())
     settings = {
         "cache_cfg": _cache_config(job, largest),

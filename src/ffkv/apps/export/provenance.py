@@ -1,7 +1,6 @@
 """`ffkv-export.json`, beside an export: of which run it is, how it was made, and what its numbers mean."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from ffkv.apps.export.job import Format, public_name, write_json
 from ffkv.apps.export.selection import Selection
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.provenance import versions
 from ffkv.run.results.run import Run
 
@@ -84,7 +84,7 @@ def read(folder: Path, own: dict[str, Any]) -> dict[str, Any] | None:
             raise UserError(f"{folder} holds other files ({', '.join(others[:3])}). Name a new folder for the export.")
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         theirs = found["identity"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

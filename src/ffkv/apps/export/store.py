@@ -18,6 +18,7 @@ import numpy as np
 from ffkv.apps.export.selection import NONE, Selection
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.bounded import read_json
 from ffkv.base.process.progress import progress
 from ffkv.base.terminal import in_bytes
 from ffkv.run.results.run import Run
@@ -123,7 +124,7 @@ def fill(run: Run, store: Store, key: str, device: str) -> None:
 def _blocks_done(store: Store, key: str) -> int:
     """Returns the number of blocks whose coefficients are in the files."""
     try:
-        state = json.loads((store.folder / "blocks.json").read_text())
+        state = read_json(store.folder / "blocks.json")
         whole = all((store.folder / name).stat().st_size == size for name, size in store.sizes.items())
     except (OSError, ValueError):  # none yet
         return 0

@@ -3,11 +3,11 @@
 Texts count from 1 in answers, and from 0 in what is read from them.
 """
 
-import json
 import re
 from typing import Any
 
 from ffkv.apps.annotation.records import MOST_PATTERNS, MarkedPattern, one_line
+from ffkv.base.files.bounded import parse_json
 
 LONGEST_LABEL = 300  # characters
 SCALE = 10  # highest integer of a simulated coefficient
@@ -29,20 +29,12 @@ def read_object(answer: str, *names: str) -> list[Any]:
     rest = answer[thought.end() :] if thought else answer
     fence = FENCE.fullmatch(rest)
     try:
-        found = json.loads(fence[1] if fence else rest, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise Refused("not JSON: nested too deeply") from error
+        found = parse_json(fence[1] if fence else rest, parse_constant=_no_constant)
     except ValueError as error:
         raise Refused(f"not JSON: {error}") from error
     if not isinstance(found, dict) or set(found) != set(names):
         raise Refused(f"not one object with {', '.join(names)} and nothing else")
     return [found[name] for name in names]
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return dict(pairs)
 
 
 def _no_constant(name: str) -> Any:

@@ -1,8 +1,9 @@
 """A chat endpoint of the OpenAI form: one request, one outcome. The key is in a header and nowhere else."""
 
-import json
+import asyncio
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import parse_json
 
 LONGEST_BODY = 2**22  # bytes of an answer
 SHOWN_BODY = 300  # characters of an error's body
@@ -68,6 +70,7 @@ def chat_address(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        known = known and endpoint.isprintable() and " " not in endpoint
     except ValueError:  # also of a port that is no number
         known = False
     if not known:
@@ -84,6 +87,8 @@ def chat_address(endpoint: str) -> str:
 class Endpoint:
     """A connection to an endpoint. Several threads may use it.
 
+    The requests run in an event loop, which can end any of them when its time is over, whatever it waits for.
+
     Attributes:
         address: address of chat completions, without any secret.
     """
@@ -91,12 +96,17 @@ class Endpoint:
     def __init__(self, address: str, key: str | None, timeout: float):
         """Connects to nothing yet. `address`: see `chat_address`; `timeout`: seconds for a whole answer."""
         self.address, self._key, self._timeout = chat_address(address), key, timeout
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx2.Client(headers=headers, timeout=timeout, follow_redirects=False)
+        headers = {"Accept-Encoding": "identity"}  # what is packed may unpack to any size
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        waits = httpx2.Timeout(timeout, connect=timeout / 2)  # so that it is told apart from a slow answer
+        self._client = httpx2.AsyncClient(headers=headers, timeout=waits, follow_redirects=False)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def close(self) -> None:
         """Ends the connections."""
-        self._client.close()
+        asyncio.run_coroutine_threadsafe(self._client.aclose(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     def post(self, request: Mapping[str, Any]) -> Reply | Again:
         """Sends one request.
@@ -108,11 +118,10 @@ class Endpoint:
                 redirection.
         """
         try:
-            with self._client.stream("POST", self.address, json=dict(request)) as response:
-                return self._outcome(response.status_code, response.headers, self._body(response))
+            return asyncio.run_coroutine_threadsafe(self._exchange(request), self._loop).result()
         except httpx2.ConnectError as error:
             return Again(f"no connection ({self._without_key(error)})", None, spent=False)
-        except httpx2.TimeoutException as error:
+        except (httpx2.TimeoutException, TimeoutError) as error:
             connected = not isinstance(error, httpx2.ConnectTimeout | httpx2.PoolTimeout)
             return Again(f"no answer within {self._timeout:g} seconds", None, spent=connected)
         except httpx2.TransportError as error:
@@ -120,16 +129,18 @@ class Endpoint:
         except httpx2.HTTPError as error:
             raise UserError(f"{self.address} cannot be asked: {self._without_key(error)}") from None
 
-    def _body(self, response: httpx2.Response) -> bytes:
-        """Reads the body, up to a size. The client's timeout is per piece, so the whole has a limit of its own."""
-        end, body = time.monotonic() + self._timeout, b""
-        for piece in response.iter_bytes():
-            body += piece
-            if len(body) > LONGEST_BODY:
-                break
-            if time.monotonic() > end:
-                raise httpx2.ReadTimeout("")
-        return body
+    async def _exchange(self, request: Mapping[str, Any]) -> Reply | Again:
+        """Sends a request and reads the answer, up to a size and a time: also of headers, and of words to go on."""
+        body = bytearray()
+        async with (
+            asyncio.timeout(self._timeout),
+            self._client.stream("POST", self.address, json=dict(request)) as response,
+        ):
+            async for piece in response.aiter_raw():
+                body += piece
+                if len(body) > LONGEST_BODY:
+                    break
+        return self._outcome(response.status_code, response.headers, bytes(body))
 
     def _outcome(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply | Again:
         said = f"HTTP {status}: {self._without_key(body.decode(errors='replace'))}"
@@ -144,10 +155,10 @@ class Endpoint:
     def _read(self, body: bytes) -> Reply | None:
         """Reads a chat completion; None if the body is none."""
         try:
-            found = json.loads(body)
+            found = parse_json(body, object_pairs_hook=dict)
             choice = found["choices"][0]
             content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
             return None
         if not isinstance(content, str | None):
             return None

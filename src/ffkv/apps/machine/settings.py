@@ -1,10 +1,10 @@
 """What `ffkv annotate machine` can be asked for."""
 
-import json
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from ffkv.base.files.bounded import parse_json
 from ffkv.base.settings import Names, Section, Seed, Whole
 
 RESERVED = ("model", "messages", "stream", "n")
@@ -15,7 +15,7 @@ def _json(parameters: dict[str, str]) -> dict[str, str]:
         if not name or not text or name in RESERVED:
             raise ValueError(f"must be written NAME=JSON, with a name other than {', '.join(RESERVED)}")
         try:
-            json.loads(text)
+            parse_json(text)
         except ValueError as error:
             raise ValueError(f"must be JSON behind {name}=; a text needs quotes, as in {name}='\"...\"'") from error
     return parameters
@@ -51,7 +51,7 @@ class Machine(Section):
     def sent(self) -> dict[str, Any]:
         """The parameters of a request."""
         own = {"temperature": self.temperature, "max_tokens": self.answer_tokens}
-        more = {name: json.loads(text) for name, text in self.parameters.items()}
+        more = {name: parse_json(text) for name, text in self.parameters.items()}
         return {name: value for name, value in {**own, **more}.items() if value is not None}
 
 

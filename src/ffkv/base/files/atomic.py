@@ -124,7 +124,7 @@ def _finish(temporary: Path, path: Path, summed: bool) -> None:
     # A file inside a folder that is itself being written gets its sum when the folder is finished.
     lines = sums(temporary, path.name) if summed and not any(map(PARTIAL.fullmatch, path.parts)) else ""
     if lines:  # before anything is replaced: they may not fit on the disk
-        _temporary_sums(path).write_text(lines)
+        _temporary_sums(path).write_bytes(os.fsencode(lines))
         sync(_temporary_sums(path))
     sum_path(path).unlink(missing_ok=True)
     old = _set_aside(path, temporary) if temporary.is_dir() and path.is_dir() else None

@@ -17,20 +17,20 @@ def read_bytes(path: Path | str, largest: int = LARGEST) -> bytes:
     return content
 
 
-def read_json(path: Path | str, largest: int = LARGEST) -> Any:
-    """Reads a file of JSON. Raises ValueError as `read_bytes` and `parse_json`; OSError as `open`."""
-    return parse_json(read_bytes(path, largest))
+def read_json(path: Path | str, largest: int = LARGEST, **options: Any) -> Any:
+    """Reads a file of JSON; `options` as for `parse_json`. Raises ValueError as `read_bytes` and `parse_json`; OSError as `open`."""
+    return parse_json(read_bytes(path, largest), **options)
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Parses JSON. `options`: those of `json.loads`.
+    """Parses JSON. `options`: those of `json.loads`; its `object_pairs_hook` may take a name twice.
 
     Raises:
         ValueError: it is no JSON, is nested too deeply, or has a name twice in an object, of which `json.loads` would
             drop one; or a number has more digits than Python reads.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique, **options)
+        return json.loads(text, **{"object_pairs_hook": _unique, **options})
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

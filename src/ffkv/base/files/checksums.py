@@ -2,11 +2,13 @@
 
 import functools
 import hashlib
+import os
 import re
 import shlex
 from pathlib import Path
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import read_bytes
 
 LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>.+)")
 BLOCKS = ".blocks"  # folder `<name>.blocks`: files that `<name>.h5` reads from
@@ -89,11 +91,13 @@ def read_sums(output: Path) -> dict[Path, str] | None:
     Raises UserError if the sums cannot be read, or are empty or damaged.
     """
     try:
-        lines = sum_path(output).read_text(errors="replace").splitlines()
+        lines = os.fsdecode(read_bytes(sum_path(output))).splitlines()  # names may be no UTF-8
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError(f"{sum_path(output)} cannot be read: {error.strerror}. Check its rights.") from error
+    except ValueError:  # it is far too large
+        lines = []
     entries = [LINE.fullmatch(line) for line in lines]
     if not entries or None in entries:
         raise UserError(

@@ -23,6 +23,7 @@ import numpy as np
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.bounded import parse_json
 from ffkv.base.files.checksums import target_of, verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities, versions
@@ -32,6 +33,7 @@ FORMAT = 4  # raised whenever files of the number before cannot be read
 SMALL = 2**22  # bytes; such a file is compared with its sum when it is opened, which takes milliseconds
 # Every HDF5 has these filters. The bytes of a number are sorted by place first, which brings zeros together.
 COMPRESSION: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+MOST_ATTRIBUTES, LONGEST_ATTRIBUTE = 100, 2**22  # bytes
 OWN = ("format", "kind", "versions", "checksum")  # attributes that `create` adds itself
 
 
@@ -218,6 +220,7 @@ def open(path: Path | str, kind: str | None, belongs_to: Mapping[str, Any] | Non
     except (OSError, RuntimeError) as error:
         raise unreadable(path, error) from error
     with file, reading(path):
+        _check_attributes(file)
         _check(path, file.attrs, kind, belongs_to or {})
         for part in linked_files(file):
             _check_part(path, part, file.attrs)
@@ -275,6 +278,23 @@ def verify(path: Path | str, belongs_to: Mapping[str, Any] | None = None) -> Non
             file.visititems(read)
         except RuntimeError as error:  # names that HDF5 cannot follow
             raise OSError(error) from error
+
+
+def parsed(file: h5py.File, name: str) -> Any:
+    """Returns what an attribute says as JSON. Raises OSError, as HDF5 does, if it says nothing."""
+    try:
+        return parse_json(file.attrs[name])
+    except (TypeError, ValueError) as error:
+        raise OSError(f"its attribute {name} cannot be read: {error}") from error
+
+
+def _check_attributes(file: h5py.File) -> None:
+    """Refuses attributes that would fill the memory: ffkv writes some numbers and texts, one value each."""
+    kinds = (file.attrs.get_id(name) for name in file.attrs)
+    if len(file.attrs) > MOST_ATTRIBUTES or any(
+        kind.shape or kind.get_storage_size() > LONGEST_ATTRIBUTE for kind in kinds
+    ):
+        raise OSError("its attributes are not those of a file of ffkv")
 
 
 def _check(path: Path, attributes: Mapping[str, Any], kind: str | None, belongs_to: Mapping[str, Any]) -> None:

@@ -8,10 +8,11 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import sync
+from ffkv.base.files.bounded import LARGEST, parse_json
 from ffkv.base.files.fault import unwritable
 
 _appending = threading.Lock()
@@ -58,18 +59,26 @@ def _append(path: Path, line: bytes) -> None:
 def read_journal(path: Path) -> Journal:
     """Reads a journal. One that was never written has no entries. Raises UserError if it cannot be read."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            return _read(path, file)
     except FileNotFoundError:
         return Journal([], [])
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Check its rights.") from error
+
+
+def _read(path: Path, file: BinaryIO) -> Journal:
     entries: list[tuple[int, Any]] = []
     torn: list[int] = []
-    for number, line in enumerate(content.split(b"\n"), 1):
-        if not line.strip(b" \0"):  # NFS may show zeros where a write of another host has not arrived
+    for number, line in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), 1):
+        if len(line) > LARGEST:
+            raise UserError(
+                f"{path}, line {number}, has more than {LARGEST:,} bytes. Remove it, or move the file away."
+            )
+        if not line.strip(b" \0\n"):  # NFS may show zeros where a write of another host has not arrived
             continue
         try:
-            entries.append((number, json.loads(line)))
-        except ValueError:  # also of bytes that are not text
+            entries.append((number, parse_json(line)))
+        except ValueError:  # also of bytes that are not text, and of what is nested too deeply
             torn.append(number)
     return Journal(entries, torn)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.hub.client import prepare_client
 from ffkv.base.hub.messages import NAMES, explain, is_offline, refused, words
@@ -108,7 +109,7 @@ def read_commit(path: Path | str) -> Commit:
     """Reads what `write_commit` wrote. Raises UserError if the file is missing or damaged."""
     verify_sum(Path(path))
     try:
-        return Commit(**json.loads(Path(path).read_text()))
+        return Commit(**read_json(path))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read ({error}). Make it again: `ffkv resolve-commit`.") from error
 
@@ -198,7 +199,7 @@ def _code_elsewhere(commit: Commit) -> dict[str, str]:
     for name in ("config.json", "tokenizer_config.json"):
         try:
             path = hf_hub_download(commit.repository, name, revision=commit.commit)
-            config = json.loads(Path(path).read_text(encoding="utf-8"))
+            config = read_json(path, object_pairs_hook=dict)
         except (EntryNotFoundError, ValueError, OSError):  # whoever reads the config says what is wrong with it
             continue
         named |= set(_repositories(config.get("auto_map") if isinstance(config, dict) else None))

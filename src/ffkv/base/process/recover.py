@@ -18,6 +18,7 @@ import psutil
 
 from ffkv.base.errors import UserError
 from ffkv.base.files.atomic import PARTIAL, is_written
+from ffkv.base.files.bounded import read_json
 from ffkv.base.system.processes import is_orphan, is_running, is_snakemake, is_step, works_in
 
 PREFIX = "ffkv_"  # start of the names of SLURM jobs: slurm-jobname-prefix in profiles/slurm
@@ -163,7 +164,7 @@ def cancel(folder: Path, jobs: list[Job], processes: list[psutil.Process]) -> No
 
 def _owner(folder: Path) -> Owner | None:
     try:
-        note = json.loads((folder / OWNER).read_text())
+        note = read_json(folder / OWNER)
         return Owner(str(note["host"]), int(note["pid"]), bool(note["local"]))
     except (OSError, ValueError, KeyError, TypeError):  # no file, or half of one: the processes on this host still tell
         return None

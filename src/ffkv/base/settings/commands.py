@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import click
+from pydantic import ValidationError
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import read_json
 from ffkv.base.options import READABLE, output_option
 from ffkv.base.settings import Settings
+from ffkv.base.settings.messages import sentences
 from ffkv.base.terminal import say
 
 
@@ -48,9 +51,12 @@ def write_settings(text: str, commits: tuple[Path, ...], output: Path) -> None:
     """
     from ffkv.base.files.atomic import atomic
 
-    written = Settings.model_validate_json(text).model_dump()
+    try:
+        written = Settings.model_validate_json(text).model_dump()
+    except ValidationError as error:
+        raise UserError("\n".join(sentences(Settings, error))) from None
     for path in commits:
-        found = json.loads(path.read_text())
+        found = read_json(path)
         written["model" if found["kind"] == "model" else "corpus"]["revision"] = found["commit"] or found["revision"]
     with atomic(output) as temporary:
         temporary.write_text(json.dumps(written, sort_keys=True) + "\n")

@@ -14,8 +14,10 @@ from typing import Any
 import yaml
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import read_bytes
 from ffkv.base.terminal import say
 
+LARGEST = 2**20  # bytes of a file; YAML is read slowly
 LONGEST_NUMBER = 1000  # digits of a number; Python reads at most 4,300
 DEEPEST = 50  # levels of nesting; settings need three
 
@@ -27,11 +29,13 @@ def read_settings(path: Path | str) -> dict[str, Any]:
     key twice, a list under `<<`, or an alias that contains itself.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
+        text = read_bytes(path, LARGEST).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"The settings file {path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise _wrong(path, error.object[: error.start].count(b"\n"), "is not UTF-8 text") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no settings file: {error}.") from error
     twice: list[str] = []
     try:
         found = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, twice))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.fault import unreadable
 from ffkv.base.hub.commit import Commit
 
@@ -25,7 +25,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: the file is missing or damaged.
     """
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return read_json(folder / "config.json", object_pairs_hook=dict)  # as transformers does
     except (OSError, ValueError) as error:
         raise unreadable(folder / "config.json", error) from error
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ffkv.base.errors import UserError
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.steady import files_in
 from ffkv.base.settings.messages import shown
 
@@ -126,6 +127,6 @@ def _gguf_files(names: list[str]) -> list[str]:
 
 def _base_of(path: Path) -> str:
     try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"] or "")
+        return str(read_json(path, object_pairs_hook=dict)["base_model_name_or_path"] or "")
     except (OSError, ValueError, KeyError, TypeError):  # the sentence does without it
         return ""

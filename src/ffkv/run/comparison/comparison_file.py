@@ -9,6 +9,7 @@ import pandas as pd
 from ffkv.base.errors import UserError
 from ffkv.base.files import tables
 from ffkv.base.files.atomic import atomic
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.settings import Comparison
@@ -58,7 +59,7 @@ def read_comparison(folder: Path | str) -> Measured:
     folder = Path(folder)
     verify_sum(folder)
     try:
-        facts = json.loads((folder / FACTS).read_text())
+        facts = read_json(folder / FACTS)
         settings = Comparison.model_validate(facts["settings"])
     except FileNotFoundError as error:
         raise UserError(f"{folder} holds no comparison: {folder / FACTS} does not exist.") from error

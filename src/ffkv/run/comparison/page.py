@@ -58,7 +58,7 @@ def render(measured: Measured) -> str:
         memories=memories,
         kinds=kind_tables(measured),
         tables=[_table(name, name, found) for name in ("by_layer", "matches") if len(found := getattr(measured, name))],
-        style=Markup(files("ffkv.run.report").joinpath("style.css").read_text()),
+        style=Markup(files("ffkv.run.report").joinpath("style.css").read_text(encoding="utf-8")),
     )
 
 

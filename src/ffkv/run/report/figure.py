@@ -38,4 +38,4 @@ class Figure:
 @cache
 def paper_numbers() -> dict[str, Any]:
     """Returns the numbers of the paper's own figures, by the name of the figure."""
-    return json.loads(files("ffkv.run.report").joinpath("paper_figures.json").read_text())
+    return json.loads(files("ffkv.run.report").joinpath("paper_figures.json").read_bytes())

@@ -67,7 +67,7 @@ def render(run: Run, exhibits: dict[str, Exhibit], control: Run | None = None, p
         summary=summary(run, control),
         cards=cards,
         pages=pages,
-        style=Markup(files("ffkv.run.report").joinpath("style.css").read_text()),
+        style=Markup(files("ffkv.run.report").joinpath("style.css").read_text(encoding="utf-8")),
         settings=run.settings.model_dump_json(indent=2).splitlines(),
     )
 

@@ -1,7 +1,6 @@
 """Reads every file of a run, and finds those that are damaged or unfinished."""
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,12 +11,16 @@ from safetensors import SafetensorError, safe_open
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
 from ffkv.base.files.atomic import PARTIAL, PROGRESS, is_written
+from ffkv.base.files.bounded import read_json
 from ffkv.base.files.checksums import Damaged, output_of, sum_path, target_of, verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
+from ffkv.base.settings import Settings
 from ffkv.model.anatomy import read_anatomy
 from ffkv.run.results.expected import expected_files
 from ffkv.run.results.run_files import read_settings, split_of
+
+NO_RUN = "{} holds no file of a run. Name a folder such as results/demo."
 
 
 class Problem(NamedTuple):
@@ -43,6 +46,8 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
     Raises:
         UserError: the folder holds no file of a run.
     """
+    if os.access(folder, os.R_OK | os.X_OK) and not _is_run(folder):
+        raise UserError(NO_RUN.format(folder))
     read = 0
     problems: dict[Path, Problem] = {}
     for path in _walk(folder, problems):
@@ -58,12 +63,19 @@ def check_run(folder: Path) -> tuple[int, list[Problem]]:
         except OSError as error:  # of a folder that may be listed and not entered
             problems.setdefault(path, _closed(path, error))
     if not read and not problems:
-        raise UserError(f"{folder} holds no file of a run. Name a folder such as results/demo.")
+        raise UserError(NO_RUN.format(folder))
     for path in _missing(folder):
         problems.setdefault(
             path, Problem(path, "missing", "does not exist: it was deleted, or its step has not ended yet.")
         )
     return read, sorted(problems.values())
+
+
+def _is_run(folder: Path) -> bool:
+    """Tells whether a step has written, or begun to write, any file in its place. Other folders may be large."""
+    places = [folder / name for name in expected_files(Settings())]
+    # Not Path.is_file, which raises an error inside a folder that may not be entered.
+    return any(os.path.isfile(path) or any(path.parent.glob(f".{path.name}.*")) for path in places)  # noqa: PTH113
 
 
 def _walk(folder: Path, problems: dict[Path, Problem]) -> Iterator[Path]:
@@ -157,7 +169,7 @@ def _read_tensors(path: Path, folder: Path) -> None:
 
 
 def _read_json(path: Path, folder: Path) -> None:
-    json.loads(path.read_text())
+    read_json(path)
     if path == folder / "settings.json":
         read_settings(folder)
 

@@ -1,7 +1,6 @@
 """The files of a run, each checked for the model, tokenizer and corpus that it belongs to."""
 
 import functools
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 
 from ffkv.base.errors import UserError
 from ffkv.base.files import hdf5, tables
+from ffkv.base.files.bounded import parse_json, read_bytes
 from ffkv.base.files.checksums import verify_sum
 from ffkv.base.files.fault import unreadable
 from ffkv.base.files.provenance import Foreign, check_identities
@@ -56,8 +56,8 @@ def read_settings(folder: Path) -> Settings:
     path = folder / "settings.json"
     verify_sum(path)
     try:
-        text = path.read_bytes()
-        written, known = _names(json.loads(text)), _names(Settings().model_dump())
+        text = read_bytes(path)
+        written, known = _names(parse_json(text)), _names(Settings().model_dump())
         if written == known:
             return Settings.model_validate_json(text)
         lists = {"has": written - known, "lacks": known - written}
@@ -120,7 +120,7 @@ class RunFiles:
         facts, kept = {}, ("tokens", "sentences", "corpus_hash", "beginning")
         for split in SPLITS:
             with hdf5.open(self._corpus_file(split), "corpus", self.anatomy.identity) as file:
-                texts = {name: json.loads(file.attrs[name]) for name in ("counts", "settings")}
+                texts = {name: hdf5.parsed(file, name) for name in ("counts", "settings")}
                 commit = file.attrs.get("dataset_commit", "")
                 source = f"revision {file.attrs['dataset_revision']}, commit {commit}" if commit else ""
                 facts[split] = texts | {name: file.attrs[name] for name in kept} | {"source": source}
