@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 
 from ffkv.base.batching import batches, pad
+from ffkv.base.errors import UserError
 from ffkv.base.parts import WHOLE, Part
 from ffkv.base.settings import Batches
 from ffkv.corpus.competing import CompetingPrefixes
+from ffkv.corpus.corpus_file import Corpus
 from ffkv.corpus.shared_prefixes import HISTOGRAM_EVERY
+from ffkv.model.checkpoint.load import LoadedModel
+from ffkv.model.discover.lengths import steady_length
 
 CACHE = 2**20  # bytes that the cache of one core holds
 EXACT = 2**24  # whole numbers below it, and their sums, are exact in float32
@@ -28,6 +32,25 @@ def blocks(total: int, size: int, shard: Part = WHOLE) -> list[range]:
     """
     count = -(-total // size)
     return [range(block * size, min((block + 1) * size, total)) for block in shard.of(count)]
+
+
+def check_longest(loaded: LoadedModel, corpus: Corpus, batching: Batches) -> None:
+    """Proves on the run's own device that the longest sentence is read as its beginnings are, alone and in a batch.
+
+    Raises:
+        UserError: coefficients of a prefix depend on what follows it, or on what is read beside it.
+    """
+    row = np.concatenate([corpus.bos, corpus.ids(int(np.argmax(corpus.lengths)))[:-1]]).astype(np.int64)
+    layers, about = loaded.anatomy.layers, loaded.anatomy.checkpoint
+    try:
+        steady = steady_length(loaded.model, layers, row, loaded.device, batching.tokens)
+    except UserError as error:
+        raise UserError(f"{about}: {error}") from error
+    if steady < len(row):
+        raise UserError(
+            f"{about}: in a row of more than {steady:,} tokens the coefficients of a prefix depend on what follows it, and"
+            f" the longest sentence has {len(row):,}. Set corpus.context to {steady}."
+        )
 
 
 def batches_of(competing: CompetingPrefixes, batching: Batches, shard: Part = WHOLE) -> Iterator[np.ndarray]:

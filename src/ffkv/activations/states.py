@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 from torch import Tensor
 
-from ffkv.activations.batches import blocks
+from ffkv.activations.batches import blocks, check_longest
 from ffkv.activations.last_token import for_each_last_token
 from ffkv.activations.prefix_file import KIND, SampledPrefixes, Storage, storage_of, write_linked
 from ffkv.activations.resume import has_identity, identity
@@ -55,6 +55,8 @@ def write_shard(
     own = {**attributes, "identity": identity("sampled_prefixes", attributes, loaded.device)}
     files = {block: block_folder(path) / f"{block.start}.h5" for block in work}
     complete = {block for block in work if _is_complete(files[block], own)}
+    if len(complete) < len(work):
+        check_longest(loaded, corpus, batching)
     tokens = {block: int(sample[1][block.start : block.stop].sum()) for block in work}
     with progress(sum(tokens.values()), "tokens", "prefixes", sum(tokens[block] for block in complete)) as bar:
         for block in work:

@@ -8,7 +8,7 @@ from itertools import islice
 from torch import Tensor
 
 from ffkv.activations import packing
-from ffkv.activations.batches import Batch, batches_of, describe
+from ffkv.activations.batches import Batch, batches_of, check_longest, describe
 from ffkv.activations.pass_state import PassState, start, triggers_of
 from ffkv.activations.resume import ProgressFile, resuming
 from ffkv.activations.trigger_file import Triggers
@@ -48,6 +48,7 @@ def find_triggers(
             coefficients overflow.
     """
     check(corpus, settings)
+    check_longest(loaded, corpus, batching)
     competing = CompetingPrefixes(corpus, settings.shared_prefixes_compete == "once", settings.include_empty_prefix)
     state = start(loaded.anatomy.layers, settings, loaded.devices)
     total = sum(int(corpus.lengths[sentences].sum()) for sentences in batches_of(competing, batching, shard))

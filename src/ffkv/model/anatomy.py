@@ -138,7 +138,7 @@ class Anatomy:
     model_hash: str  # hash of config and weights
     tokenizer_hash: str  # hash of the tokenizer
     vocabulary: int  # number of logits
-    context: int  # longest input in tokens
+    context: int  # longest input in tokens, in which prefixes are read as they are alone
     width: int  # d, the width of the residual stream
     last_block: str  # see `HeadSpec`
     returns: int  # see `HeadSpec`
@@ -159,7 +159,8 @@ class Anatomy:
     gguf: str = ""  # name of the GGUF file in the checkpoint; "" for none
     weights: str = "checkpoint"  # "checkpoint", or "random" if they were initialised freshly
     weights_seed: int = 0  # seed of random weights
-    # what the files hold and the model does not use, and other words about them for a person, one sentence each
+    proven_tokens: int = 0  # length of the longest row in which the model step has proven prefixes
+    # what the files hold and the model does not use, and other words about model and files for a person, one sentence each
     remarks: list[str] = field(default_factory=list)
 
     @property

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -19,13 +21,14 @@ from ffkv.base.process.remarks import collected
 from ffkv.base.settings import Model
 from ffkv.model.anatomy import OF_COMMIT, OF_SETTINGS, Anatomy, Layer, write_anatomy
 from ffkv.model.checkpoint.checks import check_checkpoint, check_finite
-from ffkv.model.checkpoint.config import configured_activation
+from ffkv.model.checkpoint.config import configured_activation, configured_context, rotary_bounds
 from ffkv.model.checkpoint.fingerprint import hash_once, state_of, tokenizer_hash
 from ffkv.model.checkpoint.gguf_file import read_once
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
-from ffkv.model.discover.probe_texts import context_of, passages
+from ffkv.model.discover.lengths import steady_length
+from ffkv.model.discover.probe_texts import context_of, long_row, passages, reserved_positions
 from ffkv.model.discover.prove import Decomposition, has_final_norm, prove_head, prove_layers
 from ffkv.model.head.chain import find_chain
 from ffkv.model.head.head import Head
@@ -107,8 +110,12 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         check_finite(settings, model)
         tokenizer = load_tokenizer(settings.checkpoint, commit, settings.trust_remote_code, settings.gguf)
     with _naming(settings.checkpoint, model):
-        decomposition = prove_layers(model, *passages(model, tokenizer), settings.second_matrix)
-    spec = decomposition.head_spec
+        first, second = passages(model, tokenizer)
+        decomposition = prove_layers(model, first, second, settings.second_matrix)
+        spec = decomposition.head_spec
+        context, proven_tokens, about_context = _proven_context(
+            model, spec.layers, second, context_of(model, tokenizer)
+        )
     anatomy = Anatomy(
         **{name: getattr(settings, name) for name in OF_SETTINGS},
         **{name: getattr(commit, name) for name in OF_COMMIT},
@@ -119,31 +126,63 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         model_hash=hash_once(settings, commit, model, state),
         tokenizer_hash=tokenizer_hash(tokenizer),
         vocabulary=decomposition.logits.shape[-1],
-        context=context_of(model, tokenizer),
+        context=context,
+        proven_tokens=proven_tokens,
         width=decomposition.final.shape[-1],
         last_block=spec.last_block,
         returns=spec.returns,
         layers=spec.layers,
         errors=decomposition.errors,
         versions=versions(),
-        remarks=remarks,
+        remarks=[*remarks, *about_context],
     )
     return ProvenModel(model, tokenizer, anatomy, decomposition)
+
+
+def _proven_context(
+    model: PreTrainedModel, layers: list[Layer], text: Tensor, context: int
+) -> tuple[int, int, list[str]]:
+    """Returns the longest row that the model reads as it reads its beginnings, the longest of which that is proven, and
+    why the first is less than it could be.
+    """
+    row = long_row(model, text, context)
+    steady = steady_length(model, layers, row)
+    if steady < len(row):
+        whole = f"context {steady:,} of {context:,} tokens"
+        return steady, steady, [f"{whole}: in longer rows the coefficients of a prefix depend on what follows it"]
+    config = model.config.get_text_config(decoder=True)
+    told = [
+        f"context {context:,} of {whole:,} tokens: beyond it, {kind} lets the longest row of a batch change the angles of all"
+        for kind, bound in rotary_bounds(config).items()
+        if bound == context < (whole := configured_context(config) or 0)
+    ]
+    return context, len(row), told
 
 
 def prove_in_memory(model: nn.Module, first: Tensor, second: Tensor) -> tuple[list[Layer], dict[str, float]]:
     """Proves a model that is not a checkpoint, and empties it.
 
     `first` and `second` are the texts for calibration and proof, ids [sentence, token]. Returns the layers, and the
-    largest relative error of each identity that applies. Raises UserError if the model cannot be read as memories.
+    largest relative error of each identity that applies. Raises UserError if the model cannot be read as memories, or not
+    up to its context, alone or beside shorter rows.
     """
     decomposition = prove_layers(model, first, second)
     spec = decomposition.head_spec
+    _prove_whole_context(model, spec.layers, second)
     with tempfile.TemporaryDirectory() as name:
         write_head(Path(name), model, spec)
         emptied = read_head(Path(name), spec)
     head = Head(emptied, decomposition.logits.shape[-1], len(spec.layers), "cpu")
     return spec.layers, {**decomposition.errors, "head": prove_head(head, decomposition)}
+
+
+def _prove_whole_context(model: Any, layers: list[Layer], text: Tensor) -> None:
+    config = model.config.get_text_config(decoder=True)
+    context = configured_context(config) or text.numel()
+    longest = min([context - reserved_positions(model, context), *rotary_bounds(config).values()])
+    steady = steady_length(model, layers, np.resize(text.flatten().numpy(), longest), batch_tokens=4 * longest)
+    if steady < longest:
+        raise UserError(f"in rows of more than {steady} tokens the coefficients of a prefix depend on what follows it")
 
 
 @contextlib.contextmanager
@@ -174,7 +213,9 @@ def describe(anatomy: Anatomy) -> str:
     for layer in anatomy.layers:
         paths = [f"{', '.join(matrix.first_matrices)} -> {matrix.module}" for matrix in layer.second_matrices]
         lines.append(f"  {layer.index:5}  {'; '.join(paths)}")
-    lines.append("  proven on real tokens, largest relative errors:")
+    lines.append(
+        f"  proven on real tokens, prefixes in rows of up to {anatomy.proven_tokens:,}, largest relative errors:"
+    )
     lines += [f"    {error:.1e}  {IDENTITIES[identity].meaning}" for identity, error in anatomy.errors.items()]
     return "\n".join(lines)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+ORIGINAL = "original_max_position_embeddings"
 ACTIVATION_NAMES = ("activation_function", "hidden_act", "hidden_activation", "activation_fn")
 DEFAULT_CONTEXT = 2048  # tokens, if neither config nor tokenizer names a number
 
@@ -34,6 +35,23 @@ def configured_context(config: Any) -> int | None:
     """Returns the longest input in tokens that a text config names; None if it names none."""
     lengths = (getattr(config, name, None) for name in CONTEXT_NAMES)
     return next((length for length in lengths if isinstance(length, int) and length > 0), None)
+
+
+def rotary_bounds(config: Any) -> dict[str, int]:
+    """Returns up to how many tokens rotary angles are the same in every pass, by the type of rotation that a text config
+    names.
+
+    Beyond, angles of "longrope" and "dynamic" follow the longest row of a pass, for all tokens of all its rows.
+    """
+    named = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    bounds: dict[str, int] = {}
+    for rotation in (named, *named.values()):  # one for all layers, or one for each type of layer
+        kind = str(rotation.get("rope_type") or rotation.get("type")) if isinstance(rotation, dict) else ""
+        if kind in ("longrope", "su") or "dynamic" in kind:
+            lengths = (rotation.get(ORIGINAL), getattr(config, ORIGINAL, None), configured_context(config))
+            known = [length for length in lengths if isinstance(length, int) and length > 0]
+            bounds |= {kind: min(known)} if known else {}
+    return bounds
 
 
 def configured_activation(config: Any) -> str:

@@ -1,11 +1,12 @@
 """The texts that every model is calibrated and proven on."""
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ffkv.base.errors import UserError
-from ffkv.model.checkpoint.config import DEFAULT_CONTEXT, configured_context
+from ffkv.model.checkpoint.config import DEFAULT_CONTEXT, configured_context, rotary_bounds
 
 PASSAGES = (
     "The harbour was quiet when the first boats came in. A woman on the quay counted the crates, wrote the number in a "
@@ -14,6 +15,8 @@ PASSAGES = (
     "reservoirs, of which only one was ever built, because the council could not agree on how to pay for the others.",
 )
 MAX_TOKENS = 40  # of a sentence that is run
+# Weights times tokens of the longest row: some seconds on a CPU.
+LONG_WORK = 5e10
 MIN_TOKENS = 3
 MIN_DISTINCT = 8  # different tokens that a passage must have to prove anything
 
@@ -39,11 +42,19 @@ def _two_sentences(tokenizer: PreTrainedTokenizerFast, passage: str, model: PreT
         generator = torch.Generator().manual_seed(len(passage))
         known = min(len(tokenizer), embedded_tokens(model))
         ids = torch.randint(known, (2 * MAX_TOKENS,), generator=generator).tolist()
-    context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or MAX_TOKENS
+    config = model.config.get_text_config(decoder=True)
+    context = getattr(config, "max_position_embeddings", None) or MAX_TOKENS
+    context = min([context, *rotary_bounds(config).values()])
     tokens = min(len(ids) // 2, MAX_TOKENS, context)
     if tokens < MIN_TOKENS:
         raise UserError(f"it reads {context} tokens at a time: at least {MIN_TOKENS} are needed to prove anything")
     return torch.tensor(ids[: 2 * tokens]).reshape(2, tokens)
+
+
+def long_row(model: PreTrainedModel, text: Tensor, context: int) -> np.ndarray:
+    """Returns the tokens of a text over and over [token]: a whole context, or as many as take a few seconds."""
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return np.resize(text.flatten().numpy(), min(context, max(MAX_TOKENS, int(LONG_WORK / weights))))
 
 
 def embedded_tokens(model: PreTrainedModel) -> int:
@@ -53,14 +64,18 @@ def embedded_tokens(model: PreTrainedModel) -> int:
 
 
 def context_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    """Returns the longest input in tokens: as the config says, else the tokenizer, else 2048."""
-    length = configured_context(model.config.get_text_config(decoder=True))
+    """Returns the longest input in tokens: as the config says, else the tokenizer, else 2048.
+
+    It ends where rotary angles would follow the longest row of a pass.
+    """
+    config = model.config.get_text_config(decoder=True)
+    length = configured_context(config)
     if length is not None:
-        return length - _reserved_positions(model, length)
+        return min([length - reserved_positions(model, length), *rotary_bounds(config).values()])
     return tokenizer.model_max_length if tokenizer.model_max_length < 10**6 else DEFAULT_CONTEXT
 
 
-def _reserved_positions(model: PreTrainedModel, length: int) -> int:
+def reserved_positions(model: PreTrainedModel, length: int) -> int:
     """Counts the rows of the position embedding without a token: RoBERTa counts positions from the padding's row on."""
     tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
     paddings = (

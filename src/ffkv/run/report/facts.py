@@ -53,7 +53,7 @@ def model(run: Run) -> Terms:
         ("type of the weights", anatomy.dtype),
         ("hash of the weights", anatomy.model_hash),
         ("hash of the tokenizer", anatomy.tokenizer_hash),
-        *([("remarks about its files", visible(" ".join(anatomy.remarks)))] if anatomy.remarks else []),
+        *([("remarks", visible(" ".join(anatomy.remarks)))] if anatomy.remarks else []),
     ]
 
 
