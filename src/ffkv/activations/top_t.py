@@ -68,8 +68,9 @@ class TopT:
             torch.amax(at_peak.mul_(remaining), 1, out=from_end[rows])
         # No token reaches a peak that is NaN or of the other sign; such a sentence is never a candidate.
         tokens = (m.shape[1] - from_end.long()).clamp_(max=m.shape[1] - 1)
-        values, gates = (part if part is None else part.gather(1, tokens[:, None])[:, 0] for part in (m, gate))
-        triggers = packing.pack(self._sign * values, places[:, None] + tokens, 0 if gates is None else gates)
+        values = m.gather(1, tokens[:, None])[:, 0]
+        gates = 0 if gate is None else gate.gather(1, tokens[:, None])[:, 0]
+        triggers = packing.pack(self._sign * values, places[:, None] + tokens, gates)
         triggers = torch.where(candidates, triggers, packing.NOTHING).T
         self.best = packing.highest(torch.cat([self.best, triggers], 1), self.best.shape[1])
 

@@ -148,8 +148,8 @@ def _proven_context(
     row = long_row(model, text, context)
     steady = steady_length(model, layers, row)
     if steady < len(row):
-        whole = f"context {steady:,} of {context:,} tokens"
-        return steady, steady, [f"{whole}: in longer rows the coefficients of a prefix depend on what follows it"]
+        reason = "in longer rows the coefficients of a prefix depend on what follows it"
+        return steady, steady, [f"context {steady:,} of {context:,} tokens: {reason}"]
     config = model.config.get_text_config(decoder=True)
     told = [
         f"context {context:,} of {whole:,} tokens: beyond it, {kind} lets the longest row of a batch change the angles of all"
