@@ -43,7 +43,16 @@ def test_what_is_not_there_is_a_dash():
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0, "0"), (4096, "4,096"), (1234567.0, "1,234,567"), (0.25, "0.2500"), (1234.56, "1,235"), (3e-9, "3e-09")],
+    [
+        (float("-inf"), "-∞"),
+        (float("inf"), "∞"),
+        (0, "0"),
+        (4096, "4,096"),
+        (1234567.0, "1,234,567"),
+        (0.25, "0.2500"),
+        (1234.56, "1,235"),
+        (3e-9, "3e-09"),
+    ],
 )
 def test_number(value, written):
     assert number(value) == written

@@ -64,6 +64,8 @@ def number(value: float) -> str:
     """Returns a number with thousands separated and four digits or more; a dash for NaN."""
     if pd.isna(value):
         return "–"
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}∞"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
