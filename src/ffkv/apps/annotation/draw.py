@@ -36,8 +36,8 @@ def draw_keys(run: Run, name: str, design: Sheets) -> tuple[Sheet, SecretKey]:
             f"No analysed key of {run.name} has the {run.settings.keys.minimum_prefixes} prefixes that a pattern needs."
             " Take a larger corpus, or another run."
         )
-    corpus = run.corpus("train")
-    competing = CompetingPrefixes(corpus, run.settings.triggers.shared_prefixes_compete == "once")
+    corpus, triggers = run.corpus("train"), run.settings.triggers
+    competing = CompetingPrefixes(corpus, triggers.shared_prefixes_compete == "once", triggers.include_empty_prefix)
     real = [_origin_of(run, *key) for key in keys]
     controls = draw_controls(competing, real, _at_least(design.controls, len(real)), design.seed)
 
