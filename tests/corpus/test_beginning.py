@@ -88,3 +88,20 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path, content):
 )
 def test_the_config_names_one_token_or_none(config, expected):
     assert configured_bos(config) == expected
+
+
+def test_a_token_by_name():
+    beginning = find_beginning(tokenizer(bos_token="<bos>"), "</s>")
+    assert beginning.ids == [1] and "</s> precedes every sentence, as corpus.bos says" in beginning.reason
+    with pytest.raises(UserError, match=r"corpus\.bos is '<eot>', which the tokenizer does not have.*<bos>"):
+        find_beginning(tokenizer(bos_token="<bos>"), "<eot>")
+
+
+def test_the_lowest_loss_decides_only_where_the_tokenizer_does_not():
+    losses = {"<bos>": 4.1, "</s>": 3.9}
+    beginning = find_beginning(tokenizer(bos=False, bos_token="<bos>"), "auto", losses=losses)
+    assert beginning.ids == [1]
+    assert "lowest mean loss on the passages of the proof (<bos> 4.1, </s> 3.9 nats per token)" in beginning.reason
+    assert find_beginning(tokenizer(bos=False, bos_token="<bos>"), "auto", losses={"<bos>": 4, "</s>": 4}).ids == [0]
+    assert find_beginning(tokenizer(bos_token="<bos>"), "auto", losses=losses).ids == [0]
+    assert find_beginning(tokenizer(bos=False, bos_token="<bos>"), "always", losses=losses).ids == [0]

@@ -89,7 +89,10 @@ def test_what_a_file_says_is_not_changed():
         (one(corpus={"validation_share": "half"}), "corpus.validation_share is 'half': must be a number"),
         (one(composition={"mass": 1.5}), "composition.mass is 1.5: must be at most 1"),
         (one(seed=2**32), "seed is 4294967296: must be below 4294967296"),
-        (one(corpus={"bos": "maybe"}), "corpus.bos is 'maybe': must be 'auto', 'always' or 'never'"),
+        (
+            one(corpus={"bos": "maybe"}),
+            "corpus.bos is 'maybe': must be 'auto', 'always', 'never' or the name of a special token",
+        ),
         (one(corpus={"deduplicate": 1}), "corpus.deduplicate is 1: must be true or false"),
         (one(corpus={"train": []}), "corpus.train is []: must be 1 or more"),
         (one(corpus={"train": {"a": 1}}), "corpus.train is {'a': 1}: must be text or a list of texts"),

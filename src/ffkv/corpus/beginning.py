@@ -6,6 +6,8 @@ place of their attention: its states are outliers, whatever word is there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ffkv.base.errors import UserError
@@ -13,6 +15,9 @@ from ffkv.corpus.chat import Render, render_one
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+NO_LOSSES: Mapping[str, float] = MappingProxyType({})
 
 
 class Beginning(NamedTuple):
@@ -23,20 +28,26 @@ class Beginning(NamedTuple):
 
 
 def find_beginning(
-    tokenizer: PreTrainedTokenizerBase, bos: str, configured: int | None = None, render: Render | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    bos: str,
+    configured: int | None = None,
+    render: Render | None = None,
+    losses: Mapping[str, float] = NO_LOSSES,
 ) -> Beginning:
     """Finds the ids that the model reads in front of every sentence.
 
     Args:
         tokenizer: of the model.
-        bos: the setting `corpus.bos`. "auto": what the tokenizer puts there itself; if it puts nothing there, its BOS
-            token; if it has none, the token that separates documents. In front of chats only what their template
-            writes, which writes all special tokens that the model expects. "always": its BOS token. "never": nothing.
+        bos: the setting `corpus.bos`. "auto": what the tokenizer puts there itself; if it puts nothing there, the token
+            with the lowest of the `losses`; without any, its BOS token; if it has none, the token that separates
+            documents. In front of chats only what their template writes, which writes all special tokens that the model
+            expects. "always": its BOS token. "never": nothing. Else a token, by its name.
         configured: the BOS token that the model's config names. Models without BOS name the token there that separates
             their documents. It counts only if the tokenizer has it as a special token.
         render: turns a chat into text, see `chat_renderer`; None if the corpus contains text.
+        losses: of the model behind each candidate, by its name, see `ffkv.model.discover.beginnings`.
     Raises:
-        UserError: `bos` is "always", and the tokenizer has no BOS token; or `bos` is "auto", and the ids of a text
+        UserError: `bos` is "always", and the tokenizer has no BOS token; or it names no token of the tokenizer; or `bos` is "auto", and the ids of a text
             change when the tokenizer adds special tokens.
     """
     if bos == "never":
@@ -46,7 +57,12 @@ def find_beginning(
             raise UserError("corpus.bos is 'always', but the tokenizer has no BOS token: use 'auto' or 'never'.")
         reason = f"{tokenizer.bos_token} precedes every sentence, as corpus.bos says."
         return Beginning([tokenizer.bos_token_id], reason)
-    found = _automatic_beginning(tokenizer, configured)
+    if bos != "auto":
+        if bos not in tokenizer.get_vocab():
+            special = ", ".join(map(str, tokenizer.all_special_tokens)) or "none"
+            raise UserError(f"corpus.bos is '{bos}', which the tokenizer does not have. Its special tokens: {special}.")
+        return Beginning([tokenizer.convert_tokens_to_ids(bos)], f"{bos} precedes every sentence, as corpus.bos says.")
+    found = _automatic_beginning(tokenizer, configured, losses)
     if render is None:
         return found
     ids = tokenizer(render_one(render), add_special_tokens=False)["input_ids"]
@@ -56,11 +72,21 @@ def find_beginning(
     return Beginning([], "Nothing precedes a sentence but what the chat template writes.")
 
 
-def _automatic_beginning(tokenizer: PreTrainedTokenizerBase, configured: int | None) -> Beginning:
+def _automatic_beginning(
+    tokenizer: PreTrainedTokenizerBase, configured: int | None, losses: Mapping[str, float]
+) -> Beginning:
     """Returns what "auto" puts in front of every text."""
     if ids := _ids_in_front(tokenizer):
         names = " ".join(map(str, tokenizer.convert_ids_to_tokens(ids)))
         return Beginning(ids, f"{names} precedes every sentence: the tokenizer puts it there.")
+    if losses:
+        best = min(losses, key=lambda name: losses[name])  # the first of equal ones
+        shown = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
+        return Beginning(
+            [tokenizer.convert_tokens_to_ids(best)],
+            f"{best} precedes every sentence: of the tokens that may, it gives the lowest mean loss on the passages of the"
+            f" proof ({shown} nats per token). corpus.bos can name another one.",
+        )
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     if tokenizer.bos_token_id is not None:
         chosen, what = tokenizer.bos_token_id, "the BOS token"

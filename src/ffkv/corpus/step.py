@@ -52,7 +52,8 @@ def encode_corpus(
     anatomy = read_anatomy(Path(model))
     tokenizer = load_tokenizer(Path(model), trust_remote_code=anatomy.trust_remote_code)
     render = chat_renderer(tokenizer, settings)
-    beginning = find_beginning(tokenizer, settings.bos, configured_bos(read_config(Path(model))), render)
+    configured = configured_bos(read_config(Path(model)))
+    beginning = find_beginning(tokenizer, settings.bos, configured, render, anatomy.beginnings)
     bos, reason = beginning
     _check_beginning(bos, anatomy)
     if settings.dataset not in (EMBEDDED, "files"):

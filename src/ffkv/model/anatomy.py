@@ -160,6 +160,8 @@ class Anatomy:
     weights: str = "checkpoint"  # "checkpoint", or "random" if they were initialised freshly
     weights_seed: int = 0  # seed of random weights
     proven_tokens: int = 0  # length of the longest row in which the model step has proven prefixes
+    # mean loss behind each token that may precede a sentence, by its name; {} if there is no choice
+    beginnings: dict[str, float] = field(default_factory=dict)
     # what the files hold and the model does not use, and other words about model and files for a person, one sentence each
     remarks: list[str] = field(default_factory=list)
 

@@ -27,6 +27,7 @@ from ffkv.model.checkpoint.gguf_file import read_once
 from ffkv.model.checkpoint.read import load_checkpoint, load_form
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.checkpoint.vocabulary import write_vocabulary
+from ffkv.model.discover.beginnings import DIGITS, measure_beginnings
 from ffkv.model.discover.lengths import steady_length
 from ffkv.model.discover.probe_texts import context_of, long_row, passages, reserved_positions
 from ffkv.model.discover.prove import Decomposition, has_final_norm, prove_head, prove_layers
@@ -116,6 +117,8 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         context, proven_tokens, about_context = _proven_context(
             model, spec.layers, second, context_of(model, tokenizer)
         )
+    # Losses of random weights say nothing: a control reads what the tokenizer's own names say.
+    losses = measure_beginnings(model, tokenizer, (first, second)) if settings.weights != "random" else {}
     anatomy = Anatomy(
         **{name: getattr(settings, name) for name in OF_SETTINGS},
         **{name: getattr(commit, name) for name in OF_COMMIT},
@@ -134,6 +137,7 @@ def prove(settings: Model, commit: Commit | None = None) -> ProvenModel:
         layers=spec.layers,
         errors=decomposition.errors,
         versions=versions(),
+        beginnings=losses,
         remarks=[*remarks, *about_context],
     )
     return ProvenModel(model, tokenizer, anatomy, decomposition)
@@ -208,6 +212,8 @@ def describe(anatomy: Anatomy) -> str:
         f"  {len(anatomy.layers)} feed-forward layers, d = {anatomy.width}, {anatomy.layer_offset[-1]:,} memories, activation {anatomy.activation}",
         f"  vocabulary {anatomy.vocabulary:,}, context {anatomy.context:,}",
     ]
+    losses = ", ".join(f"{name} {loss:.{DIGITS}f}" for name, loss in anatomy.beginnings.items())
+    lines += [f"  mean loss behind a first token, in nats: {losses}"] if losses else []
     lines += [f"  {count} layers: {build}" for build, count in builds.items()]
     lines.append("  layer  first matrices -> second matrix (layers count from 0)")
     for layer in anatomy.layers:

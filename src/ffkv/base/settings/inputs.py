@@ -152,10 +152,11 @@ class Corpus(Section):
     A model with a shorter context keeps its own."""
     long_sentences: Literal["windows", "drop"] = "windows"
     """How to treat sentences that are longer than the context: cut them into `windows`, or `drop` them."""
-    bos: Literal["auto", "always", "never"] = "auto"
-    """Which token precedes each sentence. `auto`: the one that the tokenizer puts there itself; if it puts none, its BOS
-    (beginning-of-sequence) token; if it has none, the token that separates documents, such as `<|endoftext|>` of GPT-2 and
-    Pythia. `always`: the BOS token. `never`: none."""
+    bos: str = Field("auto", min_length=1, max_length=200)
+    """Which token precedes each sentence. `auto`: the one that the tokenizer puts there itself; if it puts none, the token
+    that begins, ends or separates texts behind which the model has the lowest loss on the passages of the proof; if there is
+    only one such token, this one. `always`: the BOS (beginning-of-sequence) token. `never`: none. Any other value is the name
+    of a token, such as `<|endoftext|>`."""
     deduplicate: bool = True
     """Keep one of several identical sentences. The number of copies of each sentence is stored."""
     limit: Whole = Field(0, ge=0)
@@ -171,6 +172,11 @@ class Corpus(Section):
             problems.append(
                 f"corpus.language is {shown(self.language)}, which is not a code of spaCy: use a code such as 'de', or 'xx' for"
                 " any other language"
+            )
+        if self.bos.isalpha() and self.bos not in ("auto", "always", "never"):
+            problems.append(
+                f"corpus.bos is {shown(self.bos)}: must be 'auto', 'always', 'never' or the name of a special token, such as"
+                " '<|endoftext|>'"
             )
         if self.detokenize and self.pretokenized:
             problems.append(

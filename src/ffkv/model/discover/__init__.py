@@ -5,4 +5,5 @@ on the first text how each layer reaches it: `replay` runs single blocks again w
 `residual_path` finds where o = r + y holds, `scaling` how y is scaled on the way, `first_matrices` what feeds the
 second matrix and which factor is the gate. `prove` checks the identities on the second text, and
 `lengths` that prefixes are the same in rows of other lengths.
+`beginnings` measures which first token the model reads best.
 """
