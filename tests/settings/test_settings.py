@@ -91,7 +91,7 @@ def test_what_a_file_says_is_not_changed():
         (one(seed=2**32), "seed is 4294967296: must be below 4294967296"),
         (
             one(corpus={"bos": "maybe"}),
-            "corpus.bos is 'maybe': must be 'auto', 'always', 'never' or the name of a special token",
+            "runs.a: corpus.bos is 'maybe': must be 'auto', 'always', 'never' or the name of a special token",
         ),
         (one(corpus={"deduplicate": 1}), "corpus.deduplicate is 1: must be true or false"),
         (one(corpus={"train": []}), "corpus.train is []: must be 1 or more"),

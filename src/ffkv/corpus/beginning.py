@@ -62,7 +62,7 @@ def find_beginning(
             special = ", ".join(map(str, tokenizer.all_special_tokens)) or "none"
             raise UserError(f"corpus.bos is '{bos}', which the tokenizer does not have. Its special tokens: {special}.")
         return Beginning([tokenizer.convert_tokens_to_ids(bos)], f"{bos} precedes every sentence, as corpus.bos says.")
-    found = _automatic_beginning(tokenizer, configured, losses)
+    found = _automatic_beginning(tokenizer, configured, losses if render is None else NO_LOSSES)
     if render is None:
         return found
     ids = tokenizer(render_one(render), add_special_tokens=False)["input_ids"]
