@@ -61,7 +61,7 @@ def find_beginning(
         if bos not in tokenizer.get_vocab():
             special = ", ".join(map(str, tokenizer.all_special_tokens)) or "none"
             raise UserError(f"corpus.bos is '{bos}', which the tokenizer does not have. Its special tokens: {special}.")
-        return Beginning([tokenizer.convert_tokens_to_ids(bos)], f"{bos} precedes every sentence, as corpus.bos says.")
+        return Beginning([tokenizer.get_vocab()[bos]], f"{bos} precedes every sentence, as corpus.bos says.")
     found = _automatic_beginning(tokenizer, configured, losses if render is None else NO_LOSSES)
     if render is None:
         return found
@@ -83,7 +83,7 @@ def _automatic_beginning(
         best = min(losses, key=lambda name: losses[name])  # the first of equal ones
         shown = ", ".join(f"{name} {loss:g}" for name, loss in losses.items())
         return Beginning(
-            [tokenizer.convert_tokens_to_ids(best)],
+            [tokenizer.get_vocab()[best]],
             f"{best} precedes every sentence: of the tokens that may, it gives the lowest mean loss on the passages of the"
             f" proof ({shown} nats per token). corpus.bos can name another one.",
         )

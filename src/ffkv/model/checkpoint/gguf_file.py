@@ -71,7 +71,8 @@ class QuickReader(gguf.GGUFReader):
     def _strings(self, begin: int, count: int) -> tuple[list[Any], int]:
         """Returns the bytes of so many strings, fewer if the file ends, and the bytes that they take in the file."""
         order: Any = "big" if self.endianess == gguf.GGUFEndian.BIG else "little"
-        data, end, strings = np.asarray(self.data), begin, []
+        strings: list[Any] = []
+        data, end = np.asarray(self.data), begin
         while len(strings) < count and end + 8 <= len(data):
             start = end + 8
             end = start + int.from_bytes(data[end:start].tobytes(), order)
@@ -129,7 +130,7 @@ def _compare_entries(path: Path, architecture: str, entries: dict[str, Any], mod
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
     config = model.config.get_text_config(decoder=True)
-    known = {name for mapping in GGUF_CONFIG_MAPPING.values() for name in mapping}
+    known = {name for mapping in dict[str, Any](GGUF_CONFIG_MAPPING).values() for name in mapping}
     rope = {"factor": 1.0, **(getattr(config, "rope_parameters", None) or {})}
     unread = []
     for full, value in entries.items():
