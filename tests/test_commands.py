@@ -19,7 +19,7 @@ from ffkv.cli import COMMANDS, ffkv
 
 
 @click.command()
-@setting(Corpus, "dataset", "train", "validation", "validation_share", "bos", "deduplicate")
+@setting(Corpus, "dataset", "train", "validation", "validation_share", "splitter", "deduplicate")
 @setting(Keys, "minimum_prefixes")
 @setting(Model, "device")
 @seed_option
@@ -41,7 +41,7 @@ def test_options_have_the_settings_defaults():
         "train": ["train"],
         "validation": [],
         "validation_share": 0.1,
-        "bos": "auto",
+        "splitter": "sentence",
         "deduplicate": True,
         "minimum_prefixes": 3,
         "device": "auto",
@@ -59,15 +59,15 @@ def test_options_take_lists_flags_choices_and_numbers():
             "--train",
             "b",
             "--no-deduplicate",
-            "--bos",
-            "never",
+            "--splitter",
+            "line",
             "--minimum-prefixes",
             "7",
             "--layer-group",
             "2",
         ]
     )
-    changed = {"train": ["a", "b"], "deduplicate": False, "bos": "never", "minimum_prefixes": 7, "layer_group": 2}
+    changed = {"train": ["a", "b"], "deduplicate": False, "splitter": "line", "minimum_prefixes": 7, "layer_group": 2}
     assert options == call() | changed
 
 
@@ -94,7 +94,7 @@ def test_a_command_gets_from_its_rule_what_the_settings_say(train, share):
     settings = {
         "corpus": Corpus(train=train, validation=train[:1], validation_share=share, deduplicate=False).model_dump()
     }
-    names = ["dataset", "train", "validation", "validation_share", "bos", "deduplicate"]
+    names = ["dataset", "train", "validation", "validation_share", "splitter", "deduplicate"]
     line = command_line(settings, *(f"corpus/{name}" for name in names))
     assert call(*shlex.split(line)) == call() | {name: settings["corpus"][name] for name in names}
 
@@ -106,7 +106,10 @@ def test_a_command_gets_from_its_rule_what_the_settings_say(train, share):
         (["--minimum-prefixes", "many"], "Invalid value for '--minimum-prefixes': 'many' is not a valid integer"),
         (["--validation-share", "1"], "Invalid value for '--validation-share': 1.0: must be below 1"),
         (["--validation-share", "nan"], "Invalid value for '--validation-share': nan: must be below 1"),
-        (["--bos", "maybe"], "Invalid value for '--bos': 'maybe' is not one of 'auto', 'always', 'never'"),
+        (
+            ["--splitter", "maybe"],
+            "Invalid value for '--splitter': 'maybe' is not one of 'sentence', 'line', 'document'",
+        ),
         (["--dataset", ""], "Invalid value for '--dataset': '': must be text that is not empty"),
         (["--device", "tpu"], "Invalid value for '--device': 'tpu': must be 'auto', 'cpu', 'cuda' or 'cuda:<number>'"),
         (["--seed", "-1"], "Invalid value for '--seed': -1: must be at least 0"),
