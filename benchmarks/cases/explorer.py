@@ -67,10 +67,11 @@ def _visitor(host: str, address: str) -> Callable[[str], float]:
     answer = connection.getresponse()
     answer.read()
     cookie = answer.headers["set-cookie"].split(";")[0]
+    base = "/" + answer.headers["location"].split("/")[1]  # with which every address of a visitor begins
 
     def ask(address: str) -> float:
         start = time.perf_counter()
-        connection.request("GET", address, headers={"Cookie": cookie})
+        connection.request("GET", base + address, headers={"Cookie": cookie})
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 200, (address, answer.status)

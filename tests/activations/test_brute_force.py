@@ -69,9 +69,9 @@ def alike_sentences(seed, count):
 
 
 def first_highest(sign, entry):
-    """What (coefficient, sentence, position) are sorted by: the first 11 significant binary digits, then the place."""
+    """What (coefficient, sentence, position) are sorted by: the first 15 significant binary digits, then the place."""
     mantissa, exponent = np.frexp(np.float32(sign * entry[0]))
-    return -int(exponent), -int(mantissa * 2**11), *entry[1:]
+    return -int(exponent), -int(mantissa * 2**15), *entry[1:]
 
 
 def check_examples(side, sign, row, everything, corpus, one_prefix, identical):
@@ -86,10 +86,10 @@ def check_examples(side, sign, row, everything, corpus, one_prefix, identical):
         for entry in own:
             best.setdefault(entry[1], entry)
         own = list(best.values())
-    # A batched forward differs from a single one in the last digits: one coefficient in a thousand then has other
-    # binary digits, and tied ones are up to 0.1 % apart.
+    # A batched forward differs from a single one in the last digits: a few coefficients in a thousand then have other
+    # binary digits, and tied ones are up to 0.01 % apart.
     np.testing.assert_allclose(
-        side.coefficient[row, : side.count[row]], [entry[0] for entry in own[:6]], rtol=1e-3, atol=1e-5
+        side.coefficient[row, : side.count[row]], [entry[0] for entry in own[:6]], rtol=1e-4, atol=1e-5
     )
     assert (sign * side.coefficient[row, : side.count[row]] > 0).all()
     assert not side.coefficient[row, side.count[row] :].any()

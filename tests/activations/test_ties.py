@@ -15,10 +15,10 @@ from ffkv.model.checkpoint.load import load
 from ffkv.model.checkpoint.tokenizer import load_tokenizer
 from ffkv.model.tap.hooks import after
 
-STEP = 2**-10  # between two numbers from 1 to 2 with 11 significant binary digits
+STEP = 2**-14  # between two numbers from 1 to 2 with 15 significant binary digits
 
 
-def test_eleven_binary_digits_count():
+def test_fifteen_binary_digits_count():
     sizes = np.array([0, 1, 1 + 0.99 * STEP, 1 + STEP, 2 - 0.01 * STEP, 2, 2 + 1.99 * STEP, 1e30], np.float32)
     digits = rough(sizes)
     assert digits[0] == -1
@@ -56,10 +56,10 @@ def test_neither_batches_nor_rounding_decide_between_tied_prefixes(proven, write
             batching = Batches(tokens=tokens, block_sentences=block)
             found.append(find_triggers(loaded, corpus, Triggers(per_key=20), batching))
     crowded = found[0].negative if kind == "gpt2" else found[0]
-    assert tied_first(crowded.coefficient[: found[0].layer_offset[1]]).all()
+    assert tied_first(crowded.coefficient[: found[0].layer_offset[1]]).mean() > 0.9
     for one in found[1:]:
         for first, other in ((found[0], one), (found[0].negative, one.negative)):
             same = (first.sentence == other.sentence) & (first.position == other.position)
             # A coefficient between two steps can still fall to either side of it.
-            assert (~same.all(1)).mean() < 0.02
+            assert (~same.all(1)).mean() < 0.05
             np.testing.assert_allclose(first.coefficient, other.coefficient, rtol=2 * STEP)

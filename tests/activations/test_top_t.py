@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from ffkv.activations import packing, top_t
 from ffkv.activations.top_t import TopT
 
-# Few different values, so that ties are common; many zeros, so that some keys have few of a sign or none. 1.0 and 1.0009
-# are tied, 1.0009 and 1.001 are not.
-POSITIVE = [1e-30, 0.5, 1.0, 1.0005, 1.0009, 1.001, 1.5, 3e38]
+# Few different values, so that ties are common; many zeros, so that some keys have few of a sign or none. 1.0 and 1.00006
+# are tied, 1.00006 and 1.00007 are not.
+POSITIVE = [1e-30, 0.5, 1.0, 1.00003, 1.00006, 1.00007, 1.5, 3e38]
 coefficients = st.sampled_from([-0.0, 0.0, 0.0, *POSITIVE, *(-size for size in POSITIVE)])
 sentences = st.lists(st.lists(st.tuples(coefficients, st.booleans()), min_size=1, max_size=5), min_size=1, max_size=12)
 
 
 def digits(size: float) -> tuple[int, int]:
-    """The power of two and the first 11 significant binary digits of a positive number."""
+    """The power of two and the first 15 significant binary digits of a positive number."""
     mantissa, exponent = np.frexp(np.float32(size))
-    return int(exponent), int(mantissa * 2**11)
+    return int(exponent), int(mantissa * 2**15)
 
 
 def first_highest(entry: tuple[float, int, bool]):

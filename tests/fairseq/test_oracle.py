@@ -134,8 +134,8 @@ def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property)
     coefficient, position, sentence = (
         reference[name].reshape(6 * 512, 50) for name in ("fc1_value", "token_index", "sentence_index")
     )
-    # The authors sort by all digits. Here coefficients that are less than 0.1 % apart are tied, and the corpus decides.
-    np.testing.assert_allclose(np.sort(found.coefficient, 1), np.sort(coefficient, 1), rtol=1e-3, atol=1e-5)
+    # The authors sort by all digits. Here coefficients that are less than 0.01 % apart are tied, and the corpus decides.
+    np.testing.assert_allclose(np.sort(found.coefficient, 1), np.sort(coefficient, 1), rtol=1e-4, atol=1e-5)
     real = coefficient > 0  # the authors' lists are filled up with zeros, ours tell how many there are
     np.testing.assert_array_equal(found.count, real.sum(1))
 
@@ -154,7 +154,7 @@ def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property)
         for one, other in ((ours, theirs), (theirs, ours)):
             same = {s: value for (s, _), value in other.items()}
             for pair in one.keys() - other.keys():
-                assert one[pair] == pytest.approx(same.get(pair[0], min(other.values())), rel=1e-3, abs=1e-5)
+                assert one[pair] == pytest.approx(same.get(pair[0], min(other.values())), rel=1e-4, abs=1e-5)
     record_property("largest error", worst)
     assert worst < 1e-5
     record_property("other prefixes", missing)

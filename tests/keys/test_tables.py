@@ -130,9 +130,9 @@ def test_activity_counts_trigger_examples_of_one_token(corpus, make_triggers):
 
 
 def test_activity_counts_keys_whose_first_trigger_examples_are_tied(corpus, make_triggers):
-    """Of the second key they agree in 11 binary digits, of the third only in the one before; the fourth has one alone."""
+    """Of the second key they agree in 15 binary digits, of the third only in the one before; the fourth has one alone."""
     triggers = make_triggers(corpus, [[[(0, 1), (1, 1)], [(0, 1), (1, 1)], [(0, 1), (1, 1)], [(0, 1)]]], per_key=2)
-    coefficient = np.array([[4, 3], [4, 4.0039], [4, 3.9999], [4, 0]], np.float32)
+    coefficient = np.array([[4, 3], [4, 4.0002], [4, 3.9999], [4, 0]], np.float32)
     negative = Negative(
         **{field.name: getattr(triggers, field.name) for field in fields(TriggerExamples)}
         | {"coefficient": -coefficient},

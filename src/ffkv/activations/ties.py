@@ -1,14 +1,14 @@
 """When two coefficients are tied: the rule that orders triggers the same whatever the batches, the threads and the device.
 
 The last digits of a coefficient depend on the shape of the batch and on the machine. So the order of triggers looks at
-the first 11 significant binary digits only: coefficients that agree in them differ by less than 0.1 % and are tied.
+the first 15 significant binary digits only: coefficients that agree in them differ by less than 0.01 % and are tied.
 Tied prefixes come in the order of the corpus, also where the list of a key ends.
 """
 
 import numpy as np
 
 # Digits of a float32 that do not count, of the 23 after its first one.
-FINE_BITS = 13
+FINE_BITS = 9
 FINE = 2**FINE_BITS - 1
 
 

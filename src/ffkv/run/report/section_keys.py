@@ -31,7 +31,7 @@ MACHINES = (
     "over memories."
 )
 TIED = (
-    "Coefficients that differ by less than 0.1 % are tied, and the prefix that comes first in the corpus counts. Ties are "
+    "Coefficients that differ by less than 0.01 % are tied, and the prefix that comes first in the corpus counts. Ties are "
     "common where many prefixes reach the lowest point of an activation function such as GELU, and in the first layer of "
     "models whose attention and feed-forward layer run in parallel: it sees the last token only."
 )
