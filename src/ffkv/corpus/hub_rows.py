@@ -17,6 +17,7 @@ from ffkv.base.errors import UserError
 from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import cached_folder, cached_names, fetch, tell_damage
 from ffkv.base.hub.messages import explain, is_offline
+from ffkv.base.process.remarks import listening
 from ffkv.base.terminal import say
 
 # What says which files are which split of which configuration.
@@ -24,7 +25,7 @@ DESCRIPTIONS = ("README.md", "dataset_infos.json", ".huggingface.yaml")
 
 
 def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[dict[str, Any]]:
-    """Reads the rows of a split, each as a dictionary of its columns.
+    """Reads the rows of a split, each as a dictionary of its columns. Warnings of the library become remarks.
 
     Args:
         commit: the commit of the data set. A local folder has none.
@@ -33,7 +34,7 @@ def read_rows(commit: Commit, config: str, split: str, limit: int) -> Iterator[d
     Raises:
         UserError: there is no such configuration or split, or a file is missing, damaged or cannot be fetched.
     """
-    with _place(commit, config, split, limit) as (source, revision):
+    with listening("datasets"), _place(commit, config, split, limit) as (source, revision):
         with _named(commit):
             builder = _builder(source, config, revision)
             if split in (files := builder.config.data_files or {}):
@@ -62,7 +63,7 @@ def describe_split(commit: Commit, config: str, split: str) -> HubSplit:
     `config`: "default" for the default configuration. Raises UserError if there is no such data set, configuration or
     split, or it may not be read.
     """
-    with _named(commit):
+    with listening("datasets"), _named(commit):
         builder = _builder(commit.repository, config, commit.commit or None)
         files, described = builder.config.data_files or {}, builder.info.splits or {}
     if split not in files and split not in described:
@@ -146,9 +147,8 @@ def _named(commit: Commit) -> Iterator[None]:
 
 
 def _builder(source: str, config: str, revision: str | None = None) -> Any:
-    """Returns what builds a configuration of a data set. The library prints nothing by itself."""
+    """Returns what builds a configuration of a data set."""
     import datasets
 
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the message above is enough
     return datasets.load_dataset_builder(source, None if config == "default" else config, revision=revision)

@@ -114,7 +114,7 @@ def _build(folder: Path, architecture: str, dtype: torch.dtype, code: Commit | N
     """Returns a model of the stored config on torch's current device, with the code of this one class if possible."""
     import transformers
 
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # the job that made the file has told what it warns of
     if architecture == FAIRSEQ:
         from ffkv.model.fairseq.modeling import FairseqForCausalLM
 
