@@ -106,7 +106,7 @@ def test_top_tokens_of_every_value(stage, head, oracle, record_property):
     memories = read_values(stage.parent / "values.h5")
     found, _ = project(head, memories, 50, np.zeros(len(memories.value), int))
     worst = float(np.abs(found.top_log_probability - scores).max())
-    record_property("largest error", worst)
+    record_property("largest error", float(worst))
     assert worst < 1e-4
     others = np.argwhere(found.top_token != ids)
     record_property("other tokens", len(others))
@@ -155,7 +155,7 @@ def test_triggers_of_every_key(loaded, stage, oracle, tmp_path, record_property)
             same = {s: value for (s, _), value in other.items()}
             for pair in one.keys() - other.keys():
                 assert one[pair] == pytest.approx(same.get(pair[0], min(other.values())), rel=1e-4, abs=1e-5)
-    record_property("largest error", worst)
+    record_property("largest error", float(worst))
     assert worst < 1e-5
     record_property("other prefixes", missing)
     assert missing < 0.01 * real.sum()
