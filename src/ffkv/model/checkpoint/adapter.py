@@ -18,8 +18,8 @@ from ffkv.base.hub.commit import Commit
 from ffkv.base.hub.fetch import local_model
 from ffkv.base.hub.messages import words
 from ffkv.base.process.remarks import listening, remark
+from ffkv.model.checkpoint.leftovers import listed
 
-NAMED = 3  # tensors that a sentence names
 NAME = "default"  # peft's name of an adapter, a part of the names of its tensors
 # Tensors that have a place for each layer and are stored once, or are computed.
 SHARED = re.compile(r"vblora_vector_bank|prompt_encoder|\.tinylora_v\.|\.unilora_theta_d\.|vera_[AB]\.")
@@ -99,16 +99,14 @@ def _misfit(model: PreTrainedModel, names: _Names) -> str:
             if deeper and not names.missing
             else "It may be of another model, or of a release of transformers that has other names for the layers."
         )
-        return f"its file holds {_listed(names.unexpected)}, for which the model has no place. {cause}"
+        return f"its file holds {_plain(names.unexpected)}, for which the model has no place. {cause}"
     if names.missing:
-        return f"its file lacks {_listed(names.missing)}, which adapter_config.json asks for. Fetch it again, or save it again."
+        return f"its file lacks {_plain(names.missing)}, which adapter_config.json asks for. Fetch it again, or save it again."
     return ""
 
 
-def _listed(names: list[str]) -> str:
-    plain = sorted({name.replace(f".{NAME}", "") for name in names})
-    shown = ", ".join(plain[:NAMED])
-    return shown if len(plain) <= NAMED else f"{shown} and {len(plain) - NAMED:,} more tensors"
+def _plain(names: list[str]) -> str:
+    return listed(sorted({name.replace(f".{NAME}", "") for name in names}))
 
 
 def _check_config(adapter: str, source: Path) -> None:
@@ -125,7 +123,7 @@ def _check_config(adapter: str, source: Path) -> None:
     unknown = [name for name, value in given.items() if name not in known and name not in ABOUT and value]
     if unknown:
         raise UserError(
-            f"The adapter {adapter} sets {', '.join(sorted(unknown)[:NAMED])} in adapter_config.json, which this release of"
+            f"The adapter {adapter} sets {', '.join(sorted(unknown))} in adapter_config.json, which this release of"
             " peft does not know: it would be left out. Update peft (`pip install -U peft`), or merge the adapter with the"
             " release that made it."
         )

@@ -98,13 +98,14 @@ def sort_out(files: str, names: Collection[str], model: PreTrainedModel, read: R
     kinds = {name: _kind(model, name, given.get(name)) for name in sorted(names)}
     if lost := [name for name, kind in kinds.items() if not kind]:
         raise UserError(
-            f"{files} holds {_listed(lost)}, for which a {type(model).__name__} of its config has no place. {_cause(model, lost)}"
+            f"{files} holds {listed(lost)}, for which a {type(model).__name__} of its config has no place. {_cause(model, lost)}"
         )
     for what in dict.fromkeys(kinds.values()):
-        remark(f"{files} holds {_listed([name for name in kinds if kinds[name] == what])}, which is not read: {what}.")
+        remark(f"{files} holds {listed([name for name in kinds if kinds[name] == what])}, which is not read: {what}.")
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Names the first tensors of a list, and counts the others."""
     shown = ", ".join(names[:NAMED])
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED:,} more tensors"
 
