@@ -7,6 +7,8 @@ from importlib.resources import files
 
 import pytest
 
+import ffkv
+
 from .server import running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -132,8 +134,15 @@ def test_a_search_leads_to_a_memory_and_the_back_button_returns(browser):
     browser.wait(lambda: browser.find("#promotes").get_attribute("value") == "the" and name in browser.text)
 
 
-def test_colours_show_the_value_on_focus(browser):
-    browser.open("/r/tiny/m/1/12")
+@pytest.fixture(scope="module")
+def firing(tiny) -> list[str]:
+    """The pages of the memories that fire most often. Which these are depends on the text of the installed Python."""
+    most = ffkv.open(tiny / "results/tiny").memories(sort="firing_rate")
+    return [f"/r/tiny/m/{layer}/{memory}" for layer, memory in zip(most["layer"], most["memory"])]
+
+
+def test_colours_show_the_value_on_focus(browser, firing):
+    browser.open(firing[0])
     browser.link("Colour every token").click()
     browser.wait(lambda: browser.all(".t.last"))
     token = browser.find(".t.last")
@@ -148,30 +157,30 @@ def test_colours_show_the_value_on_focus(browser):
     assert "coefficient" in browser.driver.execute_script(shown)
 
 
-def test_colours_come_and_go_without_another_page(browser):
-    browser.open("/r/tiny/m/1/13")
+def test_colours_come_and_go_without_another_page(browser, firing):
+    browser.open(firing[1])
     watch = """window.told = [];
         new MutationObserver(() => told.push(document.getElementById('status').textContent))
             .observe(document.getElementById('status'), {childList: true});"""
     browser.driver.execute_script(watch)
     browser.link("Colour every token").click()
     browser.wait(lambda: browser.all("#positive .t.last"))
-    assert browser.path == "/r/tiny/m/1/13?colours=1#positive"
+    assert browser.path == f"{firing[1]}?colours=1#positive"
     assert browser.driver.execute_script("return document.activeElement.id") == "positive"
     told = browser.wait(lambda: (said := browser.driver.execute_script("return window.told"))[1:] and said)
     assert told[0].startswith("Computing the coefficient of every token.") and told[-1] == ""
     assert bool(browser.all("#negative .t.last")) == bool(browser.all("#negative tbody"))  # both signs
     browser.link("Without colours").click()
     browser.wait(lambda: not browser.all(".t"))
-    assert browser.path == "/r/tiny/m/1/13#positive" and browser.driver.execute_script("return 'told' in window")
+    assert browser.path == f"{firing[1]}#positive" and browser.driver.execute_script("return 'told' in window")
 
 
-def test_what_is_wrong_with_colours_is_said_on_the_page(browser):
-    browser.open("/r/tiny/m/1/13")
+def test_what_is_wrong_with_colours_is_said_on_the_page(browser, firing):
+    browser.open(firing[1])
     browser.driver.execute_script("document.querySelector('a[data-swap]').search = '?colours=1&data=other'")
     browser.link("Colour every token").click()
     browser.wait(lambda: "This link is about other data" in browser.find("#status").text)
-    assert browser.all("#positive tbody tr") and browser.path == "/r/tiny/m/1/13"
+    assert browser.all("#positive tbody tr") and browser.path == firing[1]
 
 
 def test_similar_memories_load_into_the_page(browser):

@@ -124,11 +124,13 @@ def test_colours_are_the_coefficients_of_the_stored_trigger_examples(visitor):
 
 
 def test_coloured_pages_wait_for_the_model_and_those_that_are_kept_do_not(visitor):
-    visitor.get("/r/tiny/m/1/12?colours=1")
+    most = visitor.shelf.runs["tiny"].run.memories(sort="firing_rate")
+    first, second = (f"/r/tiny/m/{row.layer}/{row.memory}?colours=1" for row in most[:2].itertuples())
+    visitor.get(first)
     with visitor.shelf.model:
-        visitor.get("/r/tiny/m/1/12?colours=1")
+        visitor.get(first)
         done = threading.Event()
-        thread = threading.Thread(target=lambda: (visitor.get("/r/tiny/m/1/13?colours=1"), done.set()))
+        thread = threading.Thread(target=lambda: (visitor.get(second), done.set()))
         thread.start()
         assert not done.wait(0.5)
     assert done.wait(60)

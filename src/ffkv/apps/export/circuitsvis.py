@@ -44,7 +44,8 @@ def circuitsvis(memory: Memory, examples: int = 5, device: str = "auto") -> Circ
     Raises:
         UserError: the memory has no trigger example; or the checkpoint is gone or its weights have changed.
     Examples:
-        >>> found = ffkv.circuitsvis(ffkv.open("results/tiny").memory("L1.0"), examples=1)
+        >>> run = ffkv.open("results/tiny")
+        >>> found = ffkv.circuitsvis(run.memory(run.memories(sort="firing_rate")["name"].iloc[0]), examples=1)
         >>> len(found["tokens"][0]) == len(found["activations"][0])  # one coefficient per token
         True
     """
