@@ -6,19 +6,15 @@ import re
 import subprocess
 import sys
 
-import datasets
 import pandas as pd
 import pytest
 import zstandard
 from support import obeying_rights
 
 from ffkv.base.errors import UserError
-from ffkv.base.hub.commit import Commit
-from ffkv.base.process.remarks import collected
 from ffkv.base.settings import Corpus
 from ffkv.corpus import sources
 from ffkv.corpus.document import Document
-from ffkv.corpus.hub_rows import read_rows
 from ffkv.corpus.sources import find_files, read_documents
 from ffkv.corpus.step import encode_corpus
 
@@ -297,17 +293,3 @@ def test_a_file_that_hides_a_pattern_is_refused(tmp_path, monkeypatch):
     (tmp_path / "train1.txt").unlink()
     (tmp_path / "train2.txt").unlink()
     assert find_files(["train*.txt"]) == ["train*.txt"]
-
-
-def test_a_warning_of_the_library_becomes_a_remark_once(tmp_path, monkeypatch):
-    (tmp_path / "train.jsonl").write_text('{"text": "one"}\n')
-    build = datasets.load_dataset_builder
-
-    def warn_and_build(*arguments, **options):
-        datasets.logging.get_logger("datasets.builder").warning("column label left out")
-        return build(*arguments, **options)
-
-    monkeypatch.setattr(datasets, "load_dataset_builder", warn_and_build)
-    with collected() as remarks:
-        assert list(read_rows(Commit("dataset", str(tmp_path), "main"), "default", "train", 0)) == [{"text": "one"}]
-    assert remarks == ["datasets says: column label left out"]
