@@ -38,6 +38,15 @@ def limited(*arguments: str, data: int = 4 * GIGABYTE, file: int = -1, **options
     return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, **options)
 
 
+def limited_script(imports: str, data: int, script: str, *arguments: str) -> str:
+    """What a script prints that may take so many bytes of data, its imports included, and must end well."""
+    limit = f"import resource, sys\nresource.setrlimit(resource.RLIMIT_DATA, ({data}, {data}))\n"
+    command = [sys.executable, "-c", f"{imports}\n{limit}{script}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
 EXPRESSIONS = [
     "(?R)", "((((a{500}){500}){500}){500}){500}", "(a{60000}){60000}", "(a+)+$", "(a|a)*b", "(a*)*b", "((a?){500}){500}",
     "(?:a?){900}a{90}c", "(.*)(.*)(.*)(.*)(.*)(.*)(.*)c", r"[\p{L}\p{N}]{900}", r"(\pL{1,30}){1,30}", "a.{900}c", "(" * 250 + ")" * 250,
@@ -47,15 +56,15 @@ EXPRESSIONS = [
 
 def test_no_expression_takes_memory_or_time():
     """Each one is compiled and searched for, or refused, in a process that may take 200 MB."""
-    script = "import resource, sys, time; from ffkv.base.expressions import compile_expression\n"
-    script += "resource.setrlimit(resource.RLIMIT_DATA, (200_000_000, 200_000_000)); text = b'ab' * 20_000\n"
+    script = "text = b'ab' * 20_000\n"
     script += "for expression in sys.argv[1:]:\n"
     script += "    start = time.monotonic()\n"
     script += "    try: compile_expression(expression).search(text)\n"
     script += "    except ValueError: pass\n"
     script += "    assert time.monotonic() - start < 10, expression\n"
-    done = subprocess.run([sys.executable, "-c", script, *EXPRESSIONS], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    limited_script(
+        "import time; from ffkv.base.expressions import compile_expression", 200_000_000, script, *EXPRESSIONS
+    )
 
 
 READERS = {
@@ -98,19 +107,17 @@ def test_what_fills_the_memory_is_refused(tmp_path, reader, content):
         path.symlink_to("/dev/zero")
     else:
         path.write_bytes(content)
-    script = "import resource, sys; from pathlib import Path\n"
-    script += "from ffkv.apps.annotation.csv_sheets import KEY_COLUMNS, _rows; from ffkv.base.errors import UserError\n"
-    script += "from ffkv.base.files.bounded import read_json; from ffkv.base.files.checksums import read_sums\n"
-    script += "from ffkv.base.files.journal import read_journal\n"
-    script += "from ffkv.base.settings import Corpus; from ffkv.base.settings.yaml_file import read_settings\n"
-    script += "from ffkv.corpus.row_files import csv_texts\n"
-    script += "resource.setrlimit(resource.RLIMIT_DATA, (1_200_000_000, 1_200_000_000)); path = Path(sys.argv[1])\n"
+    imports = "from pathlib import Path; from ffkv.apps.annotation.csv_sheets import KEY_COLUMNS, _rows\n"
+    imports += "from ffkv.base.errors import UserError; from ffkv.base.files.bounded import read_json\n"
+    imports += "from ffkv.base.files.checksums import read_sums; from ffkv.base.files.journal import read_journal\n"
+    imports += "from ffkv.base.settings import Corpus; from ffkv.base.settings.yaml_file import read_settings\n"
+    imports += "from ffkv.corpus.row_files import csv_texts"
+    script = "path = Path(sys.argv[1])\n"
     script += f"try: found = {READERS[reader]}; print('read', len(found))\n"
     script += "except (UserError, ValueError) as error: print('refused', error)\n"
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    said = limited_script(imports, 1_200_000_000, script, str(path))
     blank_rows = content == HEADER + b"\n" * 2**25
-    assert done.stdout.startswith("read 0" if blank_rows else "refused"), done.stdout
+    assert said.startswith("read 0" if blank_rows else "refused"), said
 
 
 def test_a_journal_goes_on_behind_a_line_that_is_nested_too_deeply(tmp_path):
