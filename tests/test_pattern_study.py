@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.patterns import Material, Planter
+from benchmarks.planted_keys import Material, Planter
 
 
 @pytest.fixture
