@@ -47,8 +47,8 @@ def find_beginning(
         render: turns a chat into text, see `chat_renderer`; None if the corpus contains text.
         losses: of the model behind each candidate, by its name, see `ffkv.model.discover.beginnings`.
     Raises:
-        UserError: `bos` is "always", and the tokenizer has no BOS token; or it names no token of the tokenizer; or `bos` is "auto", and the ids of a text
-            change when the tokenizer adds special tokens.
+        UserError: `bos` is "always", and the tokenizer has no BOS token; or it names no token of the tokenizer; or it is
+            "auto", and the ids of a text change when the tokenizer adds special tokens.
     """
     if bos == "never":
         return Beginning([], "Nothing precedes a sentence, as corpus.bos says.")
