@@ -60,6 +60,8 @@ ALLOWED = {
 def refusal(detail: Mapping[str, Any]) -> str:
     """Describes one error of pydantic: the refused value and what is allowed, such as "0: must be at least 1"."""
     value = shown(detail["input"])
+    if detail["type"] == "string_type" and isinstance(detail["input"], bool):
+        return f"{value}: must be text. YAML reads yes, no, on and off as true and false unless they are in quotation marks"
     if detail["type"] in ALLOWED:
         limits = {key: _without_fraction(limit) for key, limit in detail.get("ctx", {}).items()}
         return f"{value}: must be {ALLOWED[detail['type']].format(**limits)}"
