@@ -7,6 +7,7 @@ a step runs, and how it ends), `hub` (repositories of the Hugging Face hub).
   below a character.
 - `steps`: one description per step of the workflow. `options`: the command line from the settings. `dependencies`:
   which code the numbers of a step depend on.
+- `packages`: files that come inside an installed Python package.
 - `expressions`: regular expressions of users, in linear time and bounded memory.
 - `parts`: shards of a corpus, groups of layers; `batching`: rows of tokens into batches; `streams`: random numbers by
   purpose.
